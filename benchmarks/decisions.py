@@ -60,7 +60,7 @@ def play_one(cell: "Cell | duet.Cell", seed: int) -> Facts:
     """One hunt: each order that it gave, its verdict, and its most probable candidates."""
     orders: list[Any] = []
     outcomes: list[simulated.HuntResult] = []
-    measure, hunt = World.measure, simulated.hunt
+    measure, hunt = World.measure, simulated.simulate_hunt
 
     def recorded(world: World, order: Measure) -> Any:
         shares = [[share.candidate, share.runs] for share in order.plan]

@@ -94,7 +94,7 @@ class _Group:
             if number == self.turn or of_all:
                 observations.append(event)
             if number != self.turn and isinstance(event, Built):
-                world.has(event.candidate)
+                world.add_existing_build(event.candidate)
             takes = number in self._in_layouts or not getattr(event, "layout", 0)
             if number != self.turn and number not in self.verdicts and self._common and takes:
                 observations += beside(world, event)

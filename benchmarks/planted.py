@@ -7,8 +7,8 @@ from enum import StrEnum
 import numpy as np
 
 from perfbisect.core.inference.ancestry import ancestry_of
-from perfbisect.simulate.host_model import RandomDraw, generator
-from perfbisect.simulate.scenario import Scenario, trunk
+from perfbisect.simulate.host_model import RandomDraw, random_generator
+from perfbisect.simulate.scenario import Scenario, first_parent_line
 from perfbisect.simulate.world import World
 
 
@@ -51,14 +51,14 @@ class Planted(Scenario):
         graph, culprit, world = self.graph, self.culprit(seed), Scenario.world(self, seed)
         steps = dict(world.steps) | {v: size for v, size in self._neutral(seed).items() if v not in world.steps}
         ends = {0, graph.size - 1}
-        tossed = generator(seed, RandomDraw.FAILURES, 1).random(graph.size) < self.crashing
+        tossed = random_generator(seed, RandomDraw.FAILURES, 1).random(graph.size) < self.crashing
         return replace(
             world,
             steps=steps,
             unbuildable=world.unbuildable | ((self._block(culprit) | self._broken(culprit)) - ends),
             crashing=frozenset(np.flatnonzero(tossed).tolist()) - ends,
             spoiled=frozenset(graph.parents_of(culprit)) if self.spoiled else frozenset(),
-            older=dict.fromkeys(range(1, graph.branch_points + 1), math.log1p(-self.older)),
+            older_branch_changes=dict.fromkeys(range(1, graph.branch_points + 1), math.log1p(-self.older)),
             binaries=self._binaries(seed, frozenset(steps)),
             layouts=self._layouts(culprit),
         )
@@ -74,16 +74,16 @@ class Planted(Scenario):
             case Place.LAST:
                 possible = everywhere[-1:]
             case Place.BRANCH:
-                possible = np.setdiff1d(everywhere, trunk(self.graph))
+                possible = np.setdiff1d(everywhere, first_parent_line(self.graph))
             case Place.MERGE:
                 possible = np.flatnonzero(np.diff(self.graph.first) > 1)
         if not len(possible):
             raise ValueError(f"no {self.place} in a history without merges")
-        return int(generator(seed, RandomDraw.CULPRIT).choice(possible))
+        return int(random_generator(seed, RandomDraw.CULPRIT).choice(possible))
 
     def _neutral(self, seed: int) -> dict[int, float]:
         share, size = self.neutral
-        draw = generator(seed, RandomDraw.NEUTRAL)
+        draw = random_generator(seed, RandomDraw.NEUTRAL)
         tossed, sizes = draw.random(self.graph.size) < share, draw.normal(scale=size, size=self.graph.size)
         return {v: float(sizes[v]) for v in self.graph.candidates if tossed[v]}
 
@@ -95,7 +95,7 @@ class Planted(Scenario):
         """Descendants of the commit that breaks the build, without those of the commit that fixes it."""
         if not self.broken:
             return set()
-        line, below = trunk(self.graph)[1:], ancestry_of(self.graph).ancestors(culprit)
+        line, below = first_parent_line(self.graph)[1:], ancestry_of(self.graph).ancestors(culprit)
         breaks = max((v for v in line if below[v] and v <= culprit - self.broken // 2), default=line[0])
         fixed_by = next((v for v in line if v >= breaks + self.broken and not below[v]), self.graph.size - 1)
         return self._from(breaks) - self._from(fixed_by)
@@ -112,7 +112,7 @@ class Planted(Scenario):
         same: dict[int, int] = {}
         if not self.identical:
             return same
-        tossed = generator(seed, RandomDraw.BINARIES).random(self.graph.size) < self.identical
+        tossed = random_generator(seed, RandomDraw.BINARIES).random(self.graph.size) < self.identical
         for v in np.flatnonzero(tossed).tolist():
             parents = self.graph.parents_of(v)
             if len(parents) == 1 and v not in steps:
@@ -123,5 +123,5 @@ class Planted(Scenario):
         if self.odd is None:
             return {}
         places = {Odd.GOOD: 0, Odd.BEFORE: culprit - 1, Odd.CULPRIT: culprit, Odd.BAD: self.graph.size - 1}
-        half = self.drop / 2
+        half = self.log_drop / 2
         return {places[self.odd]: -half if self.odd in (Odd.GOOD, Odd.BEFORE) else half}

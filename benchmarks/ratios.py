@@ -20,8 +20,8 @@ from perfbisect.core.domain.orders import Interval
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.observations import Reading
 from perfbisect.core.inference.relative_speed import candidate_ratios, split_by_measurement_kind
-from perfbisect.simulate.host_model import Habits, HostSpeed
-from perfbisect.simulate.hunt import hunt
+from perfbisect.simulate.host_model import HostModel, HostSpeed
+from perfbisect.simulate.hunt import simulate_hunt
 from perfbisect.simulate.scenario import Scenario
 
 RUN = 10.0  # seconds of a run
@@ -41,7 +41,7 @@ class Row:
 
 def scenario(effect: float, noise: float, *, changes: str = "one", build: float = 4.0, **habits: object) -> Scenario:
     """A drop in 60 commits on a host with these habits."""
-    usual = Habits(noise=noise, run_seconds=RUN, build_seconds=build * RUN, link_seconds=RUN / 10)
+    usual = HostModel(noise=noise, run_seconds=RUN, build_seconds=build * RUN, link_seconds=RUN / 10)
     return Scenario(Graph.line(60), effect, changes, replace(usual, **habits))  # type: ignore[arg-type]
 
 
@@ -78,7 +78,7 @@ def rows(world: Scenario, seed: int) -> Iterator[Row]:
     """The rows of the table at the end of a hunt; every fourth may link builds again."""
     drawn = world.world(seed)
     bad, speed = drawn.graph.size - 1, HostSpeed(world.habits, seed, 0)
-    seen = hunt(drawn, Policy(layouts=seed % 4 == 0, max_runs=300), most_orders=300).observations
+    seen = simulate_hunt(drawn, Policy(layouts=seed % 4 == 0, max_runs=300), most_orders=300).observations
     shown = candidate_ratios(seen, bad)
     sorts = [[one for one in alike if isinstance(one, Reading)] for _, alike in split_by_measurement_kind(seen)]
     for candidate in sorted({each.candidate for alike in sorts for each in alike} - {0}):

@@ -23,10 +23,10 @@ from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledg
 from perfbisect.core.inference.ancestry import Ancestry, ancestry_of
 from perfbisect.core.inference.observations import Skipped
 from perfbisect.core.search.build_orders import RangeParts
-from perfbisect.simulate.host_model import RandomDraw, generator
-from perfbisect.simulate.hunt import hunt
-from perfbisect.simulate.tally import Rule
-from perfbisect.simulate.world import World, maker
+from perfbisect.simulate.host_model import RandomDraw, random_generator
+from perfbisect.simulate.hunt import simulate_hunt
+from perfbisect.simulate.tally import SearchRule
+from perfbisect.simulate.world import World, build_host_number
 
 
 def ours(
@@ -38,14 +38,16 @@ def ours(
     builds_between: bool = False,
 ) -> Verdict:
     """The search of `bisect run`."""
-    return hunt(world, policy, prior, hosts=hosts, build_hosts=build_hosts, builds_between=builds_between).verdict
+    return simulate_hunt(
+        world, policy, prior, hosts=hosts, build_hosts=build_hosts, builds_between=builds_between
+    ).verdict
 
 
 END_RUNS = 3  # of each end, at least
 UNKNOWN = Interval(float("nan"), float("nan"), float("nan"))
 
 
-def git_bisect(repeats: int) -> Rule:
+def git_bisect(repeats: int) -> SearchRule:
     """The rule that times each commit ``repeats`` times and takes the median."""
     return partial(_one_at_a_time, repeats=repeats)
 
@@ -75,7 +77,7 @@ def timed(world: World, candidate: int, runs: int) -> list[float]:
 
 def halve(world: World, is_slow: Callable[[int], bool | None]) -> Verdict:
     """Test and halve until one commit is left; ``is_slow`` tests a commit, and returns None if it cannot be tested."""
-    reach, rng = ancestry_of(world.graph), generator(world.seed, RandomDraw.RULE)
+    reach, rng = ancestry_of(world.graph), random_generator(world.seed, RandomDraw.RULE)
     left = np.ones(world.graph.size, bool)  # what may still be the first slow commit
     left[: world.graph.candidates.start] = False
     skipped: set[int] = set()
@@ -116,7 +118,7 @@ def _next(reach: Ancestry, left: NDArray[np.bool_], skipped: set[int], rng: np.r
     return best_first[0] if order[0] not in skipped else best_first[int(len(best_first) * rng.random() ** 1.5)]
 
 
-def parallel_bisect(repeats: int, build_hosts: int) -> Rule:
+def parallel_bisect(repeats: int, build_hosts: int) -> SearchRule:
     """The rule that times each commit ``repeats`` times and takes the median."""
     return partial(_in_rounds, repeats=repeats, build_hosts=build_hosts)
 
@@ -152,12 +154,12 @@ def _build(world: World, candidates: list[int], build_hosts: int) -> list[int]:
     """Build all, taking turns, and wait for the last; returns those that build."""
     began, good = world.now, []
     for place, candidate in enumerate(candidates):
-        host = maker(place % build_hosts)
+        host = build_host_number(place % build_hosts)
         world.wait(host, began)
         if not isinstance(world.build(candidate, host), Skipped):
             world.share(candidate)
             good.append(candidate)
-    world.wait(0, max(world.clock(maker(host)) for host in range(build_hosts)))
+    world.wait(0, max(world.clock(build_host_number(host)) for host in range(build_hosts)))
     return good
 
 

@@ -13,7 +13,7 @@ from perfbisect.core.domain.orders import Decision, Found, Measure, Several, Ste
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.search import decide as search
 from perfbisect.core.search.situation import Situation
-from perfbisect.simulate.scenario import merging_graph
+from perfbisect.simulate.scenario import random_merging_graph
 from perfbisect.simulate.world import World
 
 
@@ -38,7 +38,9 @@ def several(verdict: Verdict) -> tuple[list[int], list[int], list[tuple[int, int
 @st.composite
 def moments(draw: st.DrawFn, build_hosts: int = 0) -> tuple[Graph, list[Observation]]:
     """A small history, and what may have been seen of it, sense or nonsense: builds without runs, failures, no runs at all."""
-    graph = merging_graph(draw(st.integers(2, 29)), seed=draw(st.integers(0, 999)), branching=0.3, length=4.0)
+    graph = random_merging_graph(
+        draw(st.integers(2, 29)), seed=draw(st.integers(0, 999)), merge_chance=0.3, branch_length=4.0
+    )
     size = graph.size
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     culprit, inner = draw(st.integers(1, size - 1)), st.integers(1, size - 2)

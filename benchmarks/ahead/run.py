@@ -23,9 +23,9 @@ from rules import git_bisect, ours, parallel_bisect
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
-from perfbisect.simulate.host_model import Habits
-from perfbisect.simulate.scenario import Scenario, merging_graph
-from perfbisect.simulate.tally import Chance, Judgement, Rule, attempt, mean
+from perfbisect.simulate.host_model import HostModel
+from perfbisect.simulate.scenario import Scenario, random_merging_graph
+from perfbisect.simulate.tally import Judgement, SearchRule, ShareInterval, judged_hunt_of_seed, mean
 
 BUILD_HOSTS = (0, 1, 2, 4, 8, 16)
 WORLDS = ("line", "merges", "failing", "cached")
@@ -49,11 +49,13 @@ class Cell:
     @property
     def scenario(self) -> Scenario:
         """A drop of 5 % at a noise of 1 % and runs of a minute."""
-        habits = Habits(noise=0.01, build_seconds=60.0 * self.runs, cached_share=0.1 if self.world == "cached" else 1.0)
-        graph = merging_graph(COMMITS) if self.world == "merges" else Graph.line(COMMITS)
+        habits = HostModel(
+            noise=0.01, build_seconds=60.0 * self.runs, cached_share=0.1 if self.world == "cached" else 1.0
+        )
+        graph = random_merging_graph(COMMITS) if self.world == "merges" else Graph.line(COMMITS)
         return Scenario(graph, effect=0.05, failing=0.1 if self.world == "failing" else 0.0, habits=habits)
 
-    def search(self) -> Rule:
+    def search(self) -> SearchRule:
         """The search that is played."""
         if self.rule.startswith("bisect"):
             repeats = int(self.rule.removeprefix("bisect R="))
@@ -92,7 +94,7 @@ def main() -> None:
 
 def hunt(cell: Cell, seed: int) -> Facts:
     """One hunt."""
-    trial = attempt(cell.scenario, seed, cell.search(), Policy())
+    trial = judged_hunt_of_seed(cell.scenario, seed, cell.search(), Policy())
     return {
         "judgement": trial.judgement,
         "hours": trial.minutes / 60,
@@ -127,7 +129,7 @@ def row(name: str, hunts: dict[str, Facts], today: float) -> str:
     each = list(hunts.values())
 
     def among(judgement: Judgement) -> str:
-        found = Chance.of(sum(one["judgement"] == judgement for one in each), len(each))
+        found = ShareInterval.of(sum(one["judgement"] == judgement for one in each), len(each))
         return f"{found.middle:.3f} ({found.low:.2f} to {found.high:.2f})"
 
     means = {key: mean(float(one[key]) for one in each) for key in ("builds", "unused", "ended", "runs")}

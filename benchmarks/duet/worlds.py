@@ -31,10 +31,10 @@ from perfbisect.core.domain.settings import Pairing, Policy
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.observations import Reading
 from perfbisect.core.search.pairing import SHOWN_SHARE
-from perfbisect.simulate.host_model import Habits
-from perfbisect.simulate.hunt import hunt
-from perfbisect.simulate.scenario import Scenario, merging_graph
-from perfbisect.simulate.tally import is_named, judge
+from perfbisect.simulate.host_model import HostModel
+from perfbisect.simulate.hunt import simulate_hunt
+from perfbisect.simulate.scenario import Scenario, random_merging_graph
+from perfbisect.simulate.tally import judge_verdict, names_culprit
 
 SHARED: dict[str, Any] = {"noise": 0.1, "own_noise": 0.01, "layout": 0.001, "link_seconds": 6.0}  # a shared machine
 WORLDS: dict[str, dict[str, Any]] = {
@@ -87,12 +87,12 @@ class Cell:
         return f"{self.world}/{'culprit' if self.changed else 'empty'}/{self.pairing}"
 
     @property
-    def habits(self) -> Habits:
+    def habits(self) -> HostModel:
         """Those of its host."""
-        return Habits(**SHARED | WORLDS[self.world])
+        return HostModel(**SHARED | WORLDS[self.world])
 
 
-def noise_of_pairs(habits: Habits) -> float:
+def noise_of_pairs(habits: HostModel) -> float:
     """The s.d. of the mean of ten pairs, outliers left out: as a share of its distribution shows it."""
     rng = np.random.default_rng(0)
     noise = rng.normal(size=20_000) * np.sqrt(2 * (habits.own_noise**2 + habits.visits**2 + habits.layout**2))
@@ -106,12 +106,12 @@ def one(cell: Cell, seed: int) -> Facts:
     """One hunt; the same seed is the same history and the same drop for all cells of a world."""
     rng, habits = Random(f"{cell.world} {seed}"), cell.habits
     commits, pairs = rng.choice(SIZES), noise_of_pairs(habits)
-    graph = rng.choice((Graph.line(commits), merging_graph(commits, seed=seed)))
+    graph = rng.choice((Graph.line(commits), random_merging_graph(commits, seed=seed)))
     drop = min(rng.choice([*(multiple * pairs / min(habits.kept, 1.0) for multiple in MULTIPLES), *DROPS]), MOST)
     shown = min(max(habits.kept, SHOWN_SHARE), 1.0)  # of the drop in rounds, where these are valid
     if cell.world.startswith(MOVES):
         commits, drop = rng.choice((8, 40)), 1 - 1 / (1 + WORKED)
-        graph = rng.choice((Graph.line(commits), merging_graph(commits, seed=seed)))
+        graph = rng.choice((Graph.line(commits), random_merging_graph(commits, seed=seed)))
     policy = Policy(
         min_effect=0.75 * shown * min(drop, 0.02), pairing=cell.pairing, layouts=AS_LINKED not in cell.world
     )
@@ -121,13 +121,13 @@ def one(cell: Cell, seed: int) -> Facts:
     facts: Facts = {"commits": commits, "drop": drop, "multiple": drop * min(habits.kept, 1.0) / pairs}
     began = time.process_time()
     try:
-        outcome = hunt(world, policy)
+        outcome = simulate_hunt(world, policy)
     except RuntimeError:  # no verdict after very many orders
         return facts | {"verdict": "endless", "judged": "honest", "named": False, "runs": world.runs}
     verdict = outcome.verdict
     return facts | {
-        "verdict": type(verdict).__name__, "reason": getattr(verdict, "reason", ""), "judged": judge(verdict, world, policy.min_effect),
-        "named": is_named(verdict), "together": isinstance(verdict, Found) and verdict.step.together,
+        "verdict": type(verdict).__name__, "reason": getattr(verdict, "reason", ""), "judged": judge_verdict(verdict, world, policy.min_effect),
+        "named": names_culprit(verdict), "together": isinstance(verdict, Found) and verdict.step.together,
         "rounds": sum(isinstance(seen, Reading) and seen.partner is not None for seen in outcome.observations),
         "runs": outcome.runs, "minutes": outcome.minutes, "seconds": round(time.process_time() - began, 2),
     }  # fmt: skip

@@ -23,18 +23,20 @@ from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.search.decide import decide
 from perfbisect.core.search.situation import Situation
 from perfbisect.hunt import loop
-from perfbisect.simulate.host_model import Habits
-from perfbisect.simulate.hunt import hunt
-from perfbisect.simulate.scenario import merging_graph
+from perfbisect.simulate.host_model import HostModel
+from perfbisect.simulate.hunt import simulate_hunt
+from perfbisect.simulate.scenario import random_merging_graph
 from perfbisect.simulate.world import World
 
 PATIENCE = 120  # seconds for git
 GRAPHS: dict[str, Callable[[], Graph]] = {
     "line, 100,000 commits": lambda: Graph.line(100_000),
-    "100,000 commits, 14,000 merges": lambda: merging_graph(100_000, seed=1, branching=0.2, length=3.0),
+    "100,000 commits, 14,000 merges": lambda: random_merging_graph(
+        100_000, seed=1, merge_chance=0.2, branch_length=3.0
+    ),
     # About one commit in thirteen is a merge, of a branch that left long ago.
-    "1,300,000 commits, kernel shape": lambda: merging_graph(
-        1_300_000, seed=1, branching=0.5, length=12.0, back=400, returning=0.01
+    "1,300,000 commits, kernel shape": lambda: random_merging_graph(
+        1_300_000, seed=1, merge_chance=0.5, branch_length=12.0, max_branch_age=400, back_merge_chance=0.01
     ),
 }
 
@@ -85,16 +87,16 @@ def ahead(graph: Graph, orders: int, build_hosts: int) -> Iterator[float]:
         return decision
 
     loop.decide = timed
-    world = World(graph, {graph.size // 3: -0.1}, Habits(noise=0.01, build_seconds=1800.0), seed=1)
+    world = World(graph, {graph.size // 3: -0.1}, HostModel(noise=0.01, build_seconds=1800.0), seed=1)
     with suppress(RuntimeError):  # after so many orders and builds
-        hunt(world, Policy(), build_hosts=build_hosts, most_orders=orders)
+        simulate_hunt(world, Policy(), build_hosts=build_hosts, most_orders=orders)
     yield from times
 
 
 def decisions(graph: Graph, orders: int) -> Iterator[float]:
     """CPU seconds of each decision of a hunt, from the first one that looks at the graph."""
     culprit = graph.size // 3
-    world = World(graph, {culprit: -0.1}, Habits(noise=0.01), seed=1)
+    world = World(graph, {culprit: -0.1}, HostModel(noise=0.01), seed=1)
     seen: list[Observation] = [Built(0, 600.0), Built(graph.size - 1, 600.0)]
     seen += [
         Reading(v, -0.1 * (v > 0) + 0.001 * (i % 3), 20.0 + i, i, 0, 60.0)

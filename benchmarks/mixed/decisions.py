@@ -34,7 +34,7 @@ from perfbisect.core.domain.orders import Belief, Decision
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledge
 from perfbisect.core.search.situation import Situation
 from perfbisect.hunt.loop import SearchPlanner, run
-from perfbisect.simulate.host_model import Habits
+from perfbisect.simulate.host_model import HostModel
 from perfbisect.simulate.hunt import MemoryLog, SimulatedWorkers
 from perfbisect.simulate.world import World
 
@@ -108,7 +108,9 @@ def mixed(seed: int, rng: Random, *, every_change: bool = False) -> list[Facts]:
 def in_layouts(seed: int, rng: Random) -> list[Facts]:
     """One where builds can be linked again, and the usual layout misleads."""
     commits, slow = rng.choice((20, 60, 150)), rng.choice((0.0, 0.03, 0.06))
-    habits = Habits(noise=rng.choice((0.005, 0.01)), layout=rng.choice((0.002, 0.01)), outliers=rng.choice((0.0, 0.02)))
+    habits = HostModel(
+        noise=rng.choice((0.005, 0.01)), layout=rng.choice((0.002, 0.01)), outliers=rng.choice((0.0, 0.02))
+    )
     begin = rng.randrange(1, commits)
     moved = frozenset(range(begin, commits + 1))
     gap = rng.choice((0.0, 0.15))
@@ -127,7 +129,7 @@ def ahead(seed: int, rng: Random) -> list[Facts]:
 
 def counted(seed: int, rng: Random) -> list[Facts]:
     """One by exact counts."""
-    habits = Habits(noise=rng.choice((1e-7, 1e-5)), layout=0.0, outliers=0.0)
+    habits = HostModel(noise=rng.choice((1e-7, 1e-5)), layout=0.0, outliers=0.0)
     changes = rng.choice(("one", "smaller", "before-and-after", "nothing"))
     scenario = Planted(Graph.line(rng.choice((40, 300))), rng.choice((0.004, 0.03)), changes, neutral=(0.3, 1e-4))
     world = replace(scenario, habits=habits).world(seed)

@@ -15,8 +15,16 @@ for library in ("OPENBLAS", "OMP", "MKL"):  # matrices are small; must be set be
 from worlds import draw
 
 from perfbisect.core.domain.orders import all_steps
-from perfbisect.simulate.hunt import hunt
-from perfbisect.simulate.tally import Account, Chance, Judgement, account, judge, mean, suspects
+from perfbisect.simulate.hunt import simulate_hunt
+from perfbisect.simulate.tally import (
+    Judgement,
+    ShareInterval,
+    StepAccount,
+    account_of_steps,
+    judge_verdict,
+    mean,
+    suspect_set_and_probability,
+)
 
 CHUNK = 10  # hunts that a process plays in a row
 EVERY = 30.0  # seconds between two lines of progress
@@ -31,7 +39,7 @@ class Played:
     named: tuple[float, ...]  # the stated probabilities of all that were named
     together: float | None  # the stated probability of the set of an inconclusive hunt
     held: bool  # whether that set contains a culprit
-    steps: Account
+    steps: StepAccount
     builds: int
     runs: int
 
@@ -40,15 +48,15 @@ def play(seed: int, *, every_change: bool) -> Played:
     """One hunt."""
     drawn = draw(seed, every_change=every_change)
     world = drawn.scenario.world(seed)
-    outcome = hunt(world, drawn.policy, hosts=drawn.hosts)
-    chosen, together = suspects(outcome.verdict)
+    outcome = simulate_hunt(world, drawn.policy, hosts=drawn.hosts)
+    chosen, together = suspect_set_and_probability(outcome.verdict)
     return Played(
         drawn.features,
-        judge(outcome.verdict, world, drawn.policy.min_effect),
+        judge_verdict(outcome.verdict, world, drawn.policy.min_effect),
         tuple(step.probability for step in all_steps(outcome.verdict)),
-        together if world.answers else None,
-        not world.answers.isdisjoint(chosen),
-        account(outcome.verdict, world, drawn.policy.min_effect),
+        together if world.right_culprits else None,
+        not world.right_culprits.isdisjoint(chosen),
+        account_of_steps(outcome.verdict, world, drawn.policy.min_effect),
         outcome.builds,
         outcome.runs,
     )
@@ -68,14 +76,14 @@ def rows(hunts: Sequence[Played], *, every_change: bool) -> Iterator[str]:
 
 def row(name: str, hunts: Sequence[Played], *, every_change: bool) -> str:
     """One line of the table."""
-    steps = sum((played.steps for played in hunts), Account())
+    steps = sum((played.steps for played in hunts), StepAccount())
     stated = [probability for played in hunts for probability in played.named]
     if every_change:
-        right = Chance.of(steps.right, steps.right + steps.wrong)
+        right = ShareInterval.of(steps.right, steps.right + steps.wrong)
         rest = [f"{steps.missed}", f"{steps.unsettled}", f"{steps.unseen}"]
     else:
         accused = [played for played in hunts if played.named]
-        right = Chance.of(sum(played.judgement is Judgement.RIGHT for played in accused), len(accused))
+        right = ShareInterval.of(sum(played.judgement is Judgement.RIGHT for played in accused), len(accused))
         sets = [played for played in hunts if played.together is not None]
         silent = [played for played in hunts if not played.named and played not in sets]
         wrong = sum(played.judgement is Judgement.WRONG for played in silent)

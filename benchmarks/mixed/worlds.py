@@ -14,15 +14,17 @@ from shapes import criss_cross, long_branch, octopus, older_branches, two_roots
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.settings import Policy
-from perfbisect.simulate.host_model import Habits
-from perfbisect.simulate.scenario import Scenario, merging_graph
+from perfbisect.simulate.host_model import HostModel
+from perfbisect.simulate.scenario import Scenario, random_merging_graph
 
 SIZES = (3, 6, 12, 25, 60, 150, 400)
 FEW = 60  # most commits of hunts for every change, as these are long
 GRAPHS: dict[str, Callable[[int, int], Graph]] = {
     "line": lambda commits, _: Graph.line(commits),
-    "merges": lambda commits, seed: merging_graph(commits, seed),
-    "back-merges": lambda commits, seed: merging_graph(commits, seed, branching=0.3, length=8.0, returning=0.4),
+    "merges": lambda commits, seed: random_merging_graph(commits, seed),
+    "back-merges": lambda commits, seed: random_merging_graph(
+        commits, seed, merge_chance=0.3, branch_length=8.0, back_merge_chance=0.4
+    ),
     "older branches": lambda commits, seed: older_branches(max(commits, 30), branches=1 + seed % 4),
     "long branch": lambda commits, _: long_branch(max(commits, 6)),
     "criss-cross": lambda commits, _: criss_cross(max(commits, 6)),
@@ -73,7 +75,7 @@ def draw(seed: int, *, every_change: bool) -> Drawn:
     shape, changes = rng.choice(list(GRAPHS)), rng.choice(CHANGES)
     effect, noise = rng.choice((0.03, 0.05, 0.1, 0.2)), rng.choice((0.005, 0.01, 0.02, 0.03))
     features = [shape, f"change: {changes}", f"drop of {effect:.0%}", f"noise of {noise:.1%}"]
-    habits = Habits(
+    habits = HostModel(
         noise=noise, layout=rng.choice((0.0, 0.003, 0.005)), outliers=rng.choice((0.0, 0.02, 0.08)), host_spread=0.05
     )
     scenario = Planted(GRAPHS[shape](size, seed), effect, changes)

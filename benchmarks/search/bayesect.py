@@ -16,7 +16,7 @@ from rules import UNKNOWN, threshold
 
 from perfbisect.core.domain.orders import Found, Inconclusive, Reason, Step, Verdict
 from perfbisect.core.domain.settings import Policy
-from perfbisect.simulate.scenario import trunk
+from perfbisect.simulate.scenario import first_parent_line
 from perfbisect.simulate.world import World
 
 Array = NDArray[np.float64]
@@ -29,7 +29,7 @@ MOST_RUNS = 1000
 @along_the_trunk
 def bayesect(world: World, policy: Policy) -> Verdict:
     """The rule."""
-    line = trunk(world.graph)
+    line = first_parent_line(world.graph)
     limit = threshold(world, 3)
     prior = np.ones(len(line))  # the good end included, as published
     fails, runs = np.zeros(len(line), np.int64), np.zeros(len(line), np.int64)

@@ -15,8 +15,8 @@ from shapes import criss_cross, long_branch, octopus, older_branches, two_roots
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.settings import Direction, Policy
-from perfbisect.simulate.host_model import Habits
-from perfbisect.simulate.scenario import Scenario, merging_graph
+from perfbisect.simulate.host_model import HostModel
+from perfbisect.simulate.scenario import Scenario, random_merging_graph
 
 RUN = 60.0  # seconds
 EFFECTS = (0.45, 0.20, 0.10, 0.05, 0.03)
@@ -40,7 +40,7 @@ class Cell:
     @property
     def separation(self) -> float:
         """The drop in standard deviations of a run."""
-        return self.scenario.drop / self.scenario.habits.noise
+        return self.scenario.log_drop / self.scenario.habits.noise
 
     @property
     def urgent(self) -> bool:
@@ -59,14 +59,14 @@ def line(commits: int) -> Graph:
     return Graph.line(commits)
 
 
-def habits(noise: float = 0.01, build: float = 10.0, **more: object) -> Habits:
+def habits(noise: float = 0.01, build: float = 10.0, **more: object) -> HostModel:
     """Of a usual host; ``build`` in runs."""
-    return Habits(noise=noise, run_seconds=RUN, build_seconds=build * RUN, **more)  # type: ignore[arg-type]
+    return HostModel(noise=noise, run_seconds=RUN, build_seconds=build * RUN, **more)  # type: ignore[arg-type]
 
 
 def grid() -> Iterator[Cell]:
     """Sizes of ranges, effects and noises, with and without drift and further steps."""
-    graphs = {"100": line(100), "1000": line(1000), "10000": line(10_000), "dag": merging_graph(1000, seed=1)}
+    graphs = {"100": line(100), "1000": line(1000), "10000": line(10_000), "dag": random_merging_graph(1000, seed=1)}
     for (name, graph), effect, noise, build, drift, steps in product(
         graphs.items(), EFFECTS, NOISES, (1.0, 10.0), (0.0, 0.02), ("one", "smaller")
     ):
@@ -83,7 +83,7 @@ def worlds() -> Iterator[Cell]:
         scenario = Planted(graph or line(1000), effect, habits=habits(build=build, **(host or {})), **more)  # type: ignore[arg-type]
         return Cell(f"world/{name}", "world", scenario, build, hosts, policy)
 
-    dag = merging_graph(1000, seed=1)
+    dag = random_merging_graph(1000, seed=1)
     yield cell("usual")
     yield cell("first after good", place=Place.FIRST)
     yield cell("bad itself", place=Place.LAST)
@@ -91,7 +91,7 @@ def worlds() -> Iterator[Cell]:
         yield cell(f"{commits} commits", graph=line(commits))
     yield cell("effect 2 %", effect=0.02)
     for separation in (1.0, 1.7, 3.0, 5.0, 10.0):
-        noise = Scenario(line(1000)).drop / separation
+        noise = Scenario(line(1000)).log_drop / separation
         yield cell(f"D/s {separation:g}", host={"noise": noise})
     yield cell("layout 1 %", host={"layout": 0.01})
     for odd in Odd:
@@ -126,7 +126,11 @@ def worlds() -> Iterator[Cell]:
     yield cell("unbuildable 10 %", failing=0.1)
     yield cell("unbuildable 30 %", failing=0.3)
     yield cell("unbuildable block of 50", block=50)
-    yield cell("unbuildable stretch on a graph", graph=merging_graph(1000, seed=1, branching=0.3, back=60), broken=150)
+    yield cell(
+        "unbuildable stretch on a graph",
+        graph=random_merging_graph(1000, seed=1, merge_chance=0.3, max_branch_age=60),
+        broken=150,
+    )
     yield cell("crashing 10 %", crashing=0.1)
     for share in (0.1, 0.3):
         yield cell(f"flaky build {share:.0%}".replace("%", " %"), host={"flaky": share})
@@ -134,7 +138,10 @@ def worlds() -> Iterator[Cell]:
     yield cell("merges: anywhere", graph=dag)
     yield cell("merges: on a branch", graph=dag, place=Place.BRANCH)
     yield cell("merges: evil merge", graph=dag, place=Place.MERGE)
-    yield cell("back-merges", graph=merging_graph(1000, seed=1, branching=0.3, length=12.0, returning=0.5))
+    yield cell(
+        "back-merges",
+        graph=random_merging_graph(1000, seed=1, merge_chance=0.3, branch_length=12.0, back_merge_chance=0.5),
+    )
     older = older_branches(1000)
     yield cell("older branches", graph=older)
     for effect in (0.05, 0.3, -0.05):

@@ -11,12 +11,12 @@ from rules import git_bisect, ours
 
 import perfbisect
 from perfbisect.core.domain.settings import PriorKnowledge
-from perfbisect.simulate.tally import JudgedHunt, Rule, attempt
+from perfbisect.simulate.tally import JudgedHunt, SearchRule, judged_hunt_of_seed
 
 ORACLE = (1, 2, 3, 5, 8, 12, 20, 30, 50, 75, 100)  # repeats of git bisect, of which the best is chosen afterwards
 BEST = "git bisect, best R"
 OURS, KNOWN = "ours", "ours, noise known"
-RULES: Mapping[str, Rule] = {
+RULES: Mapping[str, SearchRule] = {
     OURS: ours,
     KNOWN: ours,
     "git bisect R=1": git_bisect(1),
@@ -44,7 +44,7 @@ def play(cell: Cell, name: str, seed: int) -> JudgedHunt:
     habits = cell.scenario.habits
     prior = PriorKnowledge(cell.build, habits.noise if name == KNOWN else None, exact=cell.exact)
     rule = partial(ours, hosts=cell.hosts, prior=prior) if is_ours(name) else RULES[name]
-    return attempt(cell.scenario, seed, rule, cell.policy)
+    return judged_hunt_of_seed(cell.scenario, seed, rule, cell.policy)
 
 
 @cache

@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from perfbisect.simulate.tally import Chance, JudgedHunt, Judgement, mean
+from perfbisect.simulate.tally import JudgedHunt, Judgement, ShareInterval, mean
 
 BINS = (0.0, 0.2, 0.4, 0.6, 0.8, 0.95, 0.97, 0.98, 0.99, 1.0)
-Bin = tuple[str, int, float, Chance]  # its name, hunts, mean stated, how often it came true
+Bin = tuple[str, int, float, ShareInterval]  # its name, hunts, mean stated, how often it came true
 
 
 def geometric(values: Iterable[float]) -> float:
@@ -15,9 +15,9 @@ def geometric(values: Iterable[float]) -> float:
     return math.exp(mean(math.log(v) for v in values))
 
 
-def how_often(trials: Sequence[JudgedHunt], what: Callable[[JudgedHunt], bool]) -> Chance:
+def how_often(trials: Sequence[JudgedHunt], what: Callable[[JudgedHunt], bool]) -> ShareInterval:
     """The share of ``trials`` for which ``what`` is true, with its 95 % interval."""
-    return Chance.of(sum(what(t) for t in trials), len(trials))
+    return ShareInterval.of(sum(what(t) for t in trials), len(trials))
 
 
 def is_right(trial: JudgedHunt) -> bool:
@@ -32,7 +32,12 @@ def bins(stated: Iterable[tuple[float | None, bool]]) -> Iterator[Bin]:
         inside = [(p, true) for p, true in known if low <= p < high or p >= high == 1]
         if inside:
             stated = mean(p for p, _ in inside)
-            yield f"{low:g} to {high:g}", len(inside), stated, Chance.of(sum(true for _, true in inside), len(inside))
+            yield (
+                f"{low:g} to {high:g}",
+                len(inside),
+                stated,
+                ShareInterval.of(sum(true for _, true in inside), len(inside)),
+            )
 
 
 def of_favourites(trials: Iterable[JudgedHunt]) -> Iterator[Bin]:

@@ -23,7 +23,7 @@ Hunts = list[tuple[Cell, JudgedHunt]]
 def bound(cell: Cell) -> float:
     """The information bound of a cell, in runs."""
     scenario = cell.scenario
-    return lower_bound(len(scenario.graph.candidates), scenario.drop, scenario.habits.noise, cell.build)
+    return lower_bound(len(scenario.graph.candidates), scenario.log_drop, scenario.habits.noise, cell.build)
 
 
 def goals(cells: Mapping[str, Cell], played: Played) -> Iterator[Row]:

@@ -24,10 +24,10 @@ from played import Facts, Played, load, play
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
-from perfbisect.simulate.host_model import Habits
-from perfbisect.simulate.hunt import hunt
+from perfbisect.simulate.host_model import HostModel
+from perfbisect.simulate.hunt import simulate_hunt
 from perfbisect.simulate.scenario import Scenario
-from perfbisect.simulate.tally import Chance, HuntCost, Judgement, is_named, judge, mean
+from perfbisect.simulate.tally import HuntCost, Judgement, ShareInterval, judge_verdict, mean, names_culprit
 
 DROPS = (0.05, 0.03, 0.1, 0.04, 0.08)  # of the workloads, in this order
 
@@ -51,7 +51,7 @@ class Cell:
     @property
     def scenario(self) -> Scenario:
         """A line of commits, a noise of 1 % and runs of a minute."""
-        habits = Habits(noise=0.01, build_seconds=60.0 * self.runs)
+        habits = HostModel(noise=0.01, build_seconds=60.0 * self.runs)
         return Scenario(Graph.line(self.commits), failing=self.failing, habits=habits)
 
     @property
@@ -93,19 +93,19 @@ def both(cell: Cell, seed: int) -> Facts:
     """The hunts of one group, alone and together, in the same worlds."""
     policy, prior = Policy(), PriorKnowledge(float(cell.runs))
     alone = worlds(cell.scenario, cell.members, seed)
-    verdicts = [hunt(world, policy, prior).verdict for world in alone]
+    verdicts = [simulate_hunt(world, policy, prior).verdict for world in alone]
     group = worlds(cell.scenario, cell.members, seed)
     together = hunt_together(group, policy, prior)
     return {
         "alone": {
-            "judged": [judge(verdict, world) for verdict, world in zip(verdicts, alone, strict=True)],
-            "named": [is_named(verdict) for verdict in verdicts],
+            "judged": [judge_verdict(verdict, world) for verdict, world in zip(verdicts, alone, strict=True)],
+            "named": [names_culprit(verdict) for verdict in verdicts],
             "builds": [world.builds for world in alone],
             "runs": [world.runs for world in alone],
         },
         "together": {
-            "judged": [judge(verdict, world) for verdict, world in zip(together.verdicts, group, strict=True)],
-            "named": [is_named(verdict) for verdict in together.verdicts],
+            "judged": [judge_verdict(verdict, world) for verdict, world in zip(together.verdicts, group, strict=True)],
+            "named": [names_culprit(verdict) for verdict in together.verdicts],
             "builds": together.builds,
             "runs": list(together.runs),
         },
@@ -156,7 +156,7 @@ def row(cell: Cell, each: Sequence[Facts], least: Sequence[float]) -> str:
 
     def share(kind: str, judgement: Judgement) -> str:
         verdicts = [judged for one in each for judged in one[kind]["judged"]]
-        found = Chance.of(sum(judged == judgement for judged in verdicts), len(verdicts))
+        found = ShareInterval.of(sum(judged == judgement for judged in verdicts), len(verdicts))
         return f"{found.middle:.3f} ({found.low:.3f} to {found.high:.3f})"
 
     dearest = mean(max(one["alone"]["builds"]) for one in each)

@@ -24,21 +24,21 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.ancestry import Ancestry
-from perfbisect.simulate.host_model import Habits
-from perfbisect.simulate.scenario import Scenario, merging_graph
+from perfbisect.simulate.host_model import HostModel
+from perfbisect.simulate.scenario import Scenario, random_merging_graph
 from perfbisect.simulate.tally import (
-    Account,
-    Chance,
     HuntCost,
     JudgedHunt,
     Judgement,
+    ShareInterval,
+    StepAccount,
     Tally,
-    account,
-    attempt,
-    favourite,
-    judge,
-    summary,
-    suspects,
+    account_of_steps,
+    judge_verdict,
+    judged_hunt_of_seed,
+    most_probable_candidate,
+    summary_lines,
+    suspect_set_and_probability,
 )
 from perfbisect.simulate.world import World
 from repos import Repo
@@ -57,7 +57,7 @@ import rules
 import run
 from bayesect import bayesect as git_bayesect
 
-STILL = Habits(noise=0.001, layout=0.0, outliers=0.0)
+STILL = HostModel(noise=0.001, layout=0.0, outliers=0.0)
 WIDE = Interval(0.9, 0.95, 1.0)
 
 
@@ -85,39 +85,39 @@ def undecided(*candidates: int) -> Verdict:
     (NotReproduced(WIDE, 0.2), "honest"), (NotReproduced(WIDE, 0.05), "wrong"),
 ])  # fmt: skip
 def test_judgement(verdict: Verdict, judgement: str) -> None:
-    assert judge(verdict, World(Graph.line(10), {5: -0.1, 9: -0.03})) == judgement
+    assert judge_verdict(verdict, World(Graph.line(10), {5: -0.1, 9: -0.03})) == judgement
 
 
 def test_judgement_where_there_is_no_culprit_or_the_rest_of_the_range_does_not_build() -> None:
     empty = (culprit(5), undecided(1, 2), NotReproduced(WIDE, 0.05))
     steps: list[dict[int, float]] = [{}, {5: 0.1}]
     for world in (World(Graph.line(10), each) for each in steps):  # nothing, or an improvement
-        assert [judge(verdict, world) for verdict in empty] == ["wrong", "honest", "right"]
+        assert [judge_verdict(verdict, world) for verdict in empty] == ["wrong", "honest", "right"]
     world = World(Graph.line(10), {5: -0.1}, unbuildable=frozenset({4, 5}))
-    judged = [judge(undecided(*candidates), world) for candidates in ((4, 5, 6), (3, 4, 5, 6), (7, 8))]
+    judged = [judge_verdict(undecided(*candidates), world) for candidates in ((4, 5, 6), (3, 4, 5, 6), (7, 8))]
     assert judged == [Judgement.RIGHT, Judgement.HONEST, Judgement.WRONG]
 
 
 def test_the_account_of_every_step() -> None:
     world = World(Graph.line(20), {5: -0.1, 9: -0.03, 12: -0.06, 15: 0.06, 18: -0.001})
     verdict = every(5, 6, 15, 18, left=(10, 13), detectable=0.04)  # 15 is a rise, named as a drop
-    assert account(verdict, world, 0.02) == Account(right=1, wrong=3, missed=1, unsettled=1, unseen=1)
-    assert account(NotReproduced(WIDE, 0.05), world, 0.02) == Account(missed=3, unseen=1)
-    assert account(undecided(5), world, 0.02) == Account(unsettled=4)
+    assert account_of_steps(verdict, world, 0.02) == StepAccount(right=1, wrong=3, missed=1, unsettled=1, unseen=1)
+    assert account_of_steps(NotReproduced(WIDE, 0.05), world, 0.02) == StepAccount(missed=3, unseen=1)
+    assert account_of_steps(undecided(5), world, 0.02) == StepAccount(unsettled=4)
 
 
 def test_the_favourite_and_the_suspects() -> None:
     sure = Inconclusive((4, 5), (0.6, 0.3), WIDE, Reason.BUILDS_SPENT)
-    assert (favourite(culprit(5)), favourite(sure)) == ((5, 0.97), (4, 0.6))
-    assert {favourite(one)[0] for one in (every(), undecided(4, 5), NotReproduced(WIDE, 0.1))} == {None}
-    assert suspects(sure) == ((4, 5), pytest.approx(0.9))
-    assert suspects(undecided(4, 5)) == suspects(culprit(4)) == ((), None)
+    assert (most_probable_candidate(culprit(5)), most_probable_candidate(sure)) == ((5, 0.97), (4, 0.6))
+    assert {most_probable_candidate(one)[0] for one in (every(), undecided(4, 5), NotReproduced(WIDE, 0.1))} == {None}
+    assert suspect_set_and_probability(sure) == ((4, 5), pytest.approx(0.9))
+    assert suspect_set_and_probability(undecided(4, 5)) == suspect_set_and_probability(culprit(4)) == ((), None)
 
 
 def test_shares_and_costs() -> None:
-    assert Chance.of(9, 10) == Chance(pytest.approx(0.596, abs=1e-3), 0.9, pytest.approx(0.982, abs=1e-3))
-    assert Chance.of(0, 20) == Chance(0.0, 0.0, pytest.approx(0.161, abs=1e-3))
-    assert Chance.of(0, 0).high == 1.0
+    assert ShareInterval.of(9, 10) == ShareInterval(pytest.approx(0.596, abs=1e-3), 0.9, pytest.approx(0.982, abs=1e-3))
+    assert ShareInterval.of(0, 20) == ShareInterval(0.0, 0.0, pytest.approx(0.161, abs=1e-3))
+    assert ShareInterval.of(0, 0).high == 1.0
     assert HuntCost.of([1, 2, 3, 4, 5, 6, 7, 8, 9, 30]) == HuntCost(7.5, pytest.approx(2.63, abs=0.01), 9)
     assert HuntCost.of([4]) == HuntCost(4, 0, 4)
 
@@ -133,17 +133,19 @@ def test_hunts_add_up() -> None:
     assert shares == pytest.approx((1 / 3, 2 / 3, 0.5, 0.98))
     spent = (tally.builds.mean, tally.runs.most, tally.cost.mean, tally.hours.mean)
     assert spent == pytest.approx((14, 80, 180, 10 / 3))
-    lines = [*summary(tally)]
+    lines = [*summary_lines(tally)]
     assert "The mean probability that the hunts stated for the named commit is 98 %." in lines
-    assert "No hunt named a commit." in list(summary(Tally.of(trials[2:])))
+    assert "No hunt named a commit." in list(summary_lines(Tally.of(trials[2:])))
     with pytest.raises(ValueError, match="no hunt"):
         Tally.of([])
-    one = attempt(Scenario(Graph.line(16), effect=0.2, habits=STILL), 1, rules.git_bisect(1), Policy())
+    one = judged_hunt_of_seed(Scenario(Graph.line(16), effect=0.2, habits=STILL), 1, rules.git_bisect(1), Policy())
     assert (one.judgement, one.builds, one.runs) == (Judgement.RIGHT, 6, 10)
     assert (one.cost, one.minutes) == (10 + 4 * 10, 10 + 6 * 10), "the builds of the ends are not part of the cost"
 
 
-@pytest.mark.parametrize("graph", [Graph.line(33), merging_graph(60), criss_cross(40), octopus(50), two_roots(40)])
+@pytest.mark.parametrize(
+    "graph", [Graph.line(33), random_merging_graph(60), criss_cross(40), octopus(50), two_roots(40)]
+)
 def test_git_bisect_is_right_where_nothing_is_uncertain(graph: Graph) -> None:
     for first in range(1, graph.size):
         world = World(graph, {first: -0.2}, STILL, seed=first)
@@ -152,7 +154,7 @@ def test_git_bisect_is_right_where_nothing_is_uncertain(graph: Graph) -> None:
 
 
 def test_git_bisect_splits_as_git_does(git: Repo) -> None:
-    graph = merging_graph(80, seed=3)
+    graph = random_merging_graph(80, seed=3)
     lines = []
     for v in range(graph.size):
         lines.append(f"commit refs/heads/v{v}\nmark :{v + 1}\ncommitter A <a@example.org> {v} +0000\ndata 0\n")
@@ -172,17 +174,17 @@ def test_git_bisect_skips_what_does_not_build() -> None:
     )
     verdict = rules.git_bisect(1)(inside, Policy())
     assert isinstance(verdict, Inconclusive) and {*verdict.candidates} == {*range(15, 26)}
-    assert judge(rules.git_bisect(5)(outside, Policy()), outside) is Judgement.RIGHT
+    assert judge_verdict(rules.git_bisect(5)(outside, Policy()), outside) is Judgement.RIGHT
     assert outside.builds == len(outside.build_seconds)  # what fails once is not tried again
 
 
 def test_git_bayesect_is_right_in_easy_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = merging_graph(60, seed=2)
+    graph = random_merging_graph(60, seed=2)
     for first in range(1, 61, 12):
         world = World(graph, {first: -0.2}, STILL, seed=first)
-        assert judge(git_bayesect(world, Policy()), world) is Judgement.RIGHT
+        assert judge_verdict(git_bayesect(world, Policy()), world) is Judgement.RIGHT
     monkeypatch.setattr(bayesect, "MOST_RUNS", 5)
-    assert 90 in suspects(git_bayesect(World(Graph.line(200), {90: -0.2}, STILL), Policy()))[0]
+    assert 90 in suspect_set_and_probability(git_bayesect(World(Graph.line(200), {90: -0.2}, STILL), Policy()))[0]
 
 
 def test_bayes_by_the_book() -> None:

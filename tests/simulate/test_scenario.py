@@ -13,43 +13,43 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Inconclusive
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.ancestry import Ancestry
-from perfbisect.simulate.host_model import Habits, RandomDraw, generator
-from perfbisect.simulate.hunt import HuntResult, hunt
-from perfbisect.simulate.scenario import merging_graph, steps_of, trunk
-from perfbisect.simulate.tally import Judgement, judge
+from perfbisect.simulate.host_model import HostModel, RandomDraw, random_generator
+from perfbisect.simulate.hunt import HuntResult, simulate_hunt
+from perfbisect.simulate.scenario import draw_steps, first_parent_line, random_merging_graph
+from perfbisect.simulate.tally import Judgement, judge_verdict
 from perfbisect.simulate.world import World
 from simulated_worlds import decide
 
 # A stretch of a history with merges does not build.
-BROKEN = Planted(merging_graph(300, seed=4, branching=0.3, back=60), effect=0.1, broken=60)
+BROKEN = Planted(random_merging_graph(300, seed=4, merge_chance=0.3, max_branch_age=60), effect=0.1, broken=60)
 POLICY = Policy(max_runs=60)
 
 
-@pytest.mark.parametrize("shape", [merging_graph, long_branch, criss_cross, octopus, two_roots])
+@pytest.mark.parametrize("shape", [random_merging_graph, long_branch, criss_cross, octopus, two_roots])
 @pytest.mark.parametrize("commits", [30, 101])
 def test_a_history_has_its_size_and_leads_to_the_bad_end(shape: Callable[[int], Graph], commits: int) -> None:
     graph = shape(commits)
     assert graph.size == commits + 1
     assert Ancestry(graph).ancestors(commits)[1:].all()
-    assert trunk(graph)[-1] == commits
-    assert len(trunk(graph)) < graph.size
+    assert first_parent_line(graph)[-1] == commits
+    assert len(first_parent_line(graph)) < graph.size
 
 
 def test_merges_are_as_frequent_as_requested() -> None:
-    graph = merging_graph(2000, seed=1)
-    share = (np.diff(graph.first) > 1).sum() / len(trunk(graph))
+    graph = random_merging_graph(2000, seed=1)
+    share = (np.diff(graph.first) > 1).sum() / len(first_parent_line(graph))
     assert share == pytest.approx(0.1 + 0.05 * 0.6 * 0.9, abs=0.04)
     assert (np.diff(octopus(100).first) == 7).any()
     assert (np.diff(two_roots(100).first) == 0).sum() == 2
-    assert len(trunk(long_branch(100))) < 45
+    assert len(first_parent_line(long_branch(100))) < 45
 
 
 def test_only_known_answers_are_planted() -> None:
     graph = Graph.line(200)
     for name in STEPS:
         for seed in range(20):
-            steps = steps_of(name, graph, 70, 0.1, generator(seed, RandomDraw.DECOYS))
-            answers = World(graph, steps).answers
+            steps = draw_steps(name, graph, 70, 0.1, random_generator(seed, RandomDraw.DECOYS))
+            answers = World(graph, steps).right_culprits
             drops = {v for v, size in steps.items() if size < 0}
             if name in ("reverted", "slope", "cancelling"):
                 assert sum(steps.values()) == pytest.approx(-0.1)
@@ -60,17 +60,17 @@ def test_only_known_answers_are_planted() -> None:
                 assert answers == {70} or (name in ("large", "smaller") and 70 in steps)
             assert all(1 <= v <= 200 for v in steps)
         for commits, last in ((2, 1), (2, 2), (3, 2)):
-            steps = steps_of(name, Graph.line(commits), last, 0.1, generator(1, RandomDraw.DECOYS))
+            steps = draw_steps(name, Graph.line(commits), last, 0.1, random_generator(1, RandomDraw.DECOYS))
             assert all(1 <= v <= commits for v in steps)
 
 
 def test_places() -> None:
-    graph = merging_graph(100)
+    graph = random_merging_graph(100)
     merges = {v for v in range(101) if len(graph.parents_of(v)) > 1}
-    branches = {*range(101)} - {*trunk(graph)}
+    branches = {*range(101)} - {*first_parent_line(graph)}
     for place, fitting in ((Place.FIRST, {1}), (Place.LAST, {100}), (Place.BRANCH, branches), (Place.MERGE, merges)):
         for seed in range(10):
-            (culprit,) = Planted(graph, place=place).world(seed).answers
+            (culprit,) = Planted(graph, place=place).world(seed).right_culprits
             assert culprit in fitting
 
 
@@ -79,12 +79,12 @@ def test_what_does_not_build() -> None:
     assert len(world.unbuildable) / 5000 == pytest.approx(0.27, abs=0.03)
     assert not world.unbuildable & {0, 5000}
     blocked = Planted(Graph.line(500), block=50).world(3)
-    assert blocked.answers < blocked.unbuildable and 25 <= len(blocked.unbuildable) <= 50
+    assert blocked.right_culprits < blocked.unbuildable and 25 <= len(blocked.unbuildable) <= 50
     assert len(Planted(Graph.line(500), crashing=0.2).world(1).crashing) in range(60, 140)
 
 
 def test_identical_binaries_are_as_fast() -> None:
-    world = Planted(merging_graph(300), identical=0.5, changes="smaller").world(2)
+    world = Planted(random_merging_graph(300), identical=0.5, changes="smaller").world(2)
     assert 60 < len(world.binaries) < 180
     assert not set(world.binaries) & set(world.steps)
     for v, first in world.binaries.items():
@@ -98,34 +98,36 @@ def test_a_layout_halfway() -> None:
     for odd, sign in ((Odd.CULPRIT, 1), (Odd.BEFORE, -1), (Odd.GOOD, -1), (Odd.BAD, 1)):
         scenario = Planted(Graph.line(50), odd=odd)
         world = scenario.world(1)
-        (culprit,) = world.answers
+        (culprit,) = world.right_culprits
         place = {Odd.CULPRIT: culprit, Odd.BEFORE: culprit - 1, Odd.GOOD: 0, Odd.BAD: 50}[odd]
-        assert world.layouts == {place: pytest.approx(sign * scenario.drop / 2)}
+        assert world.layouts == {place: pytest.approx(sign * scenario.log_drop / 2)}
 
 
 @pytest.mark.calibration
 def test_a_culprit_in_a_broken_stretch_is_as_small_a_set_as_can_be() -> None:
     wide, world = BROKEN.world(1), BROKEN.world(3)
-    assert len(wide.unbuildable) > 30 and wide.answers < wide.unbuildable
+    assert len(wide.unbuildable) > 30 and wide.right_culprits < wide.unbuildable
     assert all(Ancestry(wide.graph).ancestors(v)[min(wide.unbuildable)] for v in wide.unbuildable)
-    verdict = hunt(world, Policy()).verdict
+    verdict = simulate_hunt(world, Policy()).verdict
     assert isinstance(verdict, Inconclusive)
-    assert judge(verdict, world) is Judgement.RIGHT, len(verdict.candidates)
+    assert judge_verdict(verdict, world) is Judgement.RIGHT, len(verdict.candidates)
 
 
 @pytest.mark.calibration
 def test_the_same_seed_writes_the_same_log_and_it_says_all_that_a_decision_needs() -> None:
     def hunted(seed: int) -> HuntResult:
         """In a world that shares nothing with that of another call, as in another process."""
-        merging_graph.cache_clear()
-        habits = Habits(drift=0.02, flaky=0.1, host_spread=0.01)
-        world = Planted(merging_graph(80), 0.08, "smaller", habits=habits, failing=0.1, identical=0.2).world(seed)
-        return hunt(world, POLICY, hosts=3)
+        random_merging_graph.cache_clear()
+        habits = HostModel(drift=0.02, flaky=0.1, host_spread=0.01)
+        world = Planted(random_merging_graph(80), 0.08, "smaller", habits=habits, failing=0.1, identical=0.2).world(
+            seed
+        )
+        return simulate_hunt(world, POLICY, hosts=3)
 
     one, same_seed, other = (hunted(seed) for seed in (4, 4, 5))
     assert (one.observations, one.verdict) == (same_seed.observations, same_seed.verdict)
     assert one.observations != other.observations
     read_back = [msgspec.json.decode(msgspec.json.encode(seen), type=type(seen)) for seen in one.observations]
-    resumed = decide(merging_graph(80), read_back, POLICY)
+    resumed = decide(random_merging_graph(80), read_back, POLICY)
     assert resumed.order == one.verdict
     assert np.array_equal(resumed.belief.culprit, one.belief.culprit)

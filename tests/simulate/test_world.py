@@ -10,13 +10,13 @@ from duet.worlds import WORLDS, Cell, noise_of_pairs, one
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
-from perfbisect.simulate.host_model import DAY, Drift, Habits, HostSpeed, generator
+from perfbisect.simulate.host_model import DAY, Drift, HostModel, HostSpeed, random_generator
 from perfbisect.simulate.host_model import RandomDraw as Draw
 from perfbisect.simulate.scenario import Scenario
-from perfbisect.simulate.world import World, maker
+from perfbisect.simulate.world import World, build_host_number
 
 LINE = Graph.line(20)
-STILL = Habits(noise=0.0, layout=0.0, outliers=0.0)
+STILL = HostModel(noise=0.0, layout=0.0, outliers=0.0)
 
 
 def order(*plan: tuple[int, int]) -> Measure:
@@ -28,7 +28,7 @@ def readings(seen: list[Observation]) -> list[Reading]:
 
 
 def test_the_nth_run_of_a_build_is_the_same_whoever_asks_and_when() -> None:
-    habits = Habits(second_speed=(0.3, -0.04), outliers=0.2)
+    habits = HostModel(second_speed=(0.3, -0.04), outliers=0.2)
     mine, other = (World(LINE, {7: -0.1}, habits, seed=5) for _ in range(2))
     first = [mine.run(9) for _ in range(6)]
     for v in (0, 20, 3, 3, 3):
@@ -39,7 +39,7 @@ def test_the_nth_run_of_a_build_is_the_same_whoever_asks_and_when() -> None:
 
 
 def test_drift_is_a_matter_of_time_alone() -> None:
-    habits = Habits(drift=0.05, jumps=(1 / 600, 0.1), phases=(0.4, -0.1, 300), daily=0.1, ramp=0.1)
+    habits = HostModel(drift=0.05, jumps=(1 / 600, 0.1), phases=(0.4, -0.1, 300), daily=0.1, ramp=0.1)
     times = np.sort(np.random.default_rng(0).uniform(0, 50_000, 200)).tolist()
     ahead, back, other = HostSpeed(habits, 3, 0), HostSpeed(habits, 3, 0), HostSpeed(habits, 3, 1)
     assert [*map(ahead.at, times)] == [*map(back.at, times[::-1])][::-1]
@@ -47,14 +47,14 @@ def test_drift_is_a_matter_of_time_alone() -> None:
 
 
 def test_drift_has_its_size_and_its_memory() -> None:
-    drift = Drift(generator(1, Draw.DRIFT), memory=100.0)
+    drift = Drift(random_generator(1, Draw.DRIFT), memory=100.0)
     path = np.array([drift.at(10.0 * i) for i in range(10_000)])
     assert path.std() == pytest.approx(1, abs=0.1)
     assert np.corrcoef(path[:-10], path[10:])[0, 1] == pytest.approx(math.exp(-1), abs=0.1)
 
 
 def test_ramps_and_days() -> None:
-    for habits, gap, change in ((Habits(ramp=0.03), 7200.0, 0.06), (Habits(daily=0.05), DAY, 0.0)):
+    for habits, gap, change in ((HostModel(ramp=0.03), 7200.0, 0.06), (HostModel(daily=0.05), DAY, 0.0)):
         course = HostSpeed(habits, 2, 0)
         assert abs(course.at(1000 + gap) - course.at(1000)) == pytest.approx(change)
         assert course.at(1000 + gap / 3) != pytest.approx(course.at(1000), abs=1e-4)
@@ -62,7 +62,7 @@ def test_ramps_and_days() -> None:
 
 def runs(count: int, candidate: int = 4, **habits: Any) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Runs of one build."""
-    world = World(LINE, {7: -0.1}, Habits(noise=0.01, layout=0.0, **habits), seed=1)
+    world = World(LINE, {7: -0.1}, HostModel(noise=0.01, layout=0.0, **habits), seed=1)
     return np.array([world.run(candidate) for _ in range(count)])
 
 
@@ -98,26 +98,26 @@ def test_what_fails() -> None:
 def test_a_flaky_build_may_work_the_next_time() -> None:
     tries = []
     for v in range(21):
-        world = World(LINE, {}, Habits(flaky=0.5), seed=3)
+        world = World(LINE, {}, HostModel(flaky=0.5), seed=3)
         tries.append([isinstance(world.build(v), Skipped) for _ in range(3)])
     assert not any(tries[0] + tries[20]) and any(first and not second for first, second, _ in tries)
     assert 4 < sum(first for first, *_ in tries[1:20]) < 16
 
 
 def test_equal_binaries_are_known_once_both_are_built() -> None:
-    world = World(LINE, {7: -0.1}, Habits(noise=0.01), binaries={4: 3, 5: 3})
+    world = World(LINE, {7: -0.1}, HostModel(noise=0.01), binaries={4: 3, 5: 3})
     assert [world.build(v) for v in (5, 4)] == [Built(5, 600.0, None, 0), Built(4, 600.0, 5, 0)]
     assert world.level(4) == world.level(5) == world.level(3) != world.level(6)
 
 
 def test_a_build_near_another_is_cheap() -> None:
-    world = World(LINE, {}, Habits(cached_share=0.1, cache_reach=10.0))
+    world = World(LINE, {}, HostModel(cached_share=0.1, cache_reach=10.0))
     assert [made.seconds for v in (0, 20, 19, 15) if (made := world.build(v))] == pytest.approx([600, 600, 120, 300])
     assert world.build_seconds == pytest.approx({0: 600, 20: 600, 19: 120, 15: 300})
 
 
 def test_each_host_builds_for_itself() -> None:
-    world = World(LINE, {}, Habits(cached_share=0.1, cache_reach=10.0), binaries={4: 3})
+    world = World(LINE, {}, HostModel(cached_share=0.1, cache_reach=10.0), binaries={4: 3})
     assert world.build(3, host=0) == Built(3, 600.0, None, 0)
     for until in (100, 50):
         world.wait(2, until)
@@ -128,21 +128,21 @@ def test_each_host_builds_for_itself() -> None:
 
 
 def test_a_build_host_has_a_clock_and_a_cache_of_its_own_and_builds_for_all() -> None:
-    world = World(LINE, {}, Habits(cached_share=0.1, cache_reach=10.0), binaries={4: 3})
-    assert world.build(3, maker(0)) == Built(3, 600.0, build_host=0)
-    assert world.build(4, maker(1)) == Built(4, 600.0, build_host=1)  # nobody has finished the other yet
-    assert world.clock() == 0.0 and world.clock(maker(0)) == 600.0 and world.now == 0.0
+    world = World(LINE, {}, HostModel(cached_share=0.1, cache_reach=10.0), binaries={4: 3})
+    assert world.build(3, build_host_number(0)) == Built(3, 600.0, build_host=0)
+    assert world.build(4, build_host_number(1)) == Built(4, 600.0, build_host=1)  # nobody has finished the other yet
+    assert world.clock() == 0.0 and world.clock(build_host_number(0)) == 600.0 and world.now == 0.0
     world.share(3)
-    assert world.build(3) is world.build(3, host=1) is None and world.unused == 1
+    assert world.build(3) is world.build(3, host=1) is None and world.unused_builds == 1
     world.run(3)
-    assert world.unused == 0
+    assert world.unused_builds == 0
     world.cancel(4, 1, unspent=200.0)
-    assert (world.cancelled, world.clock(maker(1)), world.build_seconds[4]) == (1, 400.0, 400.0)
-    assert world.build(4, maker(1)) == Built(4, 600.0, 3, build_host=1)
+    assert (world.cancelled, world.clock(build_host_number(1)), world.build_seconds[4]) == (1, 400.0, 400.0)
+    assert world.build(4, build_host_number(1)) == Built(4, 600.0, 3, build_host=1)
 
 
 def test_the_runs_of_a_visit_share_its_effect() -> None:
-    world = World(LINE, {7: -0.1}, Habits(noise=0.001, layout=0.0, outliers=0.0, visits=0.05), seed=1)
+    world = World(LINE, {7: -0.1}, HostModel(noise=0.001, layout=0.0, outliers=0.0, visits=0.05), seed=1)
     visits: dict[int, list[float]] = {}
     for seen in (seen for _ in range(40) for seen in readings(world.measure(order((3, 2), (9, 2))))):
         visits.setdefault(seen.visit, []).append(seen.value + 0.1 * (seen.candidate == 9))
@@ -155,11 +155,11 @@ def test_the_runs_of_a_visit_share_its_effect() -> None:
 
 def test_the_largest_drops_are_the_answers() -> None:
     ranges: list[dict[int, float]] = [{}, {3: 0.1}, {3: -0.1, 5: -0.07}, {3: -0.1, 4: 0.1, 5: -0.1}]
-    assert [World(LINE, steps).answers for steps in ranges] == [set(), set(), {3}, {3, 5}]
+    assert [World(LINE, steps).right_culprits for steps in ranges] == [set(), set(), {3}, {3, 5}]
 
 
 def test_each_run_in_a_fresh_layout_has_one_of_its_own() -> None:
-    habits = Habits(noise=0.0, layout=0.02, outliers=0.0, run_seconds=60, link_seconds=6)
+    habits = HostModel(noise=0.0, layout=0.02, outliers=0.0, run_seconds=60, link_seconds=6)
     mine, other = (World(LINE, {}, habits, mode_gap=0.2, slow_modes=frozenset({7}), seed=3) for _ in range(2))
     fresh = Measure((Share(7, 20), Share(8, 1)), Purpose.CONFIRM, fresh=True)
     seen = sorted(readings(mine.measure(fresh)), key=lambda each: each.candidate)
@@ -176,7 +176,7 @@ def test_each_run_in_a_fresh_layout_has_one_of_its_own() -> None:
 
 
 def test_modes_of_layout_switch_along_the_history() -> None:
-    worlds = [Scenario(Graph.line(5000), habits=Habits(modes=(0.1, 0.25))).world(seed) for seed in range(4)]
+    worlds = [Scenario(Graph.line(5000), habits=HostModel(modes=(0.1, 0.25))).world(seed) for seed in range(4)]
     for world in worlds:
         switches = sum((v in world.slow_modes) != (v - 1 in world.slow_modes) for v in range(1, 5001))
         assert 0.1 <= world.mode_gap <= 0.25 and 15 <= 5000 / max(switches, 1) <= 300
@@ -204,21 +204,23 @@ def test_what_is_named_is_right_and_no_empty_range_is_accused(world: str) -> Non
 
 
 def test_the_noise_of_ten_pairs() -> None:
-    usual, starved = (noise_of_pairs(Habits(own_noise=0.01, layout=0.0, starved=(x, x / 10))) for x in (0.0, 1.0))
+    usual, starved = (noise_of_pairs(HostModel(own_noise=0.01, layout=0.0, starved=(x, x / 10))) for x in (0.0, 1.0))
     assert usual == pytest.approx(0.01 * math.sqrt(2 / 10), rel=0.02) and starved > 5 * usual
     assert all(noise_of_pairs(Cell(world, True).habits) < 0.03 for world in WORLDS)
 
 
 def test_cpu_time_does_not_show_what_the_cores_give_nor_what_a_build_waits() -> None:
-    habits = Habits(noise=0.0, own_noise=0.001, layout=0.0, outliers=0.0, starved=(1.0, 0.05), waits=0.05, stalls=0.5)
+    habits = HostModel(
+        noise=0.0, own_noise=0.001, layout=0.0, outliers=0.0, starved=(1.0, 0.05), waits=0.05, stalls=0.5
+    )
     world = World(Graph.line(20), {7: -0.1}, habits, seed=5)
     rounds = readings(world.measure(Measure(BOTH, Purpose.ENDS, together=True)))
-    values, cpu = (np.array([getattr(each, name) for each in rounds]) for name in ("value", "cpu"))
+    values, cpu = (np.array([getattr(each, name) for each in rounds]) for name in ("value", "cpu_value"))
     assert (values.std(), cpu.std()) == pytest.approx((0.05, 0.0014), rel=0.2)
     assert cpu.mean() == pytest.approx(-0.05, abs=0.001)
     turns = readings(world.measure(Measure(BOTH, Purpose.ENDS)))
     least = {end: min(each.log_wait for each in turns if each.candidate == end) for end in (0, 20)}
     assert least[20] - least[0] == pytest.approx(0.05, abs=0.003)
     assert [each.cpu_value for each in turns if each.candidate == 20] == pytest.approx([-0.05] * 200)
-    plain = World(Graph.line(20), {7: -0.1}, Habits(), seed=5).measure(Measure(BOTH, Purpose.ENDS))
+    plain = World(Graph.line(20), {7: -0.1}, HostModel(), seed=5).measure(Measure(BOTH, Purpose.ENDS))
     assert {each.cpu_value for each in readings(plain)} == {None}

@@ -31,9 +31,9 @@ from perfbisect.core.domain.settings import (
 )
 from perfbisect.core.inference.observations import Observation, Skipped
 from perfbisect.report.trial import document
-from perfbisect.simulate.hunt import hunt
+from perfbisect.simulate.hunt import simulate_hunt
 from perfbisect.simulate.scenario import Scenario
-from perfbisect.simulate.world import Habits, World
+from perfbisect.simulate.world import HostModel, World
 from perfbisect.wording.trials import proof_status
 from perfbisect.wording.verdicts import Teller
 from pinned import pinned
@@ -42,25 +42,25 @@ from simulated_worlds import ImpatientWorld, decide
 pytestmark = pytest.mark.calibration  # simulates whole hunts
 
 LINE = Graph.line(30)
-QUIET, NOISY = Habits(noise=0.005, layout=0.002, outliers=0.0), Habits(noise=0.1, layout=0.005)
+QUIET, NOISY = HostModel(noise=0.005, layout=0.002, outliers=0.0), HostModel(noise=0.1, layout=0.005)
 EXACT = PriorKnowledge(exact=True)
-COUNTS = Habits(noise=1e-5, layout=0.0, outliers=0.0)
+COUNTS = HostModel(noise=1e-5, layout=0.0, outliers=0.0)
 OLDER = Graph.of([(), (), (1,), *((v,) for v in range(2, 20))], branch_points=1)  # a branch older than good
 TWO = older_branches(100, 2)
 HOLE = range(11, 16)
-IMPATIENT = ImpatientWorld(Graph.line(20), {6: math.log(0.3), 14: -3.0}, Habits(0.01, layout=0.002), seed=4)
+IMPATIENT = ImpatientWorld(Graph.line(20), {6: math.log(0.3), 14: -3.0}, HostModel(0.01, layout=0.002), seed=4)
 NO_HOST = {"prior": PriorKnowledge(host_classes=("old", "new")), "fleet": Fleet(gone=(0, 1), hosts=2)}
 
 Ended = tuple[Verdict, int]  # and the size of the range
 
 
 def ended(world: World, policy: Policy = Policy(), prior: PriorKnowledge = NOTHING_KNOWN) -> Ended:  # noqa: B008
-    return hunt(world, policy, prior).verdict, len(world.graph.candidates)
+    return simulate_hunt(world, policy, prior).verdict, len(world.graph.candidates)
 
 
 def on_line(
     steps: dict[int, float],
-    habits: Habits = QUIET,
+    habits: HostModel = QUIET,
     policy: Policy = Policy(),  # noqa: B008
     graph: Graph = LINE,
     broken: Iterable[int] = (),
@@ -70,13 +70,13 @@ def on_line(
     return ended(World(graph, steps, habits, unbuildable=frozenset(broken), **more), policy)
 
 
-def drop(size: float, habits: Habits, seed: int, commits: int = 30, **policy: Any) -> Ended:
+def drop(size: float, habits: HostModel, seed: int, commits: int = 30, **policy: Any) -> Ended:
     return on_line({min(7, commits): -size}, habits, Policy(**policy), Graph.line(commits), seed=seed)
 
 
 def left_out() -> Ended:
     """As if the user had left out what does not build."""
-    outcome = hunt(World(LINE, {12: -0.1}, QUIET, unbuildable=frozenset(HOLE)), Policy())
+    outcome = simulate_hunt(World(LINE, {12: -0.1}, QUIET, unbuildable=frozenset(HOLE)), Policy())
     seen = (replace(each, left_out=True) if isinstance(each, Skipped) else each for each in outcome.observations)
     return decided([*seen])
 
@@ -114,12 +114,14 @@ HUNTS: dict[str, Callable[[], Ended]] = {
     "several, and the budget": lambda: every({5: -0.1, 12: -0.2, 20: -0.1}, 12),
     "nothing named, and a subrange left open": lambda: every({12: -0.1}, broken=HOLE),
     "commits that do not build": lambda: on_line({12: -0.1}, broken=HOLE),
-    "one parent that does not build": lambda: on_line({7: -0.1}, Habits(noise=0.005, layout=0.01), broken={6}, seed=5),
+    "one parent that does not build": lambda: on_line(
+        {7: -0.1}, HostModel(noise=0.005, layout=0.01), broken={6}, seed=5
+    ),
     "commits left out": left_out,
-    "not confirmed": lambda: drop(0.15, Habits(noise=0.3, layout=0.005), 3),
+    "not confirmed": lambda: drop(0.15, HostModel(noise=0.3, layout=0.005), 3),
     "too noisy": lambda: drop(0.05, NOISY, 6),
-    "by chance": lambda: drop(0.03, Habits(noise=0.01, layout=0.01), 0, commits=1),
-    "layout tie": lambda: drop(0.04, Habits(noise=0.005, layout=0.02), 2),
+    "by chance": lambda: drop(0.03, HostModel(noise=0.01, layout=0.01), 0, commits=1),
+    "layout tie": lambda: drop(0.04, HostModel(noise=0.005, layout=0.02), 2),
     "many steps": lambda: ended(Scenario(LINE, changes="slope", habits=COUNTS).world(3), FEW, EXACT),
     "an unknown branch point": lambda: on_line({3: -0.06}, graph=TWO, older={1: -0.05, 2: 0.04}, broken={1, 2}),
     "what bad does not contain": lambda: on_line({}, graph=OLDER, older={1: -0.05}),
@@ -128,7 +130,7 @@ HUNTS: dict[str, Callable[[], Ended]] = {
     "no host": lambda: decided([], **NO_HOST),
     "stopped runs": lambda: ended(IMPATIENT, Policy(slow_after=5.0)),
     "runs spent": lambda: drop(0.2, QUIET, 5, max_runs=12),
-    "runs spent at the ends": lambda: drop(0.05, Habits(noise=0.05), 0, commits=15, max_runs=6),
+    "runs spent at the ends": lambda: drop(0.05, HostModel(noise=0.05), 0, commits=15, max_runs=6),
     "nothing measured": lambda: drop(0.2, QUIET, 5, max_runs=1),
     "builds spent": lambda: drop(0.2, QUIET, 5, max_builds=4),
     "builds spent, several changes": lambda: on_line({7: -0.1, 20: -0.1}, policy=Policy(max_builds=5), seed=1),

@@ -24,14 +24,17 @@ RandomDraw = IntEnum(
 )
 
 
-def generator(seed: int, purpose: RandomDraw, which: int = 0) -> np.random.Generator:
-    """The generator of one purpose; ``which`` is the number of a host or a build."""
-    return np.random.default_rng([seed, int(purpose), which])
+def random_generator(seed: int, purpose: RandomDraw, number: int = 0) -> np.random.Generator:
+    """A random generator for one purpose; ``number`` is the number of a host or a build."""
+    return np.random.default_rng([seed, int(purpose), number])
 
 
 @dataclass(frozen=True, slots=True)
-class Habits:
-    """The habits of a host. Fractions are changes or s.d. of the log metric, times are seconds; 0 disables a habit."""
+class HostModel:
+    """The properties of a simulated host. Fractions are changes or s.d. of the log metric, times are seconds.
+
+    The value 0 disables a property.
+    """
 
     noise: float = 0.01  # s.d. of a run
     slow_noise: float = 1.0  # noise of builds with the culprit, as a multiple of ``noise``
@@ -75,22 +78,22 @@ DAY = 86400.0
 
 
 class HostSpeed:
-    """The change of the log metric of one host at any time, drawn as far as needed."""
+    """The effect of one host on the log metric at any time. The effect is drawn lazily, up to the latest asked time."""
 
-    def __init__(self, habits: Habits, seed: int, host: int) -> None:
+    def __init__(self, habits: HostModel, seed: int, host: int) -> None:
         self._habits = habits
-        self._drift = Drift(generator(seed, RandomDraw.DRIFT, host), habits.drift_memory)
-        jumps, phases = generator(seed, RandomDraw.JUMPS, host), generator(seed, RandomDraw.PHASES, host)
+        self._drift = Drift(random_generator(seed, RandomDraw.DRIFT, host), habits.drift_memory)
+        jumps, phases = random_generator(seed, RandomDraw.JUMPS, host), random_generator(seed, RandomDraw.PHASES, host)
         (rate, size), (share, _, length) = habits.jumps, habits.phases
         apart = 1 / rate if rate else math.inf
         self._jumps = JumpProcess(jumps, apart, lambda last: last + size * float(jumps.normal()))
         self._phases = JumpProcess(phases, length, lambda _: float(phases.random() < share))
-        self._slope = habits.ramp / 3600 * (1 if generator(seed, RandomDraw.RAMP, host).random() < 0.5 else -1)
-        self._sunrise = float(generator(seed, RandomDraw.DAY, host).random())
-        self._level = habits.host_spread * float(generator(seed, RandomDraw.HOST, host).normal())
+        self._slope = habits.ramp / 3600 * (1 if random_generator(seed, RandomDraw.RAMP, host).random() < 0.5 else -1)
+        self._sunrise = float(random_generator(seed, RandomDraw.DAY, host).random())
+        self._level = habits.host_spread * float(random_generator(seed, RandomDraw.HOST, host).normal())
 
     def at(self, seconds: float) -> float:
-        """The change at a time since the hunt began."""
+        """The effect of the host on the log metric, ``seconds`` after the begin of the hunt."""
         habits = self._habits
         change = self._level + self._slope * seconds
         if habits.drift:
@@ -113,7 +116,7 @@ class Drift:
         self._points = [float(rng.normal())]
 
     def at(self, seconds: float) -> float:
-        """The value of the drift at a time."""
+        """The value of the process at a time."""
         index, fraction = divmod(seconds / self._step, 1)
         while len(self._points) < index + 2:
             pushes = self._rng.normal(size=256) * math.sqrt(1 - self._kept**2)
@@ -124,14 +127,14 @@ class Drift:
 
 
 class JumpProcess:
-    """A value that changes at random times: it is 0 first; ``draw`` makes each next value from the previous one."""
+    """A value that changes at random times. The value is 0 at first; ``draw`` maps a value to the next value."""
 
     def __init__(self, rng: np.random.Generator, length: float, draw: Callable[[float], float]) -> None:
         self._rng, self._length, self._draw = rng, length, draw
         self._times, self._values = [0.0], [0.0]
 
     def at(self, seconds: float) -> float:
-        """The value at a time."""
+        """The value of the process at a time."""
         while self._times[-1] <= seconds:
             self._times.append(self._times[-1] + float(self._rng.exponential(self._length)))
             self._values.append(self._draw(self._values[-1]))

@@ -13,12 +13,12 @@ from perfbisect.core.search.clean_builds import incremental_builds
 from perfbisect.core.search.pairing import with_cpu_time
 from perfbisect.core.search.situation import Situation, Spent
 from perfbisect.hunt.loop import UNLIMITED, NextAction, OrderEnded, SearchPlanner, Workers, run
-from perfbisect.simulate.world import World, maker
+from perfbisect.simulate.world import World, build_host_number
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HuntResult:
-    """The result of a simulated hunt, and its costs."""
+    """The verdict of a simulated hunt, and the hunt's costs."""
 
     verdict: Verdict
     belief: Belief
@@ -30,10 +30,10 @@ class HuntResult:
 
 @dataclass(slots=True)
 class MemoryLog:
-    """Keeps the observations, the last decision, and the pairing that was chosen first, like a history.
+    """Keeps the observations, the last decision, and the chosen way of runs (paired or interleaved), like a history.
 
-    Readings of an incremental build no longer count after its commit is built again, as it is unknown here which binary
-    they have.
+    After a commit is built again, readings of the commit's incremental build no longer count, because the log does not
+    know the binary of the readings.
     """
 
     observations: list[Observation] = field(default_factory=list)
@@ -41,35 +41,35 @@ class MemoryLog:
     pairing: Ways | None = None
     clean: bool = False  # incremental builds no longer count
     proofs: set[int] = field(default_factory=set)  # candidates that were built again after an incremental build
-    aside: int = 0  # number of runs that no longer count
+    dropped_runs: int = 0  # number of runs that no longer count
 
     def append(self, event: Observation | Decided | PairingChosen | Warned, workload: int | None = None) -> None:
-        """Keep an observation or a decision."""
+        """Keep an observation or a decision; other events have no effect."""
         if isinstance(event, Decided):
             self.decision = event.decision
             if event.decision.clean:
                 self.clean = True
-                self._set_aside(incremental_builds(self.observations))
+                self._drop_observations(incremental_builds(self.observations))
             if not self.pairing or self.pairing.by_cpu:
                 self.pairing = event.decision.ways or self.pairing
         elif not isinstance(event, Warned | PairingChosen):
             if not isinstance(event, Reading) and event.candidate in incremental_builds(self.observations):
-                self._set_aside({event.candidate})
+                self._drop_observations({event.candidate})
                 order = self.decision.order if self.decision else None
                 if isinstance(event, Built) and isinstance(order, Measure) and order.purpose is Purpose.CONFIRM:
                     self.proofs.add(event.candidate)
             self.observations.append(event)
 
-    def _set_aside(self, candidates: Collection[int]) -> None:
-        """Drop the observations of these candidates, whose builds no longer count."""
+    def _drop_observations(self, candidates: Collection[int]) -> None:
+        """Remove the observations of candidates whose builds no longer count."""
         observations = without_candidates(self.observations, candidates)
-        self.aside += count_runs(self.observations) - count_runs(observations)
+        self.dropped_runs += count_runs(self.observations) - count_runs(observations)
         self.observations = observations
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedSearch:
-    """The planner of a hunt that keeps the pairing it has chosen."""
+    """The planner of a simulated hunt. The planner keeps its first choice between paired and interleaved runs."""
 
     graph: Graph
     policy: Policy
@@ -77,29 +77,29 @@ class SimulatedSearch:
     log: MemoryLog
 
     def next(self, fleet: Fleet) -> NextAction:
-        """Decide; see ``Search.next``."""
+        """The next action of the search; see ``SearchPlanner.next``."""
         policy, observations, chosen = self.policy, self.log.observations, self.log.pairing
         if chosen:
             policy = replace(policy, pairing=Pairing.PAIRED if chosen.together else Pairing.INTERLEAVED)
             observations = with_cpu_time(observations) if chosen.by_cpu else observations
         situation = partial(
             Situation, self.graph, observations, policy, self.prior,
-            spent_by_others=Spent(self.log.aside), clean=self.log.clean, proofs=frozenset(self.log.proofs),
+            spent_by_others=Spent(self.log.dropped_runs), clean=self.log.clean, proofs=frozenset(self.log.proofs),
         )  # fmt: skip
         return SearchPlanner(situation).next(fleet)
 
 
 @dataclass(slots=True)
 class SimulatedOrder:
-    """The computed observations of an order, or a build, that are not yet reported."""
+    """An order or a build in progress, with the computed observations that are not yet reported."""
 
-    left: list[Observation]  # the next observation is last
+    unreported: list[Observation]  # the next observation is last
     end: float  # seconds since the hunt began
     began: float
 
 
 class SimulatedWorkers:
-    """The hosts of a world. An order is computed when it is submitted, and reported when its time has come."""
+    """The hosts of a world as workers. An order is computed when submitted; its observations come in order of time."""
 
     limit, minutes = UNLIMITED, 0.0
 
@@ -116,16 +116,16 @@ class SimulatedWorkers:
         self._left = self._most = most_orders
 
     def submit(self, order: Measure) -> None:
-        """Compute an order; see ``Workers.submit``. Raises RuntimeError if there are too many orders."""
-        self._count()
+        """Compute an order; see ``Workers.submit``. Raises RuntimeError after ``most_orders`` orders."""
+        self._count_order()
         self._world.wait(order.host, self._time)
         observations = self._world.measure(order)
         self._orders[order.host] = SimulatedOrder(observations[::-1], self._world.clock(order.host), self._time)
 
     def begin(self, build: BuildOrder) -> None:
-        """Compute a build; see ``Workers.begin``. Raises RuntimeError if there are too many orders."""
-        self._count()
-        host = maker(build.build_host)
+        """Compute a build; see ``Workers.begin``. Raises RuntimeError after ``most_orders`` orders."""
+        self._count_order()
+        host = build_host_number(build.build_host)
         self._world.wait(host, self._time)
         outcome = self._world.build(build.candidate, host, incremental=build.incremental)
         assert outcome, "the build host has this build"
@@ -134,22 +134,22 @@ class SimulatedWorkers:
         self._orders[len(self.hosts) + build.build_host] = order
 
     def build_seconds(self, build_host: int) -> float:
-        """The time that the present build has taken; see ``Workers.seconds``."""
+        """The seconds since the present build of a build host began; see ``Workers.build_seconds``."""
         return self._time - self._orders[len(self.hosts) + build_host].began
 
     def cancel(self, build_host: int) -> None:
-        """End a build now; see ``Workers.cancel``."""
+        """Cancel the present build of a build host; see ``Workers.cancel``."""
         order = self._orders[len(self.hosts) + build_host]
         self._world.cancel(self._builds[build_host].candidate, build_host, order.end - self._time)
-        order.left, order.end = [], self._time
+        order.unreported, order.end = [], self._time
 
     def next(self) -> tuple[int, Observation | OrderEnded]:
         """The next observation of the order that ends first; see ``Workers.next``."""
         worker, first = min(self._orders.items(), key=lambda item: item[1].end)
         if worker >= len(self.hosts):
             self._time = max(self._time, first.end)
-        if first.left:
-            event = first.left.pop()
+        if first.unreported:
+            event = first.unreported.pop()
             if worker >= len(self.hosts) and isinstance(event, Built):
                 self._world.share(event.candidate)
             return worker, event
@@ -158,18 +158,18 @@ class SimulatedWorkers:
         return worker, OrderEnded()
 
     def stop(self) -> None:
-        """End the builds in progress, and set the clock to their end."""
+        """Cancel the builds in progress, and set the clock of host 0 to the present time."""
         for worker in [number for number in self._orders if number >= len(self.hosts)]:
             self.cancel(worker - len(self.hosts))
         self._world.wait(0, self._time)
 
-    def _count(self) -> None:
+    def _count_order(self) -> None:
         if not self._left:
             raise RuntimeError(f"no verdict after {self._most} orders")
         self._left -= 1
 
 
-def hunt(
+def simulate_hunt(
     world: World,
     policy: Policy,
     prior: PriorKnowledge = NOTHING_KNOWN,
@@ -179,9 +179,9 @@ def hunt(
     builds_between: bool = False,
     most_orders: int = 1000,
 ) -> HuntResult:
-    """Hunt in ``world`` until the verdict. Raises RuntimeError if there is none after ``most_orders`` orders.
+    """Hunt in ``world`` until the verdict. Raises RuntimeError if ``most_orders`` orders lead to no verdict.
 
-    ``builds_between``: hosts build, too, while they would wait for build hosts.
+    With ``builds_between``, hosts build, too, instead of waiting for build hosts.
     """
     log, policy = MemoryLog(), replace(policy, incremental=policy.incremental and hosts == 1)
     workers: Workers[Observation] = SimulatedWorkers(world, hosts, most_orders, build_hosts, builds_between)

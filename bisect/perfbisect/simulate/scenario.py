@@ -1,8 +1,8 @@
-"""Scenarios: the properties of a history and a host, and the worlds that a seed draws from them.
+"""Scenarios: the properties of a history and a host. A scenario and a seed determine a simulated world.
 
-Commits besides the culprit that change the speed can mislead a search: ``steps_of``.
+``draw_steps`` draws commits besides the culprit that change the speed, because such commits can mislead a search.
 
-Histories have usual merges; the odd shapes that git allows are in benchmarks/shapes.py.
+Histories have usual merges; benchmarks/shapes.py has the odd shapes that git allows.
 """
 
 import math
@@ -13,29 +13,37 @@ from functools import lru_cache
 import numpy as np
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.simulate.host_model import Habits, RandomDraw, generator
+from perfbisect.simulate.host_model import HostModel, RandomDraw, random_generator
 from perfbisect.simulate.world import World
 
 Rows = list[tuple[int, ...]]  # the parents of each candidate, oldest first
 
 
 @lru_cache(maxsize=8)
-def merging_graph(
-    commits: int, seed: int = 0, branching: float = 0.1, length: float = 6.0, back: int = 25, returning: float = 0.05
+def random_merging_graph(
+    commits: int,
+    seed: int = 0,
+    merge_chance: float = 0.1,
+    branch_length: float = 6.0,
+    max_branch_age: int = 25,
+    back_merge_chance: float = 0.05,
 ) -> Graph:
-    """A trunk with side branches.
+    """A random graph: a trunk with side branches.
 
-    At each commit of the trunk a branch is merged with probability ``branching``. It left the trunk up to ``back``
-    commits earlier, has about ``length`` commits, and merges the trunk into itself with probability ``returning``.
+    Each commit of the trunk merges a branch with probability ``merge_chance``. A branch left the trunk up to
+    ``max_branch_age`` commits earlier, and has about ``branch_length`` commits. Each commit of a branch merges the trunk
+    with probability ``back_merge_chance``, once in a branch.
     """
-    rng = generator(seed, RandomDraw.GRAPH)
+    rng = random_generator(seed, RandomDraw.GRAPH)
     rows: Rows = [()]
     trunk = [0]
     while len(rows) < commits:
         room = commits - len(rows)  # commits for a branch, its merge and the bad end
-        if room > 3 and rng.random() < branching:
-            start = trunk[-int(rng.integers(1, min(back, len(trunk)) + 1))]
-            top = _branch(rows, start, min(int(rng.geometric(1 / length)), room - 2), trunk[-1], returning, rng)
+        if room > 3 and rng.random() < merge_chance:
+            start = trunk[-int(rng.integers(1, min(max_branch_age, len(trunk)) + 1))]
+            top = _add_branch(
+                rows, start, min(int(rng.geometric(1 / branch_length)), room - 2), trunk[-1], back_merge_chance, rng
+            )
             rows.append((trunk[-1], top))
         else:
             rows.append((trunk[-1],))
@@ -44,19 +52,21 @@ def merging_graph(
     return Graph.of(rows)
 
 
-def _branch(rows: Rows, start: int, length: int, tip: int, returning: float, rng: np.random.Generator) -> int:
-    """Add a side branch, and return its last commit."""
-    top, behind = start, tip != start
+def _add_branch(
+    rows: Rows, start: int, length: int, trunk_tip: int, back_merge_chance: float, rng: np.random.Generator
+) -> int:
+    """Add a side branch to ``rows``, and return the last commit of the branch."""
+    top, behind = start, trunk_tip != start
     for _ in range(length):
-        merges = behind and rng.random() < returning
-        rows.append((top, tip) if merges else (top,))
+        merges = behind and rng.random() < back_merge_chance
+        rows.append((top, trunk_tip) if merges else (top,))
         top, behind = len(rows) - 1, behind and not merges
     return top
 
 
 @lru_cache(maxsize=8)
-def trunk(graph: Graph) -> tuple[int, ...]:
-    """The first-parent line to the bad end, oldest first."""
+def first_parent_line(graph: Graph) -> tuple[int, ...]:
+    """The commits along first parents up to the bad end, oldest first."""
     line = [graph.size - 1]
     while parents := graph.parents_of(line[-1]):
         line.append(parents[0])
@@ -83,14 +93,14 @@ EXTRA_STEPS: Mapping[str, tuple[float, ...]] = {
 ALONE = ("nothing", "reverted", "slope")  # values without a culprit
 
 
-def steps_of(changes: str, graph: Graph, culprit: int, drop: float, rng: np.random.Generator) -> Steps:
-    """The commits that change the speed, with their changes: the culprit with its ``drop``, and others, drawn at random.
+def draw_steps(pattern: str, graph: Graph, culprit: int, drop: float, rng: np.random.Generator) -> Steps:
+    """The change of the log metric for each commit that changes the speed: the culprit's ``drop``, and random changes.
 
-    ``changes`` is a value of `bisect simulate --steps`.
+    ``pattern`` is a value of `bisect simulate --steps`.
     """
     start, end, candidates = graph.candidates.start, graph.size, graph.candidates
-    sizes = [multiple * drop for multiple in EXTRA_STEPS.get(changes, ())]
-    match changes:
+    sizes = [multiple * drop for multiple in EXTRA_STEPS.get(pattern, ())]
+    match pattern:
         case "cancelling":
             places = np.sort(rng.choice(candidates, 2, replace=len(candidates) < 2)).tolist()
         case "reverted":
@@ -101,10 +111,10 @@ def steps_of(changes: str, graph: Graph, culprit: int, drop: float, rng: np.rand
         case "adjacent":
             places = [min(culprit + 1, end - 1)]
         case _:
-            sizes = [size / TINY for size in sizes] * TINY if changes in ("culprit-on-slope", "slope") else sizes
+            sizes = [size / TINY for size in sizes] * TINY if pattern in ("culprit-on-slope", "slope") else sizes
             places = rng.integers(start, end, len(sizes)).tolist()
     # In an improvement the bad end is faster.
-    total: Steps = {} if changes in ALONE else {culprit: drop if changes == "improvement" else -drop}
+    total: Steps = {} if pattern in ALONE else {culprit: drop if pattern == "improvement" else -drop}
     for candidate, size in zip(places, sizes, strict=False):
         total[candidate] = total.get(candidate, 0.0) + size
     return total
@@ -116,24 +126,26 @@ MODE_LENGTH = (20.0, 200.0)  # commits between two switches of the layout mode: 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scenario:
-    """A family of worlds that differ only by chance."""
+    """The properties that worlds of different seeds have in common."""
 
     graph: Graph
     effect: float = 0.05  # the drop, as a fraction
-    changes: str = "one"  # see ``steps_of``
-    habits: Habits = field(default_factory=Habits)
+    changes: str = "one"  # value of `bisect simulate --steps`
+    habits: HostModel = field(default_factory=HostModel)
     failing: float = 0.0  # share of candidates that do not build, in stretches
 
     @property
-    def drop(self) -> float:
-        """The drop of the log metric."""
+    def log_drop(self) -> float:
+        """The drop of the log metric at the culprit."""
         return -math.log1p(-self.effect)
 
     def world(self, seed: int) -> World:
-        """The world of a seed."""
-        graph, (gap, slow) = self.graph, self._modes(seed)
-        steps = steps_of(self.changes, graph, self.culprit(seed), self.drop, generator(seed, RandomDraw.DECOYS))
-        starts = generator(seed, RandomDraw.FAILURES).random(graph.size) < self.failing / STRETCH
+        """The world of the scenario and a seed."""
+        graph, (gap, slow) = self.graph, self._draw_layout_modes(seed)
+        steps = draw_steps(
+            self.changes, graph, self.culprit(seed), self.log_drop, random_generator(seed, RandomDraw.DECOYS)
+        )
+        starts = random_generator(seed, RandomDraw.FAILURES).random(graph.size) < self.failing / STRETCH
         failing = {int(v) + i for v in np.flatnonzero(starts) for i in range(STRETCH) if 0 < v + i < graph.size - 1}
         culprits: frozenset[int] | None = frozenset() if self.changes in ("slope", "nothing") else None
         return World(
@@ -141,14 +153,14 @@ class Scenario:
         )
 
     def culprit(self, seed: int) -> int:
-        """The commit with the drop."""
-        return int(generator(seed, RandomDraw.CULPRIT).choice(np.array(self.graph.candidates)))
+        """The culprit of a seed: the candidate with the drop."""
+        return int(random_generator(seed, RandomDraw.CULPRIT).choice(np.array(self.graph.candidates)))
 
-    def _modes(self, seed: int) -> tuple[float, frozenset[int]]:
+    def _draw_layout_modes(self, seed: int) -> tuple[float, frozenset[int]]:
         """The gap between two modes of layout, and the candidates whose usual layout is in the slow mode."""
         if not self.habits.modes[1]:
             return 0.0, frozenset()
-        rng = generator(seed, RandomDraw.MODES)
+        rng = random_generator(seed, RandomDraw.MODES)
         gap, length = (float(rng.uniform(*limits)) for limits in (self.habits.modes, MODE_LENGTH))
         switches = rng.random(self.graph.size) < 1 / length
         switches[0] = rng.random() < 0.5

@@ -1,4 +1,4 @@
-"""Statistics of many simulated hunts: their costs, and how often verdicts were right, also as lines of text.
+"""Statistics of many simulated hunts: costs, and shares of right verdicts, also as lines of text.
 
 A verdict is judged by the known truth of a simulated world.
 """
@@ -27,8 +27,8 @@ class Judgement(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
-    """How many steps of a world a hunt for every change named, left open or missed."""
+class StepAccount:
+    """The numbers of steps of a world that a hunt for all changes named, left open, or missed."""
 
     right: int = 0  # named
     wrong: int = 0  # named, although there is no step
@@ -36,12 +36,12 @@ class Account:
     unsettled: int = 0  # not named, in a subrange that the verdict leaves unsettled
     unseen: int = 0  # not named, smaller than the smallest step that the verdict says would have been shown
 
-    def __add__(self, other: "Account") -> "Account":
-        return Account(*map(operator.add, astuple(self), astuple(other)))
+    def __add__(self, other: "StepAccount") -> "StepAccount":
+        return StepAccount(*map(operator.add, astuple(self), astuple(other)))
 
 
-def account(verdict: Verdict, world: World, min_effect: float) -> Account:
-    """The account of the steps of at least ``min_effect``; to name a step that is half as large is right, too."""
+def account_of_steps(verdict: Verdict, world: World, min_effect: float) -> StepAccount:
+    """The numbers of named and other steps of at least ``min_effect``. Naming a step of half the size is right, too."""
     least, detectable, left_open = _log_drop(min_effect), 0.0, tuple[Unsettled, ...]()
     claims, named = 0, set[int]()
     match verdict:
@@ -58,27 +58,32 @@ def account(verdict: Verdict, world: World, min_effect: float) -> Account:
         case Inconclusive():
             left_open = (Unsettled(0, world.graph.size - 1, verdict),)
     not_named = {v: abs(size) for v, size in world.steps.items() if abs(size) >= least and v not in named}
-    unsettled = {v for v in not_named if any(_inside(world, part, v) for part in left_open)}
+    unsettled = {v for v in not_named if any(_is_in_subrange(world, part, v) for part in left_open)}
     unseen = {v for v, size in not_named.items() if size < _log_drop(detectable)} - unsettled
     missed = len(not_named) - len(unsettled) - len(unseen)
-    return Account(len(named), claims - len(named), missed, len(unsettled), len(unseen))
+    return StepAccount(len(named), claims - len(named), missed, len(unsettled), len(unseen))
 
 
-def judge(verdict: Verdict, world: World, min_effect: float = Policy().min_effect) -> Judgement:
+def judge_verdict(verdict: Verdict, world: World, min_effect: float = Policy().min_effect) -> Judgement:
     """The quality of ``verdict`` in ``world``.
 
-    Right is a culprit if there is one, "not reproduced" if there is none, and a range that cannot be narrowed because the
-    rest of it does not build. A set without the culprit is as wrong as a wrong name. So is "not reproduced" if the drop
-    was larger than the drop that the verdict says would have been shown. In a hunt for every change each step of at least
-    ``min_effect`` counts.
+    Right verdicts are: the culprit, in a world with a culprit; "not reproduced", in a world without a culprit; and a set
+    with the culprit whose other commits do not build. A set without the culprit is wrong, like a wrong name. "Not
+    reproduced" is wrong if the drop is larger than the drop that the verdict states as detectable. In a hunt for all
+    changes, each step of at least ``min_effect`` counts.
     """
-    answers, least = world.answers, _log_drop(min_effect)
+    answers, least = world.right_culprits, _log_drop(min_effect)
     match verdict:
         case Found(step):
             return Judgement.RIGHT if step.candidate in answers else Judgement.WRONG
         case Several(_, _, unsettled):
-            of, true = account(verdict, world, min_effect), [v for v, size in world.steps.items() if abs(size) >= least]
-            parts = ((part.known.candidates, {v for v in true if _inside(world, part, v)}) for part in unsettled)
+            of, true = (
+                account_of_steps(verdict, world, min_effect),
+                [v for v, size in world.steps.items() if abs(size) >= least],
+            )
+            parts = (
+                (part.known.candidates, {v for v in true if _is_in_subrange(world, part, v)}) for part in unsettled
+            )
             misled = any(suspects and steps and steps.isdisjoint(suspects) for suspects, steps in parts)
             if of.wrong or of.missed or misled:
                 return Judgement.WRONG
@@ -91,16 +96,16 @@ def judge(verdict: Verdict, world: World, min_effect: float = Policy().min_effec
         case Inconclusive(candidates):
             if candidates and answers and not answers & set(candidates):
                 return Judgement.WRONG
-            return Judgement.RIGHT if _as_small_as_can_be(world, candidates) else Judgement.HONEST
+            return Judgement.RIGHT if _is_smallest_testable_set(world, candidates) else Judgement.HONEST
 
 
-def is_named(verdict: Verdict) -> bool:
+def names_culprit(verdict: Verdict) -> bool:
     """Whether the verdict names a culprit."""
     return isinstance(verdict, Found) or (isinstance(verdict, Several) and bool(verdict.steps))
 
 
-def favourite(verdict: Verdict) -> tuple[int | None, float]:
-    """The most probable candidate, named or not, and its stated probability; None and NaN if there is none."""
+def most_probable_candidate(verdict: Verdict) -> tuple[int | None, float]:
+    """The most probable candidate of a verdict, and the stated probability; (None, NaN) without a candidate."""
     match verdict:
         case Found(step):
             return step.candidate, step.probability
@@ -112,9 +117,10 @@ def favourite(verdict: Verdict) -> tuple[int | None, float]:
             return None, math.nan
 
 
-def suspects(verdict: Verdict) -> tuple[tuple[int, ...], float | None]:
-    """The set of an inconclusive hunt, and the stated probability that it contains the culprit; empty and None if there
-    is none.
+def suspect_set_and_probability(verdict: Verdict) -> tuple[tuple[int, ...], float | None]:
+    """The suspects of an inconclusive hunt, and the stated probability that the suspects contain the culprit.
+
+    Other verdicts give an empty set and None.
     """
     if isinstance(verdict, Inconclusive) and verdict.candidates and verdict.probabilities:
         return verdict.candidates, sum(verdict.probabilities)
@@ -126,13 +132,13 @@ def _log_drop(fraction: float) -> float:
     return -math.log1p(-fraction)
 
 
-def _inside(world: World, part: Unsettled, candidate: int) -> bool:
+def _is_in_subrange(world: World, subrange: Unsettled, candidate: int) -> bool:
     reach = ancestry_of(world.graph)
-    return bool(reach.ancestors(part.bad)[candidate] and not reach.ancestors(part.good)[candidate])
+    return bool(reach.ancestors(subrange.bad)[candidate] and not reach.ancestors(subrange.good)[candidate])
 
 
-def _as_small_as_can_be(world: World, candidates: tuple[int, ...]) -> bool:
-    """Whether no candidate that builds and runs is between these candidates."""
+def _is_smallest_testable_set(world: World, candidates: tuple[int, ...]) -> bool:
+    """Whether no candidate that builds and runs can divide the set ``candidates``."""
     broken = world.unbuildable | world.crashing
     if len(candidates) < 2 or not broken:
         return False
@@ -164,51 +170,51 @@ class JudgedHunt:
     cost: float  # in runs, without builds of the two ends
     together: float | None = None  # stated probability of the set of an inconclusive hunt
     held: bool = False  # whether a culprit is in that set
-    steps: Account | None = None  # of a hunt for every change
+    steps: StepAccount | None = None  # of a hunt for every change
     unused: int = 0  # builds that were never measured
     cancelled: int = 0  # builds that were ended before they were finished; not in ``builds``
 
 
-Rule = Callable[[World, Policy], Verdict]  # a way to search a world
+SearchRule = Callable[[World, Policy], Verdict]  # a way to search a world
 
 
-def attempt(scenario: Scenario, seed: int, rule: Rule, policy: Policy) -> JudgedHunt:
-    """One hunt by ``rule`` in the world of a seed."""
+def judged_hunt_of_seed(scenario: Scenario, seed: int, rule: SearchRule, policy: Policy) -> JudgedHunt:
+    """Hunt by ``rule`` in the world of a seed, and judge the verdict."""
     world = scenario.world(seed)
     verdict = rule(world, policy)
     run = scenario.habits.run_seconds
     bad = world.graph.size - 1
     between = sum(seconds for v, seconds in world.build_seconds.items() if v not in (0, bad))
-    suspect, stated = favourite(verdict)
-    chosen, together = suspects(verdict)
+    suspect, stated = most_probable_candidate(verdict)
+    chosen, together = suspect_set_and_probability(verdict)
     return JudgedHunt(
-        judgement=judge(verdict, world, policy.min_effect),
-        named=is_named(verdict),
+        judgement=judge_verdict(verdict, world, policy.min_effect),
+        named=names_culprit(verdict),
         stated=stated,
-        favoured=suspect in world.answers,
+        favoured=suspect in world.right_culprits,
         builds=world.builds - world.cancelled,
-        unused=world.unused,
+        unused=world.unused_builds,
         cancelled=world.cancelled,
         runs=world.runs,
         minutes=world.now / 60,
         cost=world.runs + (between + world.links * scenario.habits.link_seconds) / run,
         together=together,
-        held=not world.answers.isdisjoint(chosen),
-        steps=account(verdict, world, policy.min_effect) if policy.all_steps else None,
+        held=not world.right_culprits.isdisjoint(chosen),
+        steps=account_of_steps(verdict, world, policy.min_effect) if policy.all_steps else None,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Chance:
-    """How often an outcome happened, with its 95 % interval."""
+class ShareInterval:
+    """The share of hunts with an outcome, and the 95 % interval of the share."""
 
     low: float
     middle: float
     high: float
 
     @classmethod
-    def of(cls, times: int, trials: int) -> "Chance":
-        """Wilson's interval for ``times`` in ``trials``; 0 to 1 without trials."""
+    def of(cls, times: int, trials: int) -> "ShareInterval":
+        """Wilson's interval for ``times`` successes in ``trials``; 0 to 1 without trials."""
         if not trials:
             return cls(0.0, math.nan, 1.0)
         share, z = times / trials, Z * Z / trials
@@ -219,7 +225,7 @@ class Chance:
 
 @dataclass(frozen=True, slots=True)
 class HuntCost:
-    """A quantity over all hunts: its mean, the standard error of the mean, and the most of nine hunts in ten."""
+    """A cost over all hunts: the mean, the standard error of the mean, and the 90 % quantile (``most``)."""
 
     mean: float
     error: float
@@ -227,7 +233,7 @@ class HuntCost:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "HuntCost":
-        """The cost from at least one value."""
+        """The statistics of the values, one for each hunt; at least one value is needed."""
         middle = mean(values)
         variance = sum((v - middle) ** 2 for v in values) / max(len(values) - 1, 1)
         return cls(middle, math.sqrt(variance / len(values)), sorted(values)[math.ceil(0.9 * len(values)) - 1])
@@ -235,32 +241,32 @@ class HuntCost:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The results of hunts of one scenario by one rule."""
+    """The statistics of hunts of one scenario by one rule."""
 
     hunts: int
-    right: Chance
-    honest: Chance
-    wrong: Chance
-    named: Chance  # a culprit was named
-    right_if_named: Chance
+    right: ShareInterval
+    honest: ShareInterval
+    wrong: ShareInterval
+    named: ShareInterval  # a culprit was named
+    right_if_named: ShareInterval
     stated: float  # mean stated probability of named culprits; NaN if none was named
     builds: HuntCost
     runs: HuntCost
     hours: HuntCost
     cost: HuntCost
-    steps: Account | None  # of hunts for every change
+    steps: StepAccount | None  # of hunts for every change
     unused: HuntCost  # builds that were never measured
     cancelled: HuntCost  # builds that were ended before they were finished; not in ``builds``
 
     @classmethod
     def of(cls, trials: Iterable[JudgedHunt]) -> "Tally":
-        """The tally of hunts. Raises ValueError without hunts."""
+        """The statistics of judged hunts. Raises ValueError without hunts."""
         hunts = list(trials)
         if not hunts:
             raise ValueError("no hunt to add up")
 
-        def how_often(judgement: Judgement, among: Sequence[JudgedHunt]) -> Chance:
-            return Chance.of(sum(hunt.judgement is judgement for hunt in among), len(among))
+        def how_often(judgement: Judgement, among: Sequence[JudgedHunt]) -> ShareInterval:
+            return ShareInterval.of(sum(hunt.judgement is judgement for hunt in among), len(among))
 
         named = [hunt for hunt in hunts if hunt.named]
         accounts = [hunt.steps for hunt in hunts if hunt.steps is not None]
@@ -269,22 +275,22 @@ class Tally:
             right=how_often(Judgement.RIGHT, hunts),
             honest=how_often(Judgement.HONEST, hunts),
             wrong=how_often(Judgement.WRONG, hunts),
-            named=Chance.of(len(named), len(hunts)),
+            named=ShareInterval.of(len(named), len(hunts)),
             right_if_named=how_often(Judgement.RIGHT, named),
             stated=mean(hunt.stated for hunt in named if not math.isnan(hunt.stated)),
             builds=HuntCost.of([hunt.builds for hunt in hunts]),
             runs=HuntCost.of([hunt.runs for hunt in hunts]),
             hours=HuntCost.of([hunt.minutes / 60 for hunt in hunts]),
             cost=HuntCost.of([hunt.cost for hunt in hunts]),
-            steps=sum(accounts, Account()) if accounts else None,
+            steps=sum(accounts, StepAccount()) if accounts else None,
             unused=HuntCost.of([hunt.unused for hunt in hunts]),
             cancelled=HuntCost.of([hunt.cancelled for hunt in hunts]),
         )
 
 
-def summary(tally: Tally, *, ahead: bool = False) -> Iterator[str]:
-    """The lines of a table of costs and verdicts; ``ahead``: with the useless builds of build hosts."""
-    in_vain = {"  not measured": tally.unused, "builds stopped early": tally.cancelled} if ahead else {}
+def summary_lines(tally: Tally, *, with_build_hosts: bool = False) -> Iterator[str]:
+    """The lines of a table of costs and verdicts; ``with_build_hosts`` adds builds that were not measured."""
+    in_vain = {"  not measured": tally.unused, "builds stopped early": tally.cancelled} if with_build_hosts else {}
     yield f"{'cost of a hunt':<22}{'mean':>10}{'9 of 10 hunts':>16}"
     for name, spent in {"builds": tally.builds, **in_vain, "runs": tally.runs, "hours": tally.hours}.items():
         most = f"{spent.most:.1f}" if name == "hours" else f"{spent.most:.0f}"
@@ -296,7 +302,7 @@ def summary(tally: Tally, *, ahead: bool = False) -> Iterator[str]:
     yield ""
     named = tally.right_if_named
     if tally.steps is not None:
-        yield from _of_all(tally.steps)
+        yield from _step_sentences(tally.steps)
     elif tally.named.middle == 0:
         yield "No hunt named a commit."
     else:
@@ -306,8 +312,8 @@ def summary(tally: Tally, *, ahead: bool = False) -> Iterator[str]:
             yield f"The mean probability that the hunts stated for the named commit is {_percent(tally.stated)}."
 
 
-def _of_all(steps: Account) -> Iterator[str]:
-    """Sentences on how many changes were named, left open, or missed."""
+def _step_sentences(steps: StepAccount) -> Iterator[str]:
+    """Sentences about the shares of changes that were named, left open, or missed."""
     not_named = steps.unsettled + steps.unseen + steps.missed
     if total := steps.right + not_named:
         counts = (steps.right, steps.unsettled, steps.unseen, steps.missed)

@@ -13,23 +13,23 @@ from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledg
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.search.all_changes import _half_spans, _Results, _Span, _unsettled_subranges
 from perfbisect.core.search.situation import Situation, subrange
-from perfbisect.simulate.hunt import hunt
-from perfbisect.simulate.scenario import merging_graph
-from perfbisect.simulate.tally import Account, account, judge
-from perfbisect.simulate.world import Habits, World
+from perfbisect.simulate.hunt import simulate_hunt
+from perfbisect.simulate.scenario import random_merging_graph
+from perfbisect.simulate.tally import StepAccount, account_of_steps, judge_verdict
+from perfbisect.simulate.world import HostModel, World
 from perfbisect.wording.verdicts import exit_status
 from simulated_worlds import decide, several
 
 pytestmark = pytest.mark.calibration  # simulates whole hunts
 
-QUIET = Habits(noise=0.003, layout=0.001, outliers=0.0)
+QUIET = HostModel(noise=0.003, layout=0.001, outliers=0.0)
 ALL = Policy(all_steps=True)
 SPENT = (Reason.RUNS_SPENT, Reason.BUILDS_SPENT, Reason.MINUTES_SPENT)
 
 
 @pytest.mark.parametrize("steps", [{5: -0.2, 11: -0.1}, {3: -0.15, 13: 0.15}], ids=["two drops", "they cancel out"])
 def test_every_change_is_found(steps: dict[int, float]) -> None:
-    outcome = hunt(World(Graph.line(16), steps, QUIET, seed=1), ALL)
+    outcome = simulate_hunt(World(Graph.line(16), steps, QUIET, seed=1), ALL)
     assert several(outcome.verdict)[0] == [v for v, size in steps.items() if size < 0]
     assert isinstance(outcome.verdict, Several) and outcome.belief.culprit.shape == (17,)
     shown = {step.candidate: np.log(step.ratio.middle) for step in outcome.verdict.steps + outcome.verdict.improvements}
@@ -61,7 +61,7 @@ BACK = {6: -0.0408, 13: 0.0408, 19: -0.0408}  # in a history where 24 to 26 are 
     [
         pytest.param(World(MERGE, {2: -0.2, 6: -0.1}, QUIET, seed=2), [2, 6], [], [], id="both sides of a merge"),
         pytest.param(
-            World(merging_graph(40, seed=2137), BACK, Habits(noise=0.01), seed=2137), [6, 19], [13], [],
+            World(random_merging_graph(40, seed=2137), BACK, HostModel(noise=0.01), seed=2137), [6, 19], [13], [],
             id="a branch that lacks a change not found yet is not blamed", marks=pytest.mark.slow,
         ),
         pytest.param(
@@ -73,7 +73,7 @@ BACK = {6: -0.0408, 13: 0.0408, 19: -0.0408}  # in a history where 24 to 26 are 
             id="a fork that does not build is no good end",
         ),
         pytest.param(
-            World(REVERT, {4: -0.06, 7: 0.06, 11: -0.2, 45: -0.05}, Habits(noise=0.005, layout=0.002, outliers=0.0), seed=1),
+            World(REVERT, {4: -0.06, 7: 0.06, 11: -0.2, 45: -0.05}, HostModel(noise=0.005, layout=0.002, outliers=0.0), seed=1),
             [4, 11, 45], [7], [], id="a change that is reverted is found once the revert is", marks=pytest.mark.slow,
         ),
     ],
@@ -81,7 +81,7 @@ BACK = {6: -0.0408, 13: 0.0408, 19: -0.0408}  # in a history where 24 to 26 are 
 def test_changes_in_histories_with_branches(
     world: World, drops: list[int], improvements: list[int], left: list[tuple[int, int]]
 ) -> None:
-    assert several(hunt(world, ALL).verdict) == (drops, improvements, left)
+    assert several(simulate_hunt(world, ALL).verdict) == (drops, improvements, left)
 
 
 def test_a_subrange_has_its_own_readings_corrected_for_what_a_branch_lacks() -> None:
@@ -108,7 +108,7 @@ def test_a_subrange_has_its_own_readings_corrected_for_what_a_branch_lacks() -> 
 
 
 def test_builds_that_differ_by_their_layout_alone_are_not_measured_for_ever() -> None:
-    outcome = hunt(World(Graph.line(8), {4: -0.05}, Habits(noise=0.005), seed=1), ALL)
+    outcome = simulate_hunt(World(Graph.line(8), {4: -0.05}, HostModel(noise=0.005), seed=1), ALL)
     assert several(outcome.verdict)[0] == [4] and outcome.runs <= 90  # ten for each build
 
 
@@ -123,7 +123,7 @@ LINE, ROOTS = Graph.line(24), two_roots(16)  # 8 to 14 do not descend from good,
 def test_a_step_in_a_stretch_that_does_not_build_is_unsettled_and_the_other_one_named(
     graph: Graph, steps: dict[int, float], stretch: range, left: tuple[int, int]
 ) -> None:
-    verdict = hunt(World(graph, steps, QUIET, unbuildable=frozenset(stretch), seed=1), ALL).verdict
+    verdict = simulate_hunt(World(graph, steps, QUIET, unbuildable=frozenset(stretch), seed=1), ALL).verdict
     named, hidden = steps
     assert several(verdict) == ([named], [], [left])
     [one] = verdict.unsettled
@@ -134,7 +134,7 @@ def test_a_step_in_a_stretch_that_does_not_build_is_unsettled_and_the_other_one_
 @pytest.mark.parametrize("budget", [{"max_builds": 9}, {"max_runs": 34}], ids=str)
 def test_what_the_budget_left_unsearched_is_unsettled(budget: dict[str, float]) -> None:
     world = World(Graph.line(32), {10: -0.2, 25: -0.1}, QUIET, seed=1)
-    verdict = hunt(world, replace(ALL, **budget)).verdict  # type: ignore[arg-type]
+    verdict = simulate_hunt(world, replace(ALL, **budget)).verdict  # type: ignore[arg-type]
     drops, _, left = several(verdict)
     assert drops == [10] and any(good < 25 <= bad for good, bad in left)
     assert all(one.known.reason in SPENT for one in verdict.unsettled)
@@ -142,7 +142,9 @@ def test_what_the_budget_left_unsearched_is_unsettled(budget: dict[str, float]) 
 
 
 def test_ends_that_are_alike_leave_open_what_the_budget_kept_from_being_halved() -> None:
-    verdict = hunt(World(Graph.line(32), {10: -0.2, 25: 0.2}, QUIET, seed=1), replace(ALL, max_builds=2)).verdict
+    verdict = simulate_hunt(
+        World(Graph.line(32), {10: -0.2, 25: 0.2}, QUIET, seed=1), replace(ALL, max_builds=2)
+    ).verdict
     assert several(verdict)[2] == [(0, 32)]
     [one] = verdict.unsettled
     assert one.known.candidates == () and one.known.ratio.low < 1 < one.known.ratio.high
@@ -150,19 +152,19 @@ def test_ends_that_are_alike_leave_open_what_the_budget_kept_from_being_halved()
 
 @pytest.mark.calibrate
 def test_named_steps_are_steps_and_large_ones_are_named_or_lie_in_what_is_left_open() -> None:
-    total, wrong = Account(), 0
+    total, wrong = StepAccount(), 0
     for seed in range(24):
         rng = np.random.default_rng(seed)
         count = int(rng.integers(2, 4))
         places = rng.choice(np.arange(1, 25), count, replace=False).tolist()
         sizes = (rng.permutation([0.2, 0.1, 0.06])[:count] * np.where(rng.random(count) < 0.2, 1, -1)).tolist()
         stretch = frozenset(range(8, 12)) if seed % 3 == 0 else frozenset()
-        steps, quiet = dict(zip(places, sizes, strict=True)), Habits(noise=0.005, layout=0.002)
+        steps, quiet = dict(zip(places, sizes, strict=True)), HostModel(noise=0.005, layout=0.002)
         world = World(LINE, steps, quiet, unbuildable=stretch, seed=seed)
-        verdict = hunt(world, replace(ALL, max_builds=9 if seed % 3 == 1 else 0)).verdict
+        verdict = simulate_hunt(world, replace(ALL, max_builds=9 if seed % 3 == 1 else 0)).verdict
         assert not isinstance(verdict, Inconclusive) or verdict.reason in SPENT or stretch
-        total += account(verdict, world, ALL.min_effect)
-        wrong += judge(verdict, world) == "wrong"
+        total += account_of_steps(verdict, world, ALL.min_effect)
+        wrong += judge_verdict(verdict, world) == "wrong"
     assert total.wrong <= 0.05 * (total.right + total.wrong)
     assert total.missed <= 0.02 * (total.right + total.unsettled)
     assert total.right >= 30 and wrong <= 2

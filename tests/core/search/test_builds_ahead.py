@@ -15,10 +15,10 @@ from perfbisect.core.inference.observations import Built, Observation, Reading, 
 from perfbisect.core.search.build_orders import RangeParts
 from perfbisect.core.search.situation import Situation
 from perfbisect.hunt import loop
-from perfbisect.simulate.host_model import Habits
-from perfbisect.simulate.hunt import MemoryLog, SimulatedWorkers, hunt
-from perfbisect.simulate.scenario import Scenario, merging_graph
-from perfbisect.simulate.world import World, maker
+from perfbisect.simulate.host_model import HostModel
+from perfbisect.simulate.hunt import MemoryLog, SimulatedWorkers, simulate_hunt
+from perfbisect.simulate.scenario import Scenario, random_merging_graph
+from perfbisect.simulate.world import World, build_host_number
 from simulated_worlds import decide, found, moments
 
 LINE = Graph.line(100)
@@ -96,8 +96,8 @@ def test_every_order_of_builds(moment: tuple[Graph, list[Observation], Policy, F
 def test_without_build_hosts_nothing_is_built_ahead() -> None:
     decision = decide(LINE, ENDS, Policy())
     assert not decision.builds and not decision.waits
-    unchanged = World(Graph.line(50), {}, Habits(noise=0.005, layout=0.002, outliers=0.0), seed=3)
-    assert hunt(unchanged, Policy()).builds == 2, "the ends"
+    unchanged = World(Graph.line(50), {}, HostModel(noise=0.005, layout=0.002, outliers=0.0), seed=3)
+    assert simulate_hunt(unchanged, Policy()).builds == 2, "the ends"
 
 
 def test_build_hosts_cut_the_range_into_equal_parts() -> None:
@@ -187,7 +187,7 @@ def test_when_the_last_build_host_is_lost_hosts_build_as_without_any() -> None:
 @given(st.integers(1, 12), st.integers(0, 2**32))
 @settings(max_examples=30, deadline=None)
 def test_cuts_of_any_history_are_about_even(count: int, seed: int) -> None:
-    graph = merging_graph(200, seed=seed % 50)
+    graph = random_merging_graph(200, seed=seed % 50)
     reach = ancestry_of(graph)
     probability = graph.weight / graph.weight.sum()
     cuts = list(
@@ -204,21 +204,21 @@ def test_cuts_of_any_history_are_about_even(count: int, seed: int) -> None:
 @pytest.mark.calibration
 def test_builds_do_not_take_turns_in_ending_each_other() -> None:
     """Where their costs differ, two builds may each seem better than the other that has begun."""
-    habits = Habits(build_seconds=6000.0, cached_share=0.1)
-    hunt(Scenario(Graph.line(1000), habits=habits).world(7), Policy(), build_hosts=4, most_orders=250)
+    habits = HostModel(build_seconds=6000.0, cached_share=0.1)
+    simulate_hunt(Scenario(Graph.line(1000), habits=habits).world(7), Policy(), build_hosts=4, most_orders=250)
 
 
 @pytest.mark.calibration
 @pytest.mark.parametrize("share", [0.1, 0.6])
 def test_a_hunt_goes_on_from_its_log_when_builds_in_flight_were_lost(share: float) -> None:
     def world() -> World:
-        return Scenario(merging_graph(80), 0.08, habits=Habits(build_seconds=1200.0), failing=0.1).world(3)
+        return Scenario(random_merging_graph(80), 0.08, habits=HostModel(build_seconds=1200.0), failing=0.1).world(3)
 
-    whole, left = hunt(world(), Policy(), build_hosts=3).observations, world()
+    whole, left = simulate_hunt(world(), Policy(), build_hosts=3).observations, world()
     known = [*whole[: int(share * len(whole))]]
     for seen in known:
         if isinstance(seen, Built) and seen.build_host is not None:
-            left.build(seen.candidate, maker(seen.build_host))
+            left.build(seen.candidate, build_host_number(seen.build_host))
             left.share(seen.candidate)
         elif isinstance(seen, Reading):
             left.run(seen.candidate)
@@ -226,7 +226,7 @@ def test_a_hunt_goes_on_from_its_log_when_builds_in_flight_were_lost(share: floa
     search = loop.SearchPlanner(partial(Situation, left.graph, log.observations, Policy(), NOTHING_KNOWN))
     workers: loop.Workers[Observation] = SimulatedWorkers(left, 1, 300, 3)
     assert [*loop.run(search, log.append, workers)]
-    assert log.decision and found(log.decision.order).candidate in left.answers
+    assert log.decision and found(log.decision.order).candidate in left.right_culprits
 
 
 @pytest.mark.calibrate
@@ -235,9 +235,9 @@ def test_build_hosts_save_time() -> None:
     def hours(build_hosts: int, *, between: bool = False) -> float:
         total = 0.0
         for seed in range(4):
-            world = Scenario(Graph.line(300), 0.08, habits=Habits(build_seconds=6000.0)).world(seed)
-            outcome = hunt(world, Policy(), build_hosts=build_hosts, builds_between=between)
-            assert found(outcome.verdict).candidate in world.answers
+            world = Scenario(Graph.line(300), 0.08, habits=HostModel(build_seconds=6000.0)).world(seed)
+            outcome = simulate_hunt(world, Policy(), build_hosts=build_hosts, builds_between=between)
+            assert found(outcome.verdict).candidate in world.right_culprits
             total += outcome.minutes / 60
         return total
 
@@ -248,6 +248,6 @@ def test_build_hosts_save_time() -> None:
 @pytest.mark.calibration
 def test_budgets_hold_with_builds_ahead() -> None:
     for seed in range(2):
-        world = Scenario(Graph.line(200), 0.1, habits=Habits(build_seconds=1200.0)).world(seed)
-        outcome = hunt(world, Policy(max_builds=6), build_hosts=4)
+        world = Scenario(Graph.line(200), 0.1, habits=HostModel(build_seconds=1200.0)).world(seed)
+        outcome = simulate_hunt(world, Policy(max_builds=6), build_hosts=4)
         assert len({seen.candidate for seen in outcome.observations if isinstance(seen, Built)}) <= 6

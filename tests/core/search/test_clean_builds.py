@@ -12,8 +12,8 @@ from perfbisect.core.inference.observations import Built, Observation, Reading, 
 from perfbisect.core.search.clean_builds import is_contradicted, with_clean_builds, without_incremental
 from perfbisect.core.search.decide import decide
 from perfbisect.core.search.situation import Situation
-from perfbisect.simulate.hunt import hunt
-from perfbisect.simulate.world import Habits, World
+from perfbisect.simulate.hunt import simulate_hunt
+from perfbisect.simulate.world import HostModel, World
 
 LINE = Graph.line(8)
 POLICY = Policy(incremental=True)
@@ -100,7 +100,9 @@ def test_no_stale_build_makes_a_wrong_name(kind: type[World], effect: float, sta
     named = 0
     for seed in range(20):
         culprit = 1 + seed * 37 % 100
-        verdict = hunt(kind(Graph.line(100), {culprit: -effect}, Habits(stale=stale), seed=seed), POLICY).verdict
+        verdict = simulate_hunt(
+            kind(Graph.line(100), {culprit: -effect}, HostModel(stale=stale), seed=seed), POLICY
+        ).verdict
         assert not isinstance(verdict, Found) or verdict.step.candidate == culprit
         named += isinstance(verdict, Found)
     assert named >= least

@@ -15,16 +15,16 @@ from perfbisect.core.inference.observations import Built, Count, Observation, Re
 from perfbisect.core.search.acquisition import detectable_effect
 from perfbisect.core.search.counts import CountRises, count_rise, count_situation, explains_time
 from perfbisect.core.search.situation import Situation
-from perfbisect.simulate.host_model import Habits
-from perfbisect.simulate.hunt import HuntResult, hunt
+from perfbisect.simulate.host_model import HostModel
+from perfbisect.simulate.hunt import HuntResult, simulate_hunt
 from perfbisect.simulate.scenario import Scenario
-from perfbisect.simulate.tally import Judgement, judge
+from perfbisect.simulate.tally import Judgement, judge_verdict
 from simulated_worlds import decide
 
 COUNTING = PriorKnowledge(count_cost=(1.0, 3.0))
 POLICY = Policy(min_effect=0.01)
 LINE, BAD = Graph.line(40), 40
-HABITS = Habits(noise=0.02, drift=0.01, run_seconds=3.0, build_seconds=60.0, count_seconds=8.0)
+HABITS = HostModel(noise=0.02, drift=0.01, run_seconds=3.0, build_seconds=60.0, count_seconds=8.0)
 SERVER = replace(HABITS, run_seconds=30.0, build_seconds=300.0, visits=0.004, counts=0.003)  # perf counts during runs
 MANY = 60
 EVERY = 0.3, 1e-4  # share of the commits that change the count a little, and how much (s.d.)
@@ -147,12 +147,12 @@ def test_what_perf_counts_during_runs_is_evidence_as_far_as_it_is_no_noise(noise
 
 
 def played(
-    kind: str, seed: int, effect: float, *, counted: bool, changes: str = "one", habits: Habits = HABITS
+    kind: str, seed: int, effect: float, *, counted: bool, changes: str = "one", habits: HostModel = HABITS
 ) -> tuple[HuntResult, Judgement]:
     """A hunt through 300 commits; ``kind`` says where counts change."""
     world = Scenario(Graph.line(300), effect, changes, habits).world(seed)
     chance = np.random.default_rng([seed, 7])
-    [culprit] = world.answers or {150}
+    [culprit] = world.right_culprits or {150}
     drop, places = -math.log1p(-effect), chance.integers(1, 301, 3).tolist()
     changed = {"same": [culprit], "three": [culprit, *places[:2]], "elsewhere": places[:1]}.get(kind, [])
     steps = {place: drop * float(chance.uniform(0.6, 1.3)) for place in changed}
@@ -160,8 +160,8 @@ def played(
     world.counts = {place: float(small[place]) + steps.get(place, 0.0) for place in range(1, 301)}
     cost = WITH_RUNS if habits.counts else COUNTING.count_cost
     prior = PriorKnowledge(count_cost=cost if counted else None)
-    ended = hunt(world, POLICY, prior, most_orders=3000)
-    return ended, judge(ended.verdict, world, POLICY.min_effect)
+    ended = simulate_hunt(world, POLICY, prior, most_orders=3000)
+    return ended, judge_verdict(ended.verdict, world, POLICY.min_effect)
 
 
 @pytest.mark.calibration
@@ -175,7 +175,7 @@ def test_counts_save_most_of_the_runs() -> None:
 @pytest.mark.calibrate
 @pytest.mark.parametrize(("effect", "habits"), [(0.015, HABITS), (0.03, HABITS), (0.03, SERVER)])
 @pytest.mark.parametrize("kind", ["same", "three", "elsewhere", "absent", "empty"])
-def test_counts_never_mislead(kind: str, effect: float, habits: Habits) -> None:
+def test_counts_never_mislead(kind: str, effect: float, habits: HostModel) -> None:
     """At most one name is wrong, named not less often than without counts except for chance, and no empty range accused."""
     changes = "nothing" if kind == "empty" else "one"
     each = [
@@ -226,8 +226,8 @@ def test_the_automatic_smallest_change_misses_fewer_and_accuses_none(changes: st
     names: list[int] = []
     for auto in (False, True):
         policy = Policy(auto_effect=auto, layouts=True)
-        ended = [(hunt(world, policy, most_orders=5000), world) for world in map(scenario.world, range(MANY))]
-        found = [judge(one.verdict, world) for one, world in ended if isinstance(one.verdict, Found)]
+        ended = [(simulate_hunt(world, policy, most_orders=5000), world) for world in map(scenario.world, range(MANY))]
+        found = [judge_verdict(one.verdict, world) for one, world in ended if isinstance(one.verdict, Found)]
         assert all(judged is Judgement.RIGHT for judged in found)
         names.append(len(found))
         print(changes, drop, noise, "auto" if auto else "2 %", len(found), np.mean([one.minutes for one, _ in ended]))

@@ -35,9 +35,9 @@ from perfbisect.core.inference.record import arrange_observations
 from perfbisect.core.inference.state_space import fit_levels, levels_for_search
 from perfbisect.core.search.decide import likely_builds, likely_runs
 from perfbisect.core.search.situation import Budget
-from perfbisect.simulate.hunt import HuntResult, hunt
-from perfbisect.simulate.scenario import Scenario, merging_graph
-from perfbisect.simulate.world import Habits, World
+from perfbisect.simulate.hunt import HuntResult, simulate_hunt
+from perfbisect.simulate.scenario import Scenario, random_merging_graph
+from perfbisect.simulate.world import HostModel, World
 from simulated_worlds import decide, found, moments, several
 
 POLICY = Policy()
@@ -138,7 +138,7 @@ def test_two_speeds_are_noticed() -> None:
 
 
 def test_a_free_host_gets_an_order_and_leaves_the_candidates_of_others_to_them() -> None:
-    world = World(Graph.line(200), {90: -0.2}, Habits(noise=0.005), seed=3)
+    world = World(Graph.line(200), {90: -0.2}, HostModel(noise=0.005), seed=3)
     seen: list[Observation] = []
     first = decide(world.graph, seen, POLICY).order
     assert (first.host, decide(world.graph, seen, POLICY, fleet=Fleet((first,))).order.host) == (0, 1)
@@ -198,12 +198,12 @@ def test_what_took_no_time_says_nothing_of_what_a_build_costs() -> None:
 
 EXACT = PriorKnowledge(exact=True)
 SMALLEST = Policy(min_effect=0.001)
-LINE, MERGES = Graph.line(200), merging_graph(200, seed=1)
+LINE, MERGES = Graph.line(200), random_merging_graph(200, seed=1)
 
 
-def counting(noise: float) -> Habits:
+def counting(noise: float) -> HostModel:
     """A host and a program whose counts repeat."""
-    return Habits(noise=noise, layout=0.0, outliers=0.0)
+    return HostModel(noise=noise, layout=0.0, outliers=0.0)
 
 
 def runs_of(outcome: HuntResult) -> Counter[int]:
@@ -219,19 +219,19 @@ STEPS = st.sampled_from(["one", "smaller", "adjacent", "before-and-after"])
 @given(SEEDS, NOISES, st.floats(0.003, 0.4), st.sampled_from([LINE, MERGES]), STEPS)
 def test_a_culprit_is_the_largest_step(seed: int, noise: float, effect: float, graph: Graph, changes: str) -> None:
     world = Planted(graph, effect, changes, neutral=(0.3, 1e-4), habits=counting(noise)).world(seed)
-    verdict = hunt(world, SMALLEST, EXACT).verdict
+    verdict = simulate_hunt(world, SMALLEST, EXACT).verdict
     if not isinstance(verdict, Inconclusive):
-        assert found(verdict).candidate in world.answers
+        assert found(verdict).candidate in world.right_culprits
     else:
-        assert world.answers & set(verdict.candidates)
+        assert world.right_culprits & set(verdict.candidates)
 
 
 @pytest.mark.parametrize(("noise", "effect"), [(1e-7, 0.0015), (1e-5, 0.01), (1e-4, 0.1)])
 def test_one_run_a_build_and_once_again_as_the_proof(noise: float, effect: float) -> None:
     world = Planted(LINE, effect, neutral=(0.1, 3e-5), habits=counting(noise)).world(7)
-    outcome = hunt(world, SMALLEST, EXACT)
+    outcome = simulate_hunt(world, SMALLEST, EXACT)
     step, ends = found(outcome.verdict), {0, LINE.size - 1}
-    assert {step.candidate} == world.answers
+    assert {step.candidate} == world.right_culprits
     assert step.ratio.low < 1 - effect + 5e-4 and step.ratio.high > 1 - effect - 5e-4
     runs, proven = runs_of(outcome), {step.candidate, *step.parents}
     assert {runs[v] for v in proven - ends} == {2} and {runs[v] for v in ends} <= {2, 3}
@@ -243,7 +243,7 @@ def test_one_run_a_build_and_once_again_as_the_proof(noise: float, effect: float
 def test_nothing_is_named_where_no_step_is_of_interest(seed: int, noise: float, direction: Direction) -> None:
     """Neither where the ends agree, nor where steps that are too small for a name add up."""
     world = Planted(LINE, changes="nothing", neutral=(0.3, 1e-4), habits=counting(noise)).world(seed)
-    verdict = hunt(world, Policy(min_effect=0.001, direction=direction), EXACT).verdict
+    verdict = simulate_hunt(world, Policy(min_effect=0.001, direction=direction), EXACT).verdict
     many = isinstance(verdict, Inconclusive) and verdict.reason is Reason.MANY_STEPS
     assert many or isinstance(verdict, NotReproduced)
 
@@ -251,7 +251,7 @@ def test_nothing_is_named_where_no_step_is_of_interest(seed: int, noise: float, 
 def counted(drop: float, noise: float, policy: Policy = SMALLEST, hosts: int = 1, **more: float) -> Verdict:
     """The verdict of a hunt by exact counts."""
     world = World(LINE, {120: -drop} if drop else {}, replace(counting(noise), **more), seed=2)
-    return hunt(world, policy, EXACT, hosts=hosts).verdict
+    return simulate_hunt(world, policy, EXACT, hosts=hosts).verdict
 
 
 def test_counts_can_repeat_to_the_last_digit_and_hosts_count_differently() -> None:
@@ -275,7 +275,7 @@ def test_what_is_left_below_the_threshold_ends_a_hunt_for_all_changes() -> None:
     """Two changes are named; a third is far below the threshold, and no build is counted again for it."""
     world = World(LINE, {60: -0.048, 130: -0.023, 170: -0.00076}, counting(1e-6), seed=0)
     rules = Policy(min_effect=0.003, all_steps=True)
-    outcome = hunt(world, rules, EXACT)
+    outcome = simulate_hunt(world, rules, EXACT)
     assert several(outcome.verdict) == ([60, 130], [], [])
     assert isinstance(outcome.verdict, Several) and (outcome.verdict.left, outcome.verdict.detectable) == (0.003, 0.0)
     runs, seen = runs_of(outcome), outcome.observations
@@ -287,9 +287,9 @@ def test_what_is_left_below_the_threshold_ends_a_hunt_for_all_changes() -> None:
 def test_noise_is_learnt() -> None:
     """A method that is said to be exact and is not: the ends are measured until their difference is clear, or given up."""
     world = Scenario(LINE, changes="nothing", habits=counting(0.002)).world(5)
-    outcome = hunt(world, SMALLEST, EXACT)
+    outcome = simulate_hunt(world, SMALLEST, EXACT)
     assert isinstance(outcome.verdict, NotReproduced) and outcome.belief.noise > 0.0005
-    assert hunt(world, SMALLEST, PriorKnowledge(noise=0.05, exact=True)).belief.noise < 0.01
+    assert simulate_hunt(world, SMALLEST, PriorKnowledge(noise=0.05, exact=True)).belief.noise < 0.01
 
 
 def surprises(seed: int, noise: float, candidates: int) -> tuple[bool, bool, bool]:
@@ -297,9 +297,9 @@ def surprises(seed: int, noise: float, candidates: int) -> tuple[bool, bool, boo
     rng = np.random.default_rng(seed)
     drop, cost = float(np.exp(rng.uniform(np.log(0.04), np.log(0.5)))), float(rng.choice([1.0, 10.0, 40.0]))
     rules = Policy(layouts=bool(rng.random() < 0.5), incremental=bool(rng.random() < 0.7))
-    host = Habits(noise=noise, run_seconds=10.0, build_seconds=10 * cost, link_seconds=2.0, stale=0.02)
+    host = HostModel(noise=noise, run_seconds=10.0, build_seconds=10 * cost, link_seconds=2.0, stale=0.02)
     scenario, prior = Scenario(Graph.line(candidates), drop, habits=host), PriorKnowledge(cost)
-    ended = hunt(scenario.world(seed), rules, prior, most_orders=600)
+    ended = simulate_hunt(scenario.world(seed), rules, prior, most_orders=600)
     ends = [0, candidates]
     first = [*takewhile(lambda one: one.candidate in ends, ended.observations)]
     known = decide(scenario.graph, first, rules, prior).belief

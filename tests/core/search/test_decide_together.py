@@ -17,17 +17,17 @@ from perfbisect.core.inference.observations import Built, Observation, Reading, 
 from perfbisect.core.search.acquisition import expected_runs
 from perfbisect.core.search.decide import decide_together
 from perfbisect.core.search.situation import Situation
-from perfbisect.simulate.host_model import Habits
-from perfbisect.simulate.hunt import hunt
-from perfbisect.simulate.scenario import Scenario, merging_graph
-from perfbisect.simulate.tally import Judgement, is_named, judge
+from perfbisect.simulate.host_model import HostModel
+from perfbisect.simulate.hunt import simulate_hunt
+from perfbisect.simulate.scenario import Scenario, random_merging_graph
+from perfbisect.simulate.tally import Judgement, judge_verdict, names_culprit
 from perfbisect.simulate.world import World
 from simulated_worlds import decide, moments
 
 LINE = Graph.line(64)
 BAD = LINE.size - 1
 SPENT = (Reason.BUILDS_SPENT, Reason.RUNS_SPENT, Reason.MINUTES_SPENT)
-STILL = Habits(noise=0.002, layout=0.0, outliers=0.0)
+STILL = HostModel(noise=0.002, layout=0.0, outliers=0.0)
 
 
 def read(candidate: int, slow: bool, at: float, runs: int = 4) -> list[Observation]:
@@ -151,7 +151,7 @@ def test_a_failed_build_counts_for_all_and_a_failed_run_for_one() -> None:
 
 def test_budgets_count_for_all_together() -> None:
     def worlds() -> list[World]:
-        return [World(LINE, {v: -0.05}, Habits(noise=0.01), seed=v) for v in (9, 30, 55)]
+        return [World(LINE, {v: -0.05}, HostModel(noise=0.01), seed=v) for v in (9, 30, 55)]
 
     free = hunt_together(worlds(), Policy())
     assert named(free) == (9, 30, 55)
@@ -168,18 +168,18 @@ def test_budgets_count_for_all_together() -> None:
     pytest.param(Graph.line(16), Policy(all_steps=True), marks=pytest.mark.slow),
     pytest.param(Graph.line(40), Policy(layouts=True), marks=pytest.mark.slow),
     pytest.param(Graph.line(40), Policy(slow_after=3), marks=pytest.mark.slow),
-    (merging_graph(60), Policy()),
+    (random_merging_graph(60), Policy()),
 ])  # fmt: skip
 def test_other_kinds_of_hunts_share_builds_too(graph: Graph, policy: Policy) -> None:
     bad = graph.size - 1
 
     def worlds() -> list[World]:
         steps: list[dict[int, float]] = [{bad // 3: -0.1, bad // 2: -0.05}, {bad // 3: -0.06}, {}]
-        return [World(graph, each, Habits(noise=0.005), seed=seed) for seed, each in enumerate(steps)]
+        return [World(graph, each, HostModel(noise=0.005), seed=seed) for seed, each in enumerate(steps)]
 
-    group, alone = hunt_together(worlds(), policy), [hunt(world, policy) for world in worlds()]
-    assert [judge(verdict, world) for verdict, world in zip(group.verdicts, worlds(), strict=True)] == [
-        judge(each.verdict, world) for each, world in zip(alone, worlds(), strict=True)
+    group, alone = hunt_together(worlds(), policy), [simulate_hunt(world, policy) for world in worlds()]
+    assert [judge_verdict(verdict, world) for verdict, world in zip(group.verdicts, worlds(), strict=True)] == [
+        judge_verdict(each.verdict, world) for each, world in zip(alone, worlds(), strict=True)
     ]
     assert len(built(group)) == group.builds < sum(each.builds for each in alone) - 2
     assert isinstance(group.verdicts[2], NotReproduced)
@@ -189,10 +189,10 @@ def test_common_runs_prove_a_common_culprit_once() -> None:
     """Hunts for results of one command, slowed down by one commit and by another: those in randomized layouts come last, for all."""
 
     def worlds() -> list[World]:
-        return [World(LINE, {v: -0.1}, Habits(noise=0.01), seed=seed) for seed, v in enumerate((20, 20, 44), 10)]
+        return [World(LINE, {v: -0.1}, HostModel(noise=0.01), seed=seed) for seed, v in enumerate((20, 20, 44), 10)]
 
     group, policy = worlds(), Policy(layouts=True)
-    alone = [hunt(world, policy) for world in worlds()]
+    alone = [simulate_hunt(world, policy) for world in worlds()]
     outcome = hunt_together(group, policy, common=True, known=8)
     assert named(outcome) == (20, 20, 44)
     fresh = [[each for each in seen if isinstance(each, Reading) and each.layout] for seen in outcome.observations]
@@ -210,14 +210,14 @@ def built(group: GroupOutcome) -> set[int]:
     return {each.candidate for seen in group.observations for each in seen if isinstance(each, Built)}
 
 
-SCENARIO = Scenario(Graph.line(100), failing=0.1, habits=Habits(noise=0.01))
+SCENARIO = Scenario(Graph.line(100), failing=0.1, habits=HostModel(noise=0.01))
 KNOWN = PriorKnowledge(10.0)
 
 
 def test_worlds_of_a_group_differ_in_what_is_measured_only() -> None:
     each = worlds(SCENARIO, [Workload(0.05, 0), Workload(0.1, 0), Workload(0.05, 1), Workload(0.05, None)], seed=3)
     assert len({world.unbuildable for world in each}) == 1 and each[0].unbuildable
-    assert each[0].answers == each[1].answers != each[2].answers and not each[3].answers
+    assert each[0].right_culprits == each[1].right_culprits != each[2].right_culprits and not each[3].right_culprits
     assert len({world.run(0) for world in each}) == 4
     again = worlds(SCENARIO, [Workload(0.05, 0)], seed=3)[0]
     assert again.run(0) == worlds(SCENARIO, [Workload(0.05, 0), Workload()], seed=3)[0].run(0)
@@ -228,21 +228,23 @@ def test_worlds_of_a_group_differ_in_what_is_measured_only() -> None:
 @pytest.mark.calibrate
 def test_a_few_groups_cost_what_their_culprits_allow_and_are_as_right_as_alone() -> None:
     """The small version of benchmarks/together."""
-    scenario = Scenario(Graph.line(60), habits=Habits(noise=0.01))
+    scenario = Scenario(Graph.line(60), habits=HostModel(noise=0.01))
     one, two = [Workload(0.08), Workload(0.05), Workload(0.06, None)], [Workload(0.08, 0), Workload(0.05, 1)]
     spent = {}
     for name, members in (("one culprit", one), ("two", two)):
         dearest = together = 0
         for seed in range(1, 6):
             alone, group = worlds(scenario, members, seed), worlds(scenario, members, seed)
-            verdicts = [hunt(world, Policy(), KNOWN).verdict for world in alone]
+            verdicts = [simulate_hunt(world, Policy(), KNOWN).verdict for world in alone]
             outcome = hunt_together(group, Policy(), KNOWN)
             dearest += max(world.builds for world in alone)
             together += outcome.builds
             for verdict, world in zip(outcome.verdicts, group, strict=True):
-                assert judge(verdict, world) is Judgement.RIGHT
-                assert is_named(verdict) is bool(world.answers)
-            assert all(judge(each, world) is Judgement.RIGHT for each, world in zip(verdicts, alone, strict=True))
+                assert judge_verdict(verdict, world) is Judgement.RIGHT
+                assert names_culprit(verdict) is bool(world.right_culprits)
+            assert all(
+                judge_verdict(each, world) is Judgement.RIGHT for each, world in zip(verdicts, alone, strict=True)
+            )
         spent[name] = together / dearest
     # As halving the parts that have a culprit costs, the two ends included.
     assert spent["one culprit"] <= 1.1 and spent["two"] <= 1.1 * 1.50
@@ -251,7 +253,7 @@ def test_a_few_groups_cost_what_their_culprits_allow_and_are_as_right_as_alone()
 @pytest.mark.calibrate
 def test_the_runs_that_are_foreseen_are_about_those_that_hunts_make() -> None:
     members = [Workload(0.05, 0), Workload(0.1, 1)]
-    scenario = Scenario(Graph.line(60), habits=Habits(noise=0.01))
+    scenario = Scenario(Graph.line(60), habits=HostModel(noise=0.01))
     outcomes = [hunt_together(worlds(scenario, members, seed), Policy(), KNOWN) for seed in range(1, 6)]
     known = sum(expected_runs(60, drop, 0.01, 10.0) for drop in (0.05, 0.1))
     assert sum(sum(each.runs) for each in outcomes) / 5 == pytest.approx(known, rel=0.3)

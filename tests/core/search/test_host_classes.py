@@ -25,8 +25,8 @@ from perfbisect.core.inference.record import arrange_observations
 from perfbisect.core.inference.state_space import fit_levels, levels_for_search
 from perfbisect.core.search.single_change import decide_single_change
 from perfbisect.core.search.situation import Budget, Situation
-from perfbisect.simulate.hunt import HuntResult, hunt
-from perfbisect.simulate.world import Habits, World
+from perfbisect.simulate.hunt import HuntResult, simulate_hunt
+from perfbisect.simulate.world import HostModel, World
 from simulated_worlds import decide, found, several
 
 GRAPH = Graph.line(40)
@@ -93,7 +93,7 @@ def test_nothing_anywhere() -> None:
 
 def hunted(policy: Policy, *steps: dict[int, float], graph: Graph = GRAPH, seed: int = 1) -> Verdict:
     """The verdict of a hunt on a host of each class, with ``steps`` by candidate on each."""
-    quiet = Habits(noise=0.005, layout=0.001, outliers=0.0)
+    quiet = HostModel(noise=0.005, layout=0.001, outliers=0.0)
     worlds = [World(graph, its, quiet, seed=seed + 100 * host) for host, its in enumerate(steps)]
     seen: list[Observation] = []
     for _ in range(100):
@@ -156,7 +156,7 @@ def candidates(outcome: HuntResult) -> set[int]:
 def test_hosts_at_once_do_not_overspend(rules: Policy, most: int, classes: tuple[str, ...]) -> None:
     for policy in (rules, *([replace(rules, all_steps=True)] if classes[0] == classes[1] else [])):
         world, prior = World(LINE, {30: -0.1, 70: -0.05}, seed=1), PriorKnowledge(host_classes=classes)
-        outcome = hunt(world, policy, prior, hosts=len(classes))
+        outcome = simulate_hunt(world, policy, prior, hosts=len(classes))
         assert (outcome.runs if policy.max_runs else len(candidates(outcome))) <= most
 
 
@@ -177,7 +177,7 @@ def test_orders_of_other_hosts_are_charged_in_advance() -> None:
 
 @pytest.mark.calibration
 def test_a_culprit_that_stands_is_named_whatever_is_spent() -> None:
-    outcome = hunt(World(LINE, {30: -0.1}, seed=1), Policy())
+    outcome = simulate_hunt(World(LINE, {30: -0.1}, seed=1), Policy())
     assert found(outcome.verdict) == found(decide(LINE, outcome.observations, Policy(max_runs=outcome.runs)).order)
     assert isinstance(decide(LINE, outcome.observations[:-1], Policy(max_runs=outcome.runs - 1)).order, Inconclusive)
 
@@ -194,7 +194,7 @@ def test_builds_of_every_host_tell_what_a_build_costs() -> None:
 
 def test_references_are_builds_that_the_host_has() -> None:
     """Host 1 has the ends alone; the tighter pair around the culprit is on host 0."""
-    world = World(LINE, {30: -0.1}, Habits(noise=0.02, drift=0.05, drift_memory=600, build_seconds=6000.0), seed=3)
+    world = World(LINE, {30: -0.1}, HostModel(noise=0.02, drift=0.05, drift_memory=600, build_seconds=6000.0), seed=3)
     seen: list[Observation] = []
     for plan, host in (((0, 4), (100, 4)), 1), (((0, 4), (100, 4), (20, 8), (40, 8)), 0):
         seen += world.measure(Measure(tuple(Share(*share) for share in plan), Purpose.SEARCH, host))

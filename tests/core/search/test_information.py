@@ -29,9 +29,9 @@ from perfbisect.core.inference.state_space import Levels, fit_levels, levels_for
 from perfbisect.core.search.build_forecast import build_cost, chance_to_build
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.stats.distributions import binary_entropy, integrated_information, label_information
-from perfbisect.simulate.hunt import hunt
-from perfbisect.simulate.scenario import merging_graph
-from perfbisect.simulate.world import Habits, World
+from perfbisect.simulate.hunt import simulate_hunt
+from perfbisect.simulate.scenario import random_merging_graph
+from perfbisect.simulate.world import HostModel, World
 from simulated_worlds import decide, found
 
 
@@ -108,7 +108,7 @@ def test_trust_goes_evenly_from_one_combination_to_the_other() -> None:
 @pytest.mark.calibration
 def test_on_a_drifting_host_builds_are_not_repeated_alone() -> None:
     """Without a reference, more runs of one build have no information on it."""
-    habits = Habits(noise=0.01, drift=0.04, drift_memory=7200, run_seconds=60, build_seconds=600)
+    habits = HostModel(noise=0.01, drift=0.04, drift_memory=7200, run_seconds=60, build_seconds=600)
     world = World(Graph.line(200), {90: -DROP}, habits, seed=3)
     seen: list[Observation] = []
     alone = longest = 0
@@ -227,7 +227,8 @@ def test_failures_on_a_trunk_and_on_a_branch() -> None:
 
 
 @pytest.mark.parametrize(
-    "graph", [merging_graph(200, branching=0.3, back=60), criss_cross(100), octopus(100), two_roots(80)]
+    "graph",
+    [random_merging_graph(200, merge_chance=0.3, max_branch_age=60), criss_cross(100), octopus(100), two_roots(80)],
 )
 def test_heights_and_pieces(graph: Graph) -> None:
     reach = ancestry_of(graph)
@@ -306,7 +307,7 @@ def test_large_graphs_are_exact_on_the_trunk_and_where_weight_is_left(parents, r
     assert Ancestry(Graph.line(1000)).segments == 1
 
 
-QUIET = Habits(noise=0.005, layout=0.002, outliers=0.0)
+QUIET = HostModel(noise=0.005, layout=0.002, outliers=0.0)
 
 
 def suspecting(commits: Mapping[str, Sequence[str]], **weights: float) -> Graph:
@@ -326,7 +327,7 @@ def test_odds_are_bounded() -> None:
 def test_a_right_suspicion_saves_and_a_wrong_one_does_not_mislead() -> None:
     builds = {}
     for suspects in ((), ("c17", "c31"), ("c5", "c36")):
-        outcome = hunt(World(suspecting({"src": suspects}, src=4.0), {17: -0.2}, QUIET, seed=3), Policy())
+        outcome = simulate_hunt(World(suspecting({"src": suspects}, src=4.0), {17: -0.2}, QUIET, seed=3), Policy())
         step = found(outcome.verdict)
         assert (step.candidate, step.prior) == (17, 4.0 if "c17" in suspects else 1.0)
         builds[suspects] = outcome.builds

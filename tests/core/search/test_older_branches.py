@@ -25,13 +25,13 @@ from perfbisect.core.inference.analysis import prior_belief
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.search.older_branches import branch_point_of, decide_with_older_branches
 from perfbisect.core.search.situation import Situation, subrange
-from perfbisect.simulate.host_model import Habits
-from perfbisect.simulate.hunt import HuntResult, hunt
-from perfbisect.simulate.tally import judge
+from perfbisect.simulate.host_model import HostModel
+from perfbisect.simulate.hunt import HuntResult, simulate_hunt
+from perfbisect.simulate.tally import judge_verdict
 from perfbisect.simulate.world import World
 from simulated_worlds import found, several
 
-QUIET = Habits(noise=0.01, layout=0.002)
+QUIET = HostModel(noise=0.01, layout=0.002)
 TWO = older_branches(100, 2)
 """Branches of 25 commits from the branch points 1 and 2, which 44 and 86 merge into a trunk."""
 
@@ -47,7 +47,7 @@ OLDER = {1: -0.05, 2: 0.04}
 
 def hunted(step: int, policy: Policy = Policy(), **world: Any) -> HuntResult:  # noqa: B008
     """A hunt for a drop of 6 %; one branch started 5 % slower than good, the other 4 % faster."""
-    return hunt(World(TWO, {step: -0.06} if step else {}, QUIET, older=OLDER, **world), policy)
+    return simulate_hunt(World(TWO, {step: -0.06} if step else {}, QUIET, older_branch_changes=OLDER, **world), policy)
 
 
 def test_the_branch_point_of_each_commit() -> None:
@@ -61,8 +61,8 @@ def test_the_branch_point_of_each_commit() -> None:
 @pytest.mark.calibration
 @pytest.mark.parametrize("step", [FORKED, BRANCH, MERGED, TRUNK, SECOND, AFTER])
 def test_the_culprit_is_named_however_fast_branches_started(step: int) -> None:
-    rise = World(TWO, {step: 0.06}, QUIET, older={1: 0.05, 2: -0.04}, seed=1)
-    for outcome in (hunted(step), hunt(rise, Policy(direction=Direction.RISE))):
+    rise = World(TWO, {step: 0.06}, QUIET, older_branch_changes={1: 0.05, 2: -0.04}, seed=1)
+    for outcome in (hunted(step), simulate_hunt(rise, Policy(direction=Direction.RISE))):
         named = found(outcome.verdict)
         assert (named.candidate, named.parents) == (step, TWO.parents_of(step))
 
@@ -78,16 +78,18 @@ def test_the_difference_of_a_branch_point_is_a_warning_and_blames_nothing() -> N
 @pytest.mark.calibration
 @pytest.mark.parametrize("classes", [("one", "one"), ("new", "old")])
 def test_on_several_hosts(classes: tuple[str, str]) -> None:
-    world = World(TWO, {BRANCH: -0.06}, QUIET, older=OLDER)
-    outcome = hunt(world, Policy(), PriorKnowledge(host_classes=classes), hosts=2)
+    world = World(TWO, {BRANCH: -0.06}, QUIET, older_branch_changes=OLDER)
+    outcome = simulate_hunt(world, Policy(), PriorKnowledge(host_classes=classes), hosts=2)
     assert found(outcome.verdict).candidate == BRANCH
 
 
 @pytest.mark.calibration
 @pytest.mark.slow
 def test_every_change() -> None:
-    world = World(TWO, {BRANCH: -0.1, AFTER: -0.06}, Habits(noise=0.005, layout=0.002), older={1: -0.05}, seed=2)
-    verdict = hunt(world, Policy(all_steps=True)).verdict
+    world = World(
+        TWO, {BRANCH: -0.1, AFTER: -0.06}, HostModel(noise=0.005, layout=0.002), older_branch_changes={1: -0.05}, seed=2
+    )
+    verdict = simulate_hunt(world, Policy(all_steps=True)).verdict
     assert several(verdict)[:2] == ([BRANCH, AFTER], [])
 
 
@@ -115,8 +117,8 @@ def test_budgets_are_kept(policy: Policy, unbuildable: tuple[int, ...]) -> None:
 def test_a_set_at_the_end_of_the_budget_allows_for_slow_branches() -> None:
     for seed in range(3):
         for step in (TRUNK, AFTER):
-            world = World(TWO, {step: -0.05}, QUIET, older={1: -0.06, 2: -0.06}, seed=seed)
-            assert judge(hunt(world, Policy(max_builds=9)).verdict, world) != "wrong"
+            world = World(TWO, {step: -0.05}, QUIET, older_branch_changes={1: -0.06, 2: -0.06}, seed=seed)
+            assert judge_verdict(simulate_hunt(world, Policy(max_builds=9)).verdict, world) != "wrong"
 
 
 def test_steps_that_depend_on_no_branch_point_are_kept_when_the_budget_ends() -> None:
@@ -139,8 +141,8 @@ def test_one_binary_on_two_branches_rules_nothing_out() -> None:
     rows = [(), (), (0,), *((v,) for v in range(2, 9)), (1,), (10,), (11,), (9, 12), (13,), (14,)]
     graph = Graph.of(rows, branch_points=1)
     for seed in range(2):
-        world = World(graph, {2: -0.05}, QUIET, older={1: -0.05}, binaries={2: 1}, seed=seed)
-        assert found(hunt(world, Policy()).verdict).candidate == 2
+        world = World(graph, {2: -0.05}, QUIET, older_branch_changes={1: -0.05}, binaries={2: 1}, seed=seed)
+        assert found(simulate_hunt(world, Policy()).verdict).candidate == 2
 
 
 @pytest.mark.calibration
@@ -148,7 +150,7 @@ def test_good_that_bad_does_not_contain() -> None:
     """As if a release branch was merged back without its changes."""
     chain = Graph.of([(), (), (1,), *((v,) for v in range(2, 20))], branch_points=1)
     nothing, faster, change = (
-        hunt(World(chain, steps, QUIET, older={1: older}), Policy()).verdict
+        simulate_hunt(World(chain, steps, QUIET, older_branch_changes={1: older}), Policy()).verdict
         for steps, older in (({}, -0.05), ({}, 0.05), ({9: -0.06}, -0.05))
     )
     assert isinstance(nothing, Inconclusive) and (nothing.reason, nothing.candidates) == (Reason.NOT_IN_BAD, ())
@@ -158,8 +160,8 @@ def test_good_that_bad_does_not_contain() -> None:
 @pytest.mark.calibration
 def test_a_branch_point_is_measured_only_if_a_verdict_depends_on_it() -> None:
     """A step of the trunk that was compared with its parent does not."""
-    outcome = hunt(World(TWO, {TRUNK: -0.3}, Habits(noise=0.005, layout=0.002)), Policy())
+    outcome = simulate_hunt(World(TWO, {TRUNK: -0.3}, HostModel(noise=0.005, layout=0.002)), Policy())
     assert found(outcome.verdict).candidate == TRUNK
     assert not {1, 2} & {seen.candidate for seen in outcome.observations if isinstance(seen, Built)}
-    equal = hunt(World(TWO, {FORKED: -0.06}, QUIET, binaries={1: 0}), Policy())
+    equal = simulate_hunt(World(TWO, {FORKED: -0.06}, QUIET, binaries={1: 0}), Policy())
     assert found(equal.verdict).candidate == FORKED, "with the binary of good it needs no run"

@@ -13,15 +13,15 @@ from perfbisect.core.domain.settings import PAIRS_FIRST, Pairing, Policy
 from perfbisect.core.inference.observations import Observation, Reading, read_observations
 from perfbisect.core.inference.relative_speed import candidate_ratios, split_by_measurement_kind
 from perfbisect.core.search.pairing import better_way
-from perfbisect.simulate.hunt import hunt
-from perfbisect.simulate.world import Habits, World
+from perfbisect.simulate.hunt import simulate_hunt
+from perfbisect.simulate.world import HostModel, World
 from perfbisect.wording.quantities import ratio
 from perfbisect.wording.trials import pairing_chosen
 from simulated_worlds import decide, found
 
 LINE = Graph.line(40)
-SHARED = Habits(noise=0.15, own_noise=0.005, layout=0.001, outliers=0.0)  # a shared machine
-QUIET = Habits(noise=0.005, own_noise=0.005, layout=0.001, outliers=0.0)
+SHARED = HostModel(noise=0.15, own_noise=0.005, layout=0.001, outliers=0.0)  # a shared machine
+QUIET = HostModel(noise=0.005, own_noise=0.005, layout=0.001, outliers=0.0)
 AUTO, PAIRED = Policy(pairing=Pairing.AUTO), Policy(pairing=Pairing.PAIRED)
 
 
@@ -30,7 +30,9 @@ def rounds(seen: Sequence[Observation]) -> list[Reading]:
 
 
 def test_on_a_shared_machine_rounds_name_what_turns_do_not() -> None:
-    outcome, in_turns = (hunt(World(LINE, {26: -0.05}, SHARED), rules) for rules in (AUTO, Policy(max_runs=100)))
+    outcome, in_turns = (
+        simulate_hunt(World(LINE, {26: -0.05}, SHARED), rules) for rules in (AUTO, Policy(max_runs=100))
+    )
     step = found(outcome.verdict)
     assert (step.candidate, step.together) == (26, True)
     assert step.ratio.low < 0.95 < step.ratio.high
@@ -38,14 +40,14 @@ def test_on_a_shared_machine_rounds_name_what_turns_do_not() -> None:
 
 
 def test_a_drop_that_turns_show_at_once_needs_no_rounds() -> None:
-    outcome = hunt(World(LINE, {26: -0.30}, QUIET, seed=1), AUTO)
+    outcome = simulate_hunt(World(LINE, {26: -0.30}, QUIET, seed=1), AUTO)
     assert (found(outcome.verdict).candidate, found(outcome.verdict).together) == (26, False)
     assert not rounds(outcome.observations)
 
 
 def test_where_two_disturb_each_other_it_goes_on_in_turns() -> None:
     noisy = replace(QUIET, noise=0.028, kept=0.1)
-    outcomes = [hunt(World(LINE, {26: -0.14}, noisy, seed=seed), AUTO) for seed in range(6)]
+    outcomes = [simulate_hunt(World(LINE, {26: -0.14}, noisy, seed=seed), AUTO) for seed in range(6)]
     steps = [found(outcome.verdict) for outcome in outcomes]
     assert {(step.candidate, step.together) for step in steps} == {(26, False)}
     assert {len(rounds(outcome.observations)) for outcome in outcomes} == {0, PAIRS_FIRST}
@@ -74,7 +76,7 @@ def test_a_change_that_only_waits_is_found_though_rounds_are_compared_by_cpu_tim
     waiting = replace(SHARED, noise=0.1, waits=0.02, stalls=1.0, starved=(1.0, 0.01))
     switched = 0
     for seed in range(6):
-        outcome = hunt(World(LINE, {26: -0.03}, waiting, seed=seed), AUTO)
+        outcome = simulate_hunt(World(LINE, {26: -0.03}, waiting, seed=seed), AUTO)
         assert found(outcome.verdict).candidate == 26
         by_cpu = [each.with_cpu_time for each in outcome.observations if isinstance(each, Reading)]
         decision = decide(LINE, by_cpu, PAIRED)
@@ -85,17 +87,17 @@ def test_a_change_that_only_waits_is_found_though_rounds_are_compared_by_cpu_tim
             assert why.endswith(" of good, though their CPU time is the same: one of them waits longer.")
             assert not pairing_chosen(decision.ways).by_cpu
     assert switched
-    same = hunt(World(LINE, {}, replace(waiting, stalls=0.0), seed=1), AUTO)
+    same = simulate_hunt(World(LINE, {}, replace(waiting, stalls=0.0), seed=1), AUTO)
     assert isinstance(same.verdict, NotReproduced)
 
 
 def test_an_empty_range_is_not_accused_in_rounds() -> None:
-    verdicts = [hunt(World(LINE, {}, SHARED, seed=seed), AUTO).verdict for seed in range(3)]
+    verdicts = [simulate_hunt(World(LINE, {}, SHARED, seed=seed), AUTO).verdict for seed in range(3)]
     assert all(isinstance(verdict, NotReproduced) and verdict.detectable < 0.05 for verdict in verdicts)
 
 
 def test_runs_in_turns_say_nothing_of_a_hunt_in_rounds() -> None:
-    seen = hunt(World(LINE, {26: -0.05}, SHARED, seed=3), AUTO).observations
+    seen = simulate_hunt(World(LINE, {26: -0.05}, SHARED, seed=3), AUTO).observations
     in_turns = [each for each in seen if isinstance(each, Reading) and each.partner is None]
     other = [replace(each, value=each.value + 1) if each in in_turns else each for each in seen]
     one, two = (decide(LINE, each, PAIRED).order for each in (seen, other))
@@ -117,14 +119,14 @@ def test_a_comparison_takes_chance_in_turns_for_no_builds_that_disturb_each_othe
 
 def test_until_the_way_is_chosen_turns_promise_nothing() -> None:
     """They do not lead to another metric, nor to a warning: rounds may show at once what they do not."""
-    seen = hunt(World(LINE, {26: -0.05}, SHARED, seed=1), AUTO).observations
+    seen = simulate_hunt(World(LINE, {26: -0.05}, SHARED, seed=1), AUTO).observations
     of_ends = [decide(LINE, seen[:number], AUTO) for number in range(2, len(seen))]
     undecided = [each for each in of_ends if each.ways is None and isinstance(each.order, Measure)]
     assert undecided and not any(each.evidence for each in undecided)
 
 
 def test_a_budget_counts_both_runs_of_a_round() -> None:
-    outcome = hunt(World(LINE, {26: -0.05}, SHARED, seed=2), replace(PAIRED, max_runs=21))
+    outcome = simulate_hunt(World(LINE, {26: -0.05}, SHARED, seed=2), replace(PAIRED, max_runs=21))
     assert (len(rounds(outcome.observations)), outcome.runs) == (10, 20)
 
 
@@ -234,7 +236,7 @@ def test_both_runs_of_a_round_are_one_reading() -> None:
 
 def test_a_ratio_compares_readings_made_in_one_way() -> None:
     world = World(LINE, {26: -0.05}, replace(SHARED, own_noise=0.001), seed=1)
-    seen = [*hunt(world, AUTO).observations]
+    seen = [*simulate_hunt(world, AUTO).observations]
     assert [model.paired for model, _ in split_by_measurement_kind(seen)] == [False, True]
     shown, alone = (candidate_ratios(each, LINE.size - 1)[LINE.size - 1] for each in (seen, rounds(seen)))
     assert shown == alone and shown.high - shown.low < 0.02

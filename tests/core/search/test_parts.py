@@ -15,11 +15,11 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.search.parts import CommitDiff, DiffPiece, FileDiff, Round, ordered_parts, part_search, singles
 from perfbisect.hunt.patches import guilty_steps, needs_from_error
-from perfbisect.simulate.hunt import hunt
-from perfbisect.simulate.world import Habits, World
+from perfbisect.simulate.hunt import simulate_hunt
+from perfbisect.simulate.world import HostModel, World
 
 State = frozenset[int]
-QUIET = Habits(noise=0.005, layout=0.002, outliers=0.0)
+QUIET = HostModel(noise=0.005, layout=0.002, outliers=0.0)
 
 
 def diff(files: Collection[tuple[str, int]], needs: dict[int, set[int]] | None = None) -> CommitDiff:
@@ -182,7 +182,7 @@ def simulated(size: int, seed: int) -> tuple[int, bool]:
         broken = frozenset(at for at, state in enumerate(asked.states) if not closed(needs)(state))
         slow = next(at for at, state in enumerate(asked.states) if guilty in state)
         world = World(Graph.line(len(asked.steps)), {slow: -0.15}, QUIET, unbuildable=broken, seed=seed)
-        verdict = hunt(world, Policy()).verdict
+        verdict = simulate_hunt(world, Policy()).verdict
         builds.update(asked.states[at] for at in world.build_seconds)
         return guilty_steps(verdict)
 

@@ -31,12 +31,12 @@ from perfbisect.core.inference.noise_model import remove_modes
 from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.inference.record import Record, arrange_observations
 from perfbisect.core.search.randomized_layouts import FEWEST
-from perfbisect.simulate.hunt import HuntResult, hunt
-from perfbisect.simulate.world import Habits, World
+from perfbisect.simulate.hunt import HuntResult, simulate_hunt
+from perfbisect.simulate.world import HostModel, World
 from simulated_worlds import decide, found, several
 
 LINE = Graph.line(40)
-QUIET = Habits(noise=0.005, layout=0.002, outliers=0.0)
+QUIET = HostModel(noise=0.005, layout=0.002, outliers=0.0)
 AGAIN = Policy(layouts=True)
 MOVED = frozenset(range(17, 41))  # builds in the slow mode of layout, from commit 17 on
 
@@ -47,7 +47,8 @@ def fresh(seen: Sequence[Observation]) -> list[Reading]:
 
 def test_it_is_code_placement_where_builds_can_be_linked_again() -> None:
     usual, outcome = (
-        hunt(World(LINE, {}, QUIET, mode_gap=0.15, slow_modes=MOVED, seed=1), rules) for rules in (Policy(), AGAIN)
+        simulate_hunt(World(LINE, {}, QUIET, mode_gap=0.15, slow_modes=MOVED, seed=1), rules)
+        for rules in (Policy(), AGAIN)
     )
     assert found(usual.verdict).candidate == 17, "without other layouts it is accused"
     assert isinstance(outcome.verdict, CodePlacement) and outcome.verdict.detectable < 0.1
@@ -66,7 +67,9 @@ def test_it_is_code_placement_where_builds_can_be_linked_again() -> None:
 )
 def test_a_change_is_found_in_spite_of_commits_that_move_code(moved: frozenset[int], change: float, hosts: int) -> None:
     world = World(LINE, {26: change}, replace(QUIET, host_spread=0.02), mode_gap=0.15, slow_modes=moved, seed=2)
-    outcome = hunt(world, Policy(layouts=True, direction=Direction.ANY if change > 0 else Direction.DROP), hosts=hosts)
+    outcome = simulate_hunt(
+        world, Policy(layouts=True, direction=Direction.ANY if change > 0 else Direction.DROP), hosts=hosts
+    )
     step, linked = found(outcome.verdict), fresh(outcome.observations)
     assert step.candidate == 26 and step.layouts
     assert step.layouts.changed >= 0.9 * step.layouts.compared >= 4
@@ -81,25 +84,25 @@ def test_a_change_is_found_in_spite_of_commits_that_move_code(moved: frozenset[i
 def test_what_moving_code_costs_is_no_change_up_to_a_factor_of_three(costs: float, accused: bool) -> None:
     """A later commit takes 1.4 times as long in any layout."""
     moved = dict.fromkeys(MOVED, -math.log(costs))
-    step = found(hunt(World(LINE, {26: -math.log(1.4)}, QUIET, layouts=moved, seed=2), AGAIN).verdict)
+    step = found(simulate_hunt(World(LINE, {26: -math.log(1.4)}, QUIET, layouts=moved, seed=2), AGAIN).verdict)
     assert (step.candidate, step.layouts is None) == ((17, True) if accused else (26, False))
 
 
 @pytest.mark.parametrize(("drop", "layout", "layouts"), [(-0.15, 0.04, {}), (-0.05, 0.002, {26: 0.025})])
 def test_layouts_that_are_spread_are_averaged(drop: float, layout: float, layouts: dict[int, float]) -> None:
     """Also where the usual one is half way between slow and fast."""
-    broad = Habits(noise=0.005, layout=layout, outliers=0.0)
-    step = found(hunt(World(LINE, {26: drop}, broad, layouts=layouts, seed=4), AGAIN).verdict)
+    broad = HostModel(noise=0.005, layout=layout, outliers=0.0)
+    step = found(simulate_hunt(World(LINE, {26: drop}, broad, layouts=layouts, seed=4), AGAIN).verdict)
     assert step.candidate == 26
     assert step.layouts and step.layouts.ratio.low < math.exp(drop) < step.layouts.ratio.high
 
 
 def test_where_nothing_can_be_shown_no_layout_is_linked() -> None:
     """Equal binaries, and counts that repeat; ends that are alike cost a look at other layouts, and no build."""
-    exact = Habits(noise=1e-6, layout=0.0, outliers=0.0)
-    same = hunt(World(Graph.line(1), {}, QUIET, binaries={1: 0}, seed=5), AGAIN)
-    counted = hunt(World(LINE, {26: -0.05}, exact, seed=9), AGAIN, PriorKnowledge(exact=True))
-    alike = hunt(World(LINE, {}, QUIET, seed=5), AGAIN)
+    exact = HostModel(noise=1e-6, layout=0.0, outliers=0.0)
+    same = simulate_hunt(World(Graph.line(1), {}, QUIET, binaries={1: 0}, seed=5), AGAIN)
+    counted = simulate_hunt(World(LINE, {26: -0.05}, exact, seed=9), AGAIN, PriorKnowledge(exact=True))
+    alike = simulate_hunt(World(LINE, {}, QUIET, seed=5), AGAIN)
     assert isinstance(same.verdict, NotReproduced) and isinstance(alike.verdict, NotReproduced)
     assert found(counted.verdict).candidate == 26
     assert fresh(same.observations) == fresh(counted.observations) == []
@@ -107,7 +110,7 @@ def test_where_nothing_can_be_shown_no_layout_is_linked() -> None:
 
 
 def test_a_hunt_that_is_resumed_anywhere_goes_on_in_the_same_way() -> None:
-    outcome = hunt(World(LINE, {26: -0.05}, QUIET, mode_gap=0.15, slow_modes=MOVED, seed=2), AGAIN)
+    outcome = simulate_hunt(World(LINE, {26: -0.05}, QUIET, mode_gap=0.15, slow_modes=MOVED, seed=2), AGAIN)
     seen = outcome.observations
     assert decide(LINE, seen, AGAIN).order == outcome.verdict
     first = seen.index(fresh(seen)[0])
@@ -119,8 +122,8 @@ def test_a_hunt_that_is_resumed_anywhere_goes_on_in_the_same_way() -> None:
 
 
 def test_further_layouts_come_with_what_they_have_shown_so_far() -> None:
-    broad = Habits(noise=0.005, layout=0.03, outliers=0.0)
-    seen = hunt(World(LINE, {26: -0.05}, broad, seed=1), AGAIN).observations
+    broad = HostModel(noise=0.005, layout=0.03, outliers=0.0)
+    seen = simulate_hunt(World(LINE, {26: -0.05}, broad, seed=1), AGAIN).observations
     begin = seen.index(fresh(seen)[0])
     orders = [decide(LINE, seen[:end], AGAIN).order for end in range(begin + 10, len(seen))]
     shown = [order.layouts for order in orders if isinstance(order, Measure) and order.layouts]
@@ -130,7 +133,7 @@ def test_further_layouts_come_with_what_they_have_shown_so_far() -> None:
 
 def test_no_name_is_given_where_the_budget_ends_before_the_proof_in_other_layouts() -> None:
     def hunted(**rules: int | bool) -> HuntResult:
-        return hunt(World(LINE, {26: -0.05}, QUIET, seed=6), Policy(**rules))  # type: ignore[arg-type]
+        return simulate_hunt(World(LINE, {26: -0.05}, QUIET, seed=6), Policy(**rules))  # type: ignore[arg-type]
 
     usual = hunted()
     short = hunted(layouts=True, max_runs=usual.runs)
@@ -141,13 +144,13 @@ def test_no_name_is_given_where_the_budget_ends_before_the_proof_in_other_layout
 
 def test_every_change_is_compared_in_other_layouts() -> None:
     policy = Policy(layouts=True, all_steps=True)
-    verdict = hunt(World(LINE, {10: -0.06, 30: -0.1}, QUIET, seed=7), policy).verdict
+    verdict = simulate_hunt(World(LINE, {10: -0.06, 30: -0.1}, QUIET, seed=7), policy).verdict
     assert several(verdict)[0] == [10, 30]
     assert all(step.layouts and step.layouts.ratio.high < 1 for step in verdict.steps)  # type: ignore[union-attr]
 
 
 def test_where_a_build_fails_in_other_layouts_the_hunt_names_what_runs_as_linked_show() -> None:
-    outcome = hunt(World(LINE, {26: -0.05}, QUIET, seed=5), AGAIN)
+    outcome = simulate_hunt(World(LINE, {26: -0.05}, QUIET, seed=5), AGAIN)
     begun = next(at for at, seen in enumerate(outcome.observations) if isinstance(seen, Reading) and seen.layout)
     seen = [*outcome.observations[: begun + 1], Built(26, 0.0, fixed=True)]
     usual = [each for each in seen if not (isinstance(each, Reading) and each.layout)]

@@ -11,13 +11,13 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, Purpose, Reason, Share
 from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
 from perfbisect.core.inference.observations import Observation, Reading
-from perfbisect.simulate.hunt import HuntResult, hunt
-from perfbisect.simulate.world import Habits, World
+from perfbisect.simulate.hunt import HuntResult, simulate_hunt
+from perfbisect.simulate.world import HostModel, World
 from simulated_worlds import ImpatientWorld, decide, found
 
 pytestmark = pytest.mark.calibration  # simulates whole hunts
 
-QUIET = Habits(noise=0.005, layout=0.002, outliers=0.0)
+QUIET = HostModel(noise=0.005, layout=0.002, outliers=0.0)
 
 
 #            1 - 2 - 3 ---------- 8 - 9
@@ -38,7 +38,7 @@ SLOWER: list[tuple[Graph, int, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("graph", "culprit", "more"), SLOWER)
 def test_the_culprit_is_named(graph: Graph, culprit: int, more: dict[str, Any]) -> None:
-    outcome = hunt(World(graph, {culprit: -0.2}, QUIET, seed=graph.size - 1, **more), Policy())
+    outcome = simulate_hunt(World(graph, {culprit: -0.2}, QUIET, seed=graph.size - 1, **more), Policy())
     step = found(outcome.verdict)
     assert (step.candidate, step.parents) == (culprit, graph.parents_of(culprit))
     assert 0.7 < step.ratio.middle < 0.9
@@ -47,19 +47,19 @@ def test_the_culprit_is_named(graph: Graph, culprit: int, more: dict[str, Any]) 
 
 @pytest.mark.parametrize("culprit", [31, 38, 44])
 def test_a_culprit_in_an_unbuildable_stretch_is_a_range(culprit: int) -> None:
-    outcome = hunt(World(Graph.line(80), {culprit: -0.2}, QUIET, unbuildable=STRETCH, seed=4), Policy())
+    outcome = simulate_hunt(World(Graph.line(80), {culprit: -0.2}, QUIET, unbuildable=STRETCH, seed=4), Policy())
     assert isinstance(outcome.verdict, Inconclusive) and outcome.verdict.reason is Reason.UNBUILDABLE
     assert {*outcome.verdict.candidates} == STRETCH | {44} and outcome.builds < 22
 
 
 def test_an_unbuildable_parent_is_replaced_by_its_nearest_tested_ancestor() -> None:
-    step = found(hunt(World(FORK, {4: -0.2}, QUIET, unbuildable=frozenset({2}), seed=6), Policy()).verdict)
+    step = found(simulate_hunt(World(FORK, {4: -0.2}, QUIET, unbuildable=frozenset({2}), seed=6), Policy()).verdict)
     assert (step.candidate, step.parents, step.stand_ins) == (4, (0,), (0,)), "3 is no ancestor"
 
 
 def test_no_runs_are_made_where_only_builds_could_help() -> None:
-    quiet = Habits(noise=0.003, layout=0.001, outliers=0.0)
-    outcome = hunt(World(Graph.line(64), {20: -0.2, 35: -0.08, 50: -0.1}, quiet, seed=1), Policy(max_builds=7))
+    quiet = HostModel(noise=0.003, layout=0.001, outliers=0.0)
+    outcome = simulate_hunt(World(Graph.line(64), {20: -0.2, 35: -0.08, 50: -0.1}, quiet, seed=1), Policy(max_builds=7))
     assert isinstance(outcome.verdict, Inconclusive) and outcome.verdict.reason is Reason.BUILDS_SPENT
     assert {*outcome.verdict.candidates} == {19, 20, 21} and outcome.runs < 40
 
@@ -69,14 +69,14 @@ MANY = 40
 CALIBRATE = pytest.mark.calibrate
 SOME_AND_MANY = pytest.mark.parametrize("count", [2, pytest.param(MANY, marks=CALIBRATE)])
 
-STEADY = Habits(noise=0.01)
-NOISY = Habits(noise=0.1, drift=0.08, drift_memory=6, run_seconds=1, build_seconds=5)
-PHASES = Habits(noise=0.05, phases=(0.3, -0.2, 15), run_seconds=1, build_seconds=5)
-DRIFTING = Habits(noise=0.03, drift=0.02)
+STEADY = HostModel(noise=0.01)
+NOISY = HostModel(noise=0.1, drift=0.08, drift_memory=6, run_seconds=1, build_seconds=5)
+PHASES = HostModel(noise=0.05, phases=(0.3, -0.2, 15), run_seconds=1, build_seconds=5)
+DRIFTING = HostModel(noise=0.03, drift=0.02)
 
 
 def hunts(
-    count: int, commits: int, effect: float, habits: Habits, decoys: bool = False
+    count: int, commits: int, effect: float, habits: HostModel, decoys: bool = False
 ) -> Iterator[tuple[int, HuntResult]]:
     """The culprit and the outcome of each of ``count`` hunts."""
     prior = PriorKnowledge(build_cost=habits.build_seconds / habits.run_seconds)
@@ -86,7 +86,7 @@ def hunts(
         drop, steps = -math.log1p(-effect), dict.fromkeys([culprit, *others], 0.0)
         for place, share in zip([culprit, *others], (-1, -0.35, 0.3, -0.2), strict=False):
             steps[place] += share * drop
-        yield culprit, hunt(World(Graph.line(commits), steps, habits, seed=seed), Policy(), prior)
+        yield culprit, simulate_hunt(World(Graph.line(commits), steps, habits, seed=seed), Policy(), prior)
 
 
 @SOME_AND_MANY
@@ -95,13 +95,13 @@ def hunts(
     [
         (1000, 0.10, STEADY, False, 30), (1000, 0.05, STEADY, True, 60), (1000, 0.10, DRIFTING, True, 60),
         (60, 0.30, NOISY, True, 70), (60, 0.25, PHASES, False, 45),
-        (1000, 0.10, Habits(noise=0.01, second_speed=(0.3, -0.04)), False, 40),
-        (1000, 0.10, Habits(noise=0.01, jumps=(1 / 3600, 0.04)), False, 45),
+        (1000, 0.10, HostModel(noise=0.01, second_speed=(0.3, -0.04)), False, 40),
+        (1000, 0.10, HostModel(noise=0.01, jumps=(1 / 3600, 0.04)), False, 45),
     ],
     ids=["steady", "decoys", "drift and decoys", "noisy and decoys", "phases", "two speeds", "jumps"],
 )  # fmt: skip
 def test_named_culprits_are_right(
-    commits: int, effect: float, habits: Habits, decoys: bool, runs: float, count: int
+    commits: int, effect: float, habits: HostModel, decoys: bool, runs: float, count: int
 ) -> None:
     named, wrong, doubt, spent = 0, 0, 0.0, 0
     for culprit, outcome in hunts(count, commits, effect, habits, decoys):
@@ -121,7 +121,7 @@ def test_named_culprits_are_right(
 @pytest.mark.parametrize(
     "habits", [STEADY, *(pytest.param(each, marks=CALIBRATE) for each in (NOISY, PHASES, DRIFTING))]
 )
-def test_nothing_is_found_where_there_is_nothing(habits: Habits, count: int) -> None:
+def test_nothing_is_found_where_there_is_nothing(habits: HostModel, count: int) -> None:
     outcomes = [outcome for _, outcome in hunts(count, 60, 0.0, habits)]
     verdicts = [outcome.verdict for outcome in outcomes]
     assert np.mean([outcome.runs for outcome in outcomes]) <= (34 if count == MANY else 100)
@@ -133,7 +133,7 @@ def test_nothing_is_found_where_there_is_nothing(habits: Habits, count: int) -> 
 @pytest.mark.parametrize("commits", [1, 2])
 def test_a_short_range_is_no_evidence_of_a_change(commits: int, count: int) -> None:
     """With one candidate there is no doubt who it would be, only whether anything changed: layout alone is no proof."""
-    habits = Habits(noise=0.01, layout=0.01)
+    habits = HostModel(noise=0.01, layout=0.01)
     verdicts = [outcome.verdict for _, outcome in hunts(count, commits, 0.0, habits)]
     assert sum(isinstance(verdict, Found) for verdict in verdicts) <= count / 20
 
@@ -141,13 +141,13 @@ def test_a_short_range_is_no_evidence_of_a_change(commits: int, count: int) -> N
 @pytest.mark.calibrate
 def test_what_runs_cannot_decide_ends() -> None:
     """A drop of 8 % where runs vary by 13 %: often too little to find, never a reason to go on for ever."""
-    habits = Habits(noise=0.13, run_seconds=1, build_seconds=5)
+    habits = HostModel(noise=0.13, run_seconds=1, build_seconds=5)
     spent = [outcome.runs for _, outcome in hunts(MANY, 60, 0.08, habits)]
     assert max(spent) < 900 and np.mean(spent) < 250
 
 
 FIVE = Policy(slow_after=5.0)
-SLOW_NOISY = Habits(noise=0.05, layout=0.005, outliers=0.02)
+SLOW_NOISY = HostModel(noise=0.05, layout=0.005, outliers=0.02)
 
 
 def test_good_is_timed_first_on_each_host() -> None:
@@ -160,8 +160,8 @@ def test_good_is_timed_first_on_each_host() -> None:
 
 @pytest.mark.parametrize("culprit", [1, 9])
 def test_a_change_beyond_the_bound_is_found_with_one_run_of_each_slow_build_between(culprit: int) -> None:
-    world = ImpatientWorld(Graph.line(20), {culprit: -6.0}, Habits(noise=0.01, layout=0.002), seed=culprit)
-    outcome = hunt(world, FIVE)
+    world = ImpatientWorld(Graph.line(20), {culprit: -6.0}, HostModel(noise=0.01, layout=0.002), seed=culprit)
+    outcome = simulate_hunt(world, FIVE)
     step = found(outcome.verdict)
     assert (step.candidate, step.ratio.bound) == (culprit, -1)
     assert 0.2 <= step.ratio.high < 0.22 and outcome.belief.noise < 0.03
@@ -187,7 +187,7 @@ def test_the_stated_confidence_holds() -> None:
         size = -(1.2 + 0.05 * seed)
         culprit = 1 + seed * 7 % 40
         world = ImpatientWorld(Graph.line(40), {culprit: size}, SLOW_NOISY, seed=seed)
-        verdict = hunt(world, FIVE).verdict
+        verdict = simulate_hunt(world, FIVE).verdict
         if isinstance(verdict, Found):
             named += 1
             right += verdict.step.candidate == culprit

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from perfbisect.core.domain.graph import Graph
     from perfbisect.core.domain.orders import Verdict
     from perfbisect.core.domain.settings import Policy
-    from perfbisect.simulate.tally import JudgedHunt, Rule
+    from perfbisect.simulate.tally import JudgedHunt, SearchRule
     from perfbisect.simulate.world import World
 
 
@@ -152,10 +152,10 @@ def simulate(given: Given) -> None:
 
     from perfbisect.core.domain.settings import PriorKnowledge
     from perfbisect.core.search.older_branches import branch_point_of
-    from perfbisect.simulate.host_model import Habits
-    from perfbisect.simulate.hunt import hunt
+    from perfbisect.simulate.host_model import HostModel
+    from perfbisect.simulate.hunt import simulate_hunt
     from perfbisect.simulate.scenario import Scenario
-    from perfbisect.simulate.tally import Tally, summary
+    from perfbisect.simulate.tally import Tally, summary_lines
     from perfbisect.wording.quantities import count
 
     if given.builds_between and not given.build_hosts:
@@ -165,7 +165,7 @@ def simulate(given: Given) -> None:
     build_seconds, link_seconds = (
         cost * (run_seconds if unit == "runs" else 60) for cost, unit in (given.build_cost, given.link_cost)
     )
-    habits = Habits(
+    habits = HostModel(
         modes=(-math.log1p(-given.modes),) * 2,
         link_seconds=link_seconds,
         run_seconds=run_seconds,
@@ -178,7 +178,7 @@ def simulate(given: Given) -> None:
     how = {name: getattr(given, name) for name in ("hosts", "build_hosts", "builds_between")}
 
     def rule(world: "World", policy: "Policy") -> "Verdict":
-        return hunt(world, policy, prior, **how).verdict
+        return simulate_hunt(world, policy, prior, **how).verdict
 
     policy = replace(policy_of(given), incremental=given.stale > 0)
     tally = Tally.of(attempts(scenario, policy, rule, range(given.seed, given.seed + given.hunts)))
@@ -193,7 +193,7 @@ def simulate(given: Given) -> None:
     older = int((branch_point_of(graph)[graph.candidates.start :] > 0).sum()) if graph.branch_points else 0
     among += f", {older:,} on branches older than good" if older else ""
     say(f"{count(len(graph.candidates), 'candidate')}{among}; {count(tally.hunts, 'hunt')}")
-    for line in summary(tally, ahead=given.build_hosts > 0):
+    for line in summary_lines(tally, with_build_hosts=given.build_hosts > 0):
         say(line)
 
 
@@ -204,7 +204,7 @@ def chosen_graph(given: Given) -> "Graph":
     from perfbisect.repository.commits import resolve
     from perfbisect.repository.discovery import cached_clone, open_repository
     from perfbisect.repository.range import read_range
-    from perfbisect.simulate.scenario import merging_graph
+    from perfbisect.simulate.scenario import random_merging_graph
 
     good, bad, name, repo = given.good, given.bad, given.builder, given.repo
     if good is None:
@@ -213,7 +213,7 @@ def chosen_graph(given: Given) -> "Graph":
                 "The ends of the range are missing.", "Give two revisions: bisect simulate GOOD BAD --repo FOLDER"
             )
         commits = given.commits or 1000
-        return merging_graph(commits) if given.merges else Graph.line(commits)
+        return random_merging_graph(commits) if given.merges else Graph.line(commits)
     if bad is None:
         raise UsageError(
             f"BAD is missing: '{good}' is only one end of a range.",
@@ -236,12 +236,12 @@ def chosen_graph(given: Given) -> "Graph":
     return read_range(git, *ends, ignored, first_parent=given.first_parent).graph
 
 
-def attempts(scenario: Any, policy: Any, rule: "Rule", seeds: range) -> list["JudgedHunt"]:
+def attempts(scenario: Any, policy: Any, rule: "SearchRule", seeds: range) -> list["JudgedHunt"]:
     """One simulated hunt for each seed, with a progress bar on a terminal."""
     from rich.progress import track
 
-    from perfbisect.simulate.tally import attempt
+    from perfbisect.simulate.tally import judged_hunt_of_seed
     from perfbisect.ui.terminal import Terminal
 
     watched = track(seeds, "Hunting", console=Terminal(sys.stderr), transient=True, disable=not sys.stderr.isatty())
-    return [attempt(scenario, seed, rule, policy) for seed in watched]
+    return [judged_hunt_of_seed(scenario, seed, rule, policy) for seed in watched]
