@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from planted import Planted
 
 from perfbisect.core.domain.events import Decided, Warned
-from perfbisect.core.domain.orders import BuildOrder, Fleet, Measure, Purpose, Share, Verdict
+from perfbisect.core.domain.orders import BuildOrder, Fleet, Measure, PlannedRuns, Purpose, Verdict
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledge
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.search.decide import decide_together, orders_layouts
@@ -102,7 +102,7 @@ class _Group:
     def know(self, runs: int) -> None:
         """Enter so many runs of both ends that were made before, for each workload."""
         for world, observations in zip(self.worlds, self.seen, strict=True):
-            ends = Measure((Share(world.graph.size - 1, runs), Share(0, runs)), Purpose.ENDS)
+            ends = Measure((PlannedRuns(world.graph.size - 1, runs), PlannedRuns(0, runs)), Purpose.ENDS)
             for event in world.measure(ends):
                 observations.append(replace(event, of_another_hunt=True) if isinstance(event, Reading) else event)
             world.runs = 0

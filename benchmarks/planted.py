@@ -76,7 +76,7 @@ class Planted(Scenario):
             case Place.BRANCH:
                 possible = np.setdiff1d(everywhere, first_parent_line(self.graph))
             case Place.MERGE:
-                possible = np.flatnonzero(np.diff(self.graph.first) > 1)
+                possible = np.flatnonzero(np.diff(self.graph.parent_offsets) > 1)
         if not len(possible):
             raise ValueError(f"no {self.place} in a history without merges")
         return int(random_generator(seed, RandomDraw.CULPRIT).choice(possible))

@@ -9,7 +9,7 @@ def long_branch(commits: int, share: float = 0.6) -> Graph:
     rows: Rows = [()]
     side = _line(rows, 0, max(1, int(share * (commits - 1))))
     trunk = _line(rows, 0, commits - len(rows))
-    return Graph.of([*rows, (trunk, side)])
+    return Graph.from_parents([*rows, (trunk, side)])
 
 
 def _line(rows: Rows, start: int, length: int) -> int:
@@ -32,7 +32,7 @@ def older_branches(commits: int, branches: int = 4, share: float = 0.5) -> Graph
         rows.append((trunk, top))
         trunk = len(rows) - 1
     _line(rows, trunk, commits + branches + 1 - len(rows))
-    return Graph.of(rows, branch_points=branches)
+    return Graph.from_parents(rows, branch_points=branches)
 
 
 def criss_cross(commits: int) -> Graph:
@@ -42,7 +42,7 @@ def criss_cross(commits: int) -> Graph:
         left, right = len(rows) - 2, len(rows) - 1
         cross = len(rows) % 7 == 0
         rows += [(left, right) if cross else (left,), (right, left) if cross else (right,)]
-    return Graph.of([*rows[:commits], (commits - 2, commits - 1)])
+    return Graph.from_parents([*rows[:commits], (commits - 2, commits - 1)])
 
 
 def octopus(commits: int, arms: int = 6) -> Graph:
@@ -54,11 +54,11 @@ def octopus(commits: int, arms: int = 6) -> Graph:
             tops.append(_line(rows, start, 2))
         rows.append((start, *tops))
     _line(rows, len(rows) - 1, commits + 1 - len(rows))
-    return Graph.of(rows)
+    return Graph.from_parents(rows)
 
 
 def two_roots(commits: int) -> Graph:
     """A history into which another project was merged, whose commits do not descend from good."""
     half = commits // 2
     other: Rows = [(), *((v,) for v in range(half, commits - 2))]
-    return Graph.of([(), *((v,) for v in range(half - 1)), *other, (half - 1, commits - 2), (commits - 1,)])
+    return Graph.from_parents([(), *((v,) for v in range(half - 1)), *other, (half - 1, commits - 2), (commits - 1,)])

@@ -106,7 +106,7 @@ def commits(count: int) -> tuple[str, ...]:
 
 
 def problem(names: tuple[str, ...], metric: str = "qps") -> SearchProblem:
-    return SearchProblem(Graph.line(len(names) - 1), names, Policy(), metric)
+    return SearchProblem(Graph.straight_history(len(names) - 1), names, Policy(), metric)
 
 
 def started(names: tuple[str, ...]) -> SessionStarted:

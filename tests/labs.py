@@ -7,7 +7,7 @@ from typing import Any
 from installed_servers import recipe
 from perfbisect.core.domain.events import CandidateSkipped, Commit, LabEvent, RunFinished, Warned
 from perfbisect.core.domain.facts import RunFacts, SkipFacts
-from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.core.domain.orders import Measure, PlannedRuns, Purpose
 from perfbisect.host.protocol import Host
 from perfbisect.lab.building.candidates import Candidates, LabHost
 from perfbisect.lab.host_lab import Earlier, HostLab
@@ -71,7 +71,7 @@ def bench_lab(
     return lab_of(host, quick_builder((build,), str(repository)), workload, repository, commits, is_range=False)
 
 
-def measure(lab: HostLab, *shares: Share) -> list[LabEvent]:
+def measure(lab: HostLab, *shares: PlannedRuns) -> list[LabEvent]:
     """All events of an order with these shares."""
     return list(lab.measure(Measure(shares, Purpose.SEARCH)))
 

@@ -29,20 +29,30 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts, TrialRun
-from perfbisect.core.domain.measured_log import Logged
-from perfbisect.core.domain.orders import Belief, Decision, Found, Interval, Measure, Purpose, Share, Step, interleave
+from perfbisect.core.domain.measured_log import MeasuredEvent
+from perfbisect.core.domain.orders import (
+    Belief,
+    Decision,
+    Found,
+    Interval,
+    Measure,
+    PlannedRuns,
+    Purpose,
+    Step,
+    interleave,
+)
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import (
     Pairing,
     Policy,
-    Series,
+    ReleaseSeries,
     Settings,
     TrialBuild,
     TrialRequest,
     TrialType,
     TrialWorkload,
 )
-from perfbisect.core.domain.trials import order
+from perfbisect.core.domain.trials import visiting_order
 from perfbisect.store.history import History
 from perfbisect.ui.session_update import update
 from perfbisect.ui.session_view import SessionView
@@ -215,7 +225,7 @@ class Tale:
 
     def measure(self, purpose: Purpose, *plan: tuple[int, int]) -> Iterator[tuple[float, Event]]:
         """Build what is not built, then run in turns."""
-        shares = tuple(Share(candidate, runs) for candidate, runs in plan)
+        shares = tuple(PlannedRuns(candidate, runs) for candidate, runs in plan)
         yield self.at, Decided(Decision(Measure(shares, purpose), self.belief()))
         for candidate, _ in plan:
             if candidate not in self.built:
@@ -290,12 +300,12 @@ def series(
     chance = random.Random(5)
     builds = tuple(TrialBuild(f"1.{number}", trouble="error" if number in gaps else "") for number in range(releases))
     works = tuple(TrialWorkload(name, "all", 1.0, 1.0) for name in WORKS)
-    asked = Series(f"1.0..1.{releases - 1}", (("1.3.1", "a pre-release"),), ("--builder", "demo"))
+    asked = ReleaseSeries(f"1.0..1.{releases - 1}", (("1.3.1", "a pre-release"),), ("--builder", "demo"))
     request = TrialRequest(TrialType.COMPARE, "demo", "", "local", metric, {}, builds, works, rounds, 1, series=asked)
     trial = SessionState.of_trial(1, request, HOST, 0.0, state="done")
     for number in range(rounds):
         for work, name in enumerate(WORKS):
-            for release in order(range(releases), number, shuffled=True):
+            for release in visiting_order(range(releases), number, shuffled=True):
                 if release in gaps or (number, release) in lost:
                     continue
                 log = -0.3 * number + chance.gauss(0, noise)
@@ -318,7 +328,7 @@ def night(number: int, *, drop: int = 5, branch: str = "main") -> SessionState:
     return trial
 
 
-def logged(history: History, hunt: int) -> list[tuple[float, Logged]]:
+def logged(history: History, hunt: int) -> list[tuple[float, MeasuredEvent]]:
     """The builds, skips and runs of a hunt as they were appended, with their times."""
     facts = (BuildFinished, CandidateSkipped, RunFinished)
     return [(entry.at, entry.event) for entry in history.events(hunt) if isinstance(entry.event, facts)]

@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from perfbisect.core.domain.settings import Quick, Settings
+from perfbisect.core.domain.settings import QuickCommand, Settings
 from perfbisect.errors import PerfBisectError
 from perfbisect.host.registry import connect
 from perfbisect.hunt.resolve import builder_of, resolve_commits
@@ -193,7 +193,7 @@ def prepare(repository: str, ends: list[str], root: str, jobs: int) -> BuildCont
     Path(root).mkdir()
     hosts = Path(root).parent / "hosts.toml"
     hosts.write_text(f'[hosts.{HOST}]\nroot = "{root}"\njobs = {jobs}\n')
-    quick = Quick(run="true", build=())
+    quick = QuickCommand(run="true", build=())
     settings = Settings(*ends, host=HOST, builder=RECIPE, workload="", repository=repository, quick=quick)
     settings, commits = resolve_commits(settings, builder_of(settings), ends)
     builder, entry = requested_builder(settings), load_host(HOST, str(hosts))

@@ -12,8 +12,8 @@ from contextlib import closing
 from pathlib import Path
 from statistics import mean, stdev
 
-from perfbisect.core.domain.facts import pairs_of
-from perfbisect.core.domain.metrics import by_cpu_time, readable
+from perfbisect.core.domain.facts import pair_runs
+from perfbisect.core.domain.metrics import log_metric, log_metric_by_cpu
 from perfbisect.core.stats.paired_comparison import paired_ratio
 from perfbisect.store.history import History
 
@@ -27,14 +27,14 @@ def main() -> None:
     asked = parser.parse_args()
     print("| history | reading | intervals | hold 1 | mean log ratio ± standard error | s.d. of a pair |")
     print("|---|---|---|---|---|---|")
-    for name, read in (("the metric", readable), ("CPU time", by_cpu_time)):
+    for name, read in (("the metric", log_metric), ("CPU time", log_metric_by_cpu)):
         hold, made = 0, 0
         for path in asked.histories:
             with closing(History.open(path, read_only=True)) as history:
                 trial = history.read_trial(1)
             values = [
                 (read(one, trial.request.metric), read(two, trial.request.metric))
-                for one, two in pairs_of(run.facts for run in trial.runs)
+                for one, two in pair_runs(run.facts for run in trial.runs)
             ]
             known = [one - two for one, two in values if one is not None and two is not None]
             tens = [known[first : first + PAIRS] for first in range(0, len(known) - PAIRS + 1, PAIRS)]

@@ -106,12 +106,12 @@ def one(cell: Cell, seed: int) -> Facts:
     """One hunt; the same seed is the same history and the same drop for all cells of a world."""
     rng, habits = Random(f"{cell.world} {seed}"), cell.habits
     commits, pairs = rng.choice(SIZES), noise_of_pairs(habits)
-    graph = rng.choice((Graph.line(commits), random_merging_graph(commits, seed=seed)))
+    graph = rng.choice((Graph.straight_history(commits), random_merging_graph(commits, seed=seed)))
     drop = min(rng.choice([*(multiple * pairs / min(habits.kept, 1.0) for multiple in MULTIPLES), *DROPS]), MOST)
     shown = min(max(habits.kept, SHOWN_SHARE), 1.0)  # of the drop in rounds, where these are valid
     if cell.world.startswith(MOVES):
         commits, drop = rng.choice((8, 40)), 1 - 1 / (1 + WORKED)
-        graph = rng.choice((Graph.line(commits), random_merging_graph(commits, seed=seed)))
+        graph = rng.choice((Graph.straight_history(commits), random_merging_graph(commits, seed=seed)))
     policy = Policy(
         min_effect=0.75 * shown * min(drop, 0.02), pairing=cell.pairing, layouts=AS_LINKED not in cell.world
     )

@@ -26,8 +26,8 @@ from perfbisect.core.domain.orders import (
     Interval,
     Measure,
     NotReproduced,
+    PlannedRuns,
     Purpose,
-    Share,
     Step,
 )
 from perfbisect.core.domain.settings import Settings
@@ -129,7 +129,12 @@ class Invented:
     def measure(self, one: int, other: int, purpose: Purpose, runs: int) -> Iterator[tuple[float, Event]]:
         """An order: what is not built is built, then the two run in turns."""
         half = runs // 2
-        yield self.at, Decided(Decision(Measure((Share(one, runs - half), Share(other, half)), purpose), self.belief()))
+        yield (
+            self.at,
+            Decided(
+                Decision(Measure((PlannedRuns(one, runs - half), PlannedRuns(other, half)), purpose), self.belief())
+            ),
+        )
         for candidate in (one, other):
             if candidate not in self.built:
                 self.built.add(candidate)

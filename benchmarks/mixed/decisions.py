@@ -28,7 +28,7 @@ import numpy as np
 from planted import Planted
 from worlds import draw
 
-from perfbisect.core.domain.codec import with_kind, without_infinity
+from perfbisect.core.domain.codec import encode_order, without_infinity
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Belief, Decision
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledge
@@ -64,7 +64,7 @@ class Decisions(MemoryLog):
 def facts_of(decision: Decision) -> Facts:
     """An order or a verdict, the builds that are begun and ended, and the probabilities."""
     builds = [[build.candidate, build.build_host] for build in decision.builds]
-    order = json.loads(json.dumps(without_infinity(with_kind(decision.order))))
+    order = json.loads(json.dumps(without_infinity(encode_order(decision.order))))
     for name in ("layouts", "workload", "round"):  # for the views and the driver
         order.pop(name, None)
     return {"order": order, "builds": builds, "cancelled": [*decision.cancelled], "belief": of_belief(decision.belief)}
@@ -116,7 +116,12 @@ def in_layouts(seed: int, rng: Random) -> list[Facts]:
     gap = rng.choice((0.0, 0.15))
     culprit = rng.randrange(1, commits + 1)
     world = World(
-        Graph.line(commits), {culprit: -slow} if slow else {}, habits, mode_gap=gap, slow_modes=moved, seed=seed
+        Graph.straight_history(commits),
+        {culprit: -slow} if slow else {},
+        habits,
+        mode_gap=gap,
+        slow_modes=moved,
+        seed=seed,
     )
     return decisions(world, Policy(layouts=True))
 
@@ -131,7 +136,9 @@ def counted(seed: int, rng: Random) -> list[Facts]:
     """One by exact counts."""
     habits = HostModel(noise=rng.choice((1e-7, 1e-5)), layout=0.0, outliers=0.0)
     changes = rng.choice(("one", "smaller", "before-and-after", "nothing"))
-    scenario = Planted(Graph.line(rng.choice((40, 300))), rng.choice((0.004, 0.03)), changes, neutral=(0.3, 1e-4))
+    scenario = Planted(
+        Graph.straight_history(rng.choice((40, 300))), rng.choice((0.004, 0.03)), changes, neutral=(0.3, 1e-4)
+    )
     world = replace(scenario, habits=habits).world(seed)
     return decisions(world, Policy(min_effect=0.002, all_steps=rng.random() < 0.5), PriorKnowledge(exact=True))
 

@@ -56,7 +56,7 @@ class Cell:
 @cache
 def line(commits: int) -> Graph:
     """One graph for all cells that share it."""
-    return Graph.line(commits)
+    return Graph.straight_history(commits)
 
 
 def habits(noise: float = 0.01, build: float = 10.0, **more: object) -> HostModel:

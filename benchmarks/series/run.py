@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from perfbisect.core.domain.trials import order
+from perfbisect.core.domain.trials import visiting_order
 from perfbisect.core.stats.release_series import RATE, LevelStep, SpeedLine, speed_line
 from perfbisect.core.stats.watched_branch import ROUNDS, BranchLine, line_with_jumps, tips_measured_with_next
 
@@ -41,7 +41,7 @@ class World:
         visits: dict[int, dict[int, float]] = {release: {} for release in range(releases)}
         for number in range(self.rounds):
             slow = [self.phase * (chance.random() < 0.2) for _ in range(4)]
-            for place, release in enumerate(order(range(releases), number, shuffled=shuffled)):
+            for place, release in enumerate(visiting_order(range(releases), number, shuffled=shuffled)):
                 machine = 0.1 * math.sin(number) - slow[4 * place // releases]
                 visits[release][number] = layouts[release] + machine + chance.gauss(0, self.noise)
         return speed_line("", visits, releases, rate)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.core.domain.settings import Flags, Quick, Settings
+from perfbisect.core.domain.settings import Flags, QuickCommand, Settings
 from perfbisect.errors import UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.hunt.resolve import choose_system, resolve_settings
@@ -83,7 +83,7 @@ def test_the_system_of_the_ends_of_a_range(git: Repo) -> None:
         shas[name] = git.commit(dict.fromkeys(files, "x"))
     repo = open_repository(git.path)
     meson, commands = replace_build(system="meson"), replace_build(compile=[["make"]])
-    alone = replace(SETTINGS, quick=Quick(run="true", build=()))
+    alone = replace(SETTINGS, quick=QuickCommand(run="true", build=()))
     chosen = [
         (RECIPE, SETTINGS, "made", "moved", "make"),
         (RECIPE, SETTINGS, "moved", "moved", "cmake"),
@@ -115,7 +115,7 @@ def test_what_is_started_chooses_among_the_systems_of_a_tree(git: Repo) -> None:
     only, repo = git.commit(), open_repository(git.path)
 
     def choose(run: str, good: str = mixed, **quick: tuple[str, ...]) -> str:
-        asked = Quick(run, (), **quick)  # type: ignore[arg-type]
+        asked = QuickCommand(run, (), **quick)  # type: ignore[arg-type]
         return choose_system(repo, RECIPE, {"a": good, "b": mixed}, replace(SETTINGS, quick=asked))
 
     started = ["./bin/kvd x", "./tool", "target/release/rusty", "./other", "./bench", "./lib", "ls"]
@@ -141,7 +141,7 @@ def test_a_recipe_that_names_its_system_keeps_it(tmp_path: Path, git: Repo) -> N
     text = 'summary = "a tool"\ndriver = "command"\n[build]\nsystem = "make"\n'
     executable(tmp_path / "builders" / "tool" / "builder.toml", text)
     asked = Settings("HEAD", "HEAD", str(git.path), "tool", "", "here", builders_path=str(tmp_path / "builders"))
-    resolved = resolve_settings(replace(asked, metric="", quick=Quick(run="true")))
+    resolved = resolve_settings(replace(asked, metric="", quick=QuickCommand(run="true")))
     assert resolved.system == "make"
     for system in ("make", ""):  # "": a hunt of the last version
         build = requested_builder(replace(resolved, system=system)).build
@@ -198,7 +198,7 @@ def test_every_system_says_in_a_line_what_it_runs() -> None:
 
 
 def test_options_belong_to_what_a_build_is() -> None:
-    settings = replace(SETTINGS, builder="", workload="", quick=Quick("./x", ("make",)))
+    settings = replace(SETTINGS, builder="", workload="", quick=QuickCommand("./x", ("make",)))
     given = replace(settings, flags=Flags("-UC", "-UCXX -DCXX=3", "-Wl,-rpath,/of/the/user"))
     plain, flagged = map(requested_builder, (settings, given))
     assert plain.name != flagged.name

@@ -13,8 +13,8 @@ import pytest
 from labs import lab_of, measure, runs, skipped, warnings, workload_of
 from perfbisect.core.domain.events import BuildFinished, Commit, LabEvent
 from perfbisect.core.domain.facts import BuildFacts
-from perfbisect.core.domain.orders import Share
-from perfbisect.core.domain.settings import Quick, Settings
+from perfbisect.core.domain.orders import PlannedRuns
+from perfbisect.core.domain.settings import QuickCommand, Settings
 from perfbisect.errors import BuildFailed, RangeEndFailed, UsageError
 from perfbisect.lab.building.candidates import BuildsMade, Candidates
 from perfbisect.lab.building.plan import InstalledBuild
@@ -59,7 +59,7 @@ def of_system(yard: Yard, system: str) -> str:
 
 
 def quick(yard: Yard, run: str = "./bench", then: tuple[str, ...] = (), system: str = "make") -> Settings:
-    return Settings("a", "b", str(yard.git.path), "", "", "here", quick=Quick(run, (), then=then), system=system)
+    return Settings("a", "b", str(yard.git.path), "", "", "here", quick=QuickCommand(run, (), then=then), system=system)
 
 
 def built_below(system: str, path: str) -> str:
@@ -186,9 +186,9 @@ def test_what_a_command_starts() -> None:
 
 
 def test_a_choice_that_chooses_nothing_is_refused(tmp_path: Path) -> None:
-    settings = Settings("a", "b", str(tmp_path), "", "", "here", quick=Quick("./bench", ()), system="make")
+    settings = Settings("a", "b", str(tmp_path), "", "", "here", quick=QuickCommand("./bench", ()), system="make")
     assert requested_builder(settings).started == ["bench"]
-    others = [replace(settings, quick=Quick(run, ())) for run in ("./bench", "./bench 2", "./other")]
+    others = [replace(settings, quick=QuickCommand(run, ())) for run in ("./bench", "./bench 2", "./other")]
     names = [requested_builder(each).name for each in (*others, replace(settings, programs=("x/bench",)))]
     assert (names[0] == names[1], len(set(names))) == (True, 3), "what is built depends on the program"
     executable(tmp_path / "kv" / "builder.toml", 'summary = "kv"\ndriver = "kv"\nprograms = ["bin/kv"]\n')
@@ -206,9 +206,9 @@ def test_an_end_whose_program_starts_another_says_how_to_have_both(yard: Yard) -
     sources = {"src/bench.c": main, "src/part.c": "int main(void) { return 0; }\n", "Makefile": rules}
     sha = commit(yard, sources)
     with pytest.raises(RangeEndFailed, match=r"fails in workload bench") as failure:
-        measure(lab(yard, [sha, sha]), Share(0, 1))
+        measure(lab(yard, [sha, sha]), PlannedRuns(0, 1))
     assert "bench starts other programs, which were not built: add --program PATH for each" in failure.value.advice
-    assert runs(measure(lab(yard, [sha, sha], "part"), Share(0, 1)))
+    assert runs(measure(lab(yard, [sha, sha], "part"), PlannedRuns(0, 1)))
 
 
 @pytest.mark.slow
@@ -221,7 +221,7 @@ def test_an_end_whose_program_does_not_start_says_where_the_build_made_it(yard: 
     files = {"CMakeLists.txt": top, "md2html/CMakeLists.txt": "add_executable(md2html a.c)\n", "md2html/a.c": main}
     sha, recipes = commit(yard, files), load_requested(quick(yard, run, system="cmake"))
     with pytest.raises(RangeEndFailed) as failure:
-        measure(lab_of(yard.host, *recipes, yard.git.path, (sha, sha)), Share(0, 1))
+        measure(lab_of(yard.host, *recipes, yard.git.path, (sha, sha)), PlannedRuns(0, 1))
     made = " The build has build/md2html/md2html: use --run 'build/md2html/md2html big.md'" * ("../big.md" not in run)
     assert failure.value.advice.partition("/stdout.")[2] == made, failure.value
 
@@ -230,7 +230,7 @@ def test_an_end_whose_program_is_not_built_names_the_command_that_builds_it(yard
     rules = "vet:\n\ttrue\n.PHONY: bench\nbench:\n\tmkdir bin && cp src/part.c bin/bench\n"
     sha = commit(yard, SOURCES | {"Makefile": rules})
     with pytest.raises(RangeEndFailed) as failure:
-        measure(lab(yard, [sha, sha]), Share(0, 1))
+        measure(lab(yard, [sha, sha]), PlannedRuns(0, 1))
     assert failure.value.advice.endswith(" To build the program: --build 'make bench'")
 
 
@@ -251,7 +251,7 @@ def test_a_session_says_once_what_does_not_build_and_where_it_may_run_another_pr
     whole = commit(yard, SOURCES | TREES["make"])
     fewer = [commit(yard, {"Makefile": MAKE.replace("-DPART=1", f"-DPART={n} -include src/broken.c")}) for n in (1, 3)]
     opened = lab(yard, [whole, *fewer], is_range=False)
-    events = [event for candidate in range(3) for event in measure(opened, Share(candidate, 1))]
+    events = [event for candidate in range(3) for event in measure(opened, PlannedRuns(candidate, 1))]
     assert len(runs(events)) == 3
     said = warnings(events)
     several = "several files of the build have the name bench: out-static/bench is run, not out-shared/bench"
@@ -292,7 +292,7 @@ def test_commands_follow_the_build_system(yard: Yard, tmp_path: Path) -> None:
 
     def events(*then: str) -> list[LabEvent]:
         opened = lab_of(yard.host, *load_requested(quick(yard, then=then)), yard.git.path, shas, is_range=False)
-        return [event for candidate in range(2) for event in measure(opened, Share(candidate, 1))]
+        return [event for candidate in range(2) for event in measure(opened, PlannedRuns(candidate, 1))]
 
     made = events(f"{{cc}} {{cflags}} -c {tmp_path}/bench.c", "sh -c '$CC bench.o libpart.a -o bench'")
     first, second = (event.facts for event in made if isinstance(event, BuildFinished))

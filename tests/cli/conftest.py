@@ -71,7 +71,7 @@ def stored(seal: Path) -> Callable[..., int]:
         settings, names = resolve_settings(asked), tuple(commits)
         ends = {"good": names[0], "bad": names[-1]}
         begun = replace(started(names), builder="script", workload="one", metric=settings.metric, **ends)
-        problem = SearchProblem(Graph.line(len(names) - 1), names, settings.policy, settings.metric)
+        problem = SearchProblem(Graph.straight_history(len(names) - 1), names, settings.policy, settings.metric)
         lab = RatedLab(names, dict(zip(names, rates, strict=True)))
         with closing(History.open(None)) as history:
             log = SavedLog(history, history.begin_session(settings, begun, lab.clock))

@@ -138,7 +138,7 @@ def test_a_command_in_a_hint_is_pasted_as_it_was_meant(tmp_path: Path) -> None:
             ["git", "-C", str(shallow), "fetch", "--unshallow"],
         ),
         (hint_of(lambda: private(secret)), "private: ", ["chmod", "600", str(secret)]),
-        (f": {known.option}", ": ", ["--cxxflags", "-include cstdint"]),
+        (f": {known.remedy}", ": ", ["--cxxflags", "-include cstdint"]),
     ):
         assert pasted(hint.rpartition(before)[2]) == words, hint
 

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from perfbisect.core.domain.events import SessionEnded
-from perfbisect.core.domain.settings import Reverts, Settings
+from perfbisect.core.domain.settings import RevertedCommits, Settings
 from perfbisect.errors import EnvironmentFailure, StdoutClosed
 from perfbisect.hunt.driver import Driver
 from perfbisect.hunt.resolve import resolve_settings
@@ -81,7 +81,7 @@ def test_a_commit_is_built_once_and_each_workload_has_its_culprit(script: Script
     assert rows(seal / HISTORY, "select sum(build_count) from hunts") == [(len(built),)]
 
     with closing(History.open(None)) as history:
-        claim = replace(claim_of(history, 2), reverts=Reverts(2, (commits[-1],)))  # which reverts cleanly
+        claim = replace(claim_of(history, 2), reverts=RevertedCommits(2, (commits[-1],)))  # which reverts cleanly
     with proof_setup(claim, 2, 1, None, print) as plan:
         assert [each.name for each in plan.works] == ["two"]
         assert {each.name for each in plan.measured} == {"one", "two"}, "builds are trained as in the hunt"

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from labs import lab_of, measure, runs, skipped, warnings, workload_of
 from perfbisect.core.domain.events import BuildFinished, LabEvent, Warned
-from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.core.domain.orders import Measure, PlannedRuns, Purpose
 from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
@@ -199,10 +199,10 @@ def test_an_end_and_a_candidate_that_race_are_measured(host: LocalHost, tmp_path
     )
     entry = HostEntry(name="here", jobs=4)
     lab = lab_of(host, BUILDER, BENCH, tmp_path / "repo", shas, entry=entry, ends={shas[0]: "good", shas[2]: "bad"})
-    events = measure(lab, Share(0, 1), Share(1, 1), Share(2, 1))
+    events = measure(lab, PlannedRuns(0, 1), PlannedRuns(1, 1), PlannedRuns(2, 1))
     assert sorted(run.reported or 0 for run in runs(events)) == [90, 100, 200]
     assert len(warnings(events)) == 4
-    assert "use.c:7:1" in skipped(measure(lab, Share(3, 1))).reason
+    assert "use.c:7:1" in skipped(measure(lab, PlannedRuns(3, 1))).reason
 
 
 Lab = Callable[..., HostLab]
@@ -237,18 +237,18 @@ def builds(events: list[LabEvent]) -> int:
 def test_a_build_that_deletes_its_own_folder_is_skipped(lab: Lab) -> None:
     opened = lab(makefile="all:\n\tcd .. && rm -rf *\n")
     opened.seeds = LayoutSeeds()
-    facts = skipped(measure(opened, Share(0, 1)))
+    facts = skipped(measure(opened, PlannedRuns(0, 1)))
     assert facts.stage == "install"
     assert facts.reason.endswith("does not install: it did not install anything")
     assert Path(facts.log).is_file()
-    assert [run.reported for run in runs(measure(lab(), Share(0, 1)))] == [7], "the next commit is built"
+    assert [run.reported for run in runs(measure(lab(), PlannedRuns(0, 1)))] == [7], "the next commit is built"
 
 
 def test_a_load_that_deletes_its_own_folder_is_skipped(lab: Lab) -> None:
     """Nor does a build that does so before its last step get further."""
     built = lab(makefile="all:\n\trm -rf $(CURDIR)\n", build="sh -c 'make; cd {prefix}'")
-    assert skipped(measure(built, Share(0, 1))).stage == "compile"
-    facts = skipped(measure(lab(prepare='rm -rf "$PWD"\ntrue'), Share(0, 1)))
+    assert skipped(measure(built, PlannedRuns(0, 1))).stage == "compile"
+    facts = skipped(measure(lab(prepare='rm -rf "$PWD"\ntrue'), PlannedRuns(0, 1)))
     assert "the dataset cannot be loaded" in facts.reason
     assert "can't cd to" in facts.reason
 
@@ -257,20 +257,20 @@ def test_a_build_that_its_program_changes_is_made_again(lab: Lab, tmp_path: Path
     """By this hunt, and by a later one. What counts as changed: lab/building/test_build_store."""
     change = "touch -r use t && printf '8\n' 1<>use && touch -r t use"
     opened = lab(program=f"[ -e {tmp_path}/done ] || {{ :>{tmp_path}/done; {change}; }}")
-    events = measure(opened, Share(0, 2))
+    events = measure(opened, PlannedRuns(0, 2))
     assert [run.reported for run in runs(events)] == [7, 7]
     [warned] = warnings(events)
     assert "files of the build on host here have changed since the build ended (" in warned
     assert builds(events) == 2
     (tmp_path / "done").unlink()
-    measure(opened, Share(0, 1))
-    later = measure(copy(opened), Share(0, 1))
+    measure(opened, PlannedRuns(0, 1))
+    later = measure(copy(opened), PlannedRuns(0, 1))
     assert ([run.reported for run in runs(later)], len(warnings(later))) == ([7], 1)
-    assert warnings(measure(copy(opened), Share(0, 1))) == []
+    assert warnings(measure(copy(opened), PlannedRuns(0, 1))) == []
 
 
 def test_a_program_that_fails_in_a_build_that_it_has_changed_is_skipped_once_that_was_made_again(lab: Lab) -> None:
-    events = measure(lab(program='rm -rf "$PWD"; exit 9'), Share(0, 2))
+    events = measure(lab(program='rm -rf "$PWD"; exit 9'), PlannedRuns(0, 2))
     assert len(warnings(events)) == 1
     assert builds(events) == 2
     assert skipped(events).reason == "the command ended with status 9: 7 ops/s"
@@ -292,7 +292,7 @@ def linked(lab: Lab, tmp_path: Path) -> Lab:
 
 
 def fresh(lab: HostLab, runs: int) -> Generator[LabEvent]:
-    return lab.measure(Measure((Share(0, runs),), Purpose.CONFIRM, fresh=True))
+    return lab.measure(Measure((PlannedRuns(0, runs),), Purpose.CONFIRM, fresh=True))
 
 
 def test_a_layout_shares_files_with_its_build_and_is_made_again_with_it(linked: Lab, tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_a_layout_shares_files_with_its_build_and_is_made_again_with_it(linked: 
     assert [(run.reported, run.layout) for run in runs(events)] == [(7, 1), (7, 2), (7, 3), (7, 4)]
     assert len(warnings(events)) == 2
     assert builds(events) == 2
-    assert warnings(measure(copy(opened), Share(0, 1))) == []
+    assert warnings(measure(copy(opened), PlannedRuns(0, 1))) == []
 
 
 @pytest.mark.slow
@@ -323,13 +323,13 @@ def test_what_travels_is_recorded_on_arrival_and_never_sent_changed(lab: Lab, ho
     def opened() -> HostLab:
         return replace(copy(usual), build_places=(LabHost(other, HostEntry(name="other", root=str(host.root))),))
 
-    assert runs(measure(opened(), Share(0, 2)))
+    assert runs(measure(opened(), PlannedRuns(0, 2)))
     for root in (other.root, host.root):
         [built] = Path(root).glob("builds/*/prefix/use")
         built.write_text("8\n")
         if root == other.root:
             shutil.rmtree(Path(host.root, "builds"))
-        events = measure(opened(), Share(0, 1))
+        events = measure(opened(), PlannedRuns(0, 1))
         assert [run.reported for run in runs(events)] == [7]
         assert len(warnings(events)) == 1
 
@@ -343,6 +343,6 @@ def test_a_tarball_whose_program_changes_it_is_unpacked_again(lab: Lab, host: Lo
     for _ in range(2):  # in this session, and by a later one
         built = prebuilt.take(host, builder, "old", str(tmp_path / "old.tar"))
         tarball = replace(opened, builder=builder, candidates=replace(opened.candidates, prebuilt={0: built}))
-        events = measure(tarball, Share(0, 2))
+        events = measure(tarball, PlannedRuns(0, 2))
         assert [run.reported for run in runs(events)] == [7, 7]
         assert len(warnings(events)) == 1

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import sample_hunt as sample
 from labs import bench_lab, measure, runs, skipped, warnings
 from perfbisect.core.domain.events import RunFinished
-from perfbisect.core.domain.orders import Share
+from perfbisect.core.domain.orders import PlannedRuns
 from perfbisect.errors import EnvironmentFailure, HostClockChanged, JobLost, RunLost
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
@@ -204,12 +204,12 @@ def lab(host: LocalHost, git: Repo) -> Lab:
 
 def test_a_benchmark_that_floods_gives_the_right_number_or_none(lab: Lab) -> None:
     loud = lab("yes error | head -c 12000000 >&2; yes 'ops/s: 1' | head -c 12000000; echo; echo ops/s: 7")
-    assert [run.reported for run in runs(measure(loud, Share(0, 1)))] == [7]
-    facts = skipped(measure(lab("echo ops/s: 7; yes x | head -c 12000000; echo ops/s: 8 >&2"), Share(0, 1)))
+    assert [run.reported for run in runs(measure(loud, PlannedRuns(0, 1)))] == [7]
+    facts = skipped(measure(lab("echo ops/s: 7; yes x | head -c 12000000; echo ops/s: 8 >&2"), PlannedRuns(0, 1)))
     assert "no text matches" in facts.reason
     assert "MB from the middle of its output are missing" in facts.reason
     assert Path(facts.log).stat().st_size < HEAD + 2 * TAIL
-    facts = skipped(measure(lab("yes x | head -c 12000000; echo the reason; exit 3"), Share(0, 1)))
+    facts = skipped(measure(lab("yes x | head -c 12000000; echo the reason; exit 3"), PlannedRuns(0, 1)))
     assert "the command ended with status 3: the reason; " in facts.reason
 
 
@@ -218,7 +218,7 @@ def test_a_program_that_writes_to_the_files_that_time_it(lab: Lab) -> None:
     """It is measured, or the run is lost: there is no third end, and it is never a bug."""
     files = "for file in time clock counters vmstat iostat; do printf '\\f\\f1 2 3\\f\\n' >\"$1/$file\"; done"
     try:
-        assert [run.reported for run in runs(measure(lab(f"{files}; echo ops/s: 7"), Share(0, 1)))] == [7]
+        assert [run.reported for run in runs(measure(lab(f"{files}; echo ops/s: 7"), PlannedRuns(0, 1)))] == [7]
     except RunLost as lost:
         assert "the begin and the end of a run could not be written" in str(lost)
 
@@ -227,7 +227,7 @@ def test_a_kill_of_what_perf_started_is_not_the_commits_fault(lab: Lab, tmp_path
     """perf ends with 0 then; the first time only, so the run is repeated."""
     flag = tmp_path / "killed"
     script = f"if [ ! -e {flag} ]; then : >{flag}; kill -KILL $PPID; sleep 2; fi; echo ops/s: 7"
-    events = measure(lab(script), Share(0, 1))
+    events = measure(lab(script), PlannedRuns(0, 1))
     assert [run.reported for run in runs(events)] == [7]
     [warned] = warnings(events)
     assert "ended without an exit status: it is repeated" in warned
@@ -235,9 +235,9 @@ def test_a_kill_of_what_perf_started_is_not_the_commits_fault(lab: Lab, tmp_path
 
 @pytest.mark.slow
 def test_what_perf_would_say_counts_only_from_perf(lab: Lab) -> None:
-    events = measure(lab("echo 'sh: Killed' >&2; echo ops/s: 7"), Share(0, 1))
+    events = measure(lab("echo 'sh: Killed' >&2; echo ops/s: 7"), PlannedRuns(0, 1))
     assert ([run.reported for run in runs(events)], warnings(events)) == ([7], [])
-    failed = measure(lab("echo 'sh: Killed' >&2; exit 3"), Share(0, 1))
+    failed = measure(lab("echo 'sh: Killed' >&2; exit 3"), PlannedRuns(0, 1))
     assert skipped(failed).reason == "the command ended with status 3: sh: Killed"
 
 
@@ -279,7 +279,7 @@ def with_script(lab: HostLab, script: str) -> HostLab:
 def test_a_run_during_which_the_clock_is_set_is_lost_and_repeated(clocked: HostLab, jumps: Path, jump: int) -> None:
     (jumps / "next").write_text(f"{jump:+}\n")
     before = CLOCK.now()
-    events = measure(clocked, Share(0, 1), Share(1, 1))
+    events = measure(clocked, PlannedRuns(0, 1), PlannedRuns(1, 1))
     done = runs(events)
     assert len(done) == 2, "it is no result"
     [warned] = warnings(events)
@@ -293,7 +293,7 @@ def test_a_clock_that_is_set_in_every_run_ends_the_hunt_and_skips_no_commit(cloc
     (jumps / "next").write_text("".join(f"+{3600 * (n % 2 + 1)}\n" for n in range(20)))
     events = []
     with pytest.raises(HostClockChanged, match="the clock of host here was set") as caught:
-        events.extend(measure(clocked, Share(0, 1), Share(1, 1)))
+        events.extend(measure(clocked, PlannedRuns(0, 1), PlannedRuns(1, 1)))
     assert "timedatectl" in caught.value.advice
     assert len((jumps / "next").read_text().splitlines()) == 20 - LOSSES - 1
     assert not [event for event in events if isinstance(event, RunFinished)]
@@ -304,14 +304,14 @@ def test_a_failure_at_a_moment_when_the_clock_is_set_is_repeated_too(clocked: Ho
     """It may have failed for that."""
     flag = jumps / "failed"
     script = f"if [ -e {flag} ]; then echo done: 50; else touch {flag}; echo -3600 >{jumps}/now; exit 3; fi"
-    assert len(runs(measure(with_script(clocked, script), Share(0, 1)))) == 1
+    assert len(runs(measure(with_script(clocked, script), PlannedRuns(0, 1)))) == 1
 
 
 def test_a_run_whose_times_could_not_be_written_is_repeated(clocked: HostLab, jumps: Path) -> None:
     """As on a disk that is full for a moment: a folder in the place of the file has the same effect."""
     flag, file = jumps / "done", Path(clocked.place.host.root, "visit", "clock")
     script = f"if [ ! -e {flag} ]; then touch {flag}; rm -f {file}; mkdir {file}; fi; echo done: 50"
-    events = measure(with_script(clocked, script), Share(0, 2))
+    events = measure(with_script(clocked, script), PlannedRuns(0, 2))
     assert len(runs(events)) == 2
     assert warnings(events) == ["the begin and the end of a run could not be written: it is repeated"]
 

@@ -43,7 +43,7 @@ from perfbisect.core.domain.events import (
     Unexplained,
     Warned,
 )
-from perfbisect.core.domain.facts import BuildFacts, Known
+from perfbisect.core.domain.facts import BuildFacts, KnownError
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import (
     UNKNOWN,
@@ -51,13 +51,13 @@ from perfbisect.core.domain.orders import (
     Inconclusive,
     Measure,
     NotReproduced,
+    PlannedRuns,
     Purpose,
     Reason,
-    Share,
     Verdict,
 )
 from perfbisect.core.domain.session_state import fold
-from perfbisect.core.domain.settings import Flags, Output, Policy, PriorKnowledge, Quick
+from perfbisect.core.domain.settings import Flags, Output, Policy, PriorKnowledge, QuickCommand
 from perfbisect.errors import (
     BuildFailed,
     Cancelled,
@@ -238,8 +238,8 @@ def test_builds_are_in_all_logs_and_runs_in_one(history: History, logs: list[Sav
 def test_a_replay_knows_which_builds_were_made_for_others() -> None:
     """Made for another workload, a build that is not in the middle is measured; otherwise the middle is built."""
     lab = ComputedLab(NAMES, speeds(NAMES, 30))
-    ends = [(lab.clock, event) for event in lab.measure(Measure((Share(39, 6), Share(0, 6)), Purpose.ENDS))]
-    decided = (lab.clock, Decided(decide(Graph.line(39), [], Policy())))
+    ends = [(lab.clock, event) for event in lab.measure(Measure((PlannedRuns(39, 6), PlannedRuns(0, 6)), Purpose.ENDS))]
+    decided = (lab.clock, Decided(decide(Graph.straight_history(39), [], Policy())))
     # The last was kept on the host, so that its event does not say for which hunt it was obtained.
     for elsewhere, shared, seconds, measured in (
         (True, False, 600.0, 14), (False, False, 600.0, 19), (True, True, 0.0, 14),
@@ -508,10 +508,12 @@ def test_the_merge_base_is_checked_on_all(log: SavedLog) -> None:
     assert {event.host for event in events if isinstance(event, RunFinished)} == {"a", "b"}
 
 
-RECIPE, BUILT, OWN = None, Quick("bench", rate="x"), Quick("bench", build=("make",), rate="x")
+RECIPE, BUILT, OWN = None, QuickCommand("bench", rate="x"), QuickCommand("bench", build=("make",), rate="x")
 RAN = RunFailed("it ended with status 1", stage="run", log="")
 NOT_BUILT = BuildFailed("it does not compile", stage="compile", log="")
-HEADER = KnownFailure("it does not compile", Known("a header", Flags("-include x.h")), stage="compile", log="", hint="")
+HEADER = KnownFailure(
+    "it does not compile", KnownError("a header", Flags("-include x.h")), stage="compile", log="", hint=""
+)
 
 
 @pytest.mark.parametrize(
@@ -538,7 +540,9 @@ HEADER = KnownFailure("it does not compile", Known("a header", Flags("-include x
         (RECIPE, UsageError("The merge base does not have the speed of good."), None, ""),
     ],
 )
-def test_advice_to_go_on(quick: Quick | None, failure: PerfBisectError, cause: Exception | None, said: str) -> None:
+def test_advice_to_go_on(
+    quick: QuickCommand | None, failure: PerfBisectError, cause: Exception | None, said: str
+) -> None:
     unused: Any = None
     failure.__cause__ = cause
     attempt = SessionAttempt(SimpleNamespace(path=None), unused, [1], None, {}, name="1")  # type: ignore[arg-type]

@@ -28,7 +28,7 @@ from perfbisect.core.domain.events import (
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.metrics import INSTRUCTIONS
-from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, Purpose, Share
+from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, PlannedRuns, Purpose
 from perfbisect.core.domain.session_state import fold
 from perfbisect.core.domain.settings import COUNTED, WITH_RUNS, Direction, Policy, Settings
 from perfbisect.core.inference.classification import step_ratio_in_metric
@@ -117,7 +117,7 @@ def setup(timed: Settings, method: object) -> SessionSetup:
     """The recipe and the host are real, as they are asked how to count; the range is not."""
     found = set_up(replace(timed, metric="auto", policy=Policy(min_counted=COUNTED)))
     assert (found.settings.metric, found.settings.choose_metric) == ("qps", True)
-    span = replace(found.span, graph=Graph.line(len(NAMES) - 1), candidates=NAMES)
+    span = replace(found.span, graph=Graph.straight_history(len(NAMES) - 1), candidates=NAMES)
     return replace(found, span=span)
 
 
@@ -239,7 +239,7 @@ def test_perf_counts_during_the_timed_runs_of_several_threads(
     """They say where time changes, and save most of the runs; no run is made for them."""
     method(lambda _: counting.PERF)
     found = set_up(replace(timed, metric="auto", overrides={"threads": 2}, policy=Policy(), counts=counts))
-    setup = replace(found, span=replace(found.span, graph=Graph.line(len(NAMES) - 1), candidates=NAMES))
+    setup = replace(found, span=replace(found.span, graph=Graph.straight_history(len(NAMES) - 1), candidates=NAMES))
     assert (setup.settings.prior.count_cost, setup.hosts[0].beside_method) == (WITH_RUNS if counts else None, "")
     hunt = Hunted(log, setup, world(2, slow=0.97, more=1.03, noise=0.01, counts=""))
     assert (named(hunt.events), hunt.counted) == (CULPRIT, [])
@@ -282,7 +282,7 @@ def test_a_build_that_cannot_be_counted_beside_time_is_timed(stage: str, trouble
         yield CandidateSkipped(candidate, SkipFacts(NAMES[candidate], stage, "Illegal instruction.", "", 1.0))
 
     lab = timed_or_counted(hidden().measure, counted, cast(Candidates, Mock(commits=NAMES)))
-    events = lab(Measure((Share(3, 1),), Purpose.SEARCH, counted=True))
+    events = lab(Measure((PlannedRuns(3, 1),), Purpose.SEARCH, counted=True))
     if stage == "compile" and trouble:
         with pytest.raises(RangeEndFailed):
             next(events)
@@ -294,12 +294,12 @@ def test_a_build_that_cannot_be_counted_beside_time_is_timed(stage: str, trouble
             f"the instructions of {NAMES[3][:10]} cannot be counted: "
         )
         assert isinstance(last, Uncounted) and last.candidate == 3
-    assert any(isinstance(event, RunFinished) for event in lab(Measure((Share(3, 1),), Purpose.SEARCH)))
+    assert any(isinstance(event, RunFinished) for event in lab(Measure((PlannedRuns(3, 1),), Purpose.SEARCH)))
 
 
 def test_a_command_that_takes_long_is_not_counted_as_a_whole(log: SavedLog, setup: SessionSetup) -> None:
     """A run takes ten seconds, under valgrind minutes; where its operations are numbered, a part of it is enough."""
-    for event in world(1).measure(Measure((Share(0, 1), Share(len(NAMES) - 1, 1)), Purpose.ENDS)):
+    for event in world(1).measure(Measure((PlannedRuns(0, 1), PlannedRuns(len(NAMES) - 1, 1)), Purpose.ENDS)):
         log.append(event)
     for method, long in ((VALGRIND, True), (counting.PERF, False)):
         counted = replace(setup, hosts=tuple(replace(each, count_method=method) for each in setup.hosts))

@@ -176,7 +176,7 @@ class TestMergeBase:
         measured = {event.facts.commit for event in events if isinstance(event, RunFinished)}
         assert measured == {self.good, NAMES[0]}
         assert isinstance(verdict, NotReproduced)
-        assert [event.choices for event in events if isinstance(event, SessionStarted)] == [1]
+        assert [event.possible_culprits for event in events if isinstance(event, SessionStarted)] == [1]
 
     @pytest.mark.parametrize("speed", [0.8, 1.25])
     def test_not_as_fast(self, history: History, speed: float) -> None:
@@ -214,15 +214,15 @@ def test_options_that_are_added_set_aside_what_was_measured_until_a_build_is_the
     log = SavedLog(history, sample.begin(history))
     kept = [log.append(event) for event in said[:7]]
     assert [event.facts.commit for _, event in log.entries] == [sample.CANDIDATES[4]], "by --skip"
-    assert set(log.state.aside) == {sample.CANDIDATES[0], sample.CANDIDATES[9]}
+    assert set(log.state.excluded_runs) == {sample.CANDIDATES[0], sample.CANDIDATES[9]}
     kept += [log.append(event) for event in said[7:]]
     runs = [event.facts.started for _, event in log.entries if isinstance(event, RunFinished)]
     assert runs == [10.0, 30.0], "that of the binary which has changed is gone"
-    assert not log.state.aside
+    assert not log.state.excluded_runs
     assert SavedLog(history, log.hunt).entries == log.entries
     state = fold([(0.0, sample.started()), *kept])
     assert state.log == log.entries
-    rows = [state.row(sample.CANDIDATES[node]) for node in (0, 9, 3, 4)]
+    rows = [state.facts_of(sample.CANDIDATES[node]) for node in (0, 9, 3, 4)]
     assert [(len(row.runs), row.skip is None) for row in rows] == [(1, True), (1, True), (0, True), (0, False)]
     assert state.remedy == ("it does not build without: everything was built with that.",)
     costs = read_hunt(history, log.hunt).costs
@@ -284,7 +284,7 @@ def test_what_ran_before_a_build_of_another_binary_or_one_that_failed_counts_no_
     assert not of(log, RunFinished), "made in another tree, under the same key"
     log.append(RunFinished(3, sample.run(3, 20.0)))
     log.append(CandidateSkipped(3, sample.skip(3)))
-    assert not of(log, RunFinished) and not log.state.row(sample.CANDIDATES[3]).runs
+    assert not of(log, RunFinished) and not log.state.facts_of(sample.CANDIDATES[3]).runs
     assert not log.state.proofs
 
 
@@ -299,7 +299,7 @@ def test_what_ran_before_a_build_of_another_binary_or_one_that_failed_counts_no_
     ],
 )
 def test_runs_of_a_bad_length_are_said(seconds: float, noise: float, middle: float, hint: str) -> None:
-    change = Interval.around(math.log(middle), 0.1)
+    change = Interval.from_log_ratio(math.log(middle), 0.1)
     said = run_length_warning(change, noise, [seconds] * 10)
     assert (said.advice if said else "") == hint
     assert run_length_warning(change, noise, [seconds] * 9) is None

@@ -10,7 +10,7 @@ from rich.console import Console
 
 import sample_hunt as sample
 from perfbisect.core.domain.events import (
-    PASSING,
+    LIVE_ONLY,
     BuildFinished,
     Decided,
     Event,
@@ -20,7 +20,7 @@ from perfbisect.core.domain.events import (
     SessionStarted,
     Warned,
 )
-from perfbisect.core.domain.orders import Decision, Measure, Purpose, Share
+from perfbisect.core.domain.orders import Decision, Measure, PlannedRuns, Purpose
 from perfbisect.hunt.watching import CompletedEvents, running, watch
 from perfbisect.store.history import History
 from perfbisect.ui.lines import PlainLines
@@ -44,7 +44,7 @@ class Seen:
         self.earlier[hunt] = [event for _, event in events]
 
     def show(self, hunt: int, events: Iterable[Timed]) -> None:
-        self.shown.setdefault(hunt, []).extend(event for _, event in events if not isinstance(event, PASSING))
+        self.shown.setdefault(hunt, []).extend(event for _, event in events if not isinstance(event, LIVE_ONLY))
 
     def states(self, rows: Sequence[SessionRow]) -> None:
         """Nothing else carries them out."""
@@ -62,7 +62,7 @@ def reader(history: History) -> Iterator[History]:
         yield opened
 
 
-KEPT = [(at, event) for at, event in sample.events() if not isinstance(event, PASSING)]
+KEPT = [(at, event) for at, event in sample.events() if not isinstance(event, LIVE_ONLY)]
 
 
 def events_come(
@@ -131,7 +131,7 @@ def test_earlier_sessions_are_recalled(history: History, reader: History) -> Non
 def test_runs_begin_in_the_order_of_the_lab(*, together: bool, begun: list[int | None]) -> None:
     """Two at the same time begin as one, as a run of the first."""
     followed = CompletedEvents()
-    order = Measure((Share(3, 2), Share(0, 2)), Purpose.SEARCH, together=together)
+    order = Measure((PlannedRuns(3, 2), PlannedRuns(0, 2)), Purpose.SEARCH, together=together)
     decided = Decided(Decision(order, next(e.decision.belief for _, e in KEPT if isinstance(e, Decided))))
     for event in (sample.started(), BuildFinished(3, sample.build(3), None), BuildFinished(0, sample.build(0), None)):
         list(followed.after(event))

@@ -9,7 +9,7 @@ from typing import Never
 import pytest
 
 from perfbisect.core.domain.events import LabEvent, RunProgress, Warned
-from perfbisect.core.domain.orders import Building, BuildOrder, Fleet, Measure, Purpose, Share
+from perfbisect.core.domain.orders import BuildInProgress, BuildOrder, Fleet, Measure, PlannedRuns, Purpose
 from perfbisect.errors import Cancelled, ConnectionLost, EnvironmentFailure, HostUnreachable
 from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import ABANDONED, hold
@@ -174,7 +174,7 @@ FAILS = EnvironmentFailure("the connection is lost")
 
 
 def order(candidate: int, host: int = 0) -> Measure:
-    return Measure((Share(candidate, 1),), Purpose.SEARCH, host)
+    return Measure((PlannedRuns(candidate, 1),), Purpose.SEARCH, host)
 
 
 class Scripted:
@@ -317,8 +317,8 @@ def test_events_of_builds_come_between_those_of_the_order_beside_them() -> None:
     assert log == ["built 5", "measured 0", "built 7"]
     assert planner.fleets[0] == Fleet(hosts=1, build_hosts=2)
     after_one = planner.fleets[1]
-    assert after_one.building == (Building(7, 1, 20.0),) and after_one.busy == (order(0),)
-    assert after_one.free_build_hosts == (0,) and after_one.in_flight == {7}
+    assert after_one.building == (BuildInProgress(7, 1, 20.0),) and after_one.busy == (order(0),)
+    assert after_one.free_build_hosts == (0,) and after_one.candidates_in_build == {7}
 
 
 def test_an_order_that_waits_is_asked_for_again_when_a_build_has_ended() -> None:
@@ -333,7 +333,7 @@ def test_a_cancelled_build_keeps_its_build_host_until_it_has_ended() -> None:
     planner = Steps(NextAction(order(0), builds=BOTH), cancel, replaced, NextAction(None))
     assert carried_out(planner, workers) == ["measured 0", "built 7"]
     assert workers.cancelled == [0]
-    assert planner.fleets[2].building == (Building(7, 1, 20.0),)
+    assert planner.fleets[2].building == (BuildInProgress(7, 1, 20.0),)
     assert workers.began[-1] == BuildOrder(6, 0)
 
 
@@ -341,13 +341,13 @@ def test_a_lost_build_host_takes_no_further_part() -> None:
     planner = Steps(NextAction(order(5), builds=BOTH, waits=True), NextAction(order(7), waits=True), NextAction(None))
     log = carried_out(planner, Scripted("m", "ab", (1, 1, 2, 2), failing=LOST))
     assert log == ["built 5", f"build host a takes no further part: {FAILS}", "built 7"]
-    assert planner.fleets[1].gone_build_hosts == (0,) and planner.fleets[1].builds_ahead
+    assert planner.fleets[1].gone_build_hosts == (0,) and planner.fleets[1].has_build_host
 
 
 def test_without_any_build_host_left_the_hosts_build_if_they_may() -> None:
     planner = Steps(built_first(5), NextAction(order(5)), NextAction(None))
     log = carried_out(planner, Scripted("m", "a", failing=LOST, between=True))
-    assert "measured 5" in log and not planner.fleets[1].builds_ahead
+    assert "measured 5" in log and not planner.fleets[1].has_build_host
     with pytest.raises(EnvironmentFailure, match="is lost"):
         carried_out(Steps(built_first(5)), Scripted("m", "a", failing=LOST))
 
@@ -372,4 +372,4 @@ def test_hosts_build_until_a_build_host_that_is_out_of_reach_is_back() -> None:
         "built 7",
         "measured 7",
     ]
-    assert [fleet.builds_ahead for fleet in planner.fleets] == [True, False, True, True, True]
+    assert [fleet.has_build_host for fleet in planner.fleets] == [True, False, True, True, True]

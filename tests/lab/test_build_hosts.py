@@ -22,7 +22,7 @@ from perfbisect.core.domain.events import (
     Commit,
     LabEvent,
 )
-from perfbisect.core.domain.orders import BuildOrder, Share
+from perfbisect.core.domain.orders import BuildOrder, PlannedRuns
 from perfbisect.errors import ConnectionLost, EnvironmentFailure, HostUnreachable, PerfBisectError, RangeEndFailed
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
@@ -129,13 +129,13 @@ def test_two_build_at_once_and_what_they_built_is_brought(farm: Farm) -> None:
     assert sorted(finished(told)) == [(FAST, "b1", False, None), (SLOW, "b2", False, None)]
     assert {event.host for event in told if isinstance(event, BuildStarted | BuildProgress)} == {"b1", "b2"}
     assert not farm.stored("quiet"), "nothing is sent before it is wanted: that would disturb a run"
-    brought = measure(farm.lab, Share(FAST, 0), Share(SLOW, 0))
+    brought = measure(farm.lab, PlannedRuns(FAST, 0), PlannedRuns(SLOW, 0))
     assert finished(brought) == []
     shipped = {(event.candidate, event.stage) for event in brought if isinstance(event, BuildProgress)}
     assert shipped == {(FAST, "ship"), (SLOW, "ship")}
     assert farm.stored("quiet") == farm.stored("b1") | farm.stored("b2")
     assert not (farm.folder / "quiet" / "work").exists()
-    assert measure(farm.lab, Share(FAST, 0)) == [], "it is there already"
+    assert measure(farm.lab, PlannedRuns(FAST, 0)) == [], "it is there already"
 
 
 def test_a_host_whose_root_folder_was_removed_builds_no_further(farm: Farm) -> None:
@@ -148,7 +148,7 @@ def test_a_host_whose_root_folder_was_removed_builds_no_further(farm: Farm) -> N
             list(farm.labs["b1"].build_ahead(BuildOrder(SLOW, 0)))
         assert "b1" in farm.made.lost
         farm.made.lost.clear()
-        events = measure(farm.lab, Share(SLOW, 0))
+        events = measure(farm.lab, PlannedRuns(SLOW, 0))
         assert [host for _, host, _, _ in finished(events)] == ["b2"]
         assert any("host b1 builds no further: the root folder" in text for text in warnings(events))
 
@@ -161,7 +161,7 @@ def test_an_end_that_does_not_build_ends_the_hunt_and_not_the_host(farm: Farm) -
     assert not isinstance(caught.value, EnvironmentFailure), "which would leave the end to the next host"
     assert "b1" not in farm.made.lost
     with pytest.raises(RangeEndFailed):
-        measure(farm.lab, Share(0, 0))
+        measure(farm.lab, PlannedRuns(0, 0))
     assert not farm.stored("quiet")
 
 
@@ -169,17 +169,17 @@ def test_a_build_of_an_earlier_session_is_found_where_it_is(farm: Farm) -> None:
     """A host that measures builds between its runs, if it may."""
     list(farm.labs["b2"].build_ahead(BuildOrder(FAST, 0)))
     farm.begin(builds=True)
-    assert finished(measure(farm.lab, Share(FAST, 0))) == [(FAST, "b2", True, None)]
+    assert finished(measure(farm.lab, PlannedRuns(FAST, 0))) == [(FAST, "b2", True, None)]
     assert farm.stored("quiet") == farm.stored("b2")
     farm.made = BuildsMade(farm.candidates)
     farm.begin(builds=True)
-    assert finished(measure(farm.lab, Share(SLOW, 0))) == [(SLOW, "", False, None)], "where it measures"
+    assert finished(measure(farm.lab, PlannedRuns(SLOW, 0))) == [(SLOW, "", False, None)], "where it measures"
 
 
 def test_the_build_of_a_lost_host_is_built_again(farm: Farm) -> None:
     list(farm.labs["b1"].build_ahead(BuildOrder(FAST, 0)))
     AWAY.add("b1")
-    again = measure(farm.lab, Share(FAST, 0))
+    again = measure(farm.lab, PlannedRuns(FAST, 0))
     assert finished(again) == [(FAST, "b2", False, None)]
     [warned] = warnings(again)
     assert warned.startswith(f"the build of {farm.commits[FAST][:10]} cannot be copied from host b1: ")
@@ -205,10 +205,10 @@ def test_a_build_host_that_others_stand_in_for_is_back_with_its_heartbeat(farm: 
 def test_what_takes_the_place_of_a_build_is_brought_too(farm: Farm) -> None:
     """A clean build in place of an incremental one; and an incremental one of another binary, under the same key."""
     list(farm.labs["b1"].build_ahead(BuildOrder(FAST, 0)))
-    measure(farm.lab, Share(FAST, 0))
+    measure(farm.lab, PlannedRuns(FAST, 0))
     list(farm.labs["b1"].build_ahead(BuildOrder(SLOW, 0)))
     farm.made.built[FAST] = farm.made.built[SLOW]
-    assert measure(farm.lab, Share(FAST, 0))
+    assert measure(farm.lab, PlannedRuns(FAST, 0))
     assert farm.stored("quiet") == farm.stored("b1")
     key = farm.made.built[SLOW].facts.key
     for name, binary in (("b1", "one"), ("quiet", "other")):
@@ -258,6 +258,6 @@ def test_cancelled_builds_leave_nothing_running(tmp_path: Path, commits: tuple[s
 def test_a_build_host_without_its_builds_makes_them_again(farm: Farm) -> None:
     list(farm.labs["b1"].build_ahead(BuildOrder(FAST, 0)))
     shutil.rmtree(farm.folder / "b1" / "builds")
-    again = measure(farm.lab, Share(FAST, 0))
+    again = measure(farm.lab, PlannedRuns(FAST, 0))
     assert [candidate for candidate, _, _, _ in finished(again)] == [FAST]
     assert len(farm.stored("quiet")) == 1

@@ -21,8 +21,8 @@ from perfbisect.core.domain.events import (
     RunProgress,
     RunStarted,
 )
-from perfbisect.core.domain.metrics import value
-from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.core.domain.metrics import metric_value
+from perfbisect.core.domain.orders import Measure, PlannedRuns, Purpose
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.upkeep import tidy
@@ -36,14 +36,14 @@ pytestmark = pytest.mark.tools
 def test_two_builds_take_turns_and_every_run_is_reported_in_full(open_lab: Open, host: LocalHost) -> None:
     lab = open_lab({"rest": 0}, entry=HostEntry(name="here", client_cpus="0"))
     lab = dataclasses.replace(lab, workload=replace(lab.workload, warmup=1.0))
-    events = measure(lab, Share(SLOW, 2), Share(FAST, 1))
+    events = measure(lab, PlannedRuns(SLOW, 2), PlannedRuns(FAST, 1))
     assert isinstance(events[0], BuildStarted)
     assert [event.number for event in events if isinstance(event, RunStarted)] == [1, 2, 3]
     assert [candidate for candidate, _ in finished(events)] == [SLOW, FAST, SLOW]
     first, fast, second = found = runs(events)
     assert first.visit != second.visit, "an embedded library starts afresh for each run"
     assert first.commit == second.commit != fast.commit
-    cost, twice = value(fast, "cpu/o"), value(first, "cpu/o")
+    cost, twice = metric_value(fast, "cpu/o"), metric_value(first, "cpu/o")
     assert cost and twice, "CPU time, which other tests on this machine hardly change"
     assert twice / cost == pytest.approx(2, rel=0.5)
     clock = fast.counters["task-clock"]
@@ -58,9 +58,9 @@ def test_two_builds_take_turns_and_every_run_is_reported_in_full(open_lab: Open,
 @pytest.mark.slow
 def test_where_builds_are_made_may_be_cleared_away(open_lab: Open, host: LocalHost) -> None:
     """As a clean-up does it; the repository on the host, with git's index of that checkout, stays."""
-    measure(open_lab(), Share(FAST, 0))
+    measure(open_lab(), PlannedRuns(FAST, 0))
     shutil.rmtree(Path(host.root, "work"))
-    assert len(finished(measure(open_lab(), Share(SLOW, 0), Share(FAST, 1)))) == 1
+    assert len(finished(measure(open_lab(), PlannedRuns(SLOW, 0), PlannedRuns(FAST, 1)))) == 1
 
 
 def test_what_a_killed_session_has_left_running_is_ended_with_a_word(host: LocalHost) -> None:
@@ -78,7 +78,7 @@ def test_what_a_killed_session_has_left_running_is_ended_with_a_word(host: Local
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_a_measurement_given_up_leaves_nothing_running(open_lab: Open, host: LocalHost, *, interrupted: bool) -> None:
     """Closed, or interrupted in the middle of a run."""
-    events = open_lab().measure(Measure((Share(FAST, 2),), Purpose.SEARCH))
+    events = open_lab().measure(Measure((PlannedRuns(FAST, 2),), Purpose.SEARCH))
     assert any(isinstance(event, RunProgress | RunFinished if interrupted else RunStarted) for event in events)
     if interrupted:
         with pytest.raises(KeyboardInterrupt):
@@ -96,7 +96,7 @@ def test_qps_needs_no_perf_or_vmstat(
     for name in programs.keys() - {"perf", "vmstat"}:
         (tmp_path / "bin" / name).symlink_to(programs[name])
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    [run] = runs(measure(open_lab(), Share(FAST, 1)))
+    [run] = runs(measure(open_lab(), PlannedRuns(FAST, 1)))
     assert run.qps > 0
     assert (run.counters, run.system) == ({}, {})
 
@@ -107,7 +107,7 @@ def test_a_build_that_does_not_tell_its_format_is_skipped(open_lab: Open) -> Non
         (["{prefix}/bin/tell", "{data}"], "bin/tell"),
     ):
         lab = open_lab(builder=replace(BUILDER, dataset=Dataset(format_command=command)))
-        facts = skipped(measure(lab, Share(SLOW, 1)))
+        facts = skipped(measure(lab, PlannedRuns(SLOW, 1)))
         assert facts.stage == "prepare"
         assert why in facts.reason
         assert why.rpartition(": ")[2] in Path(facts.log).read_text()
@@ -123,7 +123,7 @@ def test_a_build_of_a_killed_session_is_followed_to_its_end(open_lab: Open, host
 
     def session() -> Iterator[LabEvent]:
         lab = open_lab(builder=replace(BUILDER, build=patient))
-        return lab.measure(Measure((Share(FAST, 0),), Purpose.SEARCH))
+        return lab.measure(Measure((PlannedRuns(FAST, 0),), Purpose.SEARCH))
 
     killed = os.fork()
     if not killed:

@@ -23,7 +23,7 @@ from perfbisect.core.domain.events import (
     RunStarted,
     Warned,
 )
-from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.core.domain.orders import Measure, PlannedRuns, Purpose
 from perfbisect.errors import (
     BuildFailed,
     DatasetDamaged,
@@ -114,19 +114,21 @@ def runs(events: list[LabEvent]) -> list[int]:
 
 def test_builds_come_first_then_data_then_runs_in_turns(scripts: Scripts) -> None:
     commits = scripts.commits()
-    events = measure(lab := scripts.lab(commits), Share(BAD, 2), Share(GOOD, 1))
+    events = measure(lab := scripts.lab(commits), PlannedRuns(BAD, 2), PlannedRuns(GOOD, 1))
     assert scripts.done() == ["build D", "build A", "load A", "run D", "run A", "run D"]
     assert [event.number for event in events if isinstance(event, RunStarted)] == [1, 2, 3]
-    measure(lab, Share(GOOD, 1))
+    measure(lab, PlannedRuns(GOOD, 1))
     assert scripts.done() == ["run A"]
-    again = measure(scripts.lab(commits), Share(GOOD, 1))
+    again = measure(scripts.lab(commits), PlannedRuns(GOOD, 1))
     assert scripts.done() == ["run A"], "a later session finds the build and the data"
     assert [event.facts.reused for event in again if isinstance(event, BuildFinished)] == [True]
     assert [event.reused for event in again if isinstance(event, BuildStarted)] == [True]
 
 
 def test_the_same_binary_is_not_measured_twice(scripts: Scripts) -> None:
-    events = measure(scripts.lab(scripts.commits(B={"bin": "A"})), Share(GOOD, 0), Share(MIDDLE, 1), Share(GOOD, 1))
+    events = measure(
+        scripts.lab(scripts.commits(B={"bin": "A"})), PlannedRuns(GOOD, 0), PlannedRuns(MIDDLE, 1), PlannedRuns(GOOD, 1)
+    )
     built = [(event.candidate, event.same_as) for event in events if isinstance(event, BuildFinished)]
     assert (built, runs(events)) == ([(GOOD, None), (MIDDLE, GOOD)], [])
 
@@ -135,19 +137,19 @@ def test_a_candidate_that_fails_is_skipped_and_ends_the_order(scripts: Scripts) 
     commits = scripts.commits("load A", "build B", "run C")
     lab = scripts.lab(commits, is_range=False)
     for candidate, stage in ((GOOD, "prepare"), (MIDDLE, "compile"), (OTHER, "run")):
-        *_, last = measure(lab, Share(candidate, 1), Share(BAD, 1))
+        *_, last = measure(lab, PlannedRuns(candidate, 1), PlannedRuns(BAD, 1))
         assert isinstance(last, CandidateSkipped)
         assert (last.candidate, last.facts.commit, last.facts.stage) == (candidate, commits[candidate], stage)
-    assert runs(measure(lab, Share(BAD, 1))) == [BAD]
+    assert runs(measure(lab, PlannedRuns(BAD, 1))) == [BAD]
 
 
 @pytest.mark.parametrize("step", ["load", "run"])
 def test_an_incremental_build_that_fails_is_no_verdict_on_its_commit(scripts: Scripts, step: str) -> None:
     lab = scripts.lab(scripts.commits(f"{step} B"))
-    measure(lab, Share(MIDDLE, 0))
+    measure(lab, PlannedRuns(MIDDLE, 0))
     built = lab.builds.made.built[MIDDLE]
     lab.builds.made.built[MIDDLE] = replace(built, facts=replace(built.facts, incremental=True))
-    order = Measure((Share(MIDDLE, 1),), Purpose.SEARCH, incremental=True)
+    order = Measure((PlannedRuns(MIDDLE, 1),), Purpose.SEARCH, incremental=True)
     first, second = [*lab.measure(order)], [*lab.measure(order)]
     assert isinstance(first[-1], Warned) and "the incremental build of " in first[-1].text
     assert not lab.builds.made.built[MIDDLE].facts.incremental
@@ -156,14 +158,14 @@ def test_an_incremental_build_that_fails_is_no_verdict_on_its_commit(scripts: Sc
 
 def test_a_build_that_changes_though_nothing_runs_is_made_again_once(scripts: Scripts) -> None:
     lab, events = scripts.lab(), []
-    for event in lab.measure(Measure((Share(MIDDLE, 1), Share(OTHER, 1)), Purpose.SEARCH)):
+    for event in lab.measure(Measure((PlannedRuns(MIDDLE, 1), PlannedRuns(OTHER, 1)), Purpose.SEARCH)):
         events.append(event)
         if isinstance(event, BuildFinished) and event.candidate == MIDDLE:
             Path(scripts.host.root, "builds", event.facts.key, "prefix", "bin").write_text("changed")
     assert scripts.done("build") == ["build B", "build C", "build B"]
     assert len(warnings(events)) == 1
     assert "have changed since the build ended (./bin)" in skipped(events).reason
-    assert runs(measure(lab, Share(OTHER, 1))) == [OTHER]
+    assert runs(measure(lab, PlannedRuns(OTHER, 1))) == [OTHER]
 
 
 @pytest.mark.parametrize("what", ["build", "load", "run"])
@@ -172,7 +174,7 @@ def test_work_that_was_lost_is_repeated(scripts: Scripts, what: str) -> None:
     lab, last = scripts.lab(), 2
     for _ in range(2 if what == "run" else 1):
         scripts.lose(what)
-        events = measure(lab, Share(MIDDLE, last))
+        events = measure(lab, PlannedRuns(MIDDLE, last))
         assert len(warnings(events)) == LOSSES
         assert all(text.endswith("ended without an exit status: it is repeated") for text in warnings(events))
         assert runs(events) == [MIDDLE] * last
@@ -190,7 +192,7 @@ def restarting(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> LocalHost:
 def test_builds_are_lost_with_the_host_that_builds(scripts: Scripts, restarting: LocalHost, tmp_path: Path) -> None:
     """A commit that gets itself killed there is skipped, however often the host that measures is restarted."""
     scripts.lose("build", LOSSES + 1)
-    events = measure(scripts.lab(build_host=here(tmp_path / "maker", "maker")), Share(MIDDLE, 1))
+    events = measure(scripts.lab(build_host=here(tmp_path / "maker", "maker")), PlannedRuns(MIDDLE, 1))
     assert skipped(events).log == f"{tmp_path}/maker/jobs"
     assert scripts.done() == ["build B"] * (LOSSES + 1)
 
@@ -210,24 +212,26 @@ def test_a_build_for_another_processor_is_warned_of(
 
 def test_a_hunt_does_not_go_on_with_other_builds_or_data(scripts: Scripts) -> None:
     commits = scripts.commits()
-    events = measure(scripts.lab(commits), Share(GOOD, 1))
+    events = measure(scripts.lab(commits), PlannedRuns(GOOD, 1))
     [built] = [event.facts for event in events if isinstance(event, BuildFinished)]
     [data] = scripts.datasets
     own = Earlier({commits[GOOD]: built.key}, {commits[GOOD]: f"{data.name}-12345678"})
-    assert runs(measure(scripts.lab(commits, earlier=own), Share(GOOD, 1))) == [GOOD], "data of its own is of that kind"
+    assert runs(measure(scripts.lab(commits, earlier=own), PlannedRuns(GOOD, 1))) == [GOOD], (
+        "data of its own is of that kind"
+    )
     changed = structs.replace(BUILDER, variants={"o2nofp": Variant(cflags="-O1")})
     with pytest.raises(UsageError, match=f"{commits[GOOD][:10]} would now be built in another way") as caught:
-        measure(scripts.lab(commits, changed, earlier=own), Share(BAD, 1))
+        measure(scripts.lab(commits, changed, earlier=own), PlannedRuns(BAD, 1))
     assert "begin a new hunt" in caught.value.advice
     other = Earlier(datasets={commits[GOOD]: "0123456789abcdef"})
     with pytest.raises(UsageError, match="other settings or other data than earlier"):
-        measure(scripts.lab(commits, earlier=other), Share(GOOD, 1))
+        measure(scripts.lab(commits, earlier=other), PlannedRuns(GOOD, 1))
 
 
 def test_builds_of_different_formats_have_data_of_their_own(scripts: Scripts) -> None:
     commits = scripts.commits(A={"format": "1"}, B={"format": "1"}, D={"format": "2"})
     lab = scripts.lab(commits, structs.replace(BUILDER, dataset=Dataset(format_command=["cat", "{prefix}/format"])))
-    events = measure(lab, Share(GOOD, 1), Share(MIDDLE, 1), Share(BAD, 1))
+    events = measure(lab, PlannedRuns(GOOD, 1), PlannedRuns(MIDDLE, 1), PlannedRuns(BAD, 1))
     data = [event.facts.dataset for event in events if isinstance(event, RunFinished)]
     assert len(set(data)) == len(scripts.datasets) == 2
     assert scripts.done("load") == ["load A", "load D"]
@@ -235,7 +239,7 @@ def test_builds_of_different_formats_have_data_of_their_own(scripts: Scripts) ->
 
 def test_no_job_of_a_killed_session_runs_beside_a_measurement_or_a_build(scripts: Scripts, tmp_path: Path) -> None:
     commits = scripts.commits()
-    measure(scripts.lab(commits), Share(GOOD, 1))
+    measure(scripts.lab(commits), PlannedRuns(GOOD, 1))
     maker = here(tmp_path / "maker", "maker")
     for event, host, lab in (
         (RunStarted, scripts.host, scripts.lab(commits)),
@@ -243,7 +247,7 @@ def test_no_job_of_a_killed_session_runs_beside_a_measurement_or_a_build(scripts
     ):
         for name in ("run", "build-scripts-another"):
             jobs.start(host, ["sleep", "100"], name=name, timeout=100)
-        events = lab.measure(Measure((Share(GOOD, 1),), Purpose.SEARCH))
+        events = lab.measure(Measure((PlannedRuns(GOOD, 1),), Purpose.SEARCH))
         assert any(isinstance(each, event) for each in events)
         assert not jobs.running(host)
         events.close()
@@ -251,11 +255,11 @@ def test_no_job_of_a_killed_session_runs_beside_a_measurement_or_a_build(scripts
 
 def test_damaged_data_is_loaded_again_once_for_all_that_share_it(scripts: Scripts) -> None:
     lab = scripts.lab()
-    measure(lab, Share(GOOD, 1), Share(BAD, 1))
+    measure(lab, PlannedRuns(GOOD, 1), PlannedRuns(BAD, 1))
     [data] = scripts.datasets
     scripts.done()
     (data / "data" / "odd").write_text("")
-    events = measure(lab, Share(GOOD, 2), Share(BAD, 1))
+    events = measure(lab, PlannedRuns(GOOD, 2), PlannedRuns(BAD, 1))
     [warned] = warnings(events)
     assert warned.startswith(f"the loaded data {data.name} on host here is damaged: ")
     assert warned.endswith("7 bytes in 2 files were copied, but 7 bytes in 1 files were loaded: it is loaded again")
@@ -263,15 +267,15 @@ def test_damaged_data_is_loaded_again_once_for_all_that_share_it(scripts: Script
     assert len(scripts.done("load")) == 1
     (data / "data" / "odd").write_text("")
     with pytest.raises(DatasetDamaged, match="is damaged") as caught:
-        measure(lab, Share(GOOD, 1))
+        measure(lab, PlannedRuns(GOOD, 1))
     assert "may be failing" in caught.value.advice
 
 
 def test_a_build_that_refuses_the_data_of_another_loads_its_own(scripts: Scripts) -> None:
     commits = scripts.commits()
     lab = scripts.lab(commits)
-    measure(lab, Share(GOOD, 1))  # loads the data
-    measure(lab, Share(BAD, 0), Share(MIDDLE, 0))
+    measure(lab, PlannedRuns(GOOD, 1))  # loads the data
+    measure(lab, PlannedRuns(BAD, 0), PlannedRuns(MIDDLE, 0))
     scripts.done()
     [key] = [path.name for path in scripts.datasets]
     keeper = DatasetKeeper(scripts.host, scripts.workload, {})
@@ -292,7 +296,7 @@ def test_a_build_that_refuses_the_data_of_another_loads_its_own(scripts: Scripts
     assert (keeper.keys[commits[MIDDLE]], scripts.done()) == (own, []), "which serves all that are like it"
 
 
-ORDER = Measure((Share(0, 1),), Purpose.SEARCH)
+ORDER = Measure((PlannedRuns(0, 1),), Purpose.SEARCH)
 RAN = RunProgress(0, 1.0, 100.0)
 
 

@@ -22,7 +22,7 @@ from perfbisect.core.domain.events import (
     RunStarted,
 )
 from perfbisect.core.domain.facts import BuildFacts, RunFacts
-from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.core.domain.orders import Measure, PlannedRuns, Purpose
 from perfbisect.errors import BuildFilesChanged, ConnectionLost
 from perfbisect.host.facts import ask, cpu_numbers
 from perfbisect.host.local import LocalHost
@@ -44,7 +44,7 @@ LOOP = "i=0; while [ $i -lt 300000 ]; do i=$((i + 1)); done"
 
 
 def together(lab: HostLab, rounds: int = 1, *, fresh: bool = False) -> list[LabEvent]:
-    plan = (Share(0, rounds), Share(1, rounds))
+    plan = (PlannedRuns(0, rounds), PlannedRuns(1, rounds))
     return list(lab.measure(Measure(plan, Purpose.SEARCH, fresh=fresh, together=True)))
 
 
@@ -170,7 +170,7 @@ def test_without_space_for_two_it_goes_on_in_turns(git: Repo, tmp_path: Path) ->
         prepare = [["sh", "-c", "head -c 40M /dev/zero >{data}/rows"]]
         lab = open_lab(LocalHost("here", PurePosixPath(disk)), git, LOOP, LOOP, prepare_commands=prepare)
         assert "two servers cannot run at the same time: the disk of host here is full" in refused(together(lab))
-        assert len(runs(measure(lab, Share(0, 1), Share(1, 1)))) == 2
+        assert len(runs(measure(lab, PlannedRuns(0, 1), PlannedRuns(1, 1)))) == 2
     finally:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
@@ -242,7 +242,7 @@ def lab(host: LocalHost, open_layouts: OpenLayouts) -> HostLab:
     return open_layouts(host)
 
 
-def layout_events(lab: HostLab, *plan: Share, fresh: bool = True) -> list[LabEvent]:
+def layout_events(lab: HostLab, *plan: PlannedRuns, fresh: bool = True) -> list[LabEvent]:
     return list(lab.measure(Measure(plan, Purpose.CONFIRM, fresh=fresh)))
 
 
@@ -257,17 +257,17 @@ def built_of(events: list[LabEvent]) -> list[BuildFacts]:
 
 
 def test_each_run_of_a_fresh_order_has_a_layout_of_its_own(host: LocalHost, lab: HostLab) -> None:
-    usual = layout_events(lab, Share(0, 1), Share(1, 1), fresh=False)
+    usual = layout_events(lab, PlannedRuns(0, 1), PlannedRuns(1, 1), fresh=False)
     assert (layouts(usual, 0), layouts(usual, 1)) == ([0], [0])
     built = built_of(usual)
     assert all(facts.linker and not facts.fixed for facts in built)
     kept = sorted(Path(host.root, "builds").iterdir())
-    fresh = layout_events(lab, Share(1, 2), Share(0, 2))
+    fresh = layout_events(lab, PlannedRuns(1, 2), PlannedRuns(0, 2))
     assert (layouts(fresh, 0), layouts(fresh, 1)) == ([1, 2], [1, 2])
     assert len({facts.visit for facts in runs(fresh)}) == 4
     assert {facts.build_key for facts in runs(fresh)} == {each.key for each in built}
     assert sorted(Path(host.root, "builds").iterdir()) == kept, "nothing of a layout stays"
-    assert layouts(layout_events(lab, Share(0, 1), fresh=False), 0) == [0]
+    assert layouts(layout_events(lab, PlannedRuns(0, 1), fresh=False), 0) == [0]
     first, second, *new, last = Path(host.root, "orders").read_text().splitlines()
     assert first == second == last  # as they were linked
     assert len(new) == 4 and len({first, *new}) > 2
@@ -288,10 +288,12 @@ def test_a_build_whose_links_are_lost_with_their_host_is_built_again(tmp_path: P
     makers = [Leaving(name, here(tmp_path / name).root) for name in ("b1", "b2")]
     lab.build_places = tuple(LabHost(each, HostEntry(name=each.name)) for each in makers)
     lab.made = BuildsMade(lab.candidates)
-    [first] = [event for event in layout_events(lab, Share(0, 1), fresh=False) if isinstance(event, BuildFinished)]
+    [first] = [
+        event for event in layout_events(lab, PlannedRuns(0, 1), fresh=False) if isinstance(event, BuildFinished)
+    ]
     (tmp_path / first.host).rename(tmp_path / "away")
-    assert f"cannot be copied from host {first.host}" in warnings(layout_events(lab, Share(0, 1)))[-1]
-    fresh = layout_events(lab, Share(0, 1))
+    assert f"cannot be copied from host {first.host}" in warnings(layout_events(lab, PlannedRuns(0, 1)))[-1]
+    fresh = layout_events(lab, PlannedRuns(0, 1))
     assert {first.host, *(event.host for event in fresh if isinstance(event, BuildFinished))} == {"b1", "b2"}
     assert layouts(fresh, 0) == [1]
 
@@ -316,8 +318,8 @@ def test_the_layouts_that_another_host_removes_leave_those_that_are_measured_as_
     theirs.build_places = (LabHost(host, HostEntry(name=host.name)),)
     for first, each in enumerate((lab, theirs), 1):
         each.seeds = LayoutSeeds(first, 2)
-        layout_events(each, Share(0, 1), fresh=False)
-    order = Measure((Share(0, 2),), Purpose.CONFIRM, fresh=True)
+        layout_events(each, PlannedRuns(0, 1), fresh=False)
+    order = Measure((PlannedRuns(0, 2),), Purpose.CONFIRM, fresh=True)
     events, others = lab.measure(order), theirs.measure(order)
     assert any(isinstance(event, RunStarted) for event in others)
     assert any(isinstance(event, RunFinished) for event in events)
@@ -328,19 +330,22 @@ def test_the_layouts_that_another_host_removes_leave_those_that_are_measured_as_
 
 @pytest.mark.slow
 def test_measuring_layouts_reads_nothing_shared(tmp_path: Path, lab: HostLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    layout_events(lab, Share(0, 1), fresh=False)
+    layout_events(lab, PlannedRuns(0, 1), fresh=False)
     counting = f'#!/bin/sh\necho "$@" >>{tmp_path}/read\nexec {shutil.which("sha256sum")} "$@"\n'
     executable(tmp_path / "bin" / "sha256sum", counting)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     for _ in range(2):
-        layout_events(lab, Share(0, 2))
+        layout_events(lab, PlannedRuns(0, 2))
     assert set((tmp_path / "read").read_text().splitlines()) == {"-z -- ./bench"}
 
 
 @pytest.mark.slow
 def test_a_build_that_cannot_be_linked_again_is_not_measured_so(host: LocalHost, open_layouts: OpenLayouts) -> None:
     lab = open_layouts(host, "gcc -O1 -o bench bench.c")
-    usual, fresh = layout_events(lab, Share(0, 1), Share(1, 1), fresh=False), layout_events(lab, Share(0, 1))
+    usual, fresh = (
+        layout_events(lab, PlannedRuns(0, 1), PlannedRuns(1, 1), fresh=False),
+        layout_events(lab, PlannedRuns(0, 1)),
+    )
     [sentence] = [text for text in warnings(usual) if "Randomized layouts are not available" in text]
     [again] = built_of(fresh)
     assert all("in no sections of their own" in text for text in (sentence, again.fixed))
@@ -349,23 +354,23 @@ def test_a_build_that_cannot_be_linked_again_is_not_measured_so(host: LocalHost,
 
 @pytest.mark.slow
 def test_what_a_killed_link_left_is_no_obstacle(host: LocalHost, lab: HostLab) -> None:
-    layout_events(lab, Share(0, 1), fresh=False)
+    layout_events(lab, PlannedRuns(0, 1), fresh=False)
     made = lab.builds.link(0, 1)
     place = Path(host.root, "builds", made)
     part, program = place.with_name(f"{made}.part"), place / "prefix" / "bench"
     binary = program.read_bytes()
     place.rename(part)
     (part / "prefix" / "bench").unlink()
-    assert layouts(layout_events(lab, Share(0, 1)), 0) == [1]
+    assert layouts(layout_events(lab, PlannedRuns(0, 1)), 0) == [1]
     assert lab.builds.link(0, 1) == made
     assert program.read_bytes() == binary
 
 
 @pytest.mark.slow
 def test_a_build_whose_links_were_freed_is_built_again(host: LocalHost, open_layouts: OpenLayouts) -> None:
-    layout_events(open_layouts(host), Share(0, 1), fresh=False)
+    layout_events(open_layouts(host), PlannedRuns(0, 1), fresh=False)
     remove(host, [item for item in items(host) if item.links])
-    later = layout_events(open_layouts(host), Share(0, 1))
+    later = layout_events(open_layouts(host), PlannedRuns(0, 1))
     [built] = built_of(later)
     assert built.linker and not built.reused and not built.fixed
     assert layouts(later, 0) == [1]
@@ -374,14 +379,14 @@ def test_a_build_whose_links_were_freed_is_built_again(host: LocalHost, open_lay
 @pytest.mark.parametrize("lost", ["option", pytest.param("links", marks=pytest.mark.slow)])
 def test_a_build_that_fails_in_a_fresh_layout_alone_is_not_skipped(host: LocalHost, lab: HostLab, lost: str) -> None:
     """The hunt goes on without layouts, also where links are removed meanwhile."""
-    layout_events(lab, Share(0, 1), fresh=False)
+    layout_events(lab, PlannedRuns(0, 1), fresh=False)
     [recorded] = Path(host.root, "builds").glob("*/links/*/argv")
     recorded.write_text("--no-such-option\n")
     if lost == "links":
         remove(host, [item for item in items(host) if item.links])
-    fresh = layout_events(lab, Share(0, 1))
+    fresh = layout_events(lab, PlannedRuns(0, 1))
     assert layouts(fresh, 0) == []
     [again] = built_of(fresh)
     assert ("the recorded links were removed" if lost == "links" else "cannot be linked") in again.fixed
     assert again.fixed in warnings(fresh)[0]
-    assert layouts(layout_events(lab, Share(0, 1), fresh=False), 0) == [0]
+    assert layouts(layout_events(lab, PlannedRuns(0, 1), fresh=False), 0) == [0]

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from labs import lab_of, measure, runs, workload_of
-from perfbisect.core.domain.orders import Share
+from perfbisect.core.domain.orders import PlannedRuns
 from perfbisect.errors import EnvironmentFailure, RecipeError, RunFailed
 from perfbisect.host import jobs, registry
 from perfbisect.host.local import LocalHost
@@ -199,7 +199,7 @@ def test_a_process_that_ends_before_perf_attaches_fails_no_run(lab: HostLab, mon
     """Servers have helpers that come and go; the pid of one that is gone is listed for the first two attempts."""
     pids, gone = servers.pids, [2**22 + 1] * 2  # no kernel gives such a pid
     monkeypatch.setattr(servers, "pids", lambda *of: (*pids(*of), *[gone.pop() for _ in gone[:1]]))
-    [run] = runs(measure(lab, Share(0, 1)))
+    [run] = runs(measure(lab, PlannedRuns(0, 1)))
     assert not gone
     assert run.counters["task-clock"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perfbisect.core.domain.settings import Quick, Settings
+from perfbisect.core.domain.settings import QuickCommand, Settings
 from perfbisect.errors import RecipeError, UsageError
 from perfbisect.lab.building.plan import build_fingerprint
 from perfbisect.lab.workload import dataset
@@ -16,7 +16,7 @@ from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.recipes.requested import command_words, load_requested, typed_overrides, with_overrides
 from perfbisect.recipes.workload import Workload
 
-QUICK = Quick("./bench --quick", ("./configure 'a b'", "make -j{jobs}"), rate="ops: ([0-9]+)")
+QUICK = QuickCommand("./bench --quick", ("./configure 'a b'", "make -j{jobs}"), rate="ops: ([0-9]+)")
 ASKED = Settings("v1", "v2", "/src/my store.git", "", "", "local", quick=QUICK)
 
 
@@ -62,7 +62,9 @@ def test_commands_may_follow_a_build_system_and_a_recipe(tmp_path: Path) -> None
     assert load_requested(chosen)[0].started == ["x/kvd"], "what the build system is to build"
     bench.write_text("int main() { return 0; }\n")
     assert load_requested(settings)[0].name != builder.name
-    recipe = replace(settings, system="", builder="sqlite", quick=Quick("{prefix}/bench", then=settings.quick.then))
+    recipe = replace(
+        settings, system="", builder="sqlite", quick=QuickCommand("{prefix}/bench", then=settings.quick.then)
+    )
     followed, plain = (
         load_requested(replace(recipe, quick=replace(recipe.quick, then=then)))[0] for then in (recipe.quick.then, ())
     )

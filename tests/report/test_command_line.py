@@ -18,7 +18,7 @@ from perfbisect.core.domain.settings import (
     Flags,
     Pairing,
     Policy,
-    Quick,
+    QuickCommand,
     Settings,
 )
 from perfbisect.report.command_line import command_on, command_to_compare, command_to_run
@@ -31,7 +31,7 @@ REQUESTED = Settings(
     builders_path="/b", workloads_path="/w", hosts_path="/h.toml", configure=("-DWITH_X=a b", "--without-y"),
     programs=("out/x",), flags=Flags("-O1 '-DX=a b'", "", "-lm"),
 )  # fmt: skip
-QUICK = Quick(
+QUICK = QuickCommand(
     "./x 'a b'", ("./configure", "make '-j{jobs}'"), "ops: ([0-9]+)", operations="$.n", unit="MB/s", name="x a b"
 )
 AUTO = Policy(pairing=Pairing.AUTO)
@@ -40,8 +40,8 @@ HUNTS = (
     REQUESTED,
     sample.SETTINGS,
     COMMAND,
-    replace(COMMAND, builder="b", quick=Quick("./x", cost="$.a['b c']", name="x")),
-    replace(COMMAND, quick=Quick("./x", (), name="x", then=("{cxx} '/a b.cc'", "true"))),
+    replace(COMMAND, builder="b", quick=QuickCommand("./x", cost="$.a['b c']", name="x")),
+    replace(COMMAND, quick=QuickCommand("./x", (), name="x", then=("{cxx} '/a b.cc'", "true"))),
 )
 COMPARED = ("host", "workload", "builder", "metric", "variant", "overrides", "quick", "flags", "programs", "configure")
 ASKED = ("good", "bad", "repository", "builder", "workload", "host", "variant", "metric", "first_parent", "overrides",

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import sample_hunt as sample
-from perfbisect.core.domain.codec import over_numbers
+from perfbisect.core.domain.codec import map_floats
 from perfbisect.core.domain.events import (
     BuildFinished,
     BuildProgress,
@@ -24,7 +24,7 @@ from perfbisect.core.domain.events import (
     SessionEnded,
     Warned,
 )
-from perfbisect.core.domain.facts import Known, RunFacts
+from perfbisect.core.domain.facts import KnownError, RunFacts
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import (
     Decision,
@@ -33,12 +33,12 @@ from perfbisect.core.domain.orders import (
     Interval,
     Measure,
     NotReproduced,
+    PlannedRuns,
     Purpose,
     Reason,
     Several,
-    Share,
     Step,
-    Unsettled,
+    UnsettledRange,
     Verdict,
 )
 from perfbisect.core.domain.session_state import fold
@@ -137,7 +137,7 @@ def test_found() -> None:
         table = printed(story, width).split("Candidates, oldest first")[1].split("\n\n")[0]
         assert max(map(len, table.splitlines())) <= width
     pinned("report/found.md", issue(story))
-    encoded = msgspec.json.encode(over_numbers(of_hunt(story), rounded))
+    encoded = msgspec.json.encode(map_floats(of_hunt(story), rounded))
     pinned("report/found.json", msgspec.json.format(encoded, indent=2).decode() + "\n")
 
 
@@ -184,7 +184,7 @@ def test_commits_that_were_not_built_are_described_by_the_repository(history: Hi
 
 def test_what_is_left_open_is_in_every_report() -> None:
     known = Inconclusive((7, 8), (0.6, 0.3), Interval(0.79, 0.8, 0.81), Reason.UNBUILDABLE)
-    story = story_of(ended(Several(SEVERAL[:1], (), (Unsettled(6, 8, known),))), "unsettled")
+    story = story_of(ended(Several(SEVERAL[:1], (), (UnsettledRange(6, 8, known),))), "unsettled")
     [part] = of_hunt(story)["unsettled"]
     ends = part["good"]["sha"], part["bad"]["sha"], part["ratio"]["middle"]
     assert ends == (sample.CANDIDATES[6], sample.CANDIDATES[8], 0.8)
@@ -223,8 +223,8 @@ def test_counts_and_readings_of_timed_runs_are_not_mixed() -> None:
 def test_ends_that_were_not_measured_show_no_effect_and_no_suspects() -> None:
     empty = printed(story_of((), "interrupted"))
     assert "14 commits, 10 candidates, 2 merges, 4 commits not built: change nothing that is built or read" in empty
-    order = Measure((Share(0, 2),), Purpose.ENDS)
-    prior = Decided(Decision(order, prior_belief(Graph.line(len(sample.CANDIDATES)))))
+    order = Measure((PlannedRuns(0, 2),), Purpose.ENDS)
+    prior = Decided(Decision(order, prior_belief(Graph.straight_history(len(sample.CANDIDATES)))))
     text = printed(story_of([(sample.BEGAN, prior)], "interrupted"))
     assert "There is no verdict yet." in text and "bisect resume 1" in text
     assert "of that of good" not in text and "Most probable so far" not in text
@@ -317,8 +317,8 @@ def test_pairs_are_shown_as_pairs() -> None:
 
 
 def test_a_class_of_known_errors_says_how_often_it_was_seen_and_what_mends_it(tmp_path: Path) -> None:
-    old = Known("Python 2", other="--host NAME, a host with Python 2")
-    found = {4: Known("a header", Flags("-include x.h")), 5: Known("a header", Flags("-include y.h")), 6: old}
+    old = KnownError("Python 2", other="--host NAME, a host with Python 2")
+    found = {4: KnownError("a header", Flags("-include x.h")), 5: KnownError("a header", Flags("-include y.h")), 6: old}
     skips = [CandidateSkipped(node, replace(sample.skip(node), known=known)) for node, known in found.items()]
     settings, path = replace(sample.SETTINGS, flags=Flags("-O1")), tmp_path / "history.db"
     again = command_to_run(replace(settings, flags=Flags("-O1 -include x.h -include y.h")), path)
@@ -329,7 +329,7 @@ def test_a_class_of_known_errors_says_how_often_it_was_seen_and_what_mends_it(tm
     assert header[0] == f"2 commits did not build for a header, such as {sample.CANDIDATES[4][:10]}"
     assert header[1] == f"Mended by --cflags '-include x.h -include y.h': {again}"
     assert python[0] == f"1 commit did not build for Python 2, such as {sample.CANDIDATES[6][:10]}"
-    assert python[1] == f"Mended by {old.option}."
+    assert python[1] == f"Mended by {old.remedy}."
 
 
 # Markdown that has no markup, mentions or links but its own.

@@ -16,11 +16,11 @@ from releases import published
 from rich.text import Text
 
 import sample_hunt as sample
-from perfbisect.core.domain.codec import over_numbers
+from perfbisect.core.domain.codec import map_floats
 from perfbisect.core.domain.events import PairingChosen
 from perfbisect.core.domain.facts import DropHunt, SkipFacts, TrialRun, TrialSkip
 from perfbisect.core.domain.session_state import SessionState
-from perfbisect.core.domain.settings import Reverts, TrialBuild, TrialRequest, TrialType, TrialWorkload
+from perfbisect.core.domain.settings import RevertedCommits, TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.core.stats.watched_branch import BranchLine
 from perfbisect.report import terminal
 from perfbisect.report.markdown import delimited, markdown
@@ -99,7 +99,7 @@ def proof() -> SessionState:
     builds = tuple(TrialBuild(name, name * 10, key=name) for name in ("1.0", "1.1", "1.1 without cccccccccc"))
     request = TrialRequest(
         TrialType.PROVE, "demo", "o2nofp", "local", "qps", {}, builds, (TrialWorkload("scan", "scan", 1.0, 10.0),),
-        3, 1, Reverts(7, ("c" * 40,)),
+        3, 1, RevertedCommits(7, ("c" * 40,)),
     )  # fmt: skip
     return made_of(request, lambda number, _, build: (1000.0, 500.0, 900.0)[build] + number * (0.0, 4.0, 10.0)[build])
 
@@ -142,7 +142,7 @@ def as_object(made: SessionState) -> Any:
 
 def as_json(made: SessionState) -> str:
     """Indented, to eight digits: the last ones differ from processor to processor."""
-    rounded = over_numbers(as_object(made), lambda number: float(f"{number:.8g}"))
+    rounded = map_floats(as_object(made), lambda number: float(f"{number:.8g}"))
     return msgspec.json.format(msgspec.json.encode(rounded)).decode()
 
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from labs import lab_of, measure, runs, skipped, warnings, workload_of
 from perfbisect.core.domain.events import LabEvent, RunProgress, RunStarted
-from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.core.domain.orders import Measure, PlannedRuns, Purpose
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
@@ -97,7 +97,7 @@ def place(tmp_path: Path, git: Repo) -> Iterator[Place]:
 def test_a_visit_to_postgres(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGHOSTADDR", "192.0.2.1")  # ours, for another server
     hashes = place.commits(PLAIN, SLOW)
-    events = measure(place.lab(WORKLOAD, hashes), Share(0, 2), Share(1, 1))
+    events = measure(place.lab(WORKLOAD, hashes), PlannedRuns(0, 2), PlannedRuns(1, 1))
     speed = {run.commit: run.qps for run in runs(events)}
     assert speed[hashes[0]] > 2 * speed[hashes[1]]
     assert len({run.dataset for run in runs(events)}) == 1, "the catalogue's version is the same"
@@ -121,18 +121,18 @@ def test_a_build_that_alone_answers_wrongly_is_skipped_and_the_data_stays(place:
     check = "select split_part(pg_read_file('note'), E'\\n', 1), current_setting('enable_indexscan')"
     workload = replace(RESTING, prepare=f"{WORKLOAD.prepare}\n{note};", check=check)
     hashes = place.commits(PLAIN, SLOW, "work_mem = 5MB\n")
-    measure(place.lab(workload, hashes), Share(0, 1))
+    measure(place.lab(workload, hashes), PlannedRuns(0, 1))
 
     lab = place.lab(workload, hashes, is_range=False)
-    why = skipped(measure(lab, Share(1, 1)))
+    why = skipped(measure(lab, PlannedRuns(1, 1)))
     assert "gives as loaded off on a dataset that the build has loaded itself" in why.reason
     assert "with as loaded on" in why.reason
-    events = measure(lab, Share(0, 1))
+    events = measure(lab, PlannedRuns(0, 1))
     assert (warnings(events), len(runs(events))) == ([], 1)
 
     [kept] = Path(place.host.root, "datasets").iterdir()
     (kept / "data" / "note").write_text("as l0aded\n")
-    events = measure(place.lab(workload, hashes), Share(2, 1))
+    events = measure(place.lab(workload, hashes), PlannedRuns(2, 1))
     [warned] = warnings(events)
     assert "is answered as l0aded on, and was answered as loaded on" in warned
     assert len(runs(events)) == 1
@@ -145,7 +145,7 @@ def test_a_crash_in_mid_run_is_the_servers_and_reported_in_its_words(place: Plac
     events: list[LabEvent] = []
     killed = False
     for event in place.lab(workload, place.commits(PLAIN, SLOW, "#\n")).measure(
-        Measure((Share(1, 1),), Purpose.SEARCH)
+        Measure((PlannedRuns(1, 1),), Purpose.SEARCH)
     ):
         events.append(event)
         if isinstance(event, RunProgress) and not killed:
@@ -168,13 +168,13 @@ def test_a_port_that_is_taken_is_the_fault_of_no_commit(place: Place) -> None:
         place.recipe(RECIPE + f"start = {json.dumps(start)}\n")
         taken = "another process listens on the port or socket of the server: .*Address already in use"
         with pytest.raises(EnvironmentFailure, match=taken):
-            measure(place.lab(RESTING, place.commits(PLAIN, SLOW)), Share(0, 1))
+            measure(place.lab(RESTING, place.commits(PLAIN, SLOW)), PlannedRuns(0, 1))
 
 
 @needs_postgres
 def test_only_our_own_server_is_measured(place: Place) -> None:
     hashes = place.commits(PLAIN, SLOW)
-    events = place.lab(RESTING, hashes).measure(Measure((Share(0, 1),), Purpose.SEARCH))
+    events = place.lab(RESTING, hashes).measure(Measure((PlannedRuns(0, 1),), Purpose.SEARCH))
     next(event for event in events if isinstance(event, RunStarted))
     (served,) = Path(place.host.root, "visit", "data").glob(".s.PGSQL.*[0-9]")
     with tempfile.TemporaryDirectory(prefix="lab") as elsewhere:
@@ -183,7 +183,7 @@ def test_only_our_own_server_is_measured(place: Place) -> None:
         place.recipe(RECIPE + f"ready = {json.dumps(ready)}\n")
         second = place.lab(RESTING, hashes, host=LocalHost("there", PurePosixPath(elsewhere)))
         with pytest.raises(EnvironmentFailure, match="another server answers on host there"):
-            measure(second, Share(0, 1))
+            measure(second, PlannedRuns(0, 1))
     events.close()
 
 
@@ -196,7 +196,7 @@ def test_a_server_that_was_left_behind_is_ended(place: Place, leader: bool) -> N
     if not killed:
         with contextlib.suppress(BaseException):
             for event in place.lab(replace(RESTING, time=60.0), hashes).measure(
-                Measure((Share(0, 1),), Purpose.SEARCH)
+                Measure((PlannedRuns(0, 1),), Purpose.SEARCH)
             ):
                 if isinstance(event, RunProgress):
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -207,7 +207,7 @@ def test_a_server_that_was_left_behind_is_ended(place: Place, leader: bool) -> N
         os.kill(left.pid, signal.SIGKILL)
         assert left not in jobs.running(place.host)
     assert Path(f"/proc/{postmaster}").exists()
-    assert len(runs(measure(place.lab(RESTING, hashes), Share(0, 1)))) == 1
+    assert len(runs(measure(place.lab(RESTING, hashes), PlannedRuns(0, 1)))) == 1
     assert ended(postmaster)
 
 
@@ -226,7 +226,7 @@ def test_counters_of_the_connections_leave_out_the_rest_of_the_server(place: Pla
     """Another's query, begun before the run, takes what CPU it gets; the workload's own connection sleeps."""
     place.recipe(RECIPE + f'perf_scope = "{scope}"\n')
     lab = place.lab(replace(WORKLOAD, statement="select pg_sleep(0.1)", time=2.0), place.commits(PLAIN, SLOW))
-    measure(lab, Share(0, 1))
+    measure(lab, PlannedRuns(0, 1))
     system = lab._system(0)
     with visit.begin(lab.runner.context, system, 0, lab.data.keys[system.commit]) as opened:
         assert opened.service
@@ -262,8 +262,8 @@ def test_a_visit_to_mariadb(place: Place, monkeypatch: pytest.MonkeyPatch) -> No
     place.recipe((GIVEN / "mariadb.toml").read_text())
     hashes = place.commits("# 1\n", "# 2\n")
     events = [
-        *measure(place.lab(MARIADB_WORKLOAD, hashes), Share(0, 2), Share(1, 1)),
-        *measure(place.lab(MARIADB_WORKLOAD, hashes), Share(0, 1)),
+        *measure(place.lab(MARIADB_WORKLOAD, hashes), PlannedRuns(0, 2), PlannedRuns(1, 1)),
+        *measure(place.lab(MARIADB_WORKLOAD, hashes), PlannedRuns(0, 1)),
     ]
     assert len({run.dataset for run in runs(events)}) == 1
     assert all(run.counters["task-clock"] for run in runs(events))

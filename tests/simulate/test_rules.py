@@ -19,7 +19,7 @@ from perfbisect.core.domain.orders import (
     Reason,
     Several,
     Step,
-    Unsettled,
+    UnsettledRange,
     Verdict,
 )
 from perfbisect.core.domain.settings import Policy
@@ -69,7 +69,7 @@ def every(
     *candidates: int, left: tuple[int, int] | None = None, of: tuple[int, ...] = (), detectable: float = 0.0
 ) -> Several:
     known = Inconclusive(of, (1.0 / len(of),) * len(of) if of else (), WIDE, Reason.BUILDS_SPENT)
-    unsettled = (Unsettled(*left, known),) if left else ()
+    unsettled = (UnsettledRange(*left, known),) if left else ()
     return Several(tuple(Step(v, 0.97, WIDE, ()) for v in candidates), (), unsettled, detectable)
 
 
@@ -85,21 +85,21 @@ def undecided(*candidates: int) -> Verdict:
     (NotReproduced(WIDE, 0.2), "honest"), (NotReproduced(WIDE, 0.05), "wrong"),
 ])  # fmt: skip
 def test_judgement(verdict: Verdict, judgement: str) -> None:
-    assert judge_verdict(verdict, World(Graph.line(10), {5: -0.1, 9: -0.03})) == judgement
+    assert judge_verdict(verdict, World(Graph.straight_history(10), {5: -0.1, 9: -0.03})) == judgement
 
 
 def test_judgement_where_there_is_no_culprit_or_the_rest_of_the_range_does_not_build() -> None:
     empty = (culprit(5), undecided(1, 2), NotReproduced(WIDE, 0.05))
     steps: list[dict[int, float]] = [{}, {5: 0.1}]
-    for world in (World(Graph.line(10), each) for each in steps):  # nothing, or an improvement
+    for world in (World(Graph.straight_history(10), each) for each in steps):  # nothing, or an improvement
         assert [judge_verdict(verdict, world) for verdict in empty] == ["wrong", "honest", "right"]
-    world = World(Graph.line(10), {5: -0.1}, unbuildable=frozenset({4, 5}))
+    world = World(Graph.straight_history(10), {5: -0.1}, unbuildable=frozenset({4, 5}))
     judged = [judge_verdict(undecided(*candidates), world) for candidates in ((4, 5, 6), (3, 4, 5, 6), (7, 8))]
     assert judged == [Judgement.RIGHT, Judgement.HONEST, Judgement.WRONG]
 
 
 def test_the_account_of_every_step() -> None:
-    world = World(Graph.line(20), {5: -0.1, 9: -0.03, 12: -0.06, 15: 0.06, 18: -0.001})
+    world = World(Graph.straight_history(20), {5: -0.1, 9: -0.03, 12: -0.06, 15: 0.06, 18: -0.001})
     verdict = every(5, 6, 15, 18, left=(10, 13), detectable=0.04)  # 15 is a rise, named as a drop
     assert account_of_steps(verdict, world, 0.02) == StepAccount(right=1, wrong=3, missed=1, unsettled=1, unseen=1)
     assert account_of_steps(NotReproduced(WIDE, 0.05), world, 0.02) == StepAccount(missed=3, unseen=1)
@@ -138,13 +138,15 @@ def test_hunts_add_up() -> None:
     assert "No hunt named a commit." in list(summary_lines(Tally.of(trials[2:])))
     with pytest.raises(ValueError, match="no hunt"):
         Tally.of([])
-    one = judged_hunt_of_seed(Scenario(Graph.line(16), effect=0.2, habits=STILL), 1, rules.git_bisect(1), Policy())
+    one = judged_hunt_of_seed(
+        Scenario(Graph.straight_history(16), effect=0.2, habits=STILL), 1, rules.git_bisect(1), Policy()
+    )
     assert (one.judgement, one.builds, one.runs) == (Judgement.RIGHT, 6, 10)
     assert (one.cost, one.minutes) == (10 + 4 * 10, 10 + 6 * 10), "the builds of the ends are not part of the cost"
 
 
 @pytest.mark.parametrize(
-    "graph", [Graph.line(33), random_merging_graph(60), criss_cross(40), octopus(50), two_roots(40)]
+    "graph", [Graph.straight_history(33), random_merging_graph(60), criss_cross(40), octopus(50), two_roots(40)]
 )
 def test_git_bisect_is_right_where_nothing_is_uncertain(graph: Graph) -> None:
     for first in range(1, graph.size):
@@ -170,7 +172,8 @@ def test_git_bisect_splits_as_git_does(git: Repo) -> None:
 
 def test_git_bisect_skips_what_does_not_build() -> None:
     inside, outside = (
-        World(Graph.line(40), {step: -0.2}, STILL, unbuildable=frozenset(range(15, 25))) for step in (20, 30)
+        World(Graph.straight_history(40), {step: -0.2}, STILL, unbuildable=frozenset(range(15, 25)))
+        for step in (20, 30)
     )
     verdict = rules.git_bisect(1)(inside, Policy())
     assert isinstance(verdict, Inconclusive) and {*verdict.candidates} == {*range(15, 26)}
@@ -184,7 +187,10 @@ def test_git_bayesect_is_right_in_easy_worlds(monkeypatch: pytest.MonkeyPatch) -
         world = World(graph, {first: -0.2}, STILL, seed=first)
         assert judge_verdict(git_bayesect(world, Policy()), world) is Judgement.RIGHT
     monkeypatch.setattr(bayesect, "MOST_RUNS", 5)
-    assert 90 in suspect_set_and_probability(git_bayesect(World(Graph.line(200), {90: -0.2}, STILL), Policy()))[0]
+    assert (
+        90
+        in suspect_set_and_probability(git_bayesect(World(Graph.straight_history(200), {90: -0.2}, STILL), Policy()))[0]
+    )
 
 
 def test_bayes_by_the_book() -> None:

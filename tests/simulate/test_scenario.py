@@ -37,15 +37,15 @@ def test_a_history_has_its_size_and_leads_to_the_bad_end(shape: Callable[[int], 
 
 def test_merges_are_as_frequent_as_requested() -> None:
     graph = random_merging_graph(2000, seed=1)
-    share = (np.diff(graph.first) > 1).sum() / len(first_parent_line(graph))
+    share = (np.diff(graph.parent_offsets) > 1).sum() / len(first_parent_line(graph))
     assert share == pytest.approx(0.1 + 0.05 * 0.6 * 0.9, abs=0.04)
-    assert (np.diff(octopus(100).first) == 7).any()
-    assert (np.diff(two_roots(100).first) == 0).sum() == 2
+    assert (np.diff(octopus(100).parent_offsets) == 7).any()
+    assert (np.diff(two_roots(100).parent_offsets) == 0).sum() == 2
     assert len(first_parent_line(long_branch(100))) < 45
 
 
 def test_only_known_answers_are_planted() -> None:
-    graph = Graph.line(200)
+    graph = Graph.straight_history(200)
     for name in STEPS:
         for seed in range(20):
             steps = draw_steps(name, graph, 70, 0.1, random_generator(seed, RandomDraw.DECOYS))
@@ -60,7 +60,7 @@ def test_only_known_answers_are_planted() -> None:
                 assert answers == {70} or (name in ("large", "smaller") and 70 in steps)
             assert all(1 <= v <= 200 for v in steps)
         for commits, last in ((2, 1), (2, 2), (3, 2)):
-            steps = draw_steps(name, Graph.line(commits), last, 0.1, random_generator(1, RandomDraw.DECOYS))
+            steps = draw_steps(name, Graph.straight_history(commits), last, 0.1, random_generator(1, RandomDraw.DECOYS))
             assert all(1 <= v <= commits for v in steps)
 
 
@@ -75,12 +75,12 @@ def test_places() -> None:
 
 
 def test_what_does_not_build() -> None:
-    world = Planted(Graph.line(5000), failing=0.3).world(1)
+    world = Planted(Graph.straight_history(5000), failing=0.3).world(1)
     assert len(world.unbuildable) / 5000 == pytest.approx(0.27, abs=0.03)
     assert not world.unbuildable & {0, 5000}
-    blocked = Planted(Graph.line(500), block=50).world(3)
+    blocked = Planted(Graph.straight_history(500), block=50).world(3)
     assert blocked.right_culprits < blocked.unbuildable and 25 <= len(blocked.unbuildable) <= 50
-    assert len(Planted(Graph.line(500), crashing=0.2).world(1).crashing) in range(60, 140)
+    assert len(Planted(Graph.straight_history(500), crashing=0.2).world(1).crashing) in range(60, 140)
 
 
 def test_identical_binaries_are_as_fast() -> None:
@@ -96,7 +96,7 @@ def test_identical_binaries_are_as_fast() -> None:
 
 def test_a_layout_halfway() -> None:
     for odd, sign in ((Odd.CULPRIT, 1), (Odd.BEFORE, -1), (Odd.GOOD, -1), (Odd.BAD, 1)):
-        scenario = Planted(Graph.line(50), odd=odd)
+        scenario = Planted(Graph.straight_history(50), odd=odd)
         world = scenario.world(1)
         (culprit,) = world.right_culprits
         place = {Odd.CULPRIT: culprit, Odd.BEFORE: culprit - 1, Odd.GOOD: 0, Odd.BAD: 50}[odd]

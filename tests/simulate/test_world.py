@@ -8,19 +8,19 @@ import pytest
 from duet.worlds import WORLDS, Cell, noise_of_pairs, one
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.core.domain.orders import Measure, PlannedRuns, Purpose
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.simulate.host_model import DAY, Drift, HostModel, HostSpeed, random_generator
 from perfbisect.simulate.host_model import RandomDraw as Draw
 from perfbisect.simulate.scenario import Scenario
 from perfbisect.simulate.world import World, build_host_number
 
-LINE = Graph.line(20)
+LINE = Graph.straight_history(20)
 STILL = HostModel(noise=0.0, layout=0.0, outliers=0.0)
 
 
 def order(*plan: tuple[int, int]) -> Measure:
-    return Measure(tuple(Share(*share) for share in plan), Purpose.SEARCH)
+    return Measure(tuple(PlannedRuns(*share) for share in plan), Purpose.SEARCH)
 
 
 def readings(seen: list[Observation]) -> list[Reading]:
@@ -161,7 +161,7 @@ def test_the_largest_drops_are_the_answers() -> None:
 def test_each_run_in_a_fresh_layout_has_one_of_its_own() -> None:
     habits = HostModel(noise=0.0, layout=0.02, outliers=0.0, run_seconds=60, link_seconds=6)
     mine, other = (World(LINE, {}, habits, mode_gap=0.2, slow_modes=frozenset({7}), seed=3) for _ in range(2))
-    fresh = Measure((Share(7, 20), Share(8, 1)), Purpose.CONFIRM, fresh=True)
+    fresh = Measure((PlannedRuns(7, 20), PlannedRuns(8, 1)), Purpose.CONFIRM, fresh=True)
     seen = sorted(readings(mine.measure(fresh)), key=lambda each: each.candidate)
     assert [each.layout for each in seen] == [*range(1, 21), 1]
     values = [each.value for each in seen[:20]]
@@ -169,25 +169,27 @@ def test_each_run_in_a_fresh_layout_has_one_of_its_own() -> None:
     assert 3 <= sum(value < -0.1 for value in values) <= 17  # in the slow mode
     assert {each.seconds for each in seen} == {66}
     assert (mine.links, mine.clock()) == (21, 2 * habits.build_seconds + 21 * 66)
-    usual = readings(other.measure(Measure((Share(7, 3), Share(8, 3)), Purpose.CONFIRM)))
+    usual = readings(other.measure(Measure((PlannedRuns(7, 3), PlannedRuns(8, 3)), Purpose.CONFIRM)))
     assert {(each.candidate, each.value) for each in usual} == {(v, other.level(v)) for v in (7, 8)}
     assert other.level(8) - other.level(7) > 0.1
     assert [other.level(7, n) for n in range(1, 21)] == pytest.approx(values)
 
 
 def test_modes_of_layout_switch_along_the_history() -> None:
-    worlds = [Scenario(Graph.line(5000), habits=HostModel(modes=(0.1, 0.25))).world(seed) for seed in range(4)]
+    worlds = [
+        Scenario(Graph.straight_history(5000), habits=HostModel(modes=(0.1, 0.25))).world(seed) for seed in range(4)
+    ]
     for world in worlds:
         switches = sum((v in world.slow_modes) != (v - 1 in world.slow_modes) for v in range(1, 5001))
         assert 0.1 <= world.mode_gap <= 0.25 and 15 <= 5000 / max(switches, 1) <= 300
     assert len({world.mode_gap for world in worlds}) == 4
-    assert not Scenario(Graph.line(50)).world(1).slow_modes
+    assert not Scenario(Graph.straight_history(50)).world(1).slow_modes
 
 
 # Runs at the same time, in the worlds of the benchmark of pairs.
 
 
-BOTH = (Share(20, 200), Share(0, 200))
+BOTH = (PlannedRuns(20, 200), PlannedRuns(0, 200))
 
 
 @pytest.mark.calibrate
@@ -213,7 +215,7 @@ def test_cpu_time_does_not_show_what_the_cores_give_nor_what_a_build_waits() -> 
     habits = HostModel(
         noise=0.0, own_noise=0.001, layout=0.0, outliers=0.0, starved=(1.0, 0.05), waits=0.05, stalls=0.5
     )
-    world = World(Graph.line(20), {7: -0.1}, habits, seed=5)
+    world = World(Graph.straight_history(20), {7: -0.1}, habits, seed=5)
     rounds = readings(world.measure(Measure(BOTH, Purpose.ENDS, together=True)))
     values, cpu = (np.array([getattr(each, name) for each in rounds]) for name in ("value", "cpu_value"))
     assert (values.std(), cpu.std()) == pytest.approx((0.05, 0.0014), rel=0.2)
@@ -222,5 +224,5 @@ def test_cpu_time_does_not_show_what_the_cores_give_nor_what_a_build_waits() -> 
     least = {end: min(each.log_wait for each in turns if each.candidate == end) for end in (0, 20)}
     assert least[20] - least[0] == pytest.approx(0.05, abs=0.003)
     assert [each.cpu_value for each in turns if each.candidate == 20] == pytest.approx([-0.05] * 200)
-    plain = World(Graph.line(20), {7: -0.1}, HostModel(), seed=5).measure(Measure(BOTH, Purpose.ENDS))
+    plain = World(Graph.straight_history(20), {7: -0.1}, HostModel(), seed=5).measure(Measure(BOTH, Purpose.ENDS))
     assert {each.cpu_value for each in readings(plain)} == {None}

@@ -16,7 +16,7 @@ import pytest
 import sample_hunt as sample
 from perfbisect.cli.commands.history import batch_line, listing
 from perfbisect.core.domain.events import (
-    PASSING,
+    LIVE_ONLY,
     BuildFinished,
     BuildProgress,
     BuildStarted,
@@ -36,13 +36,13 @@ from perfbisect.core.domain.orders import (
     Found,
     Inconclusive,
     Interval,
-    Layouts,
+    LayoutRatios,
     Measure,
     NotReproduced,
+    PlannedRuns,
     Purpose,
     Reason,
     Several,
-    Share,
     Step,
     Verdict,
 )
@@ -72,9 +72,9 @@ def test_every_kind_of_event_comes_back(history: History) -> None:
         SessionEnded(Several((step, step))),
         SessionEnded(NotReproduced(step.ratio, 0.02)),
         SessionEnded(
-            CodePlacement(replace(step, layouts=Layouts(step.ratio, 7, 3)), step.ratio, 0.02, same_counts=True)
+            CodePlacement(replace(step, layouts=LayoutRatios(step.ratio, 7, 3)), step.ratio, 0.02, same_counts=True)
         ),
-        SessionEnded(Found(replace(step, layouts=Layouts(step.ratio, 5, 5)))),
+        SessionEnded(Found(replace(step, layouts=LayoutRatios(step.ratio, 5, 5)))),
         SessionEnded(Inconclusive((1, 2), (0.5, 0.4), step.ratio, Reason.BUILDS_SPENT)),
     ]
     hunt = sample.begin(history)
@@ -136,7 +136,7 @@ def test_unknown_hunts(history: History) -> None:
 
 def test_a_hunt_runs_until_it_ends_and_runs_again_when_resumed(history: History) -> None:
     hunt, ratio = sample.begin(history), Interval(0.9, 1.0, 1.1)
-    moved = Step(1, 0.9, ratio, (0,), layouts=Layouts(ratio, 7, 3))
+    moved = Step(1, 0.9, ratio, (0,), layouts=LayoutRatios(ratio, 7, 3))
     assert history.session_summary(hunt).state == "running"
     for at, (event, state, culprit) in enumerate((
         (SessionEnded(Inconclusive((1, 2), (0.5, 0.4), ratio, Reason.BUILDS_SPENT)), "inconclusive", None),  # no suspect
@@ -211,7 +211,7 @@ def decided(order: Measure | Verdict, culprit: list[float], **more: tuple[Step, 
     return Decided(Decision(order, Belief(np.array(culprit), 0.9, 0.01, Interval(0.8, 0.9, 1.0)), **more))
 
 
-ORDER = Measure((Share(1, 1),), Purpose.SEARCH)
+ORDER = Measure((PlannedRuns(1, 1),), Purpose.SEARCH)
 UNCHANGED = SessionEnded(NotReproduced(Interval(0.98, 1.0, 1.02), 0.03))
 
 
@@ -318,7 +318,7 @@ def test_an_odd_batch_is_named_and_hides_no_other(history: History) -> None:
 )
 def test_a_history_lost_while_written_is_saved(history: History, path: Path, lose: Callable[[Path], object]) -> None:
     hunt = sample.begin(history)
-    events = [entry for entry in sample.events() if not isinstance(entry[1], PASSING)]
+    events = [entry for entry in sample.events() if not isinstance(entry[1], LIVE_ONLY)]
     for at, event in events[:5]:
         history.append(hunt, event, at)
     before = history.select("SELECT * FROM events")

@@ -13,7 +13,7 @@ import pytest
 import sample_hunt as sample
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished, SessionEnded
 from perfbisect.core.domain.orders import Interval, NotReproduced
-from perfbisect.core.domain.settings import Quick, Settings
+from perfbisect.core.domain.settings import QuickCommand, Settings
 from perfbisect.core.stats.noise import LEAST
 from perfbisect.hunt.lifecycle import REMEMBERED, known_failures
 from perfbisect.hunt.session import with_prior_knowledge
@@ -70,7 +70,11 @@ def test_nothing_that_others_measured_is_believed(sampled: History) -> None:
 
 def test_another_command_of_a_name_has_a_number(history: History) -> None:
     """Names are what remembered noise and costs are looked up by. The same command has its name again, whatever it builds."""
-    commands = [Quick("./match", ("make",), "x: (.*)"), Quick("match", (), "x: (.*)"), Quick("./match", None, "(.*) s")]
+    commands = [
+        QuickCommand("./match", ("make",), "x: (.*)"),
+        QuickCommand("match", (), "x: (.*)"),
+        QuickCommand("./match", None, "(.*) s"),
+    ]
     for quick, name in zip(commands, ("match", "match 2", "match 3"), strict=True):
         assert unused_command_name(history, quick, "match") == name
         sample.begin(history, replace(sample.SETTINGS, workload=name, quick=replace(quick, name=name)))

@@ -16,7 +16,7 @@ import pytest
 import sample_hunt as sample
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished, SessionEnded
 from perfbisect.core.domain.facts import RunFacts
-from perfbisect.core.domain.orders import Inconclusive, Interval, Reason, Several, Step, Unsettled
+from perfbisect.core.domain.orders import Inconclusive, Interval, Reason, Several, Step, UnsettledRange
 from perfbisect.core.domain.settings import TrialType
 from perfbisect.errors import UsageError
 from perfbisect.store.history import History
@@ -114,7 +114,7 @@ def test_a_hunt_with_open_subranges_has_its_reason_and_no_culprit_in_them(sample
     steps = tuple(Step(node, 0.9, Interval(0.7, 0.8, 0.9), (node - 1,)) for node in (2, 5))
     known = Inconclusive((5, 6), (0.5, 0.4), Interval(0.7, 0.8, 0.9), Reason.UNBUILDABLE)
     for verdict, culprits, reason, state in (
-        (Several(steps[:1], (), (Unsettled(4, 6, known),)), (2,), "unbuildable", "unsettled"),
+        (Several(steps[:1], (), (UnsettledRange(4, 6, known),)), (2,), "unbuildable", "unsettled"),
         (Several(steps), (2, 5), None, "several"),
     ):
         sampled.append(1, SessionEnded(verdict), 9e9)

@@ -15,7 +15,7 @@ import program
 import sample_hunt as sample
 from perfbisect import process
 from perfbisect.core.domain.events import RunFinished, SessionEnded, SessionStarted, Warned
-from perfbisect.core.domain.settings import Reverts, TrialBuild, TrialRequest, TrialType, TrialWorkload
+from perfbisect.core.domain.settings import RevertedCommits, TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.errors import PerfBisectError
 from perfbisect.folders import state_folder
 from perfbisect.store import transfer
@@ -81,7 +81,7 @@ def written(path: Path, hunts: int = 1, until: int | None = None) -> Path:
     return path
 
 
-def request(kind: TrialType, reverts: Reverts | None = None) -> TrialRequest:
+def request(kind: TrialType, reverts: RevertedCommits | None = None) -> TrialRequest:
     """A trial of two builds."""
     builds = tuple(TrialBuild(commit.subject, commit.sha) for commit in sample.COMMITS[:2])
     return TrialRequest(
@@ -92,7 +92,7 @@ def request(kind: TrialType, reverts: Reverts | None = None) -> TrialRequest:
 def add_trial(path: Path, kind: TrialType, runs: int = 12, hunt: int | None = None) -> str:
     """Add a trial; returns its name."""
     with closing(History.open(path)) as opened:
-        reverts = Reverts(hunt, (sample.CANDIDATES[8],)) if hunt else None
+        reverts = RevertedCommits(hunt, (sample.CANDIDATES[8],)) if hunt else None
         trial = sample.begin_trial(opened, request(kind, reverts), 5.0)
         for number in range(runs):
             facts = sample.run(0, 100.0 * number, qps=20_000 + 300 * (number % 3))

@@ -19,15 +19,15 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import DropHunt, RunFacts, SkipFacts, TrialRun, TrialSkip
 from perfbisect.core.domain.settings import (
-    Reverts,
-    Series,
+    ReleaseSeries,
+    RevertedCommits,
     Settings,
     TrialBuild,
     TrialRequest,
     TrialType,
     TrialWorkload,
 )
-from perfbisect.core.domain.trials import visits as to_visit
+from perfbisect.core.domain.trials import visits_of_round as to_visit
 from perfbisect.core.stats.noise import noise_of_metric
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.store.history import History
@@ -151,10 +151,10 @@ def test_a_trial_is_its_log(history: History) -> None:
 
 
 def test_a_series_of_releases_and_a_proof_are_kept_and_are_no_hunts(history: History) -> None:
-    series = Series("1.0..1.9", (("1.3-rc1", "a pre-release"),), ("--builder", "demo", "--metric", "qps"))
+    series = ReleaseSeries("1.0..1.9", (("1.3-rc1", "a pre-release"),), ("--builder", "demo", "--metric", "qps"))
     wanted = replace(request(TrialType.COMPARE), series=series)
     trial, hunt = sample.begin_trial(history, wanted), sample.begin(history)
-    proved = replace(request(TrialType.PROVE), reverts=Reverts(hunt, ("c" * 40, "d" * 40)))
+    proved = replace(request(TrialType.PROVE), reverts=RevertedCommits(hunt, ("c" * 40, "d" * 40)))
     sample.begin_trial(history, proved)
     assert (history.trial("c1").request, history.trial("p3").request) == (wanted, proved)
     assert [(each.title, each.series) for each in history.trials_except_fitness_checks() if each.series] == [

@@ -40,9 +40,9 @@ from perfbisect.core.domain.orders import (
     Inconclusive,
     Interval,
     Measure,
+    PlannedRuns,
     Purpose,
     Reason,
-    Share,
 )
 from perfbisect.store.history import History
 from perfbisect.ui.candidates import cells, table
@@ -146,7 +146,7 @@ def test_what_fresh_layouts_have_shown_is_on_the_line_of_the_commit(events: Even
     (at, event), view = next(
         (entry, view) for entry, view in zip(events, views, strict=True) if isinstance(entry[1], RunFinished)
     )
-    order = Measure((Share(3, 5), Share(2, 5)), Purpose.CONFIRM, fresh=True)
+    order = Measure((PlannedRuns(3, 5), PlannedRuns(2, 5)), Purpose.CONFIRM, fresh=True)
     assert view.state.belief
     view = update(view, Decided(Decision(order, view.state.belief)), at)
     written, shown = {}, set()

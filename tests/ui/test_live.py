@@ -29,10 +29,10 @@ from perfbisect.core.domain.orders import (
     Interval,
     Measure,
     NotReproduced,
+    PlannedRuns,
     Purpose,
     Reason,
     Several,
-    Share,
     Step,
     Verdict,
 )
@@ -163,7 +163,7 @@ def test_pairs_are_shown_as_pairs_while_they_are_made(events: Events, views: lis
 def test_a_range_wider_than_the_terminal_is_binned() -> None:
     shas, culprit = tuple(f"{number:040x}" for number in range(200)), np.eye(200)[100]
     decided = Decided(
-        Decision(Measure((Share(100, 1),), Purpose.SEARCH), Belief(culprit, 1.0, 0.01, Interval(0.7, 0.8, 0.9)))
+        Decision(Measure((PlannedRuns(100, 1),), Purpose.SEARCH), Belief(culprit, 1.0, 0.01, Interval(0.7, 0.8, 0.9)))
     )
     blocks, axis, _ = picture(followed([(0.0, started(shas)), (0.0, decided)])[-1], 82, 40, 0.0)[3:6]
     assert (len(axis), blocks.index("█")) == (81, 1 + 40)

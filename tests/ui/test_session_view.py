@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from perfbisect.core.domain.events import (
-    PASSING,
+    LIVE_ONLY,
     BuildFinished,
     BuildProgress,
     BuildStarted,
@@ -31,8 +31,8 @@ from perfbisect.core.domain.orders import (
     Interval,
     Measure,
     NotReproduced,
+    PlannedRuns,
     Purpose,
-    Share,
 )
 from perfbisect.core.inference.classification import Classification
 from perfbisect.hunt.watching import CompletedEvents
@@ -74,7 +74,7 @@ def belief(*culprit: float) -> Belief:
 
 
 def decided(*culprit: float, purpose: Purpose = Purpose.SEARCH) -> Decided:
-    return Decided(Decision(Measure((Share(1, 1),), purpose), belief(*culprit)))
+    return Decided(Decision(Measure((PlannedRuns(1, 1),), purpose), belief(*culprit)))
 
 
 def measured(*rates: tuple[int, float]) -> SessionView:
@@ -153,7 +153,7 @@ def test_an_estimate_needs_a_run_and_falls_as_bits_are_gained() -> None:
 
 def test_a_resumed_hunt_recalls_what_was_measured(events: Events, views: list[SessionView]) -> None:
     half = 1 + [place for place, (_, event) in enumerate(events) if isinstance(event, RunFinished)][5]
-    view = recalled(SessionView(), [each for each in events[:half] if not isinstance(each[1], PASSING)])
+    view = recalled(SessionView(), [each for each in events[:half] if not isinstance(each[1], LIVE_ONLY)])
     before = views[half - 1]
     assert view.began is None and view.now is None
     assert (view.rows, view.state.log, view.ratios) == (before.rows, before.state.log, before.ratios)
@@ -181,7 +181,7 @@ def stored(events: Events) -> Iterator[tuple[float, Event]]:
     """What a history keeps, completed."""
     completed = CompletedEvents()
     for at, event in events:
-        if not isinstance(event, PASSING):
+        if not isinstance(event, LIVE_ONLY):
             yield from ((at, each) for each in completed.after(event))
 
 

@@ -23,7 +23,7 @@ from perfbisect.core.domain.settings import (
     NOTHING_KNOWN,
     Policy,
     PriorKnowledge,
-    Reverts,
+    RevertedCommits,
     TrialBuild,
     TrialRequest,
     TrialType,
@@ -41,14 +41,16 @@ from simulated_worlds import ImpatientWorld, decide
 
 pytestmark = pytest.mark.calibration  # simulates whole hunts
 
-LINE = Graph.line(30)
+LINE = Graph.straight_history(30)
 QUIET, NOISY = HostModel(noise=0.005, layout=0.002, outliers=0.0), HostModel(noise=0.1, layout=0.005)
 EXACT = PriorKnowledge(exact=True)
 COUNTS = HostModel(noise=1e-5, layout=0.0, outliers=0.0)
-OLDER = Graph.of([(), (), (1,), *((v,) for v in range(2, 20))], branch_points=1)  # a branch older than good
+OLDER = Graph.from_parents([(), (), (1,), *((v,) for v in range(2, 20))], branch_points=1)  # a branch older than good
 TWO = older_branches(100, 2)
 HOLE = range(11, 16)
-IMPATIENT = ImpatientWorld(Graph.line(20), {6: math.log(0.3), 14: -3.0}, HostModel(0.01, layout=0.002), seed=4)
+IMPATIENT = ImpatientWorld(
+    Graph.straight_history(20), {6: math.log(0.3), 14: -3.0}, HostModel(0.01, layout=0.002), seed=4
+)
 NO_HOST = {"prior": PriorKnowledge(host_classes=("old", "new")), "fleet": Fleet(gone=(0, 1), hosts=2)}
 
 Ended = tuple[Verdict, int]  # and the size of the range
@@ -71,7 +73,7 @@ def on_line(
 
 
 def drop(size: float, habits: HostModel, seed: int, commits: int = 30, **policy: Any) -> Ended:
-    return on_line({min(7, commits): -size}, habits, Policy(**policy), Graph.line(commits), seed=seed)
+    return on_line({min(7, commits): -size}, habits, Policy(**policy), Graph.straight_history(commits), seed=seed)
 
 
 def left_out() -> Ended:
@@ -103,7 +105,7 @@ FEW = Policy(min_effect=0.001)
 HUNTS: dict[str, Callable[[], Ended]] = {
     "alike": lambda: on_line({}, seed=3),
     "alike, exact counts": lambda: ended(World(LINE, {}, COUNTS, seed=3), FEW, EXACT),
-    "the same binary": lambda: on_line({}, graph=Graph.line(1), binaries={1: 0}),
+    "the same binary": lambda: on_line({}, graph=Graph.straight_history(1), binaries={1: 0}),
     "the other way": lambda: on_line({20: 0.2}, seed=3),
     "smaller than asked for": lambda: drop(0.02, QUIET, 2, min_effect=0.05),
     "code placement": lambda: on_line(
@@ -154,7 +156,7 @@ def trial(kind: TrialType, *rates: Sequence[float], state: str = "done", failure
     names = ["1.0", "1.1", "1.1 without cc"][: {TrialType.NOISE: 1, TrialType.COMPARE: 2}.get(kind, 3)]
     request = TrialRequest(
         kind, "demo", "o2nofp", "local", "qps", {}, tuple(TrialBuild(name, name * 10, key=name) for name in names),
-        (TrialWorkload("scan", "scan", 1.0, 10.0),), len(rates), 1, Reverts(7, ("c" * 40,)),
+        (TrialWorkload("scan", "scan", 1.0, 10.0),), len(rates), 1, RevertedCommits(7, ("c" * 40,)),
     )  # fmt: skip
     runs = [
         TrialRun(number, 0, build, 1.0, 1.0, sample.run(0, 1.0, qps=rate))

@@ -15,17 +15,17 @@ from perfbisect.core.domain.events import Commit, PairingChosen
 from perfbisect.core.domain.facts import BuildFacts, SkipFacts
 from perfbisect.core.domain.orders import (
     Belief,
+    ClassEffect,
     CodePlacement,
-    Effect,
     Found,
     Inconclusive,
     Interval,
-    Layouts,
+    LayoutRatios,
     NotReproduced,
     Reason,
     Several,
     Step,
-    Unsettled,
+    UnsettledRange,
     Verdict,
 )
 from perfbisect.core.domain.settings import Direction
@@ -87,13 +87,13 @@ OF_METRICS = {
     },
 }
 SMALL = {"1.2 %": (1.0119, 0.02), "2 %": (0.98001, 0.02), "0.05 %": (1.0005, 0.002), "15 %": (0.85, 0.2)}
-EFFECTS = (Effect("x86", DROP, False), Effect("arm", SAME, True))
-OPEN = (Unsettled(8, 11, UNBUILDABLE), Unsettled(11, 20, SPENT), Unsettled(20, 30, UNKNOWN))
+EFFECTS = (ClassEffect("x86", DROP, False), ClassEffect("arm", SAME, True))
+OPEN = (UnsettledRange(8, 11, UNBUILDABLE), UnsettledRange(11, 20, SPENT), UnsettledRange(20, 30, UNKNOWN))
 VERDICTS = {
     "found": Told(0, Found(STEP)),
-    "in all layouts": Told(0, Found(replace(STEP, layouts=Layouts(DROP, 5, 5)))),
-    "in most layouts": Told(0, Found(replace(STEP, layouts=Layouts(DROP, 19, 15, 36)))),
-    "by CPU time": Told(0, Found(replace(STEP, layouts=Layouts(DROP, 5, 5), together=True)), by_cpu=True),
+    "in all layouts": Told(0, Found(replace(STEP, layouts=LayoutRatios(DROP, 5, 5)))),
+    "in most layouts": Told(0, Found(replace(STEP, layouts=LayoutRatios(DROP, 19, 15, 36)))),
+    "by CPU time": Told(0, Found(replace(STEP, layouts=LayoutRatios(DROP, 5, 5), together=True)), by_cpu=True),
     "against three parents": Told(0, Found(replace(STEP, parents=(5, 4, 3)))),
     "against none": Told(0, Found(replace(STEP, parents=()))),
     "against a stand-in": Told(0, Found(replace(STEP, parents=(3,), stand_ins=(3,)))),
@@ -136,20 +136,22 @@ def commit_of(candidate: int) -> Commit:
 
 def teller_of(metric: str = "qps", usual: str = "qps", **known: Any) -> Teller:
     """Of a hunt of which nothing is known but what is given."""
-    state = {"id": 7, "pairing": None, "belief": None, "started": None, "hosts": (), "built": lambda _: None}
+    state = {"id": 7, "pairing": None, "belief": None, "started": None, "hosts": (), "latest_build": lambda _: None}
     state |= {
         "commits": ("",) * 1000,
-        "runs_like": lambda *_: [],
-        "runs_of": lambda *_, exact: ([], []),
+        "runs_of_equal_binaries": lambda *_: [],
+        "runs_of_step": lambda *_, exact: ([], []),
     }  # nothing is counted
-    known = state | {"row": lambda _: NOT_SKIPPED, "chosen": SimpleNamespace(usual=usual), "metric": metric} | known
+    known = (
+        state | {"facts_of": lambda _: NOT_SKIPPED, "chosen": SimpleNamespace(usual=usual), "metric": metric} | known
+    )
     return Teller(cast("SessionState", SimpleNamespace(**known)), commit_of)
 
 
 def said(told: Told) -> tuple[str, ...]:
     built = BUILDS.get if told.built else dict[int, BuildFacts]().get
     with patch("perfbisect.wording.verdicts.step_ratio_in_metric", lambda *_: told.qps or None):
-        teller = teller_of(told.metric, told.usual, built=built, pairing=PairingChosen(True, "", told.by_cpu))
+        teller = teller_of(told.metric, told.usual, latest_build=built, pairing=PairingChosen(True, "", told.by_cpu))
         return teller.sentences(told.verdict)
 
 
@@ -181,7 +183,7 @@ def test_the_advice_of_a_set_fits_why_its_commits_were_skipped() -> None:
         skips = {node: SkipFacts("", stage, "", "", 0.0) for node, stage in zip((9, 10), stages, strict=True)}
         skips[3] = SkipFacts("", "install", "", "", 0.0)  # of no candidate of the set
         rows = {commit_of(node).sha: SimpleNamespace(skip=skip) for node, skip in skips.items()}
-        first, *_, last = teller_of(row=lambda sha, rows=rows: rows.get(sha, NOT_SKIPPED)).sentences(UNBUILDABLE)
+        first, *_, last = teller_of(facts_of=lambda sha, rows=rows: rows.get(sha, NOT_SKIPPED)).sentences(UNBUILDABLE)
         assert why in first and next_ in last
 
 

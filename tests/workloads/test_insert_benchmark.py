@@ -10,8 +10,8 @@ from msgspec.structs import replace
 import sample_hunt
 from installed_servers import BUILDERS, WORKLOADS, Installed
 from labs import lab_of, measure, runs
-from perfbisect.core.domain.metrics import CLIENT_BUSY, background, background_share
-from perfbisect.core.domain.orders import Share
+from perfbisect.core.domain.metrics import CLIENT_BUSY, background_share, worst_background
+from perfbisect.core.domain.orders import PlannedRuns
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.measure.studies import parse, short
 from perfbisect.lab.workload import sysbench
@@ -153,7 +153,7 @@ def test_a_rate_that_cannot_be_sustained_is_a_result(server: Server) -> None:
     assert (inserted, deleted) == (done(outcome, "insert"), done(outcome, "delete"))
     assert outcome.operations
     assert outcome.counters["insert-due"] == outcome.counters["insert-rate"] == 10_000_000 * CLIENTS
-    found = background([dataclasses.replace(sample_hunt.run(0, 0.0), counters=outcome.counters)])
+    found = worst_background([dataclasses.replace(sample_hunt.run(0, 0.0), counters=outcome.counters)])
     assert found
     assert not found.sustained
 
@@ -201,7 +201,7 @@ def test_a_visit_measures_a_step(builder: Builder, git: Repo) -> None:
     with tempfile.TemporaryDirectory(prefix="lab") as root:
         host = LocalHost("here", PurePosixPath(root))
         lab = lab_of(host, builder, workload, git.path, (git.commit({"some.conf": ""}),))
-        (run,) = runs(measure(lab, Share(0, 1)))
+        (run,) = runs(measure(lab, PlannedRuns(0, 1)))
         assert run.operations == run.counters["query-done"]
         assert run.counters["insert-due"] == 2 * 500, "without the warm-up"
         assert background_share(run)

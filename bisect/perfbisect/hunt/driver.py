@@ -34,11 +34,11 @@ from perfbisect.core.domain.orders import (
     Purpose,
     Reason,
     Verdict,
-    first_step,
+    explained_step,
     named_steps,
 )
 from perfbisect.core.domain.orders import Step as Change
-from perfbisect.core.domain.settings import CAP, Output
+from perfbisect.core.domain.settings import MAX_PROBABILITY, Output
 from perfbisect.core.inference.instruction_counts import ratio_of_indistinct_ends
 from perfbisect.core.search.decide import decide_together, fleet_for_member, orders_layouts
 from perfbisect.core.search.situation import undecided
@@ -107,8 +107,8 @@ class SessionMember:
         """
         earlier_purpose = self.log.state.purpose
         yield self.log.append(event)
-        pairing, stored = event.decision.ways, self.log.state.pairing
-        if pairing and (not stored or stored.by_cpu or stored.together is not pairing.together):
+        pairing, stored = event.decision.pairing_comparison, self.log.state.pairing
+        if pairing and (not stored or stored.by_cpu or stored.together is not pairing.chooses_paired):
             yield self.log.append(pairing_chosen(pairing))
         search_begins = earlier_purpose is Purpose.ENDS and not self.has_forecast
         if self.problem and search_begins and (cost := expected_cost(self.problem, event.decision, self.log.state)):
@@ -155,7 +155,7 @@ class HuntsPlanner:
             return NextAction(None)
         in_search = isinstance(decision.order, Measure) and decision.order.purpose is Purpose.SEARCH
         if member.diff_lifecycle and in_search and member.diff_lifecycle.has_new_needs:
-            policy = replace(member.diff_lifecycle.setup.settings.policy, confidence=CAP)
+            policy = replace(member.diff_lifecycle.setup.settings.policy, confidence=MAX_PROBABILITY)
             decision = replace(decision, order=undecided(decision.belief, policy, Reason.UNBUILDABLE), builds=())
         own_builds = tuple(build for build in decision.builds if build.workload == number)
         decided = Decided(replace(decision, builds=own_builds), fleet_for_member(number, fleet) if several else fleet)
@@ -342,7 +342,7 @@ def lab_of_several(labs: Mapping[int, Lab]) -> Lab:
 def has_further_runs(member: SessionMember) -> bool:
     """Whether more is measured after the verdict of a hunt: for its reason, or by another metric."""
     verdict = member.verdict
-    has_place = first_step(verdict) is not None or isinstance(verdict, CodePlacement)
+    has_place = explained_step(verdict) is not None or isinstance(verdict, CodePlacement)
     return has_place or (member.change_metric is not None and ratio_of_indistinct_ends(verdict) is not None)
 
 

@@ -17,7 +17,7 @@ from perfbisect.core.domain.events import BuildFinished, BuildStarted, Event, Ru
 from perfbisect.core.domain.facts import DropHunt
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Output, Policy, Settings, TrialBuild, TrialType
-from perfbisect.core.domain.trials import rounds_to_do
+from perfbisect.core.domain.trials import remaining_rounds
 from perfbisect.core.stats.drops import Drop, DropRange, find_drops_to_hunt, huntable_builds, ranges_of_drops
 from perfbisect.core.stats.paired_comparison import compare_builds
 from perfbisect.errors import Interrupted, PerfBisectError, RunsNotComparable, UsageError
@@ -133,7 +133,7 @@ def hunt_lines(comparison: HuntedComparison) -> Iterator[str]:
     if not ranges:
         least = percent(comparison.settings.policy.min_effect)
         line = f"No drop of {trial.name} is real and {least} or more, so no hunt would begin."
-        if trial.state != "done" and rounds_to_do(trial):
+        if trial.state != "done" and remaining_rounds(trial):
             line += f" The comparison was interrupted. To continue it: bisect resume {trial.name}"
         elif request.rounds < FEWEST_ROUNDS:
             line += f" A drop can be real only with {FEWEST_ROUNDS} rounds or more: --visits {FEWEST_ROUNDS}"
@@ -329,7 +329,7 @@ def settings_of_changed_results(settings: Settings, trial: SessionState) -> dict
     names, changed = [work.name for work in trial.request.works], list[str]()
     for row in compare_builds(trial, metric):
         change = row.ratios[0]
-        if change and change.real and policy.hunts(change.ratio) and abs(change.ratio - 1) >= policy.min_effect:
+        if change and change.real and policy.is_hunted(change.ratio) and abs(change.ratio - 1) >= policy.min_effect:
             changed.append(row.work)
     hunts = with_common_runs([for_one_result(settings, result) for result in changed])
     return {names.index(result): hunt for result, hunt in zip(changed, hunts, strict=True)}

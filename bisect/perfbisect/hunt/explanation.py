@@ -31,7 +31,7 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.facts import PlanFacts, ProfileFacts, RunFacts
-from perfbisect.core.domain.orders import Measure, Purpose, Share, Step, Verdict, first_step
+from perfbisect.core.domain.orders import Measure, PlannedRuns, Purpose, Step, Verdict, explained_step
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.explain.evidence import Explanation, Sureness, part_error, total_difference
 from perfbisect.core.explain.explanation import FUNCTIONS, explained_part, step_explanation
@@ -130,7 +130,7 @@ def is_located(explanation: Explanation) -> bool:
 
 def exact_run_length(state: SessionState) -> int:
     """The operations of a hunt's exactly counted runs, a number that is equal for both builds; 0 without counts."""
-    studied = [event.facts for event in state.studied if isinstance(event, Counted)]
+    studied = [event.facts for event in state.explanation_events if isinstance(event, Counted)]
     return next((run.events for run in (*studied, *runs_of_hunt(state)) if run.counted), 0)
 
 
@@ -189,7 +189,7 @@ PARTS: tuple[StudyPart, ...] = (
         share=0.4,
         is_useful=lambda _, __, state: (
             any(run.counters.get("instructions") for run in timed_runs(runs_of_hunt(state)))
-            and not any(map(is_count_by_function, state.studied))
+            and not any(map(is_count_by_function, state.explanation_events))
         ),
     ),
     StudyPart(
@@ -234,7 +234,7 @@ def measure_reason(
     ``hunt_count`` is the number of hunts of the session, which have shared its time. The studies may take ``seconds``;
     0: the usual shares of the hunt's time.
     """
-    if (step := first_step(verdict)) is None:
+    if (step := explained_step(verdict)) is None:
         return
     state, overhead = log.state, visit_overhead([(entry.at, entry.event) for entry in log.history.events(log.hunt)])
     culprit = state.commits[step.candidate]
@@ -268,8 +268,8 @@ def measure_part(part: StudyPart, study: ReasonStudy, allowed: float) -> Generat
     far, or, before the first turn, as long as a visit of the search. A round that has begun is finished.
     """
     state, workload, builds = study.log.state, study.workload, study.builds
-    turn_counts = turns_done([event for event in state.studied if part.has(event)])
-    least = sum(part.least_seconds(workload, timed_runs(state.row(state.commits[build]).runs)) for build in builds)
+    turn_counts = turns_done([event for event in state.explanation_events if part.has(event)])
+    least = sum(part.least_seconds(workload, timed_runs(state.facts_of(state.commits[build]).runs)) for build in builds)
     if least > max(0.0, allowed) and not turn_counts.total():
         too_long = (
             f"it would take {duration(least)} or more, and {duration(max(0.0, allowed))} are left of the time for the reason"
@@ -297,13 +297,13 @@ def measure_part(part: StudyPart, study: ReasonStudy, allowed: float) -> Generat
                 is_late = turn == 0 and start - began + longest * len(missing) > allowed
                 if has_failed or (is_late and not (part.has_certain_round(workload) and number == 0)):
                     return
-                yield Measure((Share(build, 1),), Purpose.EXPLAIN, host_number)
+                yield Measure((PlannedRuns(build, 1),), Purpose.EXPLAIN, host_number)
                 turns.append(CLOCK.now() - start)
         for build in further_builds:
             if has_failed or CLOCK.now() - began + max(turns) > allowed:
                 return
             if not turn_counts[build]:
-                yield Measure((Share(build, 1),), Purpose.EXPLAIN, host_number)
+                yield Measure((PlannedRuns(build, 1),), Purpose.EXPLAIN, host_number)
 
     def append(event: Event, _: int | None) -> TimedEvent:
         """Store a result of the study. Other events, which the search would read, are only shown.
@@ -371,11 +371,11 @@ def store_changed_functions(verdict: Verdict, log: SavedLog, repository: Path) -
 
     Nothing is stored if the log's latest event of this kind is equal.
     """
-    step = first_step(verdict)
+    step = explained_step(verdict)
     if step is None or not step.parents:
         return
     parent, culprit = (log.state.commits[node] for node in (step.parents[0], step.candidate))
-    studied = log.state.studied
+    studied = log.state.explanation_events
     stored = [event for event in studied if isinstance(event, ChangedFunctions)]
     profiled = functions_in(event.facts for event in studied if isinstance(event, Profiled))
     try:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from perfbisect.core.domain.events import CandidateSkipped, Event, LabEvent, MetricChosen, RunFinished, Warned
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import INSTRUCTIONS
-from perfbisect.core.domain.orders import CodePlacement, Found, Interval, Measure, Purpose, Share, Verdict
+from perfbisect.core.domain.orders import CodePlacement, Found, Interval, Measure, PlannedRuns, Purpose, Verdict
 from perfbisect.core.domain.settings import COUNTED, Direction
 from perfbisect.core.inference.instruction_counts import COUNTS, InstructionChange, commits_of_step, instruction_change
 from perfbisect.errors import EnvironmentFailure, UsageError
@@ -57,7 +57,7 @@ def order_of_missing_runs(
     None if no run is missing, or if the hunt's budget of runs does not allow all missing runs.
     """
     missing = {node: runs_each - len(runs_of(log, problem.commits[node], counted=counted)) for node in nodes}
-    plan = tuple(Share(node, runs) for node, runs in missing.items() if runs > 0)
+    plan = tuple(PlannedRuns(node, runs) for node, runs in missing.items() if runs > 0)
     runs = sum(share.runs for share in plan) + sum(isinstance(event, RunFinished) for _, event in log.entries)
     return Measure(plan, purpose) if plan and runs <= (problem.policy.max_runs or math.inf) else None
 
@@ -164,6 +164,6 @@ def instructions_of_ends(
         if order := order_of_missing_runs(problem, log, (0, len(problem.commits) - 1), runs_each, counted=True):
             yield from count_instructions(order, problem, log.append, counting_workers)
         difference = instruction_change(*(runs_of(log, end, counted=True) for end in ends))
-        if difference is None or difference.ratio < 1 + min(COUNTED, problem.policy.of_counts().min_effect) / 2:
+        if difference is None or difference.ratio < 1 + min(COUNTED, problem.policy.for_counts().min_effect) / 2:
             break
     return difference

@@ -18,7 +18,7 @@ from perfbisect.core.domain.events import (
     Uncounted,
     Warned,
 )
-from perfbisect.core.domain.facts import BUILDING, SkipFacts, busiest
+from perfbisect.core.domain.facts import BUILDING, SkipFacts, most_cores_used
 from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.orders import Measure
 from perfbisect.errors import Cancelled, InstructionsNotCounted, NoMetricValues, RangeEndFailed, RunFailed, UsageError
@@ -114,7 +114,7 @@ class SessionLabs:
         length = next((run.events for run in reversed(runs) if run.events), 0)  # a timed run has no fixed length
         keys = {event.facts.commit: event.facts.key for event in self._finished_builds(name)}
         loaded = {run.commit: run.dataset for run in runs}
-        earlier = Earlier(keys, loaded, length, longest, busiest(runs), first.memory_mib, first.cores)
+        earlier = Earlier(keys, loaded, length, longest, most_cores_used(runs), first.memory_mib, first.cores)
         for run in runs:
             if seeds:
                 seeds.take(run)
@@ -150,7 +150,9 @@ class SessionLabs:
                 for work, workload in enumerate(setup.works):
                     runs = [run.facts for run in trial.runs if run.work == work and run.subject in numbers]
                     loaded = {run.commit: run.dataset for run in runs}
-                    earlier = Earlier(datasets=loaded, events=runs[-1].events if runs else 0, busiest=busiest(runs))
+                    earlier = Earlier(
+                        datasets=loaded, events=runs[-1].events if runs else 0, busiest=most_cores_used(runs)
+                    )
                     # A proof measures builds of its hunt, which may have been made for randomized layouts.
                     seeds = LayoutSeeds() if setup.settings.policy.layouts else None
                     lab = of_variant.lab(candidates, earlier, site, workload, self.locks)

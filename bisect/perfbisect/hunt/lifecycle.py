@@ -19,11 +19,11 @@ from perfbisect.core.domain.orders import (
     Measure,
     MergeBase,
     NotReproduced,
+    PlannedRuns,
     Purpose,
     Reason,
-    Share,
     Verdict,
-    first_step,
+    explained_step,
 )
 from perfbisect.core.domain.settings import Direction, Pairing, Settings
 from perfbisect.core.stats.fitness import fitness_facts
@@ -121,8 +121,8 @@ class SessionLifecycle:
             copied = setup.measured_ends.get(setup.workload.filter, ())
             yield from (log.append(event) for name, event in copied if name not in logged)
         # If options were added to all builds, the readings of builds with the same binary count again.
-        if pending := [node for node, commit in enumerate(problem.commits) if commit in log.state.aside]:
-            orders = iter([Measure((Share(node, 0),), Purpose.SEARCH) for node in pending])
+        if pending := [node for node, commit in enumerate(problem.commits) if commit in log.state.excluded_runs]:
+            orders = iter([Measure((PlannedRuns(node, 0),), Purpose.SEARCH) for node in pending])
             yield from run(FixedPlan(orders), log.append, self.labs.workers(problem.commits))
         return True
 
@@ -183,7 +183,7 @@ class SessionLifecycle:
                     yield from confirming_runs(verdict, problem, log, self._workers_of(counting))
             case _:
                 pass
-        explains = settings.explain and first_step(verdict) is not None
+        explains = settings.explain and explained_step(verdict) is not None
         described = described_suspects(verdict, log, settings)
         yield log_verdict(problem, log, verdict, reason_follows=explains, suspects=described)
         if explains:
@@ -217,7 +217,7 @@ def described_suspects(verdict: Verdict, log: SavedLog, settings: Settings) -> t
         sha
         for part in inconclusive
         for node in part.candidates
-        if not log.state.row(sha := log.state.commits[node]).commit.date
+        if not log.state.facts_of(sha := log.state.commits[node]).commit.date
     ]
     with suppress(PerfBisectError, OSError):  # the verdict is complete without descriptions
         repository = open_repository(Path(settings.repository))
@@ -285,7 +285,7 @@ def compare_merge_base(
     """
     between = replace(
         problem,
-        graph=Graph.line(1),
+        graph=Graph.straight_history(1),
         commits=(problem.commits[0], good),
         policy=replace(problem.policy, direction=Direction.ANY, all_steps=False, pairing=Pairing.INTERLEAVED),
     )

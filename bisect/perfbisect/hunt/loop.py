@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from perfbisect.core.domain.events import Decided, PairingChosen, Warned
-from perfbisect.core.domain.orders import Building, BuildOrder, Decision, Fleet, Found, Measure
+from perfbisect.core.domain.orders import BuildInProgress, BuildOrder, Decision, Fleet, Found, Measure
 from perfbisect.core.search.decide import decide
 from perfbisect.core.search.situation import Situation
 from perfbisect.errors import EnvironmentFailure, HostUnreachable
@@ -55,7 +55,7 @@ class NextAction:
         if not isinstance(order, Measure):
             return cls(None, decided, ends_at_once=isinstance(order, Found), workload=workload, asks_again=several)
         order = replace(order, workload=workload or 0)
-        return cls(order, decided, False, decision.builds, decision.cancelled, decision.waits, workload)
+        return cls(order, decided, False, decision.builds, decision.cancelled, decision.waits_for_builds, workload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class _WorkerStates:
             len(workers.hosts) if workers.build_hosts else 0,
             len(workers.build_hosts),
             tuple(
-                Building(order.candidate, host, round(workers.build_seconds(host), 1), host in self._cancelled)
+                BuildInProgress(order.candidate, host, round(workers.build_seconds(host), 1), host in self._cancelled)
                 for host, order in self.builds.items()
             ),
             tuple(self._build_host_failures),

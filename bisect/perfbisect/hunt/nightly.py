@@ -107,7 +107,7 @@ class BranchComparison(HuntedComparison):
         nights = watch.nights(history)
         newest, line = nights[-1], BranchLine.from_nights(nights)
         stored = history.settings(newest.id)
-        policy = watch.settings.policy.of_counts() if stored.prior.exact else watch.settings.policy
+        policy = watch.settings.policy.for_counts() if stored.prior.exact else watch.settings.policy
         settings = replace(stored, policy=policy, explain=watch.settings.explain)
         request = replace(newest.request, subjects=line.tips)
         hunts = with_open_reasons(history, hunts_of(history, nights, line.tips), settings)

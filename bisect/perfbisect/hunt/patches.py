@@ -333,7 +333,7 @@ class PartSearch:
     def span(self) -> CommitRange:
         """The present round as a range of commits: a commit for each state, the fast end first."""
         commits = self.commits.make(self.present.states)
-        graph = Graph.line(len(self.present.steps))
+        graph = Graph.straight_history(len(self.present.steps))
         return CommitRange(self.commits.parent, self.commits.commit, commits[0], len(commits) - 1, 0, graph, commits)
 
     def with_parts(self, started: SessionStarted) -> SessionStarted:

@@ -38,7 +38,7 @@ def resolve_settings(
     variant_of(builder, settings.variant)
     auto = settings.metric == AUTO
     metric = choose_metric("" if auto else settings.metric, [workload])
-    if settings.policy.slow_after and not find_metric(metric).bounded(command=bool(workload.command)):
+    if settings.policy.slow_after and not find_metric(metric).is_bounded(command=bool(workload.command)):
         raise UsageError(
             f"--slow-after cannot be used with the metric {metric} of workload {workload.name}, because the time after"
             f" which a run is stopped does not bound {metric}.",

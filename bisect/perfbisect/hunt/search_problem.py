@@ -25,7 +25,7 @@ from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import ALL_FREE, Decision, Fleet, Interval, Measure, Purpose, Verdict
 from perfbisect.core.domain.session_state import SessionState, fold
-from perfbisect.core.domain.settings import CAP, NOTHING_KNOWN, Pairing, Policy, PriorKnowledge
+from perfbisect.core.domain.settings import MAX_PROBABILITY, NOTHING_KNOWN, Pairing, Policy, PriorKnowledge
 from perfbisect.core.inference.analysis import PLAIN
 from perfbisect.core.inference.instruction_counts import instruction_change, with_count_result
 from perfbisect.core.inference.observations import count_runs, read_observations
@@ -100,7 +100,7 @@ class SavedLog:
         history.session_log(hunt, self.state)
         self.entries = self.state.log
         CLOCK.advance_to(max(self.began, self.state.last or 0.0))
-        self.state.begin_session(CLOCK.now())
+        self.state.begin_attempt(CLOCK.now())
 
     def append(self, event: Event, workload: int | None = None) -> TimedEvent:
         """Store an event; returns it with its time."""
@@ -129,18 +129,18 @@ def many_runs_warning(problem: SearchProblem, decision: Decision, log: SavedLog)
     The hunt goes on in any case. If exact counts show the change, too, they find the culprit, and timed runs only prove
     it. Then the expected number of runs is calculated for a search among two candidates.
     """
-    ends = ([run for run in log.state.runs_like(problem.commits[end]) if run.counted] for end in (0, -1))
+    ends = ([run for run in log.state.runs_of_equal_binaries(problem.commits[end]) if run.counted] for end in (0, -1))
     difference = instruction_change(*ends) if problem.prior.count_cost else None
     effect, noise = decision.belief.effect, decision.belief.noise
     order, runs = decision.order, [event.facts for _, event in log.entries if isinstance(event, RunFinished)]
-    if not isinstance(order, Measure) or not decision.evidence or not effect.known:  # no readings of this kind yet
+    if not isinstance(order, Measure) or not decision.evidence or not effect.has_bound:  # no readings of this kind yet
         return None
     if sum(bool(run.layout) is order.fresh and not run.counted for run in runs) < MIN_NOISE_RUNS:
         return None
     change = max(abs(math.expm1(math.log(effect.middle))), problem.policy.min_effect)
     counts = difference and difference.is_clear and LEAST * abs(math.log(effect.middle)) <= difference.log_rise
     candidates = 2 if counts else len(problem.commits)
-    needed = expected_runs(candidates, min(change, CAP), noise, problem.prior.build_cost)
+    needed = expected_runs(candidates, min(change, MAX_PROBABILITY), noise, problem.prior.build_cost)
     if needed < MANY:
         return None
     varying = f"the noise of runs is estimated as {percent(noise)}{' in randomized layouts' * order.fresh}"
@@ -161,7 +161,7 @@ def expected_cost(problem: SearchProblem, decision: Decision, state: SessionStat
         return None
     smallest = detectable_effect(problem.situation(state)) if policy.auto_effect else policy.min_effect
     small, large = sorted(1 - math.exp(-abs(math.log(limit))) for limit in (effect.low, effect.high))
-    drops = [min(max(drop, smallest), CAP) for drop in (large, small * effect.excludes_one)]
+    drops = [min(max(drop, smallest), MAX_PROBABILITY) for drop in (large, small * effect.excludes_one)]
     choices = len(problem.graph.candidates)
     builds, runs = likely_builds(choices, policy), likely_runs(choices, drops, noise, problem.prior.build_cost, policy)
     cost = f"{span_of(*builds, 'build')} and {span_of(*runs, 'run')}"
@@ -188,7 +188,7 @@ def constant_metric_warning(log: SavedLog) -> Warned | None:
 
 def run_length_warning(change: Interval, noise: float, seconds: Sequence[float]) -> Warned | None:
     """A warning if runs of these lengths are too short for their noise, or longer than the change needs; else None."""
-    if len(seconds) < MIN_NOISE_RUNS or not change.known:
+    if len(seconds) < MIN_NOISE_RUNS or not change.has_bound:
         return None
     typical = median(seconds)
     lengths = f"runs take {figure(typical)} s and vary by {percent(noise)}"

@@ -12,7 +12,7 @@ import msgspec
 from perfbisect.core.domain.events import Commit, Event, SessionStarted, Warned
 from perfbisect.core.domain.facts import LEFT_OUT, HostFacts, SkipFacts
 from perfbisect.core.domain.metrics import INSTRUCTIONS
-from perfbisect.core.domain.settings import SEARCH, WITH_RUNS, Patch, Settings, TrialRequest, TrialType
+from perfbisect.core.domain.settings import NO_TRIAL, WITH_RUNS, Patch, Settings, TrialRequest, TrialType
 from perfbisect.core.inference.ancestry import with_suspected_weights
 from perfbisect.errors import UsageError
 from perfbisect.host.lock import WaitCallback, machine
@@ -62,7 +62,7 @@ class SessionSetup:
     # Of a hunt: filter of the runs → builds (by commit) and runs (by visit) of its ends, of a comparison before
     measured_ends: Mapping[tuple[str, ...], Sequence[tuple[str, Event]]] = field(default_factory=dict)
     # Of a trial:
-    request: TrialRequest = SEARCH  # the builds and workloads of the rounds
+    request: TrialRequest = NO_TRIAL  # the builds and workloads of the rounds
     works: tuple[Workload, ...] = ()  # the workloads of the request
     repository: Repository | None = None  # with the measured commits; None if all builds are prebuilt
     configs: tuple[ServerConfig, ...] = ()  # the server's configuration of each build, beside the recipe
@@ -165,7 +165,7 @@ class SessionSetup:
             replace(work, run_hash=setup.run_hash(setup.works[0 if request.shared else number]))
             for number, work in enumerate(request.works)
         ):
-            results = works[0].showing(settings)
+            results = works[0].for_outputs(settings)
             request = replace(request, works=results or works, metric=settings.metric, shared=bool(results))
         return replace(
             setup, settings=replace(setup.settings, run_hash=run_hash, build_hash=build_hash), request=request

@@ -22,7 +22,7 @@ from perfbisect.core.domain.events import (
     SessionEnded,
     SessionStarted,
 )
-from perfbisect.core.domain.orders import Measure, Purpose, first_step, interleave
+from perfbisect.core.domain.orders import Measure, Purpose, explained_step, interleave
 from perfbisect.store.history import History
 from perfbisect.store.listing import SessionSummary
 from perfbisect.ui.session_view import SessionRow, TimedEvent
@@ -145,7 +145,7 @@ class CompletedEvents:
                 yield from self._next_run(host)
             case Decided(decision) if not isinstance(decision.order, Measure):
                 self.orders.clear()
-                if (step := first_step(decision.order)) and len(self.hosts) == 1 and not self.build_hosts:
+                if (step := explained_step(decision.order)) and len(self.hosts) == 1 and not self.build_hosts:
                     yield RunStarted(step.candidate, 1, 1, Purpose.EXPLAIN, 0.0)
             case Planned() | Profiled() | Counted():
                 yield RunStarted(event.candidate, 1, 1, Purpose.EXPLAIN, 0.0, event.host)

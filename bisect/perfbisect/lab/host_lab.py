@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from itertools import count, groupby, islice, repeat
 
 from perfbisect.core.domain.events import BuildFinished, BuildProgress, LabEvent, PairingChosen, RunFinished, Warned
-from perfbisect.core.domain.facts import busiest
+from perfbisect.core.domain.facts import most_cores_used
 from perfbisect.core.domain.orders import Measure, Purpose, interleave
 from perfbisect.errors import (
     BuildFailed,
@@ -314,7 +314,7 @@ class HostLab:
                 sides = [(system, self.data.keys[system.commit]) for system in self._systems(turns, layout_keys)]
                 for event in rounds.visit(sides, turns) if rounds else self.runner.visit(*sides[0], first):
                     if isinstance(event, RunFinished):
-                        self._busiest = self._busiest if rounds else max(self._busiest, busiest([event.facts]))
+                        self._busiest = self._busiest if rounds else max(self._busiest, most_cores_used([event.facts]))
                         if self.seeds:
                             self.seeds.take(event.facts)
                     yield event

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from perfbisect.core.domain.events import CandidateSkipped, LabEvent, RunFinished, Warned
 from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts, host_differences
-from perfbisect.core.domain.metrics import BUSY, background, busiest, readable
+from perfbisect.core.domain.metrics import BUSY, largest_client_load, log_metric, worst_background
 from perfbisect.errors import (
     BuildFailed,
     ConnectionLost,
@@ -113,7 +113,7 @@ class HostWatch:
 
 def busy_client(run: RunFacts, warned: set[str]) -> Iterator[Warned]:
     """Warn once if the client of a run was so busy that it may limit the rate."""
-    share = busiest([run])
+    share = largest_client_load([run])
     if share is not None and share >= BUSY and "client" not in warned:
         warned.add("client")
         text = f"the client itself uses {percent(share)} of the measured time on host {run.host}"
@@ -125,7 +125,7 @@ def busy_client(run: RunFacts, warned: set[str]) -> Iterator[Warned]:
 
 def behind(runs: Sequence[RunFacts], warned: set[str]) -> Iterator[Warned]:
     """Warn once of a build that, over these runs together, does not sustain the background rate of the workload."""
-    load, build = background(runs), runs[0].build_key
+    load, build = worst_background(runs), runs[0].build_key
     if load and not load.sustained and build not in warned:
         warned.add(build)
         rows = f"{figure(load.held)} of {figure(load.wanted)} rows per second ({load.role})"
@@ -155,7 +155,7 @@ def with_values(metric: str, work: Generator[LabEvent]) -> Generator[LabEvent]:
             yield event
             if isinstance(event, RunFinished):
                 key = event.candidate, event.facts.commit
-                valued[key] = valued.get(key, False) or readable(event.facts, metric) is not None
+                valued[key] = valued.get(key, False) or log_metric(event.facts, metric) is not None
     for _, commit in sorted(key for key, has_value in valued.items() if not has_value):
         why = f"The last runs of {commit[:10]} have no value of {metric}, or a value that is 0 or infinite"
         raise NoMetricValues(f"{why}, so there is nothing to compare.", "Choose another metric with --metric.")

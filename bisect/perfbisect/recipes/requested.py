@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from perfbisect.core.domain.settings import TIMING, Quick, Settings
+from perfbisect.core.domain.settings import TIMING, QuickCommand, Settings
 from perfbisect.errors import UsageError
 from perfbisect.masking import mask_credentials
 from perfbisect.recipes.build_systems import AUTO, has_commands, with_needs
@@ -155,7 +155,7 @@ def _in_prefix(option: str, commands: Sequence[str], variables: Sequence[str]) -
     return [["env", "-C", "{prefix}", *variables, *argv] for argv in argvs]
 
 
-def _followed(builder: Builder, quick: Quick | None) -> Builder:
+def _followed(builder: Builder, quick: QuickCommand | None) -> Builder:
     """The builder with the commands of --then after its commands."""
     if not quick or not quick.then:
         return builder
@@ -191,7 +191,7 @@ def program_of(command: list[str], chosen: Sequence[str]) -> list[str]:
     return [*([program] if program else []), *(path for path in chosen if PurePath(path).name not in names)]
 
 
-def quick_workload(quick: Quick, builder: Builder) -> Workload:
+def quick_workload(quick: QuickCommand, builder: Builder) -> Workload:
     """The workload of the command of --run. Raises UsageError for a mistake in its options."""
     command = command_words(quick.run)
     check_texts(command, LINE.at("run"), COMMAND_PLACEHOLDERS | {EVENTS})

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from perfbisect.core.domain.facts import RunFacts, SkipFacts, phases_of
+from perfbisect.core.domain.facts import RunFacts, SkipFacts, seconds_by_phase
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import SAME
 from perfbisect.core.explain.evidence import Explanation
@@ -152,7 +152,7 @@ def headline(report: HuntReport) -> str:
         return ""
     [change] = report.changes
     size = effect(change.step.ratio, report.settings.metric)
-    return f"{change.commit.short}: {size}{'' if change.step.ratio.bound else f' in {report.teller.what}'}"
+    return f"{change.commit.short}: {size}{'' if change.step.ratio.only_bound else f' in {report.teller.what}'}"
 
 
 def of_change(report: HuntReport, position: int, diff_of: DiffOf | None) -> Iterator[Section]:
@@ -262,7 +262,7 @@ def missing(change: NamedChange, counted: Mapping[str, tuple[float | None, float
     yield from change.unknown
     absent = {name for name, sides in counted.items() if sides == (None, None)}
     absent -= {row.name for row in change.explanation.counters}
-    if names := [name for name in counted if name in absent and not find_metric(name).of_some]:
+    if names := [name for name in counted if name in absent and not find_metric(name).is_optional]:
         yield f"Not counted on this host: {', '.join(names)}."
 
 
@@ -360,7 +360,7 @@ def costs(report: HuntReport) -> Prose:
     cache = f" ({cached_share})" if cached_share else ""
     incremental = f", {costs.incremental} of them incremental," if costs.incremental else ""
     shared = f" and {costs.shared} from the shared builds" if costs.shared else ""
-    largest, phases = went(phases_of(report.made))
+    largest, phases = went(seconds_by_phase(report.made))
     spent = (
         f"Cost: {count(costs.builds, 'build')}{incremental}{shared} in {duration(costs.build_seconds)}{largest}{cache},"
         f" {count(costs.runs, 'run')} in {duration(costs.run_seconds)}; {duration(costs.seconds)} in all."

@@ -16,16 +16,16 @@ from perfbisect.core.domain.facts import (
     LEFT_OUT,
     BuildFacts,
     DiffPart,
-    Known,
+    KnownError,
     RunFacts,
     SkipFacts,
-    hit_rate,
-    pairs_of,
-    remote_rate,
+    cache_hit_rate,
+    pair_runs,
+    remote_hit_rate,
 )
-from perfbisect.core.domain.metrics import COMPARED, INSTRUCTIONS, typical, values_of
-from perfbisect.core.domain.orders import Inconclusive, Interval, Measure, Several, Step, all_steps, first_step
-from perfbisect.core.domain.session_state import SessionState, Tested, fold
+from perfbisect.core.domain.metrics import COMPARED, INSTRUCTIONS, median_metric, paired_metrics
+from perfbisect.core.domain.orders import Inconclusive, Interval, Measure, Several, Step, all_steps, explained_step
+from perfbisect.core.domain.session_state import SessionState, TestedCommit, fold
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.explain.evidence import Explanation, FunctionRow
 from perfbisect.core.explain.explanation import profiles_with_operations, step_explanation, waits_if_cause
@@ -134,13 +134,13 @@ class HuntReport:
 
     def commit(self, sha: str) -> Commit:
         """The commit of a hash, described if it is known; its texts are safe to print."""
-        commit = self.state.row(sha).commit
+        commit = self.state.facts_of(sha).commit
         return printable_commit(self.describe(sha) if commit == Commit(sha) else commit)
 
     def candidate(self, node: int) -> Commit:
         """The commit of a candidate."""
         commit, started = self.commit(self.state.commits[node]), self.state.started
-        return printable_commit(started.named(commit, node)) if started else commit
+        return printable_commit(started.with_part_titles(commit, node)) if started else commit
 
     @cached_property
     def ratios(self) -> dict[str, Interval]:
@@ -166,7 +166,7 @@ class HuntReport:
     @property
     def searched(self) -> bool:
         """Whether both ends were measured; until then the belief is only the prior."""
-        return self.state.measured(self.state.commits[0]) and self.state.measured(self.state.commits[-1])
+        return self.state.is_measured(self.state.commits[0]) and self.state.is_measured(self.state.commits[-1])
 
     @property
     def effect(self) -> Interval | None:
@@ -180,7 +180,7 @@ class HuntReport:
         verdict = self.state.verdict
         changes = [*map(self._change, all_steps(verdict) if verdict else self.state.found)]
         if verdict and changes and not self.listed.origin:
-            command, studied = command_on("why", self.listed.id, self.history), bool(self.state.studied)
+            command, studied = command_on("why", self.listed.id, self.history), bool(self.state.explanation_events)
             helps = reasons.missing_reason_advice(changes[0].explanation, command, was_measured=studied)
             changes[0] = replace(changes[0], unknown=tuple(filter(None, (*changes[0].unknown, helps))))
         return tuple(changes)
@@ -190,7 +190,7 @@ class HuntReport:
         commits = self.state.commits
         explained = step_explanation(self.state, step)
         sides = {commits[step.candidate]: 1, **{commits[parent]: 0 for parent in step.parents}}
-        all_pairs = pairs_of(event.facts for _, event in self.state.log if isinstance(event, RunFinished))
+        all_pairs = pair_runs(event.facts for _, event in self.state.log if isinstance(event, RunFinished))
         pairs_of_step = (pair for pair in all_pairs if {sides.get(run.commit) for run in pair} == {0, 1})
         ordered = ((first, second) if sides[first.commit] else (second, first) for first, second in pairs_of_step)
         return NamedChange(
@@ -200,7 +200,7 @@ class HuntReport:
             explained,
             reasons.sentences(explained),
             tuple(reasons.open_questions(explained)),
-            tuple(values_of(ordered, self.pairs_metric)),
+            tuple(paired_metrics(ordered, self.pairs_metric)),
         )
 
     @property
@@ -213,31 +213,31 @@ class HuntReport:
 
     def counters(self, step: Step) -> dict[str, tuple[float | None, float | None]]:
         """Metric → its typical value of the parents, and of the commit, of a step; None if the host cannot count it."""
-        parent_runs = self.state.runs_like(*(self.state.commits[parent] for parent in step.parents))
-        culprit_runs = self.state.runs_like(self.state.commits[step.candidate])
-        exact_runs = self.state.runs_of(step, exact=self.settings.prior.exact)
+        parent_runs = self.state.runs_of_equal_binaries(*(self.state.commits[parent] for parent in step.parents))
+        culprit_runs = self.state.runs_of_equal_binaries(self.state.commits[step.candidate])
+        exact_runs = self.state.runs_of_step(step, exact=self.settings.prior.exact)
         all_counted = all(run.counted for run in (*parent_runs, *culprit_runs))
         counters = {}
         only_instructions = all_counted and (parent_runs or culprit_runs)  # counted runs have no other metric
         for metric in [INSTRUCTIONS] if only_instructions else COMPARED:
             # Instructions of timed runs do not compare: they include the kernel, and the server's other work.
             low, high = exact_runs if metric == INSTRUCTIONS else (parent_runs, culprit_runs)
-            counters[metric] = typical(low, metric), typical(high, metric)
+            counters[metric] = median_metric(low, metric), median_metric(high, metric)
         return counters
 
     @property
     def pairs_metric(self) -> str:
         """The metric that paired runs compare."""
         chosen, metric = self.state.pairing, self.settings.metric
-        return chosen.compared(metric) if chosen else metric
+        return chosen.metric_of_paired_runs(metric) if chosen else metric
 
     @property
-    def tested(self) -> list[tuple[str, Tested]]:
+    def tested(self) -> list[tuple[str, TestedCommit]]:
         """Each commit that was built, measured or skipped, oldest first; commits outside of the range come before it."""
         rows = sorted(self.state.tested.items(), key=lambda entry: self.state.node.get(entry[0], -1))
         return [(sha, row) for sha, row in rows if row.builds or row.runs or row.skip]
 
-    def own_runs(self, row: Tested) -> list[RunFacts]:
+    def own_runs(self, row: TestedCommit) -> list[RunFacts]:
         """The runs of a commit in the hunt's own way: counted exactly, or timed."""
         return [run for run in row.runs if bool(run.counted) is self.settings.prior.exact]
 
@@ -266,14 +266,14 @@ class HuntReport:
     @cached_property
     def profiles(self) -> HuntProfiles | None:
         """The profiles of culprit and parent; None if they were not recorded."""
-        step = first_step(self.state.verdict)
-        usual = self.state.runs_of(step, exact=self.settings.prior.exact) if step else ([], [])
-        return profiles(profiles_with_operations(self.state.studied, usual, self.settings.metric))
+        step = explained_step(self.state.verdict)
+        usual = self.state.runs_of_step(step, exact=self.settings.prior.exact) if step else ([], [])
+        return profiles(profiles_with_operations(self.state.explanation_events, usual, self.settings.metric))
 
     @property
     def made(self) -> list[BuildFacts]:
         """The builds that were made, not reused."""
-        return [build for row in self.state.tested.values() for build in row.made]
+        return [build for row in self.state.tested.values() for build in row.new_builds]
 
     @property
     def costs(self) -> HuntCosts:
@@ -282,25 +282,25 @@ class HuntReport:
         return HuntCosts(
             builds=self.state.build_count,
             build_seconds=sum(row.build_seconds for row in rows),
-            hit_rate=hit_rate(builds_made),
+            hit_rate=cache_hit_rate(builds_made),
             runs=self.state.run_count,
             run_seconds=sum(row.run_seconds for row in rows),
             seconds=self.state.elapsed,
             ahead=self._built_ahead() if self.state.build_hosts else None,
             shared=sum(build.shared for row in rows for build in row.builds),
-            remote_rate=remote_rate(builds_made),
+            remote_rate=remote_hit_rate(builds_made),
             incremental=sum(build.incremental for build in builds_made),
         )
 
     def _built_ahead(self) -> BuiltAhead:
         state = self.state
         # built in vain: neither the commit nor another commit with the same binary was measured
-        unused = [row for sha, row in state.tested.items() if row.made and not state.measured(sha)]
+        unused = [row for sha, row in state.tested.items() if row.new_builds and not state.is_measured(sha)]
         makers = [event.host for _, event in state.log if isinstance(event, BuildFinished)]
         return BuiltAhead(
             builds={name: makers.count(name) for name in state.build_hosts},
-            unused=sum(len(row.made) for row in unused),
-            unused_seconds=sum(build.seconds for row in unused for build in row.made),
+            unused=sum(len(row.new_builds) for row in unused),
+            unused_seconds=sum(build.seconds for row in unused for build in row.new_builds),
             ended=len(state.cancelled),
             ended_seconds=sum(state.cancelled),
             in_flight={name: self.commit(sha) for name, (sha, _) in state.in_flight.items()},
@@ -334,10 +334,10 @@ def known_failures(state: SessionState, settings: Settings, path: Path, of_set: 
             classes.setdefault(row.skip.known.name, []).append(row.skip)
     advice = {}
     for name, skips in classes.items():
-        remedy = reduce(Known.also, (skip.known for skip in skips if skip.known))
+        remedy = reduce(KnownError.combined, (skip.known for skip in skips if skip.known))
         again = command_to_run(replace(settings, flags=settings.flags.plus(remedy.flags)), path)
         text = f"{count(len(skips), 'commit')} did not build for {name}, such as {skips[0].commit[:10]}"
-        advice[text] = f"Mended by {remedy.option}" + (f": {again}" if remedy.flags.options else ".")
+        advice[text] = f"Mended by {remedy.remedy}" + (f": {again}" if remedy.flags.options else ".")
     return advice
 
 
@@ -365,7 +365,7 @@ def together_with(history: History, hunt: int) -> str:
     return f"with hunt{'s' * (len(numbers) > 1)} {listed(numbers)} ({batch.name}), which share all builds"
 
 
-def is_left_out(row: Tested) -> bool:
+def is_left_out(row: TestedCommit) -> bool:
     """Whether --skip left a commit out, untried."""
     return row.skip is not None and row.skip.stage == LEFT_OUT
 

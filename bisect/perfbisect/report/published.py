@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-from perfbisect.core.domain.facts import BuildFacts, DropHunt, phases_of
+from perfbisect.core.domain.facts import BuildFacts, DropHunt, seconds_by_phase
 from perfbisect.core.domain.metrics import quotient
 from perfbisect.core.domain.orders import Inconclusive, NotReproduced, Several
-from perfbisect.core.domain.session_state import SessionState, Tested
+from perfbisect.core.domain.session_state import SessionState, TestedCommit
 from perfbisect.core.domain.settings import TrialType
 from perfbisect.core.domain.trials import service_levels
 from perfbisect.core.inference.classification import classify
@@ -58,7 +58,7 @@ def of_hunt(report: HuntReport) -> dict[str, Any]:
             {
                 "good": report.candidate(part.good),
                 "bad": report.candidate(part.bad),
-                "ratio": part.known.ratio if part.known.ratio.known else None,
+                "ratio": part.known.ratio if part.known.ratio.has_bound else None,
                 "reason": why(part.known, settings.metric, report.teller.skip_of),
                 "suspects": [
                     Suspect(report.candidate(node), probability)
@@ -110,17 +110,17 @@ def of_change(report: HuntReport, change: NamedChange) -> dict[str, Any]:
     }
 
 
-def of_candidate(report: HuntReport, sha: str, row: Tested) -> dict[str, Any]:
+def of_candidate(report: HuntReport, sha: str, row: TestedCommit) -> dict[str, Any]:
     """A commit that was built, measured or skipped, as `--json` prints it."""
     runs = len(report.own_runs(row))
     return {
         "commit": report.commit(sha),
         "node": report.state.node.get(sha),  # position in the range, 0: the good end; None: outside of it
         "ratio": report.ratios.get(sha),
-        "builds": len(row.made),
+        "builds": len(row.new_builds),
         "build_seconds": row.build_seconds,
         "hit_rate": row.hit_rate,
-        "reused": bool(row.builds) and not row.made,
+        "reused": bool(row.builds) and not row.new_builds,
         "runs": runs,
         "state": classify(report.state, sha, report.ratios),
         "same_as": report.commit(row.same_as) if row.same_as else None,
@@ -130,12 +130,12 @@ def of_candidate(report: HuntReport, sha: str, row: Tested) -> dict[str, Any]:
         "stopped": stopped(row.runs),
         "patches": row.builds[-1].patches if row.builds else {},
         "shared": row.shared,
-    } | phases(row.made)
+    } | phases(row.new_builds)
 
 
 def phases(builds: Sequence[BuildFacts]) -> dict[str, Any]:
     """The entry "phases", the seconds of builds by phase; empty if unknown, as in logs of earlier versions."""
-    return {"phases": seconds} if (seconds := phases_of(builds)) else {}
+    return {"phases": seconds} if (seconds := seconds_by_phase(builds)) else {}
 
 
 def of_trial(trial_state: SessionState) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 from perfbisect.core.domain.facts import DropHunt
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.session_state import SessionState
-from perfbisect.core.domain.settings import Direction, Policy, Series
+from perfbisect.core.domain.settings import Direction, Policy, ReleaseSeries
 from perfbisect.core.stats.paired_comparison import compare_builds
 from perfbisect.core.stats.release_series import (
     FEWEST,
@@ -77,7 +77,7 @@ def drawings(
 
 def installed(trial: SessionState) -> Iterator[Section]:
     """The drawings of installed releases that were compared, with their steps if there are enough releases to detect any."""
-    if trial.request.in_line:
+    if trial.request.is_release_line:
         lines, names = speed_lines(trial), [subject.name for subject in trial.request.subjects]
         steps_part = (Prose(tuple(texts(lines, names))),) if any(line.scatter for line in lines) else ()
         yield Section("Releases", (*drawings(trial, lines, x="in the given order"), *steps_part), "series")
@@ -250,7 +250,7 @@ def chart(trial: SessionState, line: SpeedLine) -> Iterator[str]:
         yield f"{aligned(name, wide, right=False)}  {aligned(text, 5, right=True)}  {''.join(row)}{note}".rstrip()
 
 
-def series_of(trial: SessionState) -> Series:
+def series_of(trial: SessionState) -> ReleaseSeries:
     """The request of a series of releases."""
     assert trial.request.series is not None
     return trial.request.series

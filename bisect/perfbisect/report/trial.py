@@ -11,11 +11,11 @@ from pathlib import Path
 from statistics import median
 
 from perfbisect.core.domain import trials
-from perfbisect.core.domain.facts import pairs_of
-from perfbisect.core.domain.metrics import BUSY, find_metric, values_of
+from perfbisect.core.domain.facts import pair_runs
+from perfbisect.core.domain.metrics import BUSY, find_metric, paired_metrics
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import GAIN, TrialType
-from perfbisect.core.domain.trials import counting, pairs_made, service_levels
+from perfbisect.core.domain.trials import comparable_runs, pairs_made, service_levels
 from perfbisect.core.stats import noise
 from perfbisect.core.stats.paired_comparison import (
     COLUMNS,
@@ -257,7 +257,7 @@ def per_operation(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Iterat
 
     # If an operation is a whole run of a command, the metric replaces qps.
     names = COLUMNS[:-1] if all(run.facts.operations == 1 for run in trial.runs) else (*COLUMNS, "qps")
-    together = "paired runs, not by pairs" if trial.together else "interleaved runs"
+    together = "paired runs, not by pairs" if trial.is_paired else "interleaved runs"
     way = f", medians of {together}" * bool(trial.pairing)
 
     def of(values: Sequence[Values], of_rows: Sequence[str], cell: Callable[[float], Cell], *above: str) -> Table:
@@ -335,16 +335,16 @@ def drawn(trial: SessionState, history: Path | None) -> Iterator[Section]:
     from perfbisect.report.page.charts import by_second, of_pairs, of_runs
 
     request, names = trial.request, [build.name for build in trial.request.subjects]
-    compared_by = trial.pairing.compared(request.metric) if trial.pairing else request.metric
+    compared_by = trial.pairing.metric_of_paired_runs(request.metric) if trial.pairing else request.metric
     colours = [*zip(SIDES, names, strict=False), *[("muted", "and further builds")] * (len(names) > len(SIDES))]
     for number, work in enumerate(request.works):
-        runs_of_work = trials.runs_of(trial, number)
+        runs_of_work = trials.runs_of_workload(trial, number)
         sides = [(SIDES[min(run.subject, 2)], [replace(run.facts, round=str(run.round))]) for run in runs_of_work]
         if runs := by_second(sides, find_metric(request.metric).read):
             yield Section(f"{work.name} in order of time", (of_runs(runs, titled(request.metric), colours),))
         for subject, name in enumerate(names[1:], 1):
             facts_of_two = (run.facts for run in runs_of_work if run.subject in (0, subject))
-            if pairs := values_of(pairs_of(facts_of_two), compared_by):
+            if pairs := paired_metrics(pair_runs(facts_of_two), compared_by):
                 drawing = of_pairs(pairs, titled(compared_by), [*zip(SIDES, (names[0], name), strict=False)])
                 yield Section(f"{work.name}, paired runs", (drawing,))
     origins = (", ".join(filter(None, (build.commit, build.version, build.path))) for build in request.subjects)
@@ -362,7 +362,7 @@ def noise_summary(trial: SessionState) -> tuple[str, ...]:
     wild = f", {count(estimate.wild, 'outlier')} left out" if estimate.wild else ""
     groups = count(estimate.visits, "visit" if estimate.shared else "round")
     # The duration of a command is known from its runs only.
-    seconds = median(run.facts.seconds for run in counting(trial) if not run.facts.layout)
+    seconds = median(run.facts.seconds for run in comparable_runs(trial) if not run.facts.layout)
     title = f"{request.builder} {request.works[0].name} on {request.host}, {subject.name}"
     pairs = f"; and {count(2 * pairs_made(trial), 'paired run')}" * bool(pairs_made(trial))
     return (f"{title}: {groups}, {count(estimate.runs, 'run')} of {seconds:.3g} s{wild}{pairs}",)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from perfbisect.core.domain.events import titles
+from perfbisect.core.domain.events import part_titles
 from perfbisect.core.domain.facts import DiffPart
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.search.parts import CommitDiff, DiffPiece, Entry, FileDiff, LineEdit, decoded, split_lines, text_of
@@ -81,7 +81,7 @@ def read_range(
     outside = _outside(rows, base, lambda commit: not git(repo, *compare, commit, *paths).strip())
     points = _by_age(repo, {parent for parents in outside.values() for parent in parents})
     merges = sum(line.count(" ") > 1 for line in listing.splitlines())
-    graph = Graph.of(_parents(rows, outside, points), branch_points=len(points))
+    graph = Graph.from_parents(_parents(rows, outside, points), branch_points=len(points))
     return CommitRange(good, bad, base, len(inside), merges, graph, (base, *points, *(row[0] for row in rows)))
 
 
@@ -217,7 +217,7 @@ class DiffCommits:
                 reference = new_entry.content if is_module else b":%d" % mark
                 changes.append(b"M %s %s %s\n" % (new_entry.mode.encode(), reference, fast_import_path(new_entry.path)))
         few = len(state) * 2 <= len(self.diff.all_parts)
-        shown = titles(self.shown(state if few else self.diff.all_parts - state))
+        shown = part_titles(self.shown(state if few else self.diff.all_parts - state))
         message = f"{self.parent[:10]} with {shown}" if few else f"{self.commit[:10]} without {shown}"
         message_bytes = message.encode(errors="replace")
         who = b"perfbisect <perfbisect@localhost> %s +0000" % self._when.encode()

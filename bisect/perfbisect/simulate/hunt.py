@@ -6,7 +6,16 @@ from functools import partial
 
 from perfbisect.core.domain.events import Decided, PairingChosen, Warned
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import Belief, BuildOrder, Decision, Fleet, Measure, Purpose, Verdict, Ways
+from perfbisect.core.domain.orders import (
+    Belief,
+    BuildOrder,
+    Decision,
+    Fleet,
+    Measure,
+    PairingComparison,
+    Purpose,
+    Verdict,
+)
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Pairing, Policy, PriorKnowledge
 from perfbisect.core.inference.observations import Built, Observation, Reading, count_runs, without_candidates
 from perfbisect.core.search.clean_builds import incremental_builds
@@ -38,7 +47,7 @@ class MemoryLog:
 
     observations: list[Observation] = field(default_factory=list)
     decision: Decision | None = None
-    pairing: Ways | None = None
+    pairing: PairingComparison | None = None
     clean: bool = False  # incremental builds no longer count
     proofs: set[int] = field(default_factory=set)  # candidates that were built again after an incremental build
     dropped_runs: int = 0  # number of runs that no longer count
@@ -50,8 +59,8 @@ class MemoryLog:
             if event.decision.clean:
                 self.clean = True
                 self._drop_observations(incremental_builds(self.observations))
-            if not self.pairing or self.pairing.by_cpu:
-                self.pairing = event.decision.ways or self.pairing
+            if not self.pairing or self.pairing.uses_cpu_time:
+                self.pairing = event.decision.pairing_comparison or self.pairing
         elif not isinstance(event, Warned | PairingChosen):
             if not isinstance(event, Reading) and event.candidate in incremental_builds(self.observations):
                 self._drop_observations({event.candidate})
@@ -80,8 +89,8 @@ class SimulatedSearch:
         """The next action of the search; see ``SearchPlanner.next``."""
         policy, observations, chosen = self.policy, self.log.observations, self.log.pairing
         if chosen:
-            policy = replace(policy, pairing=Pairing.PAIRED if chosen.together else Pairing.INTERLEAVED)
-            observations = with_cpu_time(observations) if chosen.by_cpu else observations
+            policy = replace(policy, pairing=Pairing.PAIRED if chosen.chooses_paired else Pairing.INTERLEAVED)
+            observations = with_cpu_time(observations) if chosen.uses_cpu_time else observations
         situation = partial(
             Situation, self.graph, observations, policy, self.prior,
             spent_by_others=Spent(self.log.dropped_runs), clean=self.log.clean, proofs=frozenset(self.log.proofs),

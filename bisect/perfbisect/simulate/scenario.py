@@ -49,7 +49,7 @@ def random_merging_graph(
             rows.append((trunk[-1],))
         trunk.append(len(rows) - 1)
     rows.append((trunk[-1],))
-    return Graph.of(rows)
+    return Graph.from_parents(rows)
 
 
 def _add_branch(

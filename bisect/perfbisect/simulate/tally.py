@@ -9,7 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from enum import StrEnum
 
-from perfbisect.core.domain.orders import CodePlacement, Found, Inconclusive, NotReproduced, Several, Unsettled, Verdict
+from perfbisect.core.domain.orders import (
+    CodePlacement,
+    Found,
+    Inconclusive,
+    NotReproduced,
+    Several,
+    UnsettledRange,
+    Verdict,
+)
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.simulate.scenario import Scenario
@@ -42,7 +50,7 @@ class StepAccount:
 
 def account_of_steps(verdict: Verdict, world: World, min_effect: float) -> StepAccount:
     """The numbers of named and other steps of at least ``min_effect``. Naming a step of half the size is right, too."""
-    least, detectable, left_open = _log_drop(min_effect), 0.0, tuple[Unsettled, ...]()
+    least, detectable, left_open = _log_drop(min_effect), 0.0, tuple[UnsettledRange, ...]()
     claims, named = 0, set[int]()
     match verdict:
         case Several(steps, improvements, left_open, detectable):
@@ -56,7 +64,7 @@ def account_of_steps(verdict: Verdict, world: World, min_effect: float) -> StepA
         case NotReproduced(_, detectable) | CodePlacement(_, _, detectable):
             pass
         case Inconclusive():
-            left_open = (Unsettled(0, world.graph.size - 1, verdict),)
+            left_open = (UnsettledRange(0, world.graph.size - 1, verdict),)
     not_named = {v: abs(size) for v, size in world.steps.items() if abs(size) >= least and v not in named}
     unsettled = {v for v in not_named if any(_is_in_subrange(world, part, v) for part in left_open)}
     unseen = {v for v, size in not_named.items() if size < _log_drop(detectable)} - unsettled
@@ -132,7 +140,7 @@ def _log_drop(fraction: float) -> float:
     return -math.log1p(-fraction)
 
 
-def _is_in_subrange(world: World, subrange: Unsettled, candidate: int) -> bool:
+def _is_in_subrange(world: World, subrange: UnsettledRange, candidate: int) -> bool:
     reach = ancestry_of(world.graph)
     return bool(reach.ancestors(subrange.bad)[candidate] and not reach.ancestors(subrange.good)[candidate])
 

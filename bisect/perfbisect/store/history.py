@@ -134,9 +134,9 @@ class History:
 
     def append(self, session: int, event: "Event", at: float) -> None:
         """Append ``event`` to the log of a session, and the event's rows to the other tables; all is then on disk."""
-        from perfbisect.core.domain.events import PASSING
+        from perfbisect.core.domain.events import LIVE_ONLY
 
-        if isinstance(event, PASSING):
+        if isinstance(event, LIVE_ONLY):
             return
         log = self.session_log(session)
         with self.transaction():

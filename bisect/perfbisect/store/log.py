@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from perfbisect.core.domain import codec
-from perfbisect.core.domain.codec import builtins, dumps
+from perfbisect.core.domain.codec import dumps, to_plain
 from perfbisect.core.domain.events import (
     BuildFinished,
     BuildStarted,
@@ -29,8 +29,8 @@ from perfbisect.core.domain.events import (
     SessionStarted,
 )
 from perfbisect.core.domain.facts import PHASES, HostFacts, RunFacts
-from perfbisect.core.domain.measured_log import Logged
-from perfbisect.core.domain.metrics import METRICS, operations_per_second, value
+from perfbisect.core.domain.measured_log import MeasuredEvent
+from perfbisect.core.domain.metrics import METRICS, metric_value, operations_per_second
 from perfbisect.core.domain.orders import (
     CodePlacement,
     Found,
@@ -92,7 +92,7 @@ def decode(kind: str, text: str | bytes, candidates: tuple[str, ...] = ()) -> Ev
 
 def compact_json(value: object) -> str:
     """Values, dataclasses or Structs as JSON without blanks, for columns that SQL compares. Raises ValueError for NaN."""
-    return json.dumps(builtins(value), allow_nan=False, separators=(",", ":"))
+    return json.dumps(to_plain(value), allow_nan=False, separators=(",", ":"))
 
 
 def check_field_values(value: object, field_name: str = "") -> None:
@@ -153,7 +153,7 @@ def session_row(settings: Settings, start_event: SessionStarted) -> Row:
     if not request.works:
         size: Row = {
             "commits": start_event.commits,
-            "candidates": start_event.choices + 1,
+            "candidates": start_event.possible_culprits + 1,
             "merges": start_event.merges,
         }
         size |= {"base_commit": start_event.candidates[0]}
@@ -193,10 +193,10 @@ class SessionLog:
     def append(self, event: Event, at: float) -> None:
         """Append ``event`` to the log, and the event's rows to the other tables."""
         host = getattr(event, "host", "") if isinstance(event, LabEvent) else ""
-        about = Logged | Counted | Profiled | Planned | ChangedFunctions
+        about = MeasuredEvent | Counted | Profiled | Planned | ChangedFunctions
         commit = event.facts.commit if isinstance(event, about) else None
         commit = event.commit.sha if isinstance(event, BuildStarted) else commit
-        row: Row = {"session_id": self.session, "at": at, "kind": codec.kind_of(event), "host": host or None}
+        row: Row = {"session_id": self.session, "at": at, "kind": codec.event_kind(event), "host": host or None}
         row |= {"commit_hash": commit, "body": encode(event, self.candidates)}
         event_id = insert_row(self.db, "events", row)
         self.state.add(at, event)
@@ -213,7 +213,7 @@ class SessionLog:
             case BuildStarted(commit=built):
                 self._enter_commit(built)
             case BuildFinished(facts=build):
-                same_as = self.state.row(build.commit).same_as if event.same_as is not None else None
+                same_as = self.state.facts_of(build.commit).same_as if event.same_as is not None else None
                 reused = 2 if build.shared else int(build.reused)
                 columns |= {"build_key": build.key, "binary_hash": build.binary, "same_as": same_as, "reused": reused}
                 self._insert_fact_row("builds", event, columns)
@@ -253,7 +253,7 @@ class SessionLog:
         changes = ", ".join(f"{name} = ?" for name in columns)
         self.db.execute(f"UPDATE sessions SET {changes} WHERE id = ?", [*columns.values(), self.session])
 
-    def _insert_fact_row(self, table: str, event: Logged, columns: Row) -> None:
+    def _insert_fact_row(self, table: str, event: MeasuredEvent, columns: Row) -> None:
         """Insert the row of a build, a failure or a run. Values come from ``columns``, the event, or the event's facts."""
         facts = event.facts
         columns |= self._commit_columns(facts.commit, None if self.node_by_commit is not None else event.candidate)
@@ -274,12 +274,14 @@ class SessionLog:
 
     def _metric_value(self, run: RunFacts) -> float | None:
         [metric] = self.db.execute("SELECT metric FROM sessions WHERE id = ?", [self.session]).fetchone()
-        return value(run, metric) if metric in METRICS else None  # a metric of another person may be unknown here
+        return (
+            metric_value(run, metric) if metric in METRICS else None
+        )  # a metric of another person may be unknown here
 
     def with_stored_range(self, start_event: SessionStarted) -> "SessionLog":
         """Store another range for the hunt, and return the log for the new range."""
         size = {
-            "candidates": start_event.choices + 1,
+            "candidates": start_event.possible_culprits + 1,
             "base_commit": start_event.candidates[0],
             "commits": start_event.commits,
         }

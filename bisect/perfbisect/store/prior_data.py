@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from perfbisect.core.domain.events import RunFinished, SessionEnded
 from perfbisect.core.domain.facts import SkipFacts
-from perfbisect.core.domain.metrics import exact, value
-from perfbisect.core.domain.settings import Quick, Settings
-from perfbisect.core.domain.trials import counting
+from perfbisect.core.domain.metrics import is_exact_count, metric_value
+from perfbisect.core.domain.settings import QuickCommand, Settings
+from perfbisect.core.domain.trials import comparable_runs
 from perfbisect.core.stats.fitness import Check
 from perfbisect.core.stats.noise import ENOUGH, Noise, believed_noise, noise_of_metric
 from perfbisect.errors import EnvironmentFailure
@@ -101,7 +101,7 @@ def comparable_hunt_parameters(settings: Settings) -> dict[str, str]:
     return {**named, "overrides": compact_json(settings.overrides)}
 
 
-def unused_command_name(history: "History", quick: Quick, name: str) -> str:
+def unused_command_name(history: "History", quick: QuickCommand, name: str) -> str:
     """The ``name`` of a command, with a number added if the history has another command with this name."""
     columns = ", ".join(f"coalesce(json_extract(settings, '$.quick.{key}'), '')" for key in IDENTITY)
     select = f"SELECT DISTINCT workload, {columns} FROM sessions WHERE origin IS NULL AND json_valid(settings)"
@@ -204,8 +204,8 @@ def read_run_noise(history: "History", settings: Settings) -> float | None:
             continue
         assert isinstance(event, RunFinished)
         facts = event.facts
-        measured = value(facts, settings.metric)
-        alike = exact(facts, settings.metric) == settings.prior.exact
+        measured = metric_value(facts, settings.metric)
+        alike = is_exact_count(facts, settings.metric) == settings.prior.exact
         if measured is not None and measured > 0 and alike and not (facts.slower_than or facts.layout or facts.round):
             builds[hunt, build_key].append((facts.visit, math.log(measured)))
     steps = [
@@ -225,7 +225,9 @@ def newest_aa_noise(history: "History", settings: Settings) -> Noise | None:
     overrides = "iif(json_valid(request), json_extract(request, '$.overrides'), NULL) = :overrides"
     where = f"kind = 'noise' AND {ALIKE.format('sessions')} AND host = :host AND workload = :workload AND {overrides}"
     for trial in history.intact_trials(f"{where} AND run_count >= {ENOUGH}", comparable_hunt_parameters(settings)):
-        alike = [run for run in counting(trial) if exact(run.facts, settings.metric) == settings.prior.exact]
+        alike = [
+            run for run in comparable_runs(trial) if is_exact_count(run.facts, settings.metric) == settings.prior.exact
+        ]
         if not trial.failure and (noise := noise_of_metric([(run.round, run.facts) for run in alike], settings.metric)):
             return noise
     return None

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from perfbisect.core.domain import codec
-from perfbisect.core.domain.codec import builtins
+from perfbisect.core.domain.codec import to_plain
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, Event, RunFinished, SessionStarted
 from perfbisect.core.domain.facts import HostFacts
 from perfbisect.core.domain.session_state import fold
@@ -225,7 +225,7 @@ def new_events(target_log: Iterator[TimedEvent], source_log: Iterator[TimedEvent
 def entry_without_numbers(entry: TimedEvent) -> tuple[float, str, str]:
     """The time, kind and JSON of a log entry, with 0 for numbers of sessions, so that two histories can be compared."""
     at, event = entry
-    return at, codec.kind_of(event), encode(renumbered_event(event, 0, 0), ())
+    return at, codec.event_kind(event), encode(renumbered_event(event, 0, 0), ())
 
 
 def renumbered_event(event: Event, session: int, about: int | None) -> Event:
@@ -258,7 +258,7 @@ def read_head(history: History, session: int) -> SessionHead:
     kind, uid, origin, started, host_id, request, about, drop = history.columns(
         session, "kind", "uid", "coalesce(origin, '')", "started", "host_id", "CAST(request AS BLOB)", "about", "drop_between"
     )  # fmt: skip
-    check_field_values(host := builtins(read_host(history.connection, host_id)))
+    check_field_values(host := to_plain(read_host(history.connection, host_id)))
     facts, settings = msgspec.convert(host, HostFacts), mask_credentials_in_fields(history.settings(session))
     if kind == "hunt":
         plan = range_start_event(history, session, settings, facts)
@@ -298,11 +298,11 @@ def checked_head(head: SessionHead, log: Sequence[TimedEvent], requests: Mapping
         raise ValueError("it has no name")
     if len(head.origin) > LONGEST_NAME:
         raise ValueError("its origin is too long")
-    check_field_values(builtins(head.settings))
+    check_field_values(to_plain(head.settings))
     check_field_values(head.attempts, "attempts")
     plan = head.start_event.request
     if head.kind != "hunt":
-        check_field_values(builtins(plan))
+        check_field_values(to_plain(plan))
         if head.kind != plan.kind or not plan.works:
             raise ValueError("its kind differs from its request")
         started = (event.request for _, event in log if isinstance(event, SessionStarted))

@@ -13,8 +13,8 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from perfbisect.core.domain.events import Commit
-from perfbisect.core.domain.facts import RunFacts, pairs_of
-from perfbisect.core.domain.metrics import comparable, shown, unit, values_of
+from perfbisect.core.domain.facts import RunFacts, pair_runs
+from perfbisect.core.domain.metrics import has_metric_unit, paired_metrics, shown_unit, shown_value
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.inference.classification import Classification, classify
 from perfbisect.core.stats.paired_comparison import mean_logs_by_round, paired_ratio
@@ -144,11 +144,11 @@ def pairs(runs: Sequence[RunFacts], metric: str, name: Callable[[str], str], roo
 
     ``name`` returns the name of a commit's build.
     """
-    pairs_made = [*pairs_of(runs)]
+    pairs_made = [*pair_runs(runs)]
     if not pairs_made or not runs[-1].round:
         return []
     commits = [run.commit for run in pairs_made[-1]]
-    readings = values_of((pair for pair in pairs_made if [run.commit for run in pair] == commits), metric)
+    readings = paired_metrics((pair for pair in pairs_made if [run.commit for run in pair] == commits), metric)
     if not readings:
         return []
     latest = readings[: -PAIRS - 1 : -1]
@@ -194,7 +194,7 @@ def cells(view: SessionView, candidate: int) -> dict[str, str]:
     """
     row, commit, activity = view.rows[candidate], view.commit(candidate), view.activity(candidate)
     good = view.rows[0].runs if 0 in view.rows else ()
-    rates = [shown(run, view.metric) for run in alike(row.runs, good) if comparable(run, view.metric)]
+    rates = [shown_value(run, view.metric) for run in alike(row.runs, good) if has_metric_unit(run, view.metric)]
     ratio, interval = compared(view.ratio(candidate), baseline=bool(row.runs) and view.is_baseline(candidate))
     belief = view.state.belief
     culprit = belief.culprit if belief is not None and view.ends_differ else ()
@@ -226,8 +226,8 @@ def alike(runs: Sequence[RunFacts], good: Sequence[RunFacts]) -> Sequence[RunFac
     The rate of a build differs between interleaved and paired runs, and between the usual and randomized layouts. Of
     several common ways the last counts; without a common way all runs are returned.
     """
-    last = max({run.way for run in runs} & {run.way for run in good}, default=None)
-    return [run for run in runs if last in (None, run.way)]
+    last = max({run.measurement_kind for run in runs} & {run.measurement_kind for run in good}, default=None)
+    return [run for run in runs if last in (None, run.measurement_kind)]
 
 
 def brief(seconds: float) -> str:
@@ -243,7 +243,7 @@ def table(view: SessionView, width: int, rows: int) -> list[Text]:
     if hidden := max(0, len(candidates) - max(1, rows - 1)) if len(candidates) > rows else 0:
         candidates = most_relevant(view, len(candidates) - hidden)
     any_run = next((run for row in view.rows.values() for run in row.runs), None)
-    titles = {"rate": printable(unit(view.metric, any_run)), "ratio": view.ratio_title}
+    titles = {"rate": printable(shown_unit(view.metric, any_run)), "ratio": view.ratio_title}
     shown = {candidate: cells(view, candidate) for candidate in candidates}
     widths = {
         name: least

@@ -49,7 +49,7 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.measured_log import is_of_build
-from perfbisect.core.domain.metrics import comparable, find_metric, shown, unit
+from perfbisect.core.domain.metrics import find_metric, has_metric_unit, shown_unit, shown_value
 from perfbisect.core.domain.orders import Decision, Measure
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.explain.profiles import COUNTED
@@ -115,7 +115,7 @@ def texts(view: SessionView, event: Event) -> Iterator[tuple[str, str]]:
             if isinstance(event, CandidateSkipped):
                 remedy, log = event.facts.known, event.facts.log
                 yield from [("", f"log: {printable(log)}")] if log else []
-                yield from [("", f"for {remedy.name}: {remedy.option}")] if remedy else []
+                yield from [("", f"for {remedy.name}: {remedy.remedy}")] if remedy else []
         case _:
             pass
 
@@ -184,7 +184,7 @@ def hunt(event: SessionStarted) -> str:
     hosts = listed([facts.name for facts in event.hosts])
     builds = f", built on {listed(event.build_hosts)}" if event.build_hosts else ""
     good, bad = printable(event.good), printable(event.bad)
-    size = extent(event.commits, event.choices, event.merges)
+    size = extent(event.commits, event.possible_culprits, event.merges)
     if event.of_merge_base:
         base = Commit(event.candidates[0]).short
         size = f"{good} is not an ancestor of {bad}. First, it is compared with their merge base {base}, which replaces it if both are equally fast"
@@ -204,7 +204,7 @@ def built(view: SessionView, event: BuildFinished) -> str:
     parts = made(facts)
     if facts.reused and not facts.shared:
         parts = [f"{commit.date} {commit.title}: {parts[0]}"]
-    twin = view.state.row(facts.commit).same_as
+    twin = view.state.facts_of(facts.commit).same_as
     parts += [patched(facts.patches), f"same binary as {Commit(twin).short}" if twin else ""]
     return ", ".join(filter(None, parts))
 
@@ -214,10 +214,10 @@ def ran(view: SessionView, event: RunFinished) -> str:
     interval = view.ratio(event.candidate)
     facts = event.facts
     metric = view.metric_of(facts)
-    measured = f"{figure(shown(facts, metric)):>10} {printable(unit(metric, facts))}"
+    measured = f"{figure(shown_value(facts, metric)):>10} {printable(shown_unit(metric, facts))}"
     if facts.slower_than:
         measured = slower_than(facts.slower_than, facts.seconds)
-    compared = f"{view.ratio_title} {ratio(interval)}" if interval and comparable(facts, view.metric) else ""
+    compared = f"{view.ratio_title} {ratio(interval)}" if interval and has_metric_unit(facts, view.metric) else ""
     if facts.layout and view.beside:
         compared = dict(zip(view.beside, (view.layouts, "baseline"), strict=True)).get(event.candidate, "")
     elif view.is_baseline(event.candidate):
@@ -254,7 +254,7 @@ def still(view: SessionView, host: str, doing: ActiveBuild | ActiveRun, now: flo
 def encode(event: Event, at: float, hunt: int | None = None) -> str:
     """The JSON object of an event, on one line without its newline; ``hunt`` is the number of its hunt among several."""
     named = {} if hunt is None else {"hunt": hunt}
-    return codec.dumps({"event": codec.kind_of(event), "at": at, **named, **codec.encode(event)})
+    return codec.dumps({"event": codec.event_kind(event), "at": at, **named, **codec.encode(event)})
 
 
 class JsonLines:

@@ -7,7 +7,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from perfbisect.core.domain.events import RunFinished
-from perfbisect.core.domain.metrics import shown, unit
+from perfbisect.core.domain.metrics import shown_unit, shown_value
 from perfbisect.core.domain.orders import Purpose, Verdict
 from perfbisect.ui.candidates import RECENT, end_of_range, pairs, ratio_lines, strip, table
 from perfbisect.ui.session_view import ActiveBuild, ActiveRun, SessionView, minutes_left, within
@@ -99,7 +99,7 @@ def header(view: SessionView, room: int, now: float, glyphs: Glyphs) -> list[Tex
         second = Text.assemble((done, "cyan"), (todo, "dim"), behind)
     elif hunt:
         title = [view.name, hunt.builder, hunt.workload, ", ".join(facts.name for facts in hunt.hosts)]
-        size = [count(hunt.commits, "commit"), count(hunt.choices, "candidate")]
+        size = [count(hunt.commits, "commit"), count(hunt.possible_culprits, "candidate")]
         size += [count(hunt.merges, "merge")] if hunt.merges else []
         if hunt.of_merge_base:
             size = ["good is not an ancestor of bad", "comparison with the merge base"]
@@ -146,7 +146,7 @@ def facts(parts: list[str], room: int, glyphs: Glyphs) -> str:
 def phase(view: SessionView, room: int) -> list[Text]:
     """A line with the purpose of the present orders and the progress; none before the first order."""
     if view.decided:
-        parts = count(len(view.state.studied), "part")
+        parts = count(len(view.state.explanation_events), "part")
         reason = f"measuring the reason, {parts} so far; Ctrl-C stops that, the verdict is final"
         return folded(reason if view.stands else "measuring the named commits again", room, "", 2)
     if not view.phase or view.hunt is None:
@@ -155,7 +155,7 @@ def phase(view: SessionView, room: int) -> list[Text]:
     done, about = view.state.run_count - now.began, max(now.until, view.state.run_count) - now.began
     far = f"{done} of about {count(about, 'run')}"
     if now.order.purpose is Purpose.SEARCH and posterior is not None:
-        far = f"among {within(posterior, 0.95):,} of {count(view.hunt.choices, 'candidate')}"
+        far = f"among {within(posterior, 0.95):,} of {count(view.hunt.possible_culprits, 'candidate')}"
     return [Text(f"{PHASES[now.order.purpose, now.order.fresh]}: {far}")]
 
 
@@ -240,7 +240,7 @@ def run_line(view: SessionView, run: ActiveRun, room: int, now: float, glyphs: G
     if run.finished and runs:
         latest = runs[-1]
         metric = view.metric_of(latest)
-        text = f"{figure(shown(latest, metric))} {printable(unit(metric, latest))}"
+        text = f"{figure(shown_value(latest, metric))} {printable(shown_unit(metric, latest))}"
         if latest.slower_than:
             text = slower_than(latest.slower_than, latest.seconds)
     elif run.execution:
@@ -260,13 +260,13 @@ def latest_pairs(view: SessionView, room: int, glyphs: Glyphs) -> list[Text]:
     state = view.state
     if state.verdict or view.ended:
         return []
-    metric = state.pairing.compared(view.metric) if state.pairing else view.metric
+    metric = state.pairing.metric_of_paired_runs(view.metric) if state.pairing else view.metric
     if view.trial:
         trial_runs = state.runs[-RECENT:]
         names = {run.facts.commit: printable(state.request.subjects[run.subject].name) for run in trial_runs}
         return pairs([run.facts for run in trial_runs], metric, names.__getitem__, room, glyphs)
     runs = [event.facts for _, event in state.log[-RECENT:] if isinstance(event, RunFinished)]
-    return pairs(runs, metric, lambda sha: state.row(sha).commit.short, room, glyphs)
+    return pairs(runs, metric, lambda sha: state.facts_of(sha).commit.short, room, glyphs)
 
 
 def belief(view: SessionView, room: int, glyphs: Glyphs) -> list[Text]:

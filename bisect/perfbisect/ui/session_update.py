@@ -24,10 +24,10 @@ from perfbisect.core.domain.events import (
     SessionStarted,
     Warned,
 )
-from perfbisect.core.domain.orders import Measure, Purpose, first_step
+from perfbisect.core.domain.orders import Measure, Purpose, explained_step
 from perfbisect.core.domain.session_state import SessionState, fold
 from perfbisect.core.domain.settings import TrialType
-from perfbisect.core.domain.trials import pairs_to_try, rounds_to_do, visits
+from perfbisect.core.domain.trials import pairs_to_try, remaining_rounds, visits_of_round
 from perfbisect.core.explain.explanation import step_explanation
 from perfbisect.core.inference.classification import hunt_observations, ratios_to_good
 from perfbisect.core.inference.relative_speed import step_ratio
@@ -119,9 +119,9 @@ def with_state(view: SessionView, state: SessionState) -> SessionView:
 
 def expected_runs(trial: SessionState) -> ExpectedRuns:
     """The number of rounds and runs that the trial has at its end."""
-    rounds, tried, due = rounds_to_do(trial), pairs_to_try(trial), visits(trial)
+    rounds, tried, due = remaining_rounds(trial), pairs_to_try(trial), visits_of_round(trial)
     open_ = tried > 0 and trial.request.kind is not TrialType.NOISE
-    per_round = 2 * sum(build > 0 for _, build in due) if trial.together else len(due)
+    per_round = 2 * sum(build > 0 for _, build in due) if trial.is_paired else len(due)
     runs = len(trial.runs) + len(rounds) * per_round * trial.request.runs + 2 * tried
     return ExpectedRuns(rounds.stop + (tried if open_ else min(1, tried)), runs, open_)
 
@@ -192,8 +192,8 @@ def why_of(state: SessionState, report: str) -> str:
 
     ``report`` is the command that shows the hunt.
     """
-    step = first_step(state.verdict)
-    if step is None or not state.studied:
+    step = explained_step(state.verdict)
+    if step is None or not state.explanation_events:
         return ""
     explanation = step_explanation(state, step)
     helps = reasons.missing_reason_advice(explanation, report.replace(" show ", " why ", 1), was_measured=True)

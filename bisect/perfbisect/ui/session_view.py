@@ -24,7 +24,7 @@ from perfbisect.core.domain.orders import (
     Several,
     Verdict,
 )
-from perfbisect.core.domain.session_state import SessionState, Tested
+from perfbisect.core.domain.session_state import SessionState, TestedCommit
 from perfbisect.core.inference.classification import Classification, classify
 from perfbisect.wording.quantities import chance
 from perfbisect.wording.text import printable, printable_commit
@@ -95,7 +95,7 @@ class SessionView:
     """All that is drawn of a session. Times are seconds since the epoch."""
 
     state: SessionState = field(default_factory=SessionState)
-    rows: Mapping[int, Tested] = field(default_factory=dict)  # of the candidates that were tested
+    rows: Mapping[int, TestedCommit] = field(default_factory=dict)  # of the candidates that were tested
     ratios: Mapping[str, Interval] = field(default_factory=dict)  # relative to the good end, by commit
     began: float | None = None  # of this attempt
     ended: float | None = None
@@ -155,8 +155,8 @@ class SessionView:
 
     def commit(self, candidate: int) -> Commit:
         """A candidate's commit, with at least its hash; its texts are safe to print."""
-        commit, started = self.state.row(self.sha(candidate)).commit, self.state.started
-        return printable_commit(started.named(commit, candidate) if started else commit)
+        commit, started = self.state.facts_of(self.sha(candidate)).commit, self.state.started
+        return printable_commit(started.with_part_titles(commit, candidate) if started else commit)
 
     def title(self, doing: ActiveBuild | ActiveRun) -> tuple[str, str]:
         """Two texts for a build or run: a commit and its subject. Of a trial the build and "", or its place and the run."""
@@ -292,7 +292,10 @@ def minutes_left(view: SessionView, now: float) -> float | None:
     ran_in = [row.run_seconds / 60 / len(row.runs) for row in timed]
     if belief is None or view.state.verdict is not None or not ran_in:
         return None
-    build, run = median([row.build_seconds / 60 for row in view.rows.values() if row.made] or [0.0]), median(ran_in)
+    build, run = (
+        median([row.build_seconds / 60 for row in view.rows.values() if row.new_builds] or [0.0]),
+        median(ran_in),
+    )
     missing, at, confirms = bits(belief), view.state.last or now, view.state.purpose is Purpose.CONFIRM
     since, at_first = view.searching or (at, missing)
     guess, gained = build + RUNS_PER_BIT * run, max(0.0, at_first - missing)

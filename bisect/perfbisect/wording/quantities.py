@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from perfbisect.core.domain.facts import BuildFacts
     from perfbisect.core.domain.orders import Interval
-    from perfbisect.core.domain.session_state import Tested
+    from perfbisect.core.domain.session_state import TestedCommit
 
 MISSING = "–"
 LEAST = 0.001  # ratio: an interval from less than that to more than its inverse says nothing
@@ -103,9 +103,9 @@ def chance(probability: float | None) -> str:
     if probability < 0.001:
         return "<0.1 %"
     if probability >= 0.99:
-        from perfbisect.core.domain.settings import CAP  # all settings are slow to import
+        from perfbisect.core.domain.settings import MAX_PROBABILITY  # all settings are slow to import
 
-        return f"{math.floor(1000 * min(probability, CAP) + 1e-9) / 10:.1f} %"
+        return f"{math.floor(1000 * min(probability, MAX_PROBABILITY) + 1e-9) / 10:.1f} %"
     return f"{100 * probability:.1f} %" if probability < 0.0995 else share(probability)
 
 
@@ -133,11 +133,11 @@ def compared(ratio: "Interval | None", *, baseline: bool, unknown: str = "") -> 
     return middle(ratio), between(ratio)
 
 
-def builds(row: "Tested", in_words: Callable[[float], str], unknown: str = "") -> str:
+def builds(row: "TestedCommit", in_words: Callable[[float], str], unknown: str = "") -> str:
     """How long the builds of a candidate took, in a column of a table: 3× 12 s, shared: 0.4 s, kept."""
     if not row.build_seconds:
         return "kept" if row.builds else unknown
-    made = len(row.made)
+    made = len(row.new_builds)
     return f"{'shared: ' if row.shared else f'{made}× ' if made > 1 else ''}{in_words(row.build_seconds)}"
 
 
@@ -148,8 +148,8 @@ def slower_than(factor: float, seconds: float) -> str:
 
 def bound(interval: "Interval") -> str:
     """The only end of an interval of ratios: <0.204, >4.92; "" where it has two."""
-    if interval.bound:
-        return f"<{_ratio(interval.high)}" if interval.bound < 0 else f">{_ratio(interval.low)}"
+    if interval.only_bound:
+        return f"<{_ratio(interval.high)}" if interval.only_bound < 0 else f">{_ratio(interval.low)}"
     return ""
 
 
@@ -244,13 +244,13 @@ def size(number: int) -> str:
 
 def made(facts: "BuildFacts") -> list[str]:
     """How a build came about: what it took, and what the compiler cache found."""
-    from perfbisect.core.domain.facts import remote_rate
+    from perfbisect.core.domain.facts import remote_hit_rate
 
     if facts.shared:
         return [f"from the shared builds in {duration(facts.seconds)}"]
     if facts.reused:
         return ["an earlier build is used again"]
-    return [duration(facts.seconds), *filter(None, [cached(facts.hit_rate, remote_rate([facts]))])]
+    return [duration(facts.seconds), *filter(None, [cached(facts.hit_rate, remote_hit_rate([facts]))])]
 
 
 PHASES = {

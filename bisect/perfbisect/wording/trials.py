@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from perfbisect.core.domain.events import PairingChosen
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.orders import Ways
+from perfbisect.core.domain.orders import PairingComparison
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import GAIN
-from perfbisect.core.domain.trials import counting
+from perfbisect.core.domain.trials import comparable_runs
 from perfbisect.core.inference.classification import ratios_to_good
 from perfbisect.core.stats.fitness import Fault, Unfit
 from perfbisect.core.stats.paired_comparison import (
@@ -58,10 +58,10 @@ def relative_metric(trial: SessionState) -> str:
 
 def runs_of(trial: SessionState, rounds: str = "") -> str:
     """The runs that figures are from, in so many rounds (those that were asked for), and how many there are in all."""
-    runs, request, made = counting(trial), trial.request, len(trial.runs)
+    runs, request, made = comparable_runs(trial), trial.request, len(trial.runs)
     if len(runs) == made:
         return f"{rounds or count(request.rounds, 'round')} of {count(request.runs, 'run')} each"
-    way, other = ("paired", "interleaved")[:: 1 if trial.together else -1]
+    way, other = ("paired", "interleaved")[:: 1 if trial.is_paired else -1]
     aside = f"{made - len(runs)} {other} {'helped to choose that' if trial.pairing else 'are beside them'}"
     counted = f"{count(len({run.round for run in runs}), 'round')} with {count(len(runs), 'run')} {way}"
     return f"{counted}; {aside}: {count(made, 'run')} in all"
@@ -84,7 +84,7 @@ def part_proofs(state: SessionState) -> Iterator[str]:
     others = f" and {count(users, 'part')} that need it to build" * bool(users)
     said = f"Put on {started.good} {alone}", f"{started.bad} without it{others}"
     for (sha, _), how in zip(started.proofs, said, strict=True):
-        row = state.row(sha)
+        row = state.facts_of(sha)
         if found := known.get(sha):
             yield f"{how}: {what} is {ratio(found)} of that of {good}."
         elif row.skip:
@@ -113,7 +113,7 @@ def comparison_sentence(trial: SessionState, rows: Sequence[WorkloadRatios]) -> 
     metric = trial.request.metric
     of = "" if metric in WORDS else f"{metric_title(metric)} of "
     less, more = WORDS.get(metric, LOWER)
-    runs = count(min(Counter(run.subject for run in counting(trial, 0)).values()), "run")
+    runs = count(min(Counter(run.subject for run in comparable_runs(trial, 0)).values()), "run")
     low, high, by = only.interval.low - 1, only.interval.high - 1, by_cpu(trial.pairing)
     if only.excludes_one:
         nearer, farther = sorted((100 * abs(low), 100 * abs(high)))
@@ -199,29 +199,33 @@ def pairs_sentence(what: str, noise: float, of_cpu: float | None, turns: float) 
     return f"{said}: {'--pairing auto gains here' if gains else 'nothing is gained by pairs here'}"
 
 
-def pairing_chosen(ways: Ways, good: str = "good", bad: str = "bad") -> PairingChosen:
+def pairing_chosen(ways: PairingComparison, good: str = "good", bad: str = "bad") -> PairingChosen:
     """How builds are compared from here on, with a sentence that says what the ends have shown both ways."""
-    if ways.waits:
-        seen = f"{bad} has {ratio(ways.beside)} of {good}, though their CPU time is the same: one of them waits longer"
-        return PairingChosen(True, printable(f"Builds are compared by time from here on: {seen}."), beside=ways.beside)
-    noise = percent(ways.in_turns)
-    if ways.clear:
-        seen = f"they show at once {change(ways.alone.middle)}, where a ratio is taken to vary by {noise}"
+    if ways.differ_by_waiting:
+        seen = f"{bad} has {ratio(ways.paired_ratio)} of {good}, though their CPU time is the same: one of them waits longer"
+        return PairingChosen(
+            True, printable(f"Builds are compared by time from here on: {seen}."), beside=ways.paired_ratio
+        )
+    noise = percent(ways.interleaved_noise)
+    if ways.is_clear:
+        seen = f"they show at once {change(ways.interleaved_ratio.middle)}, where a ratio is taken to vary by {noise}"
         return PairingChosen(False, f"Builds run interleaved: {seen}.")
-    if ways.waiting:
-        seen = f"they wait for {percent(ways.waiting)} of their time, and two may wait for each other"
+    if ways.waiting_share:
+        seen = f"they wait for {percent(ways.waiting_share)} of their time, and two may wait for each other"
         return PairingChosen(False, f"Builds run interleaved: {seen}.")
-    beside = f"{bad} has {ratio(ways.beside)} of {good}{' by CPU time' * ways.by_cpu}"
-    noises = f"the ratio is taken to vary by {percent(ways.in_rounds)} and by {noise}"
-    seen = f"{beside} paired and {ratio(ways.alone)} interleaved, {noises}"
-    way = "in pairs" if ways.together else "interleaved"
-    why = f"Builds run {way}: {seen}{', so two disturb each other' * ways.lost}."
-    if ways.contradict and not ways.lost:
+    beside = f"{bad} has {ratio(ways.paired_ratio)} of {good}{' by CPU time' * ways.uses_cpu_time}"
+    noises = f"the ratio is taken to vary by {percent(ways.paired_noise)} and by {noise}"
+    seen = f"{beside} paired and {ratio(ways.interleaved_ratio)} interleaved, {noises}"
+    way = "in pairs" if ways.chooses_paired else "interleaved"
+    why = f"Builds run {way}: {seen}{', so two disturb each other' * ways.hides_difference}."
+    if ways.is_contradictory and not ways.hides_difference:
         why += (
             f" Both contradict each other: what differs between {good} and {bad} may depend on what runs beside them."
         )
     why = printable(why)
-    return PairingChosen(ways.together, why, ways.by_cpu, alone=ways.alone, beside=ways.beside)
+    return PairingChosen(
+        ways.chooses_paired, why, ways.uses_cpu_time, alone=ways.interleaved_ratio, beside=ways.paired_ratio
+    )
 
 
 def step_sentence(step: "LevelStep", names: Sequence[str]) -> str:

@@ -74,7 +74,7 @@ def why(verdict: Inconclusive, metric: str, skip_of: SkipOf) -> str:
             differ = f"{metric_title(metric)} of good is {ratio(known.ratio)} of that of the merge base, and "
             return (
                 f"the merge base {commit} is not shown to be as fast as good {good}"
-                f" ({differ if known.ratio.known else ''}{why(known, metric, skip_of)})"
+                f" ({differ if known.ratio.has_bound else ''}{why(known, metric, skip_of)})"
             )
         case reason, _:
             return REASONS[reason].format(fail=failing(verdict, skip_of))

@@ -9,8 +9,8 @@ from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.metrics import INSTRUCTIONS, find_metric, is_speed
 from perfbisect.core.domain.orders import (
     UNKNOWN,
+    ClassEffect,
     CodePlacement,
-    Effect,
     Found,
     Inconclusive,
     Interval,
@@ -19,7 +19,7 @@ from perfbisect.core.domain.orders import (
     Reason,
     Several,
     Step,
-    Unsettled,
+    UnsettledRange,
     Verdict,
 )
 from perfbisect.core.domain.session_state import SessionState
@@ -78,10 +78,10 @@ def exit_status(verdict: Verdict) -> int:
 
 def effect(ratio: Interval, metric: str) -> str:
     """A ratio in words; where runs were stopped, by how much at least: at least 4.9 times slower."""
-    if not ratio.bound:
+    if not ratio.only_bound:
         return change(ratio.middle, 0.0 if ratio.excludes_one else NOTHING)
-    factor = 1 / ratio.high if ratio.bound < 0 else ratio.low
-    slower = (ratio.bound < 0) is find_metric(metric).higher_is_better
+    factor = 1 / ratio.high if ratio.only_bound < 0 else ratio.low
+    slower = (ratio.only_bound < 0) is find_metric(metric).higher_is_better
     return f"at least {figure(factor)} times {'slower' if slower else 'faster'}"
 
 
@@ -99,7 +99,7 @@ class Teller:
 
     def skip_of(self, candidate: int) -> SkipFacts | None:
         """Why a candidate could not be measured."""
-        return self.state.row(self.commit_of(candidate).sha).skip
+        return self.state.facts_of(self.commit_of(candidate).sha).skip
 
     def sentences(self, verdict: Verdict) -> tuple[str, ...]:
         """The verdict, one sentence or list entry an element; list entries begin with two spaces."""
@@ -167,7 +167,7 @@ class Teller:
     def regained(self, found: Interval) -> Iterator[str]:
         """That bad hardly has the effect of the culprit any more, if it is so."""
         ends = self.state.belief.effect if self.state.belief else UNKNOWN
-        known = ends.known and not (ends.bound or found.bound)
+        known = ends.has_bound and not (ends.only_bound or found.only_bound)
         if known and max(math.log(end) / math.log(found.middle) for end in (ends.low, ends.high)) < REGAINED:
             yield f"Other commits take most of that back: {self.of_ends(ends)}."
 
@@ -196,7 +196,7 @@ class Teller:
     def build_changed(self, step: Step) -> Iterator[str]:
         """That the commit is built in another way than those it was compared with, or runs another file, if it does."""
         ways = []  # the build system, and the files that are run where these are not installed: make (out-static/db_bench)
-        for build in map(self.state.built, (step.candidate, *step.parents)):
+        for build in map(self.state.latest_build, (step.candidate, *step.parents)):
             files = ", ".join(paths[0] for paths in build.programs.values()) if build else ""
             system = build.system if build else ""
             ways.append(printable(f"{system} ({files})" if system and files else system))
@@ -206,7 +206,7 @@ class Teller:
             part = "a part of the change may come from other compiler options"
             yield f"The build changed at this commit too, {between}: {part}."
 
-    def by_host_class(self, effects: Sequence[Effect]) -> Iterator[str]:
+    def by_host_class(self, effects: Sequence[ClassEffect]) -> Iterator[str]:
         """The effect on each host class, if there are several."""
         for on_class in effects:
             ends = ", bad against good" * on_class.ends
@@ -226,14 +226,17 @@ class Teller:
         """How many more instructions a commit executes than its parents, or bad than good, where they were counted beside time."""
         if self.metric == INSTRUCTIONS:
             return
-        good, bad = ([run for run in self.state.runs_like(self.state.commits[end]) if run.counted] for end in (0, -1))
+        good, bad = (
+            [run for run in self.state.runs_of_equal_binaries(self.state.commits[end]) if run.counted]
+            for end in (0, -1)
+        )
         ends = instruction_change(good, bad)
         if step is None:
             if ends:
                 yield f"Counted, {executed('bad', 'good', ends.ratio)}."
             return
-        after = [run for run in self.state.runs_like(self.state.commits[step.candidate]) if run.counted]
-        parents = {p: self.state.runs_like(self.state.commits[p]) for p in step.parents}
+        after = [run for run in self.state.runs_of_equal_binaries(self.state.commits[step.candidate]) if run.counted]
+        parents = {p: self.state.runs_of_equal_binaries(self.state.commits[p]) for p in step.parents}
         known = {p: instruction_change([run for run in runs if run.counted], after) for p, runs in parents.items()}
         if compared := {p: own for p, own in known.items() if own}:
             parent, own = min(
@@ -311,10 +314,10 @@ class Teller:
             yield from (f"  {sentence}" for sentence in self.by_host_class(step.effects))
             yield from (f"    {sentence}" for sentence in self.build_changed(step))
 
-    def left_open(self, one: Unsettled) -> Iterator[str]:
+    def left_open(self, one: UnsettledRange) -> Iterator[str]:
         """What is known of a subrange whose search did not end: a line, and one for each suspect."""
         known = one.known
-        if not known.ratio.known:
+        if not known.ratio.has_bound:
             ends = "not measured"
         elif not known.ratio.excludes_one:
             ends = f"no change shown, {ratio(known.ratio)}"
@@ -358,7 +361,7 @@ class Teller:
     def inconclusive(self, verdict: Inconclusive) -> Iterator[str]:
         """Why no commit is named, the set that contains the culprit, and what is excluded; and what to try."""
         yield f"Inconclusive, as {why(verdict, self.metric, self.skip_of)}: {self.narrowed(verdict)}."
-        if verdict.ratio.known:
+        if verdict.ratio.has_bound:
             differ = effect(verdict.ratio, self.metric) if verdict.ratio.excludes_one else "no change is shown"
             yield f"{self.of_ends(verdict.ratio)}: {differ}."
         yield from self.in_counts()
@@ -374,10 +377,10 @@ class Teller:
             return none or "no commit can be named, and none is excluded"
         noun = "part" if self.state.started and self.state.started.parts else "commit"
         many = f"this {noun}" if size == 1 else f"one of these {count(size, noun)}"
-        left = (self.state.started.choices if self.state.started else 0) - size
+        left = (self.state.started.possible_culprits if self.state.started else 0) - size
         others = "none" if left <= 0 else "the other one" if left == 1 else f"the {left:,} others"
         sure = f"is {many}, {chance(sum(known.probabilities))} sure, which excludes {others}"
-        if known.reason in DOUBTED or (known.ratio.known and not known.ratio.excludes_one):
+        if known.reason in DOUBTED or (known.ratio.has_bound and not known.ratio.excludes_one):
             return f"if anything changed, the culprit {sure}"
         if known.several > LIKELY and known.reason not in (Reason.UNBUILDABLE, Reason.LEFT_OUT):
             some = "" if known.reason is Reason.MANY_STEPS else "probably more than one commit made the difference; "

@@ -5,45 +5,45 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfbisect.core.domain.codec import decode, dumps, encode, kind_of
+from perfbisect.core.domain.codec import decode, dumps, encode, event_kind
 from perfbisect.core.domain.events import Decided, Event, SessionEnded
 from perfbisect.core.domain.orders import (
     UNKNOWN,
     Belief,
-    Building,
+    BuildInProgress,
     BuildOrder,
+    ClassEffect,
     Decision,
-    Effect,
     Fleet,
     Found,
     Inconclusive,
     Interval,
-    Layouts,
+    LayoutRatios,
     Measure,
     MergeBase,
+    PlannedRuns,
     Purpose,
     Reason,
     Several,
-    Share,
     Step,
-    Unsettled,
+    UnsettledRange,
 )
 
 SAME = Interval(0.99, 1.0, 1.01)
-STEP = Step(3, 0.99, SAME, (1, 2), (1,), 2.0, (Effect("large", UNKNOWN, True),), Layouts(SAME, 5, 4))
+STEP = Step(3, 0.99, SAME, (1, 2), (1,), 2.0, (ClassEffect("large", UNKNOWN, True),), LayoutRatios(SAME, 5, 4))
 SPENT = Inconclusive((1,), (0.5,), SAME, Reason.RUNS_SPENT, detail=9.0)
 
 
 def again(event: Event) -> Event:
-    return decode(kind_of(event), json.loads(dumps(encode(event))))
+    return decode(event_kind(event), json.loads(dumps(encode(event))))
 
 
 def test_a_decision_is_kept_with_the_fleet_of_its_moment() -> None:
-    order = Measure((Share(2, 3), Share(0, 1)), Purpose.SEARCH, 1, True)
+    order = Measure((PlannedRuns(2, 3), PlannedRuns(0, 1)), Purpose.SEARCH, 1, True)
     chances = np.array([0, 1 / 3, 1])
     belief = Belief(chances / chances.sum(), 0.9, 0.01, UNKNOWN, ("drift",), chances, 0.2)
-    busy = Measure((Share(1, 1), Share(0, 1)), Purpose.SEARCH, 2)
-    fleet = Fleet((busy,), (1, 3), 4, 3, (Building(4, 1, 12.5, True),), (2,), True, 7.5)
+    busy = Measure((PlannedRuns(1, 1), PlannedRuns(0, 1)), Purpose.SEARCH, 2)
+    fleet = Fleet((busy,), (1, 3), 4, 3, (BuildInProgress(4, 1, 12.5, True),), (2,), True, 7.5)
     decision = Decision(order, belief, (BuildOrder(3, 0),), (1,), (STEP,))
     found = again(Decided(decision, fleet))
     assert isinstance(found, Decided) and found.fleet == fleet
@@ -55,7 +55,7 @@ def test_a_decision_is_kept_with_the_fleet_of_its_moment() -> None:
 
 def test_a_verdict_is_read_as_it_was_written() -> None:
     of_merge_base = Inconclusive((), (), UNKNOWN, Reason.MERGE_BASE, detail=MergeBase("ab", "v1", SPENT))
-    every = Several((STEP,), (STEP,), (Unsettled(0, 2, SPENT),), 0.01, 0.02)
+    every = Several((STEP,), (STEP,), (UnsettledRange(0, 2, SPENT),), 0.01, 0.02)
     for verdict in (Found(STEP), SPENT, of_merge_base, every):
         for reason_follows in (False, True):
             assert again(SessionEnded(verdict, reason_follows)) == SessionEnded(verdict, reason_follows)
@@ -67,7 +67,7 @@ def test_a_belief_about_many_takes_little_room() -> None:
     culprit[70_000] = 0.9
     slow = np.repeat([0.0, 0.123456, 1.0], [2, 69_998, 30_000])
     belief = Belief(culprit, 0.5, np.float64(0.02), Interval(0.0, 1.0, np.inf), ("drift",), slow)
-    order = Measure((Share(np.int64(1), 2), Share(0, 2)), Purpose.ENDS)  # type: ignore[arg-type]
+    order = Measure((PlannedRuns(np.int64(1), 2), PlannedRuns(0, 2)), Purpose.ENDS)  # type: ignore[arg-type]
     event = Decided(Decision(order, belief))
     assert encode(event)["belief"]["culprit"] == [[70_000, 1e-6], [1, 0.9], [29_999, 1e-6]]
     assert len(dumps(encode(event))) < 600

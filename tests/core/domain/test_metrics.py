@@ -11,13 +11,13 @@ from counted import FULL, run
 from perfbisect.core.domain.facts import HostFacts, RunFacts, host_differences
 from perfbisect.core.domain.metrics import (
     METRICS,
-    background,
     background_share,
-    busiest,
     find_metric,
+    largest_client_load,
+    metric_value,
     role_counters,
-    unit,
-    value,
+    shown_unit,
+    worst_background,
 )
 from perfbisect.core.domain.orders import SAME, UNKNOWN, Inconclusive, Interval, NotReproduced, Reason
 from perfbisect.core.domain.settings import COUNTED, Policy
@@ -29,15 +29,17 @@ from perfbisect.lab.measure import perf
 def test_values_per_operation_have_their_units() -> None:
     shown = {"qps": 20_000, "cpu/o": 48.0, "instructions/o": 280_000, "ipc": 2.0, "r/o": 0.005, "wKB/o": 0.25}
     shown |= {"latency": 0.05, "cs/o": 0.6, "p95": 0.09}  # of the processes, not of the whole machine
-    assert {metric: value(run(), metric) for metric in shown} == shown
-    assert value(run(counters={"context-switches": None}), "cs/o") == 2.0, "of the machine, where perf lacks them"
+    assert {metric: metric_value(run(), metric) for metric in shown} == shown
+    assert metric_value(run(counters={"context-switches": None}), "cs/o") == 2.0, (
+        "of the machine, where perf lacks them"
+    )
 
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_missing_is_none_never_zero_and_no_operations_divide_nothing(metric: str) -> None:
     empty = run(counters=dict.fromkeys(FULL), system={})
-    assert (value(empty, metric) is None) == (metric not in ("qps", "latency", "p95"))
-    assert value(run(operations=0), metric) in (None, 0.0, 0.05, 0.09, 2.0)
+    assert (metric_value(empty, metric) is None) == (metric not in ("qps", "latency", "p95"))
+    assert metric_value(run(operations=0), metric) in (None, 0.0, 0.05, 0.09, 2.0)
 
 
 def test_unknown_metric_says_which_exist() -> None:
@@ -50,7 +52,13 @@ def test_the_table_of_metrics() -> None:
     assert {name for name, metric in METRICS.items() if metric.higher_is_better} == {"qps", "ipc", "rate", "background"}
     events = {"qps": (), "cs/o": (), "cpu/o": ("task-clock",), "ipc": ("instructions", "cycles")}
     assert {name: METRICS[name].events for name in events} == events, "vmstat counts switches where perf does not"
-    assert [unit(name) for name in ("qps", "latency", "p95", "rate", "cpu/o")] == ["QPS", "ms", "QPS", "rate", "QPS"]
+    assert [shown_unit(name) for name in ("qps", "latency", "p95", "rate", "cpu/o")] == [
+        "QPS",
+        "ms",
+        "QPS",
+        "rate",
+        "QPS",
+    ]
 
 
 def ten_seconds(batch: float = 0.0, **roles: tuple[float, float]) -> RunFacts:
@@ -62,14 +70,18 @@ def ten_seconds(batch: float = 0.0, **roles: tuple[float, float]) -> RunFacts:
 
 
 def test_the_role_that_is_furthest_behind_counts() -> None:
-    found = background([ten_seconds(query=(5000, 0), insert=(1000, 1000), delete=(900, 1000))])
+    found = worst_background([ten_seconds(query=(5000, 0), insert=(1000, 1000), delete=(900, 1000))])
     assert found and (found.role, found.wanted, found.held, found.sustained) == ("delete", 100.0, 90.0, False)
 
 
 def test_without_a_rate_nothing_can_be_missed() -> None:
     paceless = ten_seconds(query=(5000, 0), insert=(0, 0))
     assert (
-        background([paceless]) is background_share(paceless) is value(paceless, "background") is background([]) is None
+        worst_background([paceless])
+        is background_share(paceless)
+        is metric_value(paceless, "background")
+        is worst_background([])
+        is None
     )
 
 
@@ -80,7 +92,7 @@ def test_one_percent_may_be_missing_and_two_transactions_of_each_run() -> None:
         (10, 500, [470, 500], True), (10, 500, [470, 480], False), (10, 500, [480, 480, 480], True),
         (10, 10_000, [9_900], True), (10, 10_000, [9_890], False),
     ):  # fmt: skip
-        found = background([ten_seconds(batch, insert=(done, due)) for done in runs])
+        found = worst_background([ten_seconds(batch, insert=(done, due)) for done in runs])
         assert found and found.sustained is sustained
 
 
@@ -89,14 +101,14 @@ def test_runs_count_together(runs: list[tuple[float, int]]) -> None:
     """The share of all that was due, whichever runs it is missing from."""
     facts = [ten_seconds(insert=(share * due, due)) for share, due in runs]
     assert [background_share(each) for each in facts] == pytest.approx([share for share, _ in runs])
-    found, due = background(facts), sum(due for _, due in runs)
+    found, due = worst_background(facts), sum(due for _, due in runs)
     assert found and found.held / found.wanted == pytest.approx(sum(share * due for share, due in runs) / due)
 
 
 def test_the_busiest_client_counts() -> None:
     shares = [replace(ten_seconds(), counters={"client-busy": share}) for share in (0.2, None, 0.4)]
-    assert busiest(shares) == 0.4
-    assert busiest([ten_seconds()]) is None
+    assert largest_client_load(shares) == 0.4
+    assert largest_client_load([ten_seconds()]) is None
 
 
 BEFORE = HostFacts("here", "A CPU", 8, 16384, "6.1.0-18", "gcc 12", {"perf": "6.1"}, {"governor": "performance"})

@@ -12,7 +12,7 @@ import pytest
 from counted import FULL, profile, run
 from perfbisect.core.domain.events import ChangedFunctions, Counted, Profiled, Unexplained
 from perfbisect.core.domain.facts import ChangeFacts, PlanFacts, RunFacts
-from perfbisect.core.domain.orders import Interval, Layouts, Step
+from perfbisect.core.domain.orders import Interval, LayoutRatios, Step
 from perfbisect.core.explain.classes import classify, comparable_plan, different_plans
 from perfbisect.core.explain.evidence import (
     BACK,
@@ -486,7 +486,7 @@ CODE = {**FULL, "L1-icache-load-misses": 1e8, "iTLB-load-misses": 1e6}
 MOVED = {**CODE, "cycles": 30e9, "task-clock": 10_200.0, "L1-icache-load-misses": 3e8}
 
 
-def placed(functions: tuple[FunctionRow, ...] = (), layouts: Layouts | None = None) -> Cause:
+def placed(functions: tuple[FunctionRow, ...] = (), layouts: LayoutRatios | None = None) -> Cause:
     slower = run(190_000, {name: value * 0.95 for name, value in MOVED.items()})
     rows = counter_rows({"": [run(200_000, CODE)] * 3}, {"": [slower] * 3})
     return classify(rows, functions=functions, layouts=layouts)[0].cause
@@ -495,8 +495,8 @@ def placed(functions: tuple[FunctionRow, ...] = (), layouts: Layouts | None = No
 def test_the_same_instructions_and_moved_counters_of_the_front_end_make_a_suspicion_of_layout() -> None:
     assert placed() is Cause.LAYOUT
     even = Interval(0.9, 0.95, 0.99)
-    assert placed(layouts=Layouts(even, 8, 8)) is Cause.MEMORY, "it was as slow in other orders of the functions"
-    assert placed(layouts=Layouts(even, 8, 4)) is Cause.LAYOUT
+    assert placed(layouts=LayoutRatios(even, 8, 8)) is Cause.MEMORY, "it was as slow in other orders of the functions"
+    assert placed(layouts=LayoutRatios(even, 8, 4)) is Cause.LAYOUT
     own = FunctionRow("f", "engine", 1.0, 2.0, part=0.9, changed=True)
     assert placed((own,)) is Cause.MEMORY, "a function that the commit changes has the loss"
 
@@ -528,12 +528,15 @@ def changes(function: str) -> ChangedFunctions:
 @pytest.mark.parametrize(
     ("layouts", "tail"),
     [
-        (Layouts(Interval(0.93, 0.95, 0.97), 12, 11), "the placement of code (0.950 (0.930–0.970) in 12 layouts)."),
-        (Layouts(Interval(0.93, 0.98, 1.03), 12, 7), "and waiting (time/cpu 1.001 (0.999–1.003))."),
+        (
+            LayoutRatios(Interval(0.93, 0.95, 0.97), 12, 11),
+            "the placement of code (0.950 (0.930–0.970) in 12 layouts).",
+        ),
+        (LayoutRatios(Interval(0.93, 0.98, 1.03), 12, 7), "and waiting (time/cpu 1.001 (0.999–1.003))."),
         (None, "Not excluded: the placement of code, because only the usual layout was measured."),
     ],
 )
-def test_that_no_function_explains_it_is_an_answer(layouts: Layouts | None, tail: str) -> None:
+def test_that_no_function_explains_it_is_an_answer(layouts: LayoutRatios | None, tail: str) -> None:
     """With what is excluded as a reason, and the figures that do so."""
     profiles = sampled("p", scan=5000), sampled("c", scan=5600)
     wobbles = (0.998, 1.0, 1.003)
@@ -570,7 +573,7 @@ def test_a_function_of_the_diff_that_noise_may_hide_is_not_excluded() -> None:
         [changed(count, instructions=1.0, cycles=1.0, task_clock=1.0)] * 3 for count in (200_000, 190_000)
     )
     events = sampled("p", scan=900, hash=100), sampled("c", scan=900, hash=105), changes("hash")
-    even = Layouts(Interval(0.93, 0.95, 0.97), 12, 11)
+    even = LayoutRatios(Interval(0.93, 0.95, 0.97), 12, 11)
     said, _ = open_questions(explanation(events, "p", "c", (parent, culprit), replace(LOSS, layouts=even)))
     assert said.startswith("Not known: whether the change is in `hash`, because profiles are too noisy. To find out: ")
 

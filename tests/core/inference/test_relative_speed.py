@@ -227,9 +227,9 @@ def test_pairs_that_no_other_pair_links_with_good_have_no_ratio() -> None:
     assert candidate_ratios(apart + pairs(1, 3, 0.05), 3)[2].middle == pytest.approx(math.exp(-0.25), abs=0.003)
 
 
-LINE = Graph.line(10)
+LINE = Graph.straight_history(10)
 # 1 is older than good, 4 and 5 descend from it.
-OLDER = Graph.of([(), (), (0,), (2,), (1,), (4,), (3, 5)], branch_points=1)
+OLDER = Graph.from_parents([(), (), (0,), (2,), (1,), (4,), (3, 5)], branch_points=1)
 
 
 def readings(plan: Sequence[int], level: dict[int, float], scale: Sequence[float] = (1.0,)) -> list[Observation]:
@@ -269,7 +269,7 @@ def test_bad_against_good_is_that_of_the_table(
 
 def test_a_change_right_after_good_has_the_ratio_of_the_table() -> None:
     observations = readings([1, 0, 0, 1] * 8, {0: 0.0, 1: -0.2})
-    order = decide(Graph.line(1), observations, Policy()).order
+    order = decide(Graph.straight_history(1), observations, Policy()).order
     assert isinstance(order, Found) and near(order.step.ratio, candidate_ratios(observations, 1)[1], 1e-7)
     once = decide(LINE, readings([10, 0], STEP), Policy(max_runs=2)).order
     assert isinstance(once, Inconclusive) and math.isinf(once.ratio.high), "runs that were not repeated bound nothing"

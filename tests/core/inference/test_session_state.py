@@ -26,8 +26,8 @@ from perfbisect.core.domain.orders import (
     Interval,
     Measure,
     NotReproduced,
+    PlannedRuns,
     Purpose,
-    Share,
     Step,
 )
 from perfbisect.core.domain.session_state import SessionState, fold
@@ -57,7 +57,7 @@ def skipped(candidate: int, stage: str) -> CandidateSkipped:
 
 def decided(slow: tuple[float, ...] = (), change: float = 0.99) -> Decided:
     belief = Belief(np.full(4, 0.25), change, 0.01, Interval(0.6, 0.7, 0.8), slow=np.array(slow))
-    return Decided(Decision(Measure((Share(1, 1),), Purpose.SEARCH), belief))
+    return Decided(Decision(Measure((PlannedRuns(1, 1),), Purpose.SEARCH), belief))
 
 
 def after(*events: Event) -> SessionState:
@@ -86,36 +86,38 @@ def test_folding_at_once_and_step_by_step_agree_and_leave_earlier_states_alone()
 
 def test_rows_of_commits() -> None:
     commit = Commit(SHAS[1], "2023-01-01", "A", "Subject")
-    row = after(BuildStarted(1, commit), built(1), built(1, reused=True), ran(1)).row(SHAS[1])
-    assert (row.commit, len(row.builds), len(row.made), row.reused) == (commit, 2, 1, True)
+    row = after(BuildStarted(1, commit), built(1), built(1, reused=True), ran(1)).facts_of(SHAS[1])
+    assert (row.commit, len(row.builds), len(row.new_builds), row.reused) == (commit, 2, 1, True)
     assert (row.build_seconds, row.hit_rate, [run.qps for run in row.runs]) == (5.0, 0.75, [100.0])
-    assert SessionState().row("x").commit == Commit("x")
+    assert SessionState().facts_of("x").commit == Commit("x")
 
 
 def test_a_failure_is_charged_to_the_build_and_ends_with_a_run() -> None:
     failed = after(skipped(2, "compile"), built(2), skipped(2, "run"))
-    assert failed.row(SHAS[2]).build_seconds == 5.0 + 4.0 and failed.row(SHAS[2]).skip
+    assert failed.facts_of(SHAS[2]).build_seconds == 5.0 + 4.0 and failed.facts_of(SHAS[2]).skip
     failed.add(2000.0, ran(2))
-    assert failed.row(SHAS[2]).skip is None
+    assert failed.facts_of(SHAS[2]).skip is None
 
 
 def test_a_run_costs_the_time_since_the_host_ended_its_work_before() -> None:
     state = fold([(0.0, STARTED), (100.0, built(0)), (103.0, decided()), (130.0, ran(0)), (150.0, ran(0))])
-    assert (state.row(SHAS[0]).run_seconds, state.elapsed) == (30.0 + 20.0, 150.0)
+    assert (state.facts_of(SHAS[0]).run_seconds, state.elapsed) == (30.0 + 20.0, 150.0)
     events = [(10.0, STARTED), (20.0, built(0)), (5000.0, replace(STARTED, resumed=True)), (5015.0, ran(0))]
     state = fold(events, [0.0, 4990.0])
-    assert (state.row(SHAS[0]).run_seconds, state.elapsed) == (15.0, 20.0 + 25.0), "not the time between two sessions"
+    assert (state.facts_of(SHAS[0]).run_seconds, state.elapsed) == (15.0, 20.0 + 25.0), (
+        "not the time between two sessions"
+    )
 
 
 def test_equal_binaries_share_their_runs() -> None:
     state = after(built(2, "x"), built(1, "x"), built(3, "y"), ran(2))
-    assert [state.row(sha).same_as for sha in SHAS] == [None, SHAS[2], None, None]
-    assert len(state.runs_like(SHAS[1])) == len(state.runs_like(SHAS[1], SHAS[2])) == 1
-    assert [state.measured(sha) for sha in SHAS] == [False, True, True, False]
+    assert [state.facts_of(sha).same_as for sha in SHAS] == [None, SHAS[2], None, None]
+    assert len(state.runs_of_equal_binaries(SHAS[1])) == len(state.runs_of_equal_binaries(SHAS[1], SHAS[2])) == 1
+    assert [state.is_measured(sha) for sha in SHAS] == [False, True, True, False]
     both = replace(STARTED, further=(replace(HOST, name="b"),), host_classes=("x", "x"))
     apart = fold([(0.0, both), (1.0, built(1, "x")), (2.0, built(2, "x", host="b"))])
-    assert apart.row(SHAS[2]).same_as is None, "binaries are compared on one host only"
-    assert after(built(1, "x"), built(2, "x", host="b")).row(SHAS[2]).same_as == SHAS[1]
+    assert apart.facts_of(SHAS[2]).same_as is None, "binaries are compared on one host only"
+    assert after(built(1, "x"), built(2, "x", host="b")).facts_of(SHAS[2]).same_as == SHAS[1]
 
 
 def test_another_range_voids_beliefs_and_keeps_what_was_measured() -> None:
@@ -124,7 +126,7 @@ def test_another_range_voids_beliefs_and_keeps_what_was_measured() -> None:
     state = fold(enumerate((first, built(0, "x"), ran(0), decided(), STARTED)))
     assert state.belief is state.purpose is None and (state.commits, state.node[SHAS[3]]) == (SHAS, 3)
     state.add(5.0, built(1, "x"))
-    assert state.row(SHAS[1]).same_as == SHAS[0] and state.measured(SHAS[1])
+    assert state.facts_of(SHAS[1]).same_as == SHAS[0] and state.is_measured(SHAS[1])
 
 
 def test_ratios_are_those_to_the_baseline() -> None:

@@ -169,14 +169,14 @@ def test_the_noise_is_that_of_the_other_builds_however_many_runs_were_stopped(go
 @pytest.mark.parametrize(("sign", "low", "high"), [(-1, 0.0, 0.22), (1, 4.5, math.inf)])
 def test_the_ratio_of_a_build_whose_runs_were_stopped_has_one_end(sign: int, low: float, high: float) -> None:
     ratio = candidate_ratios(readings_unusual(5, 2, sign=sign), 1)[1]
-    assert ratio.bound == sign and ratio.known and low <= ratio.low and ratio.high <= high
+    assert ratio.only_bound == sign and ratio.has_bound and low <= ratio.low and ratio.high <= high
     assert 0.2 <= min(ratio.high, 1 / max(ratio.low, 0.1)) < 0.23, "about the bound, and no farther"
 
 
 def test_one_stopped_run_among_many_is_an_outlier() -> None:
     seen = [Reading(at % 2, -0.1 * (at % 2) + NOISE[at // 2], at, at) for at in range(12)]
     ratio = candidate_ratios([*seen, Reading(1, BOUND, 20, 20, bound=-1)], 1)[1]
-    assert (ratio.bound, ratio.middle) == (0, pytest.approx(math.exp(-0.1), abs=0.02))
+    assert (ratio.only_bound, ratio.middle) == (0, pytest.approx(math.exp(-0.1), abs=0.02))
 
 
 def test_which_end_is_open() -> None:
@@ -191,9 +191,13 @@ def test_which_end_is_open() -> None:
         above,
         Interval(0, 0.5, math.inf),
     ]
-    assert [with_open_bounds(known, *each).known for each in ends] == [True] * 5 + [False]
-    assert not UNKNOWN.known, "what is unknown is no bound"
-    assert [Interval(*ends).bound for ends in ((0.0, 1.0, math.inf), (0.1, 0.2, 0.3), (0.0, 0.2, 0.3))] == [0, 0, -1]
+    assert [with_open_bounds(known, *each).has_bound for each in ends] == [True] * 5 + [False]
+    assert not UNKNOWN.has_bound, "what is unknown is no bound"
+    assert [Interval(*ends).only_bound for ends in ((0.0, 1.0, math.inf), (0.1, 0.2, 0.3), (0.0, 0.2, 0.3))] == [
+        0,
+        0,
+        -1,
+    ]
 
 
 def test_stopped_runs_of_a_build_become_one_reading_on_each_host() -> None:

@@ -29,7 +29,7 @@ SPENT = (Reason.RUNS_SPENT, Reason.BUILDS_SPENT, Reason.MINUTES_SPENT)
 
 @pytest.mark.parametrize("steps", [{5: -0.2, 11: -0.1}, {3: -0.15, 13: 0.15}], ids=["two drops", "they cancel out"])
 def test_every_change_is_found(steps: dict[int, float]) -> None:
-    outcome = simulate_hunt(World(Graph.line(16), steps, QUIET, seed=1), ALL)
+    outcome = simulate_hunt(World(Graph.straight_history(16), steps, QUIET, seed=1), ALL)
     assert several(outcome.verdict)[0] == [v for v, size in steps.items() if size < 0]
     assert isinstance(outcome.verdict, Several) and outcome.belief.culprit.shape == (17,)
     shown = {step.candidate: np.log(step.ratio.middle) for step in outcome.verdict.steps + outcome.verdict.improvements}
@@ -43,16 +43,16 @@ def line(first: int, last: int) -> list[tuple[int, ...]]:
 
 #  0 - 1 - 2 - 3 - 8 - 9
 #   \ 4 - 5 - 6 - 7 /
-MERGE = Graph.of([(), (0,), (1,), (2,), (0,), (4,), (5,), (6,), (3, 7), (8,)])
+MERGE = Graph.from_parents([(), (0,), (1,), (2,), (0,), (4,), (5,), (6,), (3, 7), (8,)])
 #  0 - 1 - 2 - 3 - 10 - 11
 #   \ 4 - 5 - 6 - 7 - 8 - 9 /
-LONGER = Graph.of([(), (0,), (1,), (2,), (0,), (4,), (5,), (6,), (7,), (8,), (3, 9), (10,)])
+LONGER = Graph.from_parents([(), (0,), (1,), (2,), (0,), (4,), (5,), (6,), (7,), (8,), (3, 9), (10,)])
 #  0 - … - 5 - … - 20 - 31 - … - 40
 #           \ 21 - … - 30 /
-FORK = Graph.of([(), *line(0, 20), (5,), *line(21, 30), (20, 30), *line(31, 40)])
+FORK = Graph.from_parents([(), *line(0, 20), (5,), *line(21, 30), (20, 30), *line(31, 40)])
 #  0 - … - 5 - … - 30 - 61 - … - 111    7 reverts 4, and the branch lacks both
 #           \ 31 - … - 60 /
-REVERT = Graph.of([(), *line(0, 30), (5,), *line(31, 60), (30, 60), *line(61, 111)])
+REVERT = Graph.from_parents([(), *line(0, 30), (5,), *line(31, 60), (30, 60), *line(61, 111)])
 BACK = {6: -0.0408, 13: 0.0408, 19: -0.0408}  # in a history where 24 to 26 are a branch from 5, merged by 27
 
 
@@ -87,7 +87,7 @@ def test_changes_in_histories_with_branches(
 def test_a_subrange_has_its_own_readings_corrected_for_what_a_branch_lacks() -> None:
     #  0 - 1 - 2 - 5    with 2 as the good end, 3 and 4 lack what 1 and 2 changed
     #   \ 3 - 4 /
-    part = subrange(Graph.of([(), (0,), (1,), (0,), (3,), (2, 4)]), 2, 5)
+    part = subrange(Graph.from_parents([(), (0,), (1,), (0,), (3,), (2, 4)]), 2, 5)
     assert part.nodes.tolist() == [2, 0, 3, 4, 5]
     assert part.graph.branch_points == 1  # where the branch began
     assert [part.graph.parents_of(v) for v in range(5)] == [(), (), (1,), (2,), (0, 3)]
@@ -108,11 +108,11 @@ def test_a_subrange_has_its_own_readings_corrected_for_what_a_branch_lacks() -> 
 
 
 def test_builds_that_differ_by_their_layout_alone_are_not_measured_for_ever() -> None:
-    outcome = simulate_hunt(World(Graph.line(8), {4: -0.05}, HostModel(noise=0.005), seed=1), ALL)
+    outcome = simulate_hunt(World(Graph.straight_history(8), {4: -0.05}, HostModel(noise=0.005), seed=1), ALL)
     assert several(outcome.verdict)[0] == [4] and outcome.runs <= 90  # ten for each build
 
 
-LINE, ROOTS = Graph.line(24), two_roots(16)  # 8 to 14 do not descend from good, 15 takes them in
+LINE, ROOTS = Graph.straight_history(24), two_roots(16)  # 8 to 14 do not descend from good, 15 takes them in
 
 
 @pytest.mark.parametrize(("graph", "steps", "stretch", "left"), [
@@ -133,7 +133,7 @@ def test_a_step_in_a_stretch_that_does_not_build_is_unsettled_and_the_other_one_
 
 @pytest.mark.parametrize("budget", [{"max_builds": 9}, {"max_runs": 34}], ids=str)
 def test_what_the_budget_left_unsearched_is_unsettled(budget: dict[str, float]) -> None:
-    world = World(Graph.line(32), {10: -0.2, 25: -0.1}, QUIET, seed=1)
+    world = World(Graph.straight_history(32), {10: -0.2, 25: -0.1}, QUIET, seed=1)
     verdict = simulate_hunt(world, replace(ALL, **budget)).verdict  # type: ignore[arg-type]
     drops, _, left = several(verdict)
     assert drops == [10] and any(good < 25 <= bad for good, bad in left)
@@ -143,7 +143,7 @@ def test_what_the_budget_left_unsearched_is_unsettled(budget: dict[str, float]) 
 
 def test_ends_that_are_alike_leave_open_what_the_budget_kept_from_being_halved() -> None:
     verdict = simulate_hunt(
-        World(Graph.line(32), {10: -0.2, 25: 0.2}, QUIET, seed=1), replace(ALL, max_builds=2)
+        World(Graph.straight_history(32), {10: -0.2, 25: 0.2}, QUIET, seed=1), replace(ALL, max_builds=2)
     ).verdict
     assert several(verdict)[2] == [(0, 32)]
     [one] = verdict.unsettled
@@ -174,16 +174,16 @@ def test_a_step_that_is_named_without_all_is_named_although_it_is_smaller_than_r
     runs = [Reading(k % 2, 5 - 0.049 * (k % 2) + 0.004 * (-1) ** (k // 2), 3.0 + k, k, 0, 60.0) for k in range(24)]
     seen = [Built(0, 9.0), Built(1, 9.0), *runs]
     rules = Policy(min_effect=0.05)
-    alone = decide(Graph.line(1), seen, rules).order
+    alone = decide(Graph.straight_history(1), seen, rules).order
     assert isinstance(alone, Found) and alone.step.ratio.middle > 0.95
-    assert decide(Graph.line(1), seen, replace(rules, all_steps=True)).order == Several((alone.step,))
+    assert decide(Graph.straight_history(1), seen, replace(rules, all_steps=True)).order == Several((alone.step,))
 
 
 @pytest.mark.parametrize(("middle", "left"), [(7, [(4, 10)]), (8, [(4, 10), (8, 10)])], ids=["smaller", "equal"])
 def test_subranges_that_contain_each_other_do_not_explain_each_other(middle: int, left: list[tuple[int, int]]) -> None:
     #  0 - 1 - 2 - 3 - 4 - 9 - 10    7 and 8, near the middle of what follows 4, lack 1 to 4
     #   \ 5 - 6 - 7 - 8 /
-    graph = Graph.of([(), (0,), (1,), (2,), (3,), (0,), (5,), (6,), (7,), (4, 8), (9,)])
+    graph = Graph.from_parents([(), (0,), (1,), (2,), (3,), (0,), (5,), (6,), (7,), (4, 8), (9,)])
     doubt = Inconclusive((), (), Interval(0.9, 0.95, 0.99), Reason.TOO_NOISY)
     doubts = {_Span(4, 10): doubt, _Span(middle, 10): doubt}
     progress = _Results(Situation(graph, [], ALL), doubts=doubts, divided=set(doubts))
@@ -193,5 +193,5 @@ def test_subranges_that_contain_each_other_do_not_explain_each_other(middle: int
 def test_the_middle_of_a_subrange_is_the_first_that_was_measured_unless_another_is_far_more_central() -> None:
     for measured, middle in (((), 8), ((7,), 7), ((7, 8), 7), ((9, 7), 9), ((3,), 8)):
         seen = [Reading(v, 5.0, 3.0 + i, i) for i, v in enumerate((0, 16, *measured))]
-        now = Situation(Graph.line(16), seen, ALL)
+        now = Situation(Graph.straight_history(16), seen, ALL)
         assert _half_spans(_Results(now), subrange(now.graph, 0, 16)) == [_Span(middle, 16), _Span(0, middle)]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import Building, Decision, Fleet, Measure, Purpose, Share
+from perfbisect.core.domain.orders import BuildInProgress, Decision, Fleet, Measure, PlannedRuns, Purpose
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
@@ -21,7 +21,7 @@ from perfbisect.simulate.scenario import Scenario, random_merging_graph
 from perfbisect.simulate.world import World, build_host_number
 from simulated_worlds import decide, found, moments
 
-LINE = Graph.line(100)
+LINE = Graph.straight_history(100)
 RUN = 60.0
 
 
@@ -37,7 +37,7 @@ def made(candidate: int, build_host: int = 0, seconds: float = 600.0) -> Built:
 ENDS: list[Observation] = [made(0), made(100, 1), *measured(0, 0.0, 20), *measured(100, -0.1, 30)]
 
 
-def ahead(build_hosts: int, *building: Building, busy: tuple[Measure, ...] = (), between: bool = False) -> Fleet:
+def ahead(build_hosts: int, *building: BuildInProgress, busy: tuple[Measure, ...] = (), between: bool = False) -> Fleet:
     return Fleet(busy, (), 1, build_hosts, building, (), between)
 
 
@@ -58,11 +58,13 @@ def flying(draw: st.DrawFn) -> tuple[Graph, list[Observation], Policy, Fleet]:
     gone = draw(st.sets(st.integers(0, hosts - 1), max_size=hosts - 1))
     left = [host for host in range(hosts) if host not in gone]
     since = st.sampled_from([0.0, 300.0, 5000.0])
-    building = tuple(Building(*each, draw(since), draw(st.booleans())) for each in zip(coming, left, strict=False))
+    building = tuple(
+        BuildInProgress(*each, draw(since), draw(st.booleans())) for each in zip(coming, left, strict=False)
+    )
     spent = len(built) + len(coming) + sum(v % 2 and v % 3 > 0 for v in failed)
     policy = Policy(max_builds=draw(st.sampled_from([0, spent + 1, spent + 3])))
     busy = draw(st.booleans()) and run
-    order = (Measure((Share(0, 1),), Purpose.SEARCH),) if busy else ()
+    order = (Measure((PlannedRuns(0, 1),), Purpose.SEARCH),) if busy else ()
     return graph, seen, policy, Fleet(order, (), 1, hosts, building, tuple(gone), draw(st.booleans()))
 
 
@@ -76,27 +78,29 @@ def test_every_order_of_builds(moment: tuple[Graph, list[Observation], Policy, F
     candidates = [build.candidate for build in decision.builds]
     there = {one.candidate for one in seen}  # built, failed or left out
     assert len(set(candidates)) == len(candidates)
-    assert there.isdisjoint(candidates) and fleet.in_flight.isdisjoint(candidates)
+    assert there.isdisjoint(candidates) and fleet.candidates_in_build.isdisjoint(candidates)
     hosts = [build.build_host for build in decision.builds]
     assert len(set(hosts)) == len(hosts) and set(hosts) <= set(fleet.free_build_hosts)
     assert set(decision.cancelled) <= {one.build_host for one in fleet.building if not one.cancelled}
     if policy.max_builds and any(isinstance(one, Reading) for one in seen):  # the ends are built in any case
-        begun = fleet.in_flight | {one.candidate for one in seen if not isinstance(one, Skipped) or one.seconds}
+        begun = fleet.candidates_in_build | {
+            one.candidate for one in seen if not isinstance(one, Skipped) or one.seconds
+        }
         assert len(begun | set(candidates)) <= max(policy.max_builds, len(begun))
     if not isinstance(decision.order, Measure):
-        assert not decision.builds and not decision.waits
+        assert not decision.builds and not decision.waits_for_builds
         return
     built = {one.candidate for one in seen if isinstance(one, Built)}
     missing = {share.candidate for share in decision.order.plan if share.runs} - built
-    assert decision.waits is bool(missing)
-    if decision.waits:
+    assert decision.waits_for_builds is bool(missing)
+    if decision.waits_for_builds:
         assert decision.builds or fleet.building, "nothing would ever end"
 
 
 def test_without_build_hosts_nothing_is_built_ahead() -> None:
     decision = decide(LINE, ENDS, Policy())
-    assert not decision.builds and not decision.waits
-    unchanged = World(Graph.line(50), {}, HostModel(noise=0.005, layout=0.002, outliers=0.0), seed=3)
+    assert not decision.builds and not decision.waits_for_builds
+    unchanged = World(Graph.straight_history(50), {}, HostModel(noise=0.005, layout=0.002, outliers=0.0), seed=3)
     assert simulate_hunt(unchanged, Policy()).builds == 2, "the ends"
 
 
@@ -112,13 +116,13 @@ def test_the_ends_come_first_and_others_cut_the_range_meanwhile() -> None:
     assert ordered(decide(LINE, [], Policy(), fleet=ahead(2))) == [0, 100]
     decision = decide(LINE, [], Policy(), fleet=ahead(4))
     good, low, high, bad = ordered(decision)
-    assert (good, bad, decision.waits) == (0, 100, True)
+    assert (good, bad, decision.waits_for_builds) == (0, 100, True)
     assert 25 <= low <= 40 and 60 <= high <= 75
 
 
 def test_builds_in_flight_and_builds_without_runs_count_as_cuts() -> None:
-    busy = ahead(2, busy=(Measure((Share(50, 2),), Purpose.SEARCH),))
-    for seen, fleet in ((ENDS, ahead(3, Building(50, 0))), ([*ENDS, made(50)], busy)):
+    busy = ahead(2, busy=(Measure((PlannedRuns(50, 2),), Purpose.SEARCH),))
+    for seen, fleet in ((ENDS, ahead(3, BuildInProgress(50, 0))), ([*ENDS, made(50)], busy)):
         first, second = ordered(decide(LINE, seen, Policy(), fleet=fleet))
         assert 15 <= first <= 35 and 65 <= second <= 85
 
@@ -141,7 +145,7 @@ def test_a_build_goes_to_the_build_host_with_the_nearest_builds() -> None:
 
 def test_parents_of_a_suspect_are_built_before_they_are_wanted() -> None:
     rows = [(), (0,), (0,), (1,), (2,), (3, 4), (5,)]  # 5 merges 3 and 4
-    graph = Graph.of(rows, [0.0, 1.0, 1.0, 1.0, 1.0, 10.0, 1.0])
+    graph = Graph.from_parents(rows, [0.0, 1.0, 1.0, 1.0, 1.0, 10.0, 1.0])
     seen: list[Observation] = [made(v) for v in (0, 6, 5, 3)]
     seen += [*measured(0, 0.0, 10), *measured(6, -0.1, 20), *measured(5, -0.1, 30), *measured(3, 0.0, 40)]
     assert 4 in ordered(decide(graph, seen, Policy(), fleet=ahead(1)))
@@ -149,21 +153,23 @@ def test_parents_of_a_suspect_are_built_before_they_are_wanted() -> None:
 
 def test_while_a_build_is_awaited_old_builds_are_measured_if_that_tells_something() -> None:
     doubtful: list[Observation] = [made(50), Reading(50, -0.05, 41.0, 41, 0, RUN)]
-    flying = Building(25, 0), Building(75, 1)
+    flying = BuildInProgress(25, 0), BuildInProgress(75, 1)
     unsure = decide(LINE, [*ENDS, *doubtful], Policy(), fleet=ahead(2, *flying))
-    assert not unsure.waits and isinstance(unsure.order, Measure)
+    assert not unsure.waits_for_builds and isinstance(unsure.order, Measure)
     assert sum(share.runs for share in unsure.order.plan) <= 10
     clear = [*ENDS, made(50), *measured(50, -0.1, 41)]
-    assert decide(LINE, clear, Policy(), fleet=ahead(2, Building(25, 0), Building(12, 1))).waits
+    assert decide(
+        LINE, clear, Policy(), fleet=ahead(2, BuildInProgress(25, 0), BuildInProgress(12, 1))
+    ).waits_for_builds
 
 
 def test_a_useless_build_in_flight_is_ended_unless_it_is_nearly_done() -> None:
     seen: list[Observation] = [*ENDS, made(50), *measured(50, -0.1, 41)]  # slow: what is above 50 does not matter
     for building, cancelled in (
-        ((Building(75, 0, RUN), Building(25, 1)), (0,)),
-        ((Building(75, 0), Building(25, 1)), ()),  # nothing new is known yet
-        ((Building(25, 0, RUN), Building(12, 1, 595.0)), ()),  # nearly done
-        ((Building(75, 0, cancelled=True), Building(25, 1)), ()),
+        ((BuildInProgress(75, 0, RUN), BuildInProgress(25, 1)), (0,)),
+        ((BuildInProgress(75, 0), BuildInProgress(25, 1)), ()),  # nothing new is known yet
+        ((BuildInProgress(25, 0, RUN), BuildInProgress(12, 1, 595.0)), ()),  # nearly done
+        ((BuildInProgress(75, 0, cancelled=True), BuildInProgress(25, 1)), ()),
     ):
         decision = decide(LINE, seen, Policy(), fleet=ahead(2, *building))
         assert decision.cancelled == cancelled
@@ -172,16 +178,16 @@ def test_a_useless_build_in_flight_is_ended_unless_it_is_nearly_done() -> None:
 
 def test_a_host_that_may_build_does_not_wait() -> None:
     waiting = decide(LINE, [], Policy(), fleet=ahead(1, between=True))
-    assert [*ordered(waiting), waiting.order] == [100, Measure((Share(0, 0),), Purpose.ENDS)]
-    assert not waiting.waits
-    nearly = Fleet((), (), 1, 1, (Building(50, 0, 590.0),), (), True)
-    assert decide(LINE, ENDS, Policy(), fleet=nearly).waits, "its own build would take longer"
+    assert [*ordered(waiting), waiting.order] == [100, Measure((PlannedRuns(0, 0),), Purpose.ENDS)]
+    assert not waiting.waits_for_builds
+    nearly = Fleet((), (), 1, 1, (BuildInProgress(50, 0, 590.0),), (), True)
+    assert decide(LINE, ENDS, Policy(), fleet=nearly).waits_for_builds, "its own build would take longer"
 
 
 def test_when_the_last_build_host_is_lost_hosts_build_as_without_any() -> None:
     lost = Fleet((), (), 1, 1, (), (0,), True)
     decision, alone = decide(LINE, ENDS, Policy(), fleet=lost), decide(LINE, ENDS, Policy())
-    assert decision.order == alone.order and not decision.waits and not decision.builds
+    assert decision.order == alone.order and not decision.waits_for_builds and not decision.builds
 
 
 @given(st.integers(1, 12), st.integers(0, 2**32))
@@ -205,7 +211,9 @@ def test_cuts_of_any_history_are_about_even(count: int, seed: int) -> None:
 def test_builds_do_not_take_turns_in_ending_each_other() -> None:
     """Where their costs differ, two builds may each seem better than the other that has begun."""
     habits = HostModel(build_seconds=6000.0, cached_share=0.1)
-    simulate_hunt(Scenario(Graph.line(1000), habits=habits).world(7), Policy(), build_hosts=4, most_orders=250)
+    simulate_hunt(
+        Scenario(Graph.straight_history(1000), habits=habits).world(7), Policy(), build_hosts=4, most_orders=250
+    )
 
 
 @pytest.mark.calibration
@@ -235,7 +243,7 @@ def test_build_hosts_save_time() -> None:
     def hours(build_hosts: int, *, between: bool = False) -> float:
         total = 0.0
         for seed in range(4):
-            world = Scenario(Graph.line(300), 0.08, habits=HostModel(build_seconds=6000.0)).world(seed)
+            world = Scenario(Graph.straight_history(300), 0.08, habits=HostModel(build_seconds=6000.0)).world(seed)
             outcome = simulate_hunt(world, Policy(), build_hosts=build_hosts, builds_between=between)
             assert found(outcome.verdict).candidate in world.right_culprits
             total += outcome.minutes / 60
@@ -248,6 +256,6 @@ def test_build_hosts_save_time() -> None:
 @pytest.mark.calibration
 def test_budgets_hold_with_builds_ahead() -> None:
     for seed in range(2):
-        world = Scenario(Graph.line(200), 0.1, habits=HostModel(build_seconds=1200.0)).world(seed)
+        world = Scenario(Graph.straight_history(200), 0.1, habits=HostModel(build_seconds=1200.0)).world(seed)
         outcome = simulate_hunt(world, Policy(max_builds=6), build_hosts=4)
         assert len({seen.candidate for seen in outcome.observations if isinstance(seen, Built)}) <= 6

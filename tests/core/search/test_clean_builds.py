@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import Found, Measure, NotReproduced, Purpose, Share
+from perfbisect.core.domain.orders import Found, Measure, NotReproduced, PlannedRuns, Purpose
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.search.clean_builds import is_contradicted, with_clean_builds, without_incremental
@@ -15,7 +15,7 @@ from perfbisect.core.search.situation import Situation
 from perfbisect.simulate.hunt import simulate_hunt
 from perfbisect.simulate.world import HostModel, World
 
-LINE = Graph.line(8)
+LINE = Graph.straight_history(8)
 POLICY = Policy(incremental=True)
 FAST, SLOW = 0.0, -0.1
 
@@ -45,7 +45,11 @@ def test_what_a_verdict_names_is_built_in_an_empty_folder_first() -> None:
     assert with_clean_builds(found, now) == found
     waiting = with_clean_builds(found, at(HALF, [3, 4])).order
     assert isinstance(waiting, Measure)
-    assert (waiting.plan, waiting.purpose, waiting.incremental) == ((Share(4, 0), Share(3, 0)), Purpose.CONFIRM, False)
+    assert (waiting.plan, waiting.purpose, waiting.incremental) == (
+        (PlannedRuns(4, 0), PlannedRuns(3, 0)),
+        Purpose.CONFIRM,
+        False,
+    )
 
 
 def test_a_verdict_without_a_name_counts_only_without_incremental_builds() -> None:
@@ -101,7 +105,7 @@ def test_no_stale_build_makes_a_wrong_name(kind: type[World], effect: float, sta
     for seed in range(20):
         culprit = 1 + seed * 37 % 100
         verdict = simulate_hunt(
-            kind(Graph.line(100), {culprit: -effect}, HostModel(stale=stale), seed=seed), POLICY
+            kind(Graph.straight_history(100), {culprit: -effect}, HostModel(stale=stale), seed=seed), POLICY
         ).verdict
         assert not isinstance(verdict, Found) or verdict.step.candidate == culprit
         named += isinstance(verdict, Found)

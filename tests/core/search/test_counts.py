@@ -23,7 +23,7 @@ from simulated_worlds import decide
 
 COUNTING = PriorKnowledge(count_cost=(1.0, 3.0))
 POLICY = Policy(min_effect=0.01)
-LINE, BAD = Graph.line(40), 40
+LINE, BAD = Graph.straight_history(40), 40
 HABITS = HostModel(noise=0.02, drift=0.01, run_seconds=3.0, build_seconds=60.0, count_seconds=8.0)
 SERVER = replace(HABITS, run_seconds=30.0, build_seconds=300.0, visits=0.004, counts=0.003)  # perf counts during runs
 MANY = 60
@@ -97,7 +97,7 @@ def test_the_prior_is_where_counts_rise() -> None:
 
 def test_of_merged_branches_the_rise_is_that_over_the_nearer_one() -> None:
     """The count rises in 1 to 5; the branch with 6 alone lacks that, and the merge adds nothing."""
-    graph = Graph.of([(), (0,), (1,), (2,), (3,), (4,), (0,), (5, 6), (7,), (8,)])
+    graph = Graph.from_parents([(), (0,), (1,), (2,), (3,), (4,), (0,), (5, 6), (7,), (8,)])
     seen = ends(more=None)[:0]
     seen += [Reading(end, -0.03 * (end > 0) + 0.001 * (n % 2), n, 2 * n, 0, 3.0) for n in range(4) for end in (0, 9)]
     seen += [Count(v, value, 5.0, 8.0) for v, value in {0: 0.0, 5: -0.03, 6: 0.0, 9: -0.03}.items()]
@@ -150,7 +150,7 @@ def played(
     kind: str, seed: int, effect: float, *, counted: bool, changes: str = "one", habits: HostModel = HABITS
 ) -> tuple[HuntResult, Judgement]:
     """A hunt through 300 commits; ``kind`` says where counts change."""
-    world = Scenario(Graph.line(300), effect, changes, habits).world(seed)
+    world = Scenario(Graph.straight_history(300), effect, changes, habits).world(seed)
     chance = np.random.default_rng([seed, 7])
     [culprit] = world.right_culprits or {150}
     drop, places = -math.log1p(-effect), chance.integers(1, 301, 3).tolist()
@@ -222,7 +222,7 @@ def test_the_smallest_change_of_interest_is_what_an_hour_or_the_limits_show(
 @pytest.mark.parametrize(("changes", "drop"), [("nothing", 0.0), ("one", 0.012), ("one", 0.03)])
 def test_the_automatic_smallest_change_misses_fewer_and_accuses_none(changes: str, drop: float, noise: float) -> None:
     habits = replace(HABITS, noise=noise, layout=0.004, drift=noise / 2, build_seconds=40.0, link_seconds=3.0)
-    scenario = Scenario(Graph.line(100), drop or 0.02, changes, habits)
+    scenario = Scenario(Graph.straight_history(100), drop or 0.02, changes, habits)
     names: list[int] = []
     for auto in (False, True):
         policy = Policy(auto_effect=auto, layouts=True)

@@ -19,10 +19,10 @@ from perfbisect.core.domain.orders import (
     Inconclusive,
     Measure,
     NotReproduced,
+    PlannedRuns,
     Purpose,
     Reason,
     Several,
-    Share,
     Verdict,
 )
 from perfbisect.core.domain.settings import COUNTED, Direction, Policy, PriorKnowledge
@@ -89,7 +89,7 @@ def test_numbering_commits_differently_changes_nothing(state, random) -> None:
         ready = [v for v in range(graph.size) if v not in placed and set(parents[v]) <= set(placed)]
         placed.append(random.choice(ready))
     number = {old: new for new, old in enumerate(placed)}
-    renamed = Graph.of([tuple(number[p] for p in parents[old]) for old in placed])
+    renamed = Graph.from_parents([tuple(number[p] for p in parents[old]) for old in placed])
     relabelled = [replace(s, candidate=number[s.candidate]) for s in seen]
     one = decide(graph, seen, POLICY).belief.culprit
     other = decide(renamed, relabelled, POLICY).belief.culprit
@@ -118,7 +118,7 @@ def test_contradicting_readings_confirm_no_favourite_and_one_crazy_run_decides_n
     def fast(*values: float) -> float:
         """The probability that 5 is before the culprit."""
         seen = [Reading(5, value, 12.5 + i, 99 + i) for i, value in enumerate(values)]
-        return float(decide(Graph.line(10), [*TURNS, *seen], POLICY).belief.culprit[6:].sum())
+        return float(decide(Graph.straight_history(10), [*TURNS, *seen], POLICY).belief.culprit[6:].sum())
 
     assert fast(-0.1) < 0.1 and fast(-0.1, 0.0, 0.002) > 0.5
     assert fast(0.0, 0.001, 0.002, 0.003, -0.5) > 0.95
@@ -131,14 +131,14 @@ def test_two_speeds_are_noticed() -> None:
         slow = rng.random(40) < share
         value = rng.normal(size=40) * 0.004 - 0.06 * slow
         seen = [Reading(20 * (i % 2), value[i] - 0.3 * (i % 2), float(i), i) for i in range(40)]
-        return decide(Graph.line(20), seen, POLICY).belief.warnings
+        return decide(Graph.straight_history(20), seen, POLICY).belief.warnings
 
     assert any("two speeds" in text for text in warnings(0.35))
     assert not any("two speeds" in text for text in warnings(0.0))
 
 
 def test_a_free_host_gets_an_order_and_leaves_the_candidates_of_others_to_them() -> None:
-    world = World(Graph.line(200), {90: -0.2}, HostModel(noise=0.005), seed=3)
+    world = World(Graph.straight_history(200), {90: -0.2}, HostModel(noise=0.005), seed=3)
     seen: list[Observation] = []
     first = decide(world.graph, seen, POLICY).order
     assert (first.host, decide(world.graph, seen, POLICY, fleet=Fleet((first,))).order.host) == (0, 1)
@@ -152,7 +152,7 @@ def test_a_build_that_crashed_after_a_run_is_not_measured_again() -> None:
     ends = [Reading(v, -0.2 * (v > 0) + 0.002 * (i % 3), float(i), i) for i, v in enumerate([0, 3] * 6)]
     seen = [*ends, Reading(1, 0.0, 13.0, 20), Reading(2, -0.2, 14.0, 21), Skipped(2, "crashed")]
     for _ in range(12):
-        order = decide(Graph.line(3), seen, POLICY).order
+        order = decide(Graph.straight_history(3), seen, POLICY).order
         if not isinstance(order, Measure):
             break
         assert all(share.candidate != 2 for share in order.plan)
@@ -164,7 +164,7 @@ def test_changes_that_were_taken_back_rule_nothing_out() -> None:
     """0 = 6 and 3 = 9 by binary, although 0 and 9 differ."""
     equal = [Built(0, 9.0), Built(3, 9.0), Built(6, 9.0, same_as=0), Built(9, 9.0, same_as=3)]
     runs = [Reading(v, -0.2 * (v > 0), float(i), i) for i, v in enumerate([0, 9] * 4)]
-    decision = decide(Graph.line(9), [*equal, *runs], POLICY)
+    decision = decide(Graph.straight_history(9), [*equal, *runs], POLICY)
     assert decision.belief.culprit.sum() == pytest.approx(1)
 
 
@@ -175,7 +175,7 @@ ENDS: list[Observation] = [Built(0, 600.0), Built(BAD, 600.0), *RUNS]
 
 
 def order(*candidates: int) -> Measure:
-    return Measure(tuple(Share(candidate, 1) for candidate in candidates), Purpose.SEARCH)
+    return Measure(tuple(PlannedRuns(candidate, 1) for candidate in candidates), Purpose.SEARCH)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_what_took_no_time_says_nothing_of_what_a_build_costs() -> None:
 
 EXACT = PriorKnowledge(exact=True)
 SMALLEST = Policy(min_effect=0.001)
-LINE, MERGES = Graph.line(200), random_merging_graph(200, seed=1)
+LINE, MERGES = Graph.straight_history(200), random_merging_graph(200, seed=1)
 
 
 def counting(noise: float) -> HostModel:
@@ -298,7 +298,7 @@ def surprises(seed: int, noise: float, candidates: int) -> tuple[bool, bool, boo
     drop, cost = float(np.exp(rng.uniform(np.log(0.04), np.log(0.5)))), float(rng.choice([1.0, 10.0, 40.0]))
     rules = Policy(layouts=bool(rng.random() < 0.5), incremental=bool(rng.random() < 0.7))
     host = HostModel(noise=noise, run_seconds=10.0, build_seconds=10 * cost, link_seconds=2.0, stale=0.02)
-    scenario, prior = Scenario(Graph.line(candidates), drop, habits=host), PriorKnowledge(cost)
+    scenario, prior = Scenario(Graph.straight_history(candidates), drop, habits=host), PriorKnowledge(cost)
     ended = simulate_hunt(scenario.world(seed), rules, prior, most_orders=600)
     ends = [0, candidates]
     first = [*takewhile(lambda one: one.candidate in ends, ended.observations)]

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from planted import Planted
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import Fleet, Found, Inconclusive, Measure, NotReproduced, Purpose, Reason, Share
+from perfbisect.core.domain.orders import (
+    Fleet,
+    Found,
+    Inconclusive,
+    Measure,
+    NotReproduced,
+    PlannedRuns,
+    Purpose,
+    Reason,
+)
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.search.acquisition import expected_runs
@@ -24,7 +33,7 @@ from perfbisect.simulate.tally import Judgement, judge_verdict, names_culprit
 from perfbisect.simulate.world import World
 from simulated_worlds import decide, moments
 
-LINE = Graph.line(64)
+LINE = Graph.straight_history(64)
 BAD = LINE.size - 1
 SPENT = (Reason.BUILDS_SPENT, Reason.RUNS_SPENT, Reason.MINUTES_SPENT)
 STILL = HostModel(noise=0.002, layout=0.0, outliers=0.0)
@@ -165,9 +174,9 @@ def test_budgets_count_for_all_together() -> None:
 
 
 @pytest.mark.parametrize(("graph", "policy"), [
-    pytest.param(Graph.line(16), Policy(all_steps=True), marks=pytest.mark.slow),
-    pytest.param(Graph.line(40), Policy(layouts=True), marks=pytest.mark.slow),
-    pytest.param(Graph.line(40), Policy(slow_after=3), marks=pytest.mark.slow),
+    pytest.param(Graph.straight_history(16), Policy(all_steps=True), marks=pytest.mark.slow),
+    pytest.param(Graph.straight_history(40), Policy(layouts=True), marks=pytest.mark.slow),
+    pytest.param(Graph.straight_history(40), Policy(slow_after=3), marks=pytest.mark.slow),
     (random_merging_graph(60), Policy()),
 ])  # fmt: skip
 def test_other_kinds_of_hunts_share_builds_too(graph: Graph, policy: Policy) -> None:
@@ -210,7 +219,7 @@ def built(group: GroupOutcome) -> set[int]:
     return {each.candidate for seen in group.observations for each in seen if isinstance(each, Built)}
 
 
-SCENARIO = Scenario(Graph.line(100), failing=0.1, habits=HostModel(noise=0.01))
+SCENARIO = Scenario(Graph.straight_history(100), failing=0.1, habits=HostModel(noise=0.01))
 KNOWN = PriorKnowledge(10.0)
 
 
@@ -222,13 +231,13 @@ def test_worlds_of_a_group_differ_in_what_is_measured_only() -> None:
     again = worlds(SCENARIO, [Workload(0.05, 0)], seed=3)[0]
     assert again.run(0) == worlds(SCENARIO, [Workload(0.05, 0), Workload()], seed=3)[0].run(0)
     with pytest.raises(ValueError, match="equal binaries"):
-        worlds(Planted(Graph.line(9), identical=0.5), [Workload()], seed=1)
+        worlds(Planted(Graph.straight_history(9), identical=0.5), [Workload()], seed=1)
 
 
 @pytest.mark.calibrate
 def test_a_few_groups_cost_what_their_culprits_allow_and_are_as_right_as_alone() -> None:
     """The small version of benchmarks/together."""
-    scenario = Scenario(Graph.line(60), habits=HostModel(noise=0.01))
+    scenario = Scenario(Graph.straight_history(60), habits=HostModel(noise=0.01))
     one, two = [Workload(0.08), Workload(0.05), Workload(0.06, None)], [Workload(0.08, 0), Workload(0.05, 1)]
     spent = {}
     for name, members in (("one culprit", one), ("two", two)):
@@ -253,7 +262,7 @@ def test_a_few_groups_cost_what_their_culprits_allow_and_are_as_right_as_alone()
 @pytest.mark.calibrate
 def test_the_runs_that_are_foreseen_are_about_those_that_hunts_make() -> None:
     members = [Workload(0.05, 0), Workload(0.1, 1)]
-    scenario = Scenario(Graph.line(60), habits=HostModel(noise=0.01))
+    scenario = Scenario(Graph.straight_history(60), habits=HostModel(noise=0.01))
     outcomes = [hunt_together(worlds(scenario, members, seed), Policy(), KNOWN) for seed in range(1, 6)]
     known = sum(expected_runs(60, drop, 0.01, 10.0) for drop in (0.05, 0.1))
     assert sum(sum(each.runs) for each in outcomes) / 5 == pytest.approx(known, rel=0.3)
@@ -273,8 +282,8 @@ def on_two_hosts(bad: int) -> list[Observation]:
 @pytest.mark.parametrize(("bad", "under_way"), [(2, 1), (64, 32)])
 def test_what_is_measured_for_another_workload_is_left_to_this_one_all_the_same(bad: int, under_way: int) -> None:
     """Its runs say nothing of this one, whose own best candidate may be the same."""
-    now = Situation(Graph.line(bad), on_two_hosts(bad), Policy())
-    number, order = chosen([now, now], fleet=Fleet((Measure((Share(under_way, 4),), Purpose.SEARCH, 0),)))
+    now = Situation(Graph.straight_history(bad), on_two_hosts(bad), Policy())
+    number, order = chosen([now, now], fleet=Fleet((Measure((PlannedRuns(under_way, 4),), Purpose.SEARCH, 0),)))
     assert (number, order.host, order.plan[0].candidate) == (1, 1, under_way)
 
 
@@ -282,8 +291,8 @@ def test_no_budget_ends_a_hunt_while_an_order_of_another_one_is_under_way() -> N
     """Its runs that have ended count twice until all of it has."""
     seen = on_two_hosts(64)
     runs = sum(isinstance(each, Reading) for each in seen)
-    now = Situation(Graph.line(64), seen, Policy(max_runs=2 * runs + 4))
-    chosen([now, now], fleet=Fleet((Measure((Share(32, 8),), Purpose.SEARCH, 0),)))
+    now = Situation(Graph.straight_history(64), seen, Policy(max_runs=2 * runs + 4))
+    chosen([now, now], fleet=Fleet((Measure((PlannedRuns(32, 8),), Purpose.SEARCH, 0),)))
     number, decision = decide_together([now, replace(now, policy=Policy(max_runs=2 * runs))], [0])
     assert number == 1 and isinstance(decision.order, Inconclusive)
 
@@ -313,7 +322,7 @@ def test_a_build_is_there_and_a_run_the_latest_on_its_own_host_only() -> None:
     both = [*BUILDS, Built(32, 600.0)]
     ends = [*read(0, False, 20), *read(BAD, True, 30)]
     there = [*on(0, *both, *ends, Built(16, 600.0)), *on(1, *both, *ends, Built(48, 600.0))]
-    busy = Fleet((Measure((Share(0, 4),), Purpose.SEARCH, 0),))
+    busy = Fleet((Measure((PlannedRuns(0, 4),), Purpose.SEARCH, 0),))
     first = member([*there, *on(1, *read(32, True, 90))])
     second = member([*there, *on(1, *read(32, False, 80))])
     number, order = chosen([first, second], fleet=busy)

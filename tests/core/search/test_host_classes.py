@@ -12,10 +12,10 @@ from perfbisect.core.domain.orders import (
     Inconclusive,
     Measure,
     NotReproduced,
+    PlannedRuns,
     Purpose,
     Reason,
     Several,
-    Share,
     Verdict,
 )
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
@@ -29,7 +29,7 @@ from perfbisect.simulate.hunt import HuntResult, simulate_hunt
 from perfbisect.simulate.world import HostModel, World
 from simulated_worlds import decide, found, several
 
-GRAPH = Graph.line(40)
+GRAPH = Graph.straight_history(40)
 TWO = PriorKnowledge(host_classes=("x86", "arm"))
 GONE = Fleet(gone=(1,))
 
@@ -123,7 +123,7 @@ def test_whole_hunts() -> None:
 def test_every_change_of_any_class() -> None:
     """Of three changes one is on both classes, and one on each alone."""
     x86, arm = {4: -0.2, 11: -0.1}, {4: -0.1, 15: -0.15}
-    verdict = hunted(Policy(all_steps=True), x86, arm, graph=Graph.line(16))
+    verdict = hunted(Policy(all_steps=True), x86, arm, graph=Graph.straight_history(16))
     assert several(verdict) == ([4, 11, 15], [], [])
     assert isinstance(verdict, Several)
     for step in verdict.steps:
@@ -138,12 +138,14 @@ def test_what_a_branch_lacks_is_known_on_each_class() -> None:
     """The branch has none of the two changes before its merge, whose sizes are another on each class."""
     #  0 - 1 … 6 - 13 - 14 - 15
     #   \ 7 … 12 /
-    graph = Graph.of([(), *((v,) for v in range(6)), (0,), *((v,) for v in range(7, 12)), (6, 12), (13,), (14,)])
+    graph = Graph.from_parents(
+        [(), *((v,) for v in range(6)), (0,), *((v,) for v in range(7, 12)), (6, 12), (13,), (14,)]
+    )
     verdict = hunted(Policy(all_steps=True), {3: -0.1, 9: -0.06}, {3: -0.3, 9: -0.2}, graph=graph)
     assert several(verdict) == ([3, 9], [], [])
 
 
-LINE = Graph.line(100)
+LINE = Graph.straight_history(100)
 
 
 def candidates(outcome: HuntResult) -> set[int]:
@@ -163,16 +165,16 @@ def test_hosts_at_once_do_not_overspend(rules: Policy, most: int, classes: tuple
 def test_orders_of_other_hosts_are_charged_in_advance() -> None:
     ends = [Built(0, 9.0), Built(100, 9.0), Reading(0, 0.0, 1.0, 0), Reading(100, -0.1, 2.0, 1)]
     record = arrange_observations(ends, Policy(), 100)
-    other = Measure((Share(50, 3), Share(0, 2)), Purpose.SEARCH, 1)
+    other = Measure((PlannedRuns(50, 3), PlannedRuns(0, 2)), Purpose.SEARCH, 1)
     fleet, lost = Fleet((other,), (2,)), Fleet(gone=(2,))
-    order = Measure((Share(25, 4),), Purpose.SEARCH)
-    assert Budget(record, Policy(max_runs=9), fleet).within(order).plan == (Share(25, 2),)
+    order = Measure((PlannedRuns(25, 4),), Purpose.SEARCH)
+    assert Budget(record, Policy(max_runs=9), fleet).within(order).plan == (PlannedRuns(25, 2),)
     spent = [Budget(record, Policy(max_runs=most), hosts).spent for most, hosts in ((8, fleet), (7, fleet), (7, lost))]
     assert spent == [None, Reason.RUNS_SPENT, None]
     assert Budget(record, Policy(max_builds=4), fleet).builds_allowed(order)
     three = Budget(record, Policy(max_builds=3), fleet)
     assert not three.builds_allowed(order) and not three.may_build
-    assert three.builds_allowed(Measure((Share(50, 1),), Purpose.SEARCH))
+    assert three.builds_allowed(Measure((PlannedRuns(50, 1),), Purpose.SEARCH))
 
 
 @pytest.mark.calibration
@@ -197,10 +199,12 @@ def test_references_are_builds_that_the_host_has() -> None:
     world = World(LINE, {30: -0.1}, HostModel(noise=0.02, drift=0.05, drift_memory=600, build_seconds=6000.0), seed=3)
     seen: list[Observation] = []
     for plan, host in (((0, 4), (100, 4)), 1), (((0, 4), (100, 4), (20, 8), (40, 8)), 0):
-        seen += world.measure(Measure(tuple(Share(*share) for share in plan), Purpose.SEARCH, host))
+        seen += world.measure(Measure(tuple(PlannedRuns(*share) for share in plan), Purpose.SEARCH, host))
     references = []
     for host in (0, 1):
-        order = decide(LINE, seen, Policy(), fleet=Fleet((Measure((Share(30, 1),), Purpose.SEARCH, 1 - host),))).order
+        order = decide(
+            LINE, seen, Policy(), fleet=Fleet((Measure((PlannedRuns(30, 1),), Purpose.SEARCH, 1 - host),))
+        ).order
         assert isinstance(order, Measure) and order.host == host
         references.append({share.candidate for share in order.plan[1:]})
     assert references[0] & {20, 40} and set() < references[1] <= {0, 100}

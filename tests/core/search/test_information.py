@@ -66,7 +66,7 @@ def seen_of(levels: dict[int, float], runs: int = 6, noise: float = 0.004) -> li
 def believed(seen: list[Observation], bad: int = BAD, drop: float = DROP) -> tuple[Levels, Hypotheses, Posterior]:
     record = arrange_observations(seen, Policy(), bad)
     levels = levels_for_search(fit_levels(record, np.ones(len(record.value))))
-    groups = separate_hypotheses(Graph.line(bad), record)
+    groups = separate_hypotheses(Graph.straight_history(bad), record)
     return levels, groups, infer(levels, groups, drop, 0.004)
 
 
@@ -109,7 +109,7 @@ def test_trust_goes_evenly_from_one_combination_to_the_other() -> None:
 def test_on_a_drifting_host_builds_are_not_repeated_alone() -> None:
     """Without a reference, more runs of one build have no information on it."""
     habits = HostModel(noise=0.01, drift=0.04, drift_memory=7200, run_seconds=60, build_seconds=600)
-    world = World(Graph.line(200), {90: -DROP}, habits, seed=3)
+    world = World(Graph.straight_history(200), {90: -DROP}, habits, seed=3)
     seen: list[Observation] = []
     alone = longest = 0
     for _ in range(200):
@@ -151,7 +151,7 @@ USUAL = 10.0
 
 
 def situation(seen: list[Observation]) -> Situation:
-    return Situation(Graph.line(1000), [*RUN, *seen], Policy(), PriorKnowledge(build_cost=USUAL))
+    return Situation(Graph.straight_history(1000), [*RUN, *seen], Policy(), PriorKnowledge(build_cost=USUAL))
 
 
 def priced(seen: list[Observation], chance: np.ndarray[tuple[int], np.dtype[np.float64]] | float = 1.0) -> list[float]:
@@ -199,7 +199,8 @@ def test_each_build_host_has_a_compiler_cache_of_its_own() -> None:
 
 def test_on_a_line_by_distance_and_room() -> None:
     one, two, four = (
-        chance_to_build(ancestry_of(Graph.line(20)), failed, [0, 20]) for failed in ([10], [8, 12], [6, 8, 12, 14])
+        chance_to_build(ancestry_of(Graph.straight_history(20)), failed, [0, 20])
+        for failed in ([10], [8, 12], [6, 8, 12, 14])
     )
     assert one[[10, 11, 12, 15]].tolist() == [0.0, 1 / 2, 2 / 3, 5 / 6]
     assert np.array_equal(one, one[::-1])
@@ -210,7 +211,7 @@ def test_on_a_line_by_distance_and_room() -> None:
 def fork() -> Graph:
     """0 - 1 … 10 - 11 … 20 - 31 and, from 10, 21 … 30 - 31: a trunk, and a branch that left it at 10."""
     rows: list[tuple[int, ...]] = [(), *((v,) for v in range(20)), (10,), *((v,) for v in range(21, 30)), (20, 30)]
-    return Graph.of([*rows, (31,)])
+    return Graph.from_parents([*rows, (31,)])
 
 
 def test_failures_on_a_trunk_and_on_a_branch() -> None:
@@ -244,7 +245,7 @@ def test_heights_and_pieces(graph: Graph) -> None:
 
 
 def test_what_was_left_out_is_never_built_and_no_evidence_against_others() -> None:
-    reach = ancestry_of(Graph.line(20))
+    reach = ancestry_of(Graph.straight_history(20))
     for others, left_out in (([], [9, 10, 11]), ([4], [10])):
         chance = chance_to_build(reach, [*others, *left_out], [0, 20], left_out)
         expected = chance_to_build(reach, others, [0, 20])
@@ -280,7 +281,7 @@ def slow_ancestors(parents: Sequence[Sequence[int]]) -> np.ndarray:
 @given(histories(), st.randoms(use_true_random=False))
 @settings(max_examples=40, deadline=None)
 def test_agrees_with_the_slow_answer(parents: list[tuple[int, ...]], random) -> None:
-    reach, square = Ancestry(Graph.of(parents)), slow_ancestors(parents)
+    reach, square = Ancestry(Graph.from_parents(parents)), slow_ancestors(parents)
     weight = np.array([random.random() for _ in parents])
     assert np.array_equal([reach.ancestors(v) for v in range(len(parents))], square)
     assert np.allclose(reach.ancestor_sums(weight), square @ weight, rtol=1e-5)
@@ -291,7 +292,7 @@ def test_agrees_with_the_slow_answer(parents: list[tuple[int, ...]], random) -> 
 def test_large_graphs_are_exact_on_the_trunk_and_where_weight_is_left(parents, random) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "DENSE", 3)
-        reach, square = Ancestry(Graph.of(parents)), slow_ancestors(parents)
+        reach, square = Ancestry(Graph.from_parents(parents)), slow_ancestors(parents)
         weight = np.array([random.random() for _ in parents])
         sums = reach.ancestor_sums(weight)
         known = ~np.isnan(sums)
@@ -304,14 +305,14 @@ def test_large_graphs_are_exact_on_the_trunk_and_where_weight_is_left(parents, r
         if reach.segments <= module.DENSE**2:  # one segment with weight is few enough
             for some in (few, 2 * few):  # and from the columns kept
                 assert np.allclose(reach.ancestor_sums(some), square @ some, rtol=1e-5)
-    assert Ancestry(Graph.line(1000)).segments == 1
+    assert Ancestry(Graph.straight_history(1000)).segments == 1
 
 
 QUIET = HostModel(noise=0.005, layout=0.002, outliers=0.0)
 
 
 def suspecting(commits: Mapping[str, Sequence[str]], **weights: float) -> Graph:
-    return with_suspected_weights(Graph.line(40), [f"c{i}" for i in range(41)], commits, weights)
+    return with_suspected_weights(Graph.straight_history(40), [f"c{i}" for i in range(41)], commits, weights)
 
 
 def test_odds_are_bounded() -> None:

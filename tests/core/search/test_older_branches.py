@@ -18,7 +18,7 @@ from perfbisect.core.domain.orders import (
     Reason,
     Several,
     Step,
-    Unsettled,
+    UnsettledRange,
 )
 from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
 from perfbisect.core.inference.analysis import prior_belief
@@ -52,7 +52,7 @@ def hunted(step: int, policy: Policy = Policy(), **world: Any) -> HuntResult:  #
 
 def test_the_branch_point_of_each_commit() -> None:
     # good, two branch points; 3 and 4 on the older, 5 on good, 6 takes the newer in, 7 a root of its own, 8 merges all
-    graph = Graph.of([(), (), (), (1,), (3,), (0,), (4, 2), (), (5, 6), (7, 4)], branch_points=2)
+    graph = Graph.from_parents([(), (), (), (1,), (3,), (0,), (4, 2), (), (5, 6), (7, 4)], branch_points=2)
     assert branch_point_of(graph).tolist() == [0, 1, 2, 1, 1, 0, 2, 0, 0, 1]
     assert graph.weight.tolist() == [0, 0, 0, 1, 1, 1, 1, 1, 1, 1]
     assert subrange(graph, 5, 8).graph.branch_points == 2
@@ -126,7 +126,7 @@ def test_steps_that_depend_on_no_branch_point_are_kept_when_the_budget_ends() ->
 
     def stub(now: Situation) -> Decision:
         lost = {seen.candidate for seen in now.observations if isinstance(seen, Skipped)}
-        left = (Unsettled(0, MERGED, Inconclusive((), (), UNKNOWN, Reason.UNBUILDABLE)),) if FORKED in lost else ()
+        left = (UnsettledRange(0, MERGED, Inconclusive((), (), UNKNOWN, Reason.UNBUILDABLE)),) if FORKED in lost else ()
         return Decision(replace(every, steps=every.steps[len(left) :], unsettled=left), prior_belief(TWO))
 
     ends: list[Observation] = [Built(0, 9.0), Built(102, 9.0), Reading(0, 0.0, 1.0, 0), Reading(102, -0.1, 2.0, 1)]
@@ -139,7 +139,7 @@ def test_steps_that_depend_on_no_branch_point_are_kept_when_the_budget_ends() ->
 def test_one_binary_on_two_branches_rules_nothing_out() -> None:
     """The first commit of the trunk reverts what good has and the branch lacks, and so equals the branch point."""
     rows = [(), (), (0,), *((v,) for v in range(2, 9)), (1,), (10,), (11,), (9, 12), (13,), (14,)]
-    graph = Graph.of(rows, branch_points=1)
+    graph = Graph.from_parents(rows, branch_points=1)
     for seed in range(2):
         world = World(graph, {2: -0.05}, QUIET, older_branch_changes={1: -0.05}, binaries={2: 1}, seed=seed)
         assert found(simulate_hunt(world, Policy()).verdict).candidate == 2
@@ -148,7 +148,7 @@ def test_one_binary_on_two_branches_rules_nothing_out() -> None:
 @pytest.mark.calibration
 def test_good_that_bad_does_not_contain() -> None:
     """As if a release branch was merged back without its changes."""
-    chain = Graph.of([(), (), (1,), *((v,) for v in range(2, 20))], branch_points=1)
+    chain = Graph.from_parents([(), (), (1,), *((v,) for v in range(2, 20))], branch_points=1)
     nothing, faster, change = (
         simulate_hunt(World(chain, steps, QUIET, older_branch_changes={1: older}), Policy()).verdict
         for steps, older in (({}, -0.05), ({}, 0.05), ({9: -0.06}, -0.05))

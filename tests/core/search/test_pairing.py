@@ -8,7 +8,7 @@ import pytest
 from perfbisect.core.domain.events import RunFinished
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import Decision, Found, Measure, NotReproduced, Purpose, Ways
+from perfbisect.core.domain.orders import Decision, Found, Measure, NotReproduced, PairingComparison, Purpose
 from perfbisect.core.domain.settings import PAIRS_FIRST, Pairing, Policy
 from perfbisect.core.inference.observations import Observation, Reading, read_observations
 from perfbisect.core.inference.relative_speed import candidate_ratios, split_by_measurement_kind
@@ -19,7 +19,7 @@ from perfbisect.wording.quantities import ratio
 from perfbisect.wording.trials import pairing_chosen
 from simulated_worlds import decide, found
 
-LINE = Graph.line(40)
+LINE = Graph.straight_history(40)
 SHARED = HostModel(noise=0.15, own_noise=0.005, layout=0.001, outliers=0.0)  # a shared machine
 QUIET = HostModel(noise=0.005, own_noise=0.005, layout=0.001, outliers=0.0)
 AUTO, PAIRED = Policy(pairing=Pairing.AUTO), Policy(pairing=Pairing.PAIRED)
@@ -53,15 +53,15 @@ def test_where_two_disturb_each_other_it_goes_on_in_turns() -> None:
     assert {len(rounds(outcome.observations)) for outcome in outcomes} == {0, PAIRS_FIRST}
 
 
-def until_chosen(world: World, **more: float) -> tuple[list[Observation], Decision, Ways]:
+def until_chosen(world: World, **more: float) -> tuple[list[Observation], Decision, PairingComparison]:
     """What was seen when the way was chosen, and the decision; ``more`` is what each reading has besides."""
     log: list[Observation] = []
-    while not (decision := decide(LINE, log, AUTO)).ways:
+    while not (decision := decide(LINE, log, AUTO)).pairing_comparison:
         assert isinstance(decision.order, Measure)
         for each in world.measure(decision.order):
             is_more = more and isinstance(each, Reading)
             log.append(replace(each, cpu_value=each.value, **more) if is_more else each)  # type: ignore[union-attr,call-arg]
-    return log, decision, decision.ways
+    return log, decision, decision.pairing_comparison
 
 
 def test_those_that_wait_nearly_all_of_their_time_are_measured_in_turns() -> None:
@@ -80,12 +80,12 @@ def test_a_change_that_only_waits_is_found_though_rounds_are_compared_by_cpu_tim
         assert found(outcome.verdict).candidate == 26
         by_cpu = [each.with_cpu_time for each in outcome.observations if isinstance(each, Reading)]
         decision = decide(LINE, by_cpu, PAIRED)
-        switched += decision.ways is not None and decision.ways.waits
-        if decision.ways:
-            why = pairing_chosen(decision.ways).why
+        switched += decision.pairing_comparison is not None and decision.pairing_comparison.differ_by_waiting
+        if decision.pairing_comparison:
+            why = pairing_chosen(decision.pairing_comparison).why
             assert why.startswith("Builds are compared by time from here on: bad has 0.9")
             assert why.endswith(" of good, though their CPU time is the same: one of them waits longer.")
-            assert not pairing_chosen(decision.ways).by_cpu
+            assert not pairing_chosen(decision.pairing_comparison).by_cpu
     assert switched
     same = simulate_hunt(World(LINE, {}, replace(waiting, stalls=0.0), seed=1), AUTO)
     assert isinstance(same.verdict, NotReproduced)
@@ -112,16 +112,16 @@ def test_a_comparison_takes_chance_in_turns_for_no_builds_that_disturb_each_othe
         Reading(1, value, 10.0 + at, 10 + at, partner=0) for at, value in enumerate((-0.06, -0.08, -0.07, -0.075))
     ]
     ways = better_way([*alone, *beside])
-    assert ways and ways.together
+    assert ways and ways.chooses_paired
     steady = [replace(each, value=-0.30 * each.candidate + each.value / 20) for each in alone]
-    assert not (better_way([*steady, *beside]) or ways).together
+    assert not (better_way([*steady, *beside]) or ways).chooses_paired
 
 
 def test_until_the_way_is_chosen_turns_promise_nothing() -> None:
     """They do not lead to another metric, nor to a warning: rounds may show at once what they do not."""
     seen = simulate_hunt(World(LINE, {26: -0.05}, SHARED, seed=1), AUTO).observations
     of_ends = [decide(LINE, seen[:number], AUTO) for number in range(2, len(seen))]
-    undecided = [each for each in of_ends if each.ways is None and isinstance(each.order, Measure)]
+    undecided = [each for each in of_ends if each.pairing_comparison is None and isinstance(each.order, Measure)]
     assert undecided and not any(each.evidence for each in undecided)
 
 
@@ -132,18 +132,18 @@ def test_a_budget_counts_both_runs_of_a_round() -> None:
 
 def test_what_was_chosen_is_said_with_its_figures() -> None:
     _, _, ways = until_chosen(World(LINE, {26: -0.05}, SHARED, seed=1))
-    alone, beside, chosen = ways.alone, ways.beside, pairing_chosen(ways)
-    assert ways.together and (chosen.together, chosen.alone, chosen.beside) == (True, alone, beside)
+    alone, beside, chosen = ways.interleaved_ratio, ways.paired_ratio, pairing_chosen(ways)
+    assert ways.chooses_paired and (chosen.together, chosen.alone, chosen.beside) == (True, alone, beside)
     assert beside.low < 0.95 < beside.high < alone.high, "together it is known better"
     both = f"bad has {ratio(beside)} of good paired and {ratio(alone)} interleaved, the ratio is taken to vary"
     assert chosen.why.startswith(f"Builds run in pairs: {both}")
-    assert ways.in_rounds < ways.in_turns / 5
-    lost = Ways(False, 0.1, 0.01, alone, beside, lost=True)
+    assert ways.paired_noise < ways.interleaved_noise / 5
+    lost = PairingComparison(False, 0.1, 0.01, alone, beside, hides_difference=True)
     assert "two disturb each other" in pairing_chosen(lost).why
-    named = pairing_chosen(replace(lost, lost=False, by_cpu=True), "v1", "v2\x1b").why
+    named = pairing_chosen(replace(lost, hides_difference=False, uses_cpu_time=True), "v1", "v2\x1b").why
     assert named.startswith("Builds run interleaved: v2\\x1b has ")
     assert " of v1 by CPU time paired and " in named
-    clear = pairing_chosen(replace(lost, clear=True))
+    clear = pairing_chosen(replace(lost, is_clear=True))
     assert (clear.alone, clear.beside) == (None, None), "only one way was measured"
 
 
@@ -181,8 +181,10 @@ def test_the_way_is_looked_at_again_as_readings_come_in(
     seen = readings(noise, (0.01, -0.01, 0.008, -0.012, *later))
     if by_cpu:
         seen = [each if each.partner is None else replace(each, cpu_value=each.value).with_cpu_time for each in seen]
-    chosen, asked = (decide(Graph.line(20), seen, Policy(pairing=before, chosen=each)) for each in (True, False))
-    assert (chosen.ways.together if chosen.ways else None) is after
+    chosen, asked = (
+        decide(Graph.straight_history(20), seen, Policy(pairing=before, chosen=each)) for each in (True, False)
+    )
+    assert (chosen.pairing_comparison.chooses_paired if chosen.pairing_comparison else None) is after
     assert isinstance(chosen.order, Measure) and isinstance(asked.order, Measure)
     assert asked.order.together is (before is Pairing.PAIRED)
     assert chosen.order.together is (asked.order.together if after is None else after)
@@ -194,14 +196,14 @@ def test_ends_that_pairs_and_turns_show_differently_are_measured_longer_and_that
 ) -> None:
     """Pairs that vary as much as turns, and show much more."""
     seen = readings(0.1, [extra + each for each in (0.16, -0.14, 0.1, -0.06)])
-    first = decide(Graph.line(20), seen, AUTO)
-    assert (first.ways is None) is contradict
+    first = decide(Graph.straight_history(20), seen, AUTO)
+    assert (first.pairing_comparison is None) is contradict
     if contradict:
         assert isinstance(first.order, Measure) and first.order.purpose is Purpose.ENDS and not first.order.together
         shape = (0.3, -0.4, 0.5, -0.3)
         seen += [Reading(20 * (at % 2), 0.1 * shape[at] - 0.2 * (at % 2), 40.0 + at, 40 + at) for at in range(4)]
-        ways = decide(Graph.line(20), seen, AUTO).ways
-        assert ways and ways.contradict and "Both contradict each other" in pairing_chosen(ways).why
+        ways = decide(Graph.straight_history(20), seen, AUTO).pairing_comparison
+        assert ways and ways.is_contradictory and "Both contradict each other" in pairing_chosen(ways).why
 
 
 @pytest.mark.parametrize(
@@ -220,8 +222,8 @@ def test_cpu_time_is_compared_unless_the_ends_are_seen_to_wait_differently(
     for at, each in enumerate(readings(0.1, (0.01, -0.01, 0.008, -0.012))):
         waits = (bad if each.candidate else good)[at % 3] if each.partner is None else 0.0
         seen.append(replace(each, cpu_value=each.value + waits, log_wait=waits))
-    ways = decide(Graph.line(20), seen, AUTO).ways
-    assert (ways is not None and ways.by_cpu) is by_cpu
+    ways = decide(Graph.straight_history(20), seen, AUTO).pairing_comparison
+    assert (ways is not None and ways.uses_cpu_time) is by_cpu
 
 
 def test_both_runs_of_a_round_are_one_reading() -> None:

@@ -181,7 +181,7 @@ def simulated(size: int, seed: int) -> tuple[int, bool]:
     def measured(asked: Round) -> tuple[int, int] | None:
         broken = frozenset(at for at, state in enumerate(asked.states) if not closed(needs)(state))
         slow = next(at for at, state in enumerate(asked.states) if guilty in state)
-        world = World(Graph.line(len(asked.steps)), {slow: -0.15}, QUIET, unbuildable=broken, seed=seed)
+        world = World(Graph.straight_history(len(asked.steps)), {slow: -0.15}, QUIET, unbuildable=broken, seed=seed)
         verdict = simulate_hunt(world, Policy()).verdict
         builds.update(asked.states[at] for at in world.build_seconds)
         return guilty_steps(verdict)

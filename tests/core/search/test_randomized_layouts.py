@@ -13,7 +13,7 @@ from counted import run
 from perfbisect.core.domain.events import BuildFinished, RunFinished
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.measured_log import Logged
+from perfbisect.core.domain.measured_log import MeasuredEvent
 from perfbisect.core.domain.orders import (
     CodePlacement,
     Found,
@@ -35,7 +35,7 @@ from perfbisect.simulate.hunt import HuntResult, simulate_hunt
 from perfbisect.simulate.world import HostModel, World
 from simulated_worlds import decide, found, several
 
-LINE = Graph.line(40)
+LINE = Graph.straight_history(40)
 QUIET = HostModel(noise=0.005, layout=0.002, outliers=0.0)
 AGAIN = Policy(layouts=True)
 MOVED = frozenset(range(17, 41))  # builds in the slow mode of layout, from commit 17 on
@@ -100,7 +100,7 @@ def test_layouts_that_are_spread_are_averaged(drop: float, layout: float, layout
 def test_where_nothing_can_be_shown_no_layout_is_linked() -> None:
     """Equal binaries, and counts that repeat; ends that are alike cost a look at other layouts, and no build."""
     exact = HostModel(noise=1e-6, layout=0.0, outliers=0.0)
-    same = simulate_hunt(World(Graph.line(1), {}, QUIET, binaries={1: 0}, seed=5), AGAIN)
+    same = simulate_hunt(World(Graph.straight_history(1), {}, QUIET, binaries={1: 0}, seed=5), AGAIN)
     counted = simulate_hunt(World(LINE, {26: -0.05}, exact, seed=9), AGAIN, PriorKnowledge(exact=True))
     alike = simulate_hunt(World(LINE, {}, QUIET, seed=5), AGAIN)
     assert isinstance(same.verdict, NotReproduced) and isinstance(alike.verdict, NotReproduced)
@@ -230,11 +230,11 @@ MERGE = Step(3, 0.97, Interval(0.8, 0.85, 0.9), (1, 2))
 PLACEMENT = CodePlacement(MERGE, ALIKE, 0.02)
 
 
-def made(commit: str, binary: str) -> tuple[float, Logged]:
+def made(commit: str, binary: str) -> tuple[float, MeasuredEvent]:
     return 0.0, BuildFinished(0, BuildFacts(commit, commit, binary, 1.0, 0, 0, False, ""), None)
 
 
-def ran(commit: str, instructions: float, counted: str = "perf-user") -> tuple[float, Logged]:
+def ran(commit: str, instructions: float, counted: str = "perf-user") -> tuple[float, MeasuredEvent]:
     facts = run(counters={"instructions": instructions})
     return 0.0, RunFinished(0, replace(facts, commit=commit, counted=counted))
 

@@ -23,7 +23,7 @@ from perfbisect.core.inference.observations import Built, Observation, Reading
 from simulated_worlds import decide
 
 RECORDS = Path(__file__).parents[2] / "records"
-RANGE = Graph.line(1)
+RANGE = Graph.straight_history(1)
 GOOD, BAD = range(2)
 
 

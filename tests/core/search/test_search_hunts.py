@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, Purpose, Reason, Share
+from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, PlannedRuns, Purpose, Reason
 from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
 from perfbisect.core.inference.observations import Observation, Reading
 from perfbisect.simulate.hunt import HuntResult, simulate_hunt
@@ -23,16 +23,19 @@ QUIET = HostModel(noise=0.005, layout=0.002, outliers=0.0)
 #            1 - 2 - 3 ---------- 8 - 9
 #           /                    /
 #          0 - 4 - 5 - 6 - 7 ----
-DIAMOND = Graph.of([(), (0,), (1,), (2,), (0,), (4,), (5,), (6,), (3, 7), (8,)])
+DIAMOND = Graph.from_parents([(), (0,), (1,), (2,), (0,), (4,), (5,), (6,), (3, 7), (8,)])
 #  0 - 1 - 2 - 3 - 5    2 does not build, but 3 after it is fast
 #           \ 4 /
-FORK = Graph.of([(), (0,), (1,), (2,), (2,), (3, 4)])
+FORK = Graph.from_parents([(), (0,), (1,), (2,), (2,), (3, 4)])
 STRETCH = frozenset(range(31, 44))
 SLOWER: list[tuple[Graph, int, dict[str, Any]]] = [
-    *((Graph.line(commits), culprit, {}) for commits, culprit in ((1, 1), (3, 2), (40, 1), (40, 40), (40, 17))),
+    *(
+        (Graph.straight_history(commits), culprit, {})
+        for commits, culprit in ((1, 1), (3, 2), (40, 1), (40, 40), (40, 17))
+    ),
     *((DIAMOND, culprit, {}) for culprit in range(1, 10)),
-    (Graph.line(40), 25, {"binaries": {v: v - 1 for v in range(2, 41, 2)}}),
-    *((Graph.line(80), beside, {"unbuildable": STRETCH}) for beside in (30, 45)),
+    (Graph.straight_history(40), 25, {"binaries": {v: v - 1 for v in range(2, 41, 2)}}),
+    *((Graph.straight_history(80), beside, {"unbuildable": STRETCH}) for beside in (30, 45)),
 ]
 
 
@@ -47,7 +50,9 @@ def test_the_culprit_is_named(graph: Graph, culprit: int, more: dict[str, Any]) 
 
 @pytest.mark.parametrize("culprit", [31, 38, 44])
 def test_a_culprit_in_an_unbuildable_stretch_is_a_range(culprit: int) -> None:
-    outcome = simulate_hunt(World(Graph.line(80), {culprit: -0.2}, QUIET, unbuildable=STRETCH, seed=4), Policy())
+    outcome = simulate_hunt(
+        World(Graph.straight_history(80), {culprit: -0.2}, QUIET, unbuildable=STRETCH, seed=4), Policy()
+    )
     assert isinstance(outcome.verdict, Inconclusive) and outcome.verdict.reason is Reason.UNBUILDABLE
     assert {*outcome.verdict.candidates} == STRETCH | {44} and outcome.builds < 22
 
@@ -59,7 +64,9 @@ def test_an_unbuildable_parent_is_replaced_by_its_nearest_tested_ancestor() -> N
 
 def test_no_runs_are_made_where_only_builds_could_help() -> None:
     quiet = HostModel(noise=0.003, layout=0.001, outliers=0.0)
-    outcome = simulate_hunt(World(Graph.line(64), {20: -0.2, 35: -0.08, 50: -0.1}, quiet, seed=1), Policy(max_builds=7))
+    outcome = simulate_hunt(
+        World(Graph.straight_history(64), {20: -0.2, 35: -0.08, 50: -0.1}, quiet, seed=1), Policy(max_builds=7)
+    )
     assert isinstance(outcome.verdict, Inconclusive) and outcome.verdict.reason is Reason.BUILDS_SPENT
     assert {*outcome.verdict.candidates} == {19, 20, 21} and outcome.runs < 40
 
@@ -86,7 +93,7 @@ def hunts(
         drop, steps = -math.log1p(-effect), dict.fromkeys([culprit, *others], 0.0)
         for place, share in zip([culprit, *others], (-1, -0.35, 0.3, -0.2), strict=False):
             steps[place] += share * drop
-        yield culprit, simulate_hunt(World(Graph.line(commits), steps, habits, seed=seed), Policy(), prior)
+        yield culprit, simulate_hunt(World(Graph.straight_history(commits), steps, habits, seed=seed), Policy(), prior)
 
 
 @SOME_AND_MANY
@@ -151,8 +158,8 @@ SLOW_NOISY = HostModel(noise=0.05, layout=0.005, outliers=0.02)
 
 
 def test_good_is_timed_first_on_each_host() -> None:
-    graph = Graph.line(8)
-    assert decide(graph, [], FIVE).order == Measure((Share(0, 1),), Purpose.ENDS)
+    graph = Graph.straight_history(8)
+    assert decide(graph, [], FIVE).order == Measure((PlannedRuns(0, 1),), Purpose.ENDS)
     then, without = decide(graph, [Reading(0, 0.0, 0.0, 0)], FIVE).order, decide(graph, [], Policy()).order
     assert isinstance(then, Measure) and isinstance(without, Measure)
     assert {share.candidate for share in then.plan} == {share.candidate for share in without.plan} == {0, 8}
@@ -160,10 +167,12 @@ def test_good_is_timed_first_on_each_host() -> None:
 
 @pytest.mark.parametrize("culprit", [1, 9])
 def test_a_change_beyond_the_bound_is_found_with_one_run_of_each_slow_build_between(culprit: int) -> None:
-    world = ImpatientWorld(Graph.line(20), {culprit: -6.0}, HostModel(noise=0.01, layout=0.002), seed=culprit)
+    world = ImpatientWorld(
+        Graph.straight_history(20), {culprit: -6.0}, HostModel(noise=0.01, layout=0.002), seed=culprit
+    )
     outcome = simulate_hunt(world, FIVE)
     step = found(outcome.verdict)
-    assert (step.candidate, step.ratio.bound) == (culprit, -1)
+    assert (step.candidate, step.ratio.only_bound) == (culprit, -1)
     assert 0.2 <= step.ratio.high < 0.22 and outcome.belief.noise < 0.03
     stopped = [seen.candidate for seen in outcome.observations if isinstance(seen, Reading) and seen.bound]
     assert all(stopped.count(build) == 1 for build in set(stopped) - {culprit, 20})
@@ -171,12 +180,12 @@ def test_a_change_beyond_the_bound_is_found_with_one_run_of_each_slow_build_betw
 
 
 def test_latency_is_bounded_from_below() -> None:
-    graph = Graph.line(3)
+    graph = Graph.straight_history(3)
     seen: list[Observation] = [Reading(0, 0.01 * (run % 2), run, run) for run in range(4)]
     seen += [Reading(3, math.log(5), 4.0 + run, 4 + run, bound=1) for run in range(3)]
     decision = decide(graph, seen, Policy(direction=Direction.RISE, slow_after=5.0))
     assert isinstance(decision.order, Measure) and decision.order.purpose is Purpose.SEARCH
-    assert decision.belief.effect.bound == 1 and 4 < decision.belief.effect.low < 5
+    assert decision.belief.effect.only_bound == 1 and 4 < decision.belief.effect.low < 5
 
 
 @pytest.mark.calibrate
@@ -186,7 +195,7 @@ def test_the_stated_confidence_holds() -> None:
     for seed in range(60):
         size = -(1.2 + 0.05 * seed)
         culprit = 1 + seed * 7 % 40
-        world = ImpatientWorld(Graph.line(40), {culprit: size}, SLOW_NOISY, seed=seed)
+        world = ImpatientWorld(Graph.straight_history(40), {culprit: size}, SLOW_NOISY, seed=seed)
         verdict = simulate_hunt(world, FIVE).verdict
         if isinstance(verdict, Found):
             named += 1

@@ -13,7 +13,7 @@ import sample_hunt as sample
 from perfbisect.core.domain.facts import SkipFacts, TrialRun, TrialSkip
 from perfbisect.core.domain.orders import Interval
 from perfbisect.core.domain.session_state import SessionState
-from perfbisect.core.domain.trials import order, rounds_to_do, visits
+from perfbisect.core.domain.trials import remaining_rounds, visiting_order, visits_of_round
 from perfbisect.core.stats.distributions import Student
 from perfbisect.core.stats.paired_comparison import (
     Ratio,
@@ -152,9 +152,9 @@ def test_only_what_is_large_and_certain_gets_a_colour() -> None:
 
 def test_a_trend_of_the_machine_is_on_neither_side() -> None:
     """It slows down by 1 % from one visit to the next, and the order turns round."""
-    assert [list(order([0, 2, 3], turn)) for turn in range(3)] == [[0, 2, 3], [3, 2, 0], [0, 2, 3]]
+    assert [list(visiting_order([0, 2, 3], turn)) for turn in range(3)] == [[0, 2, 3], [3, 2, 0], [0, 2, 3]]
     made = trial()
-    visits = ((number, subject) for number in range(4) for subject in order([0, 1], number))
+    visits = ((number, subject) for number in range(4) for subject in visiting_order([0, 1], number))
     made.runs.extend(ran(number, subject, 1000 * math.exp(-0.01 * at)) for at, (number, subject) in enumerate(visits))
     assert ratio_of(made).ratio == pytest.approx(1, rel=1e-4)  # operations are whole numbers
     assert not ratio_of(made).excludes_one
@@ -162,10 +162,10 @@ def test_a_trend_of_the_machine_is_on_neither_side() -> None:
 
 def test_incomplete_rounds_are_made_again_under_numbers_of_their_own() -> None:
     made = trial(rounds=4)
-    assert rounds_to_do(made) == range(4)
+    assert remaining_rounds(made) == range(4)
     made.runs.extend([ran(0, 0, 1), ran(0, 1, 1), ran(1, 1, 1)])
-    assert rounds_to_do(made) == range(2, 5)
-    assert not rounds_to_do(replace(made, request=replace(made.request, rounds=1)))
+    assert remaining_rounds(made) == range(2, 5)
+    assert not remaining_rounds(replace(made, request=replace(made.request, rounds=1)))
 
 
 def skip(work: int, subject: int) -> TrialSkip:
@@ -179,14 +179,14 @@ def test_what_has_failed_is_not_waited_for() -> None:
     every = [(work, subject) for work in range(2) for subject in range(3)]
     made.runs.extend(ran(number, subject, 1, work) for number in range(2) for work, subject in every)
     made.runs.remove(ran(1, 1, 1, 1))
-    assert rounds_to_do(made) == range(2, 5), "nobody knows why it lacks"
+    assert remaining_rounds(made) == range(2, 5), "nobody knows why it lacks"
     made.skips.append(skip(1, 1))
-    assert rounds_to_do(made) == range(2, 4)
-    assert visits(made) == [pair for pair in every if pair != (1, 1)]
+    assert remaining_rounds(made) == range(2, 4)
+    assert visits_of_round(made) == [pair for pair in every if pair != (1, 1)]
     made.skips.append(skip(1, 0))
-    assert visits(made) == [(0, 0), (0, 1), (0, 2)]
+    assert visits_of_round(made) == [(0, 0), (0, 1), (0, 2)]
     made.runs.append(ran(2, 0, 1))
-    assert rounds_to_do(made) == range(3, 5), "the third was cut short"
+    assert remaining_rounds(made) == range(3, 5), "the third was cut short"
 
 
 def test_a_comparison_is_whole_when_there_is_a_ratio_for_everything() -> None:
@@ -222,7 +222,7 @@ def test_95_percent_are_95_percent(rounds: int, drift: float) -> None:
         true = chance.uniform(-0.3, 0.3)
         sides: tuple[dict[int, float], dict[int, float]] = ({}, {})
         for number in range(rounds):
-            for place, side in enumerate(order([0, 1], number)):
+            for place, side in enumerate(visiting_order([0, 1], number)):
                 wander += chance.gauss(0, 0.01)
                 visit = true * side + chance.gauss(0, 0.02) + wander + drift * (2 * number + place)
                 sides[side][number] = visit + sum(chance.gauss(0, 0.03) for _ in range(2)) / 2

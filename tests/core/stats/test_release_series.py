@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from perfbisect.core.domain.trials import order
+from perfbisect.core.domain.trials import visiting_order
 from perfbisect.core.stats.release_series import (
     FEWEST,
     RATE,
@@ -26,7 +26,7 @@ from sample_hunt import series
 
 
 def test_a_round_has_every_release_once_and_its_turn_back_reverses_it() -> None:
-    there, back, further = (list(order(range(20), turn, shuffled=True)) for turn in (0, 1, 2))
+    there, back, further = (list(visiting_order(range(20), turn, shuffled=True)) for turn in (0, 1, 2))
     assert sorted(there) == list(range(20))
     assert back == there[::-1]
     assert there not in (further, list(range(20)))
@@ -83,7 +83,7 @@ def test_a_machine_that_is_slow_for_some_minutes_makes_no_step() -> None:
             visits: dict[int, dict[int, float]] = {release: {} for release in range(20)}
             for number in range(4):
                 phases = [0.05 * (chance.random() < 0.2) for _ in range(4)]
-                for place, release in enumerate(order(range(20), number, shuffled=shuffled)):
+                for place, release in enumerate(visiting_order(range(20), number, shuffled=shuffled)):
                     visits[release][number] = chance.gauss(0, 0.005) - phases[place // 5]
             false[shuffled] += bool(speed_line("scan", visits, 20, RATE).steps)
     assert false[True] / 1.5 <= 5

@@ -153,8 +153,8 @@ def test_an_error_of_this_compiler_is_known_and_its_option_mends_it(tmp_path: Pa
     argv = [compiler, *STRICT, *["-std=c99"] * (name == "types.c"), "-c", name, "-o", "made.o"]
     known = printed(tmp_path, *argv)[1].known
     assert known
-    assert (known.name, known.option) == (source["error"], source["option"])
-    assert known.by_itself == ("-std" not in known.option and "narrowing" not in known.option)
+    assert (known.name, known.remedy) == (source["error"], source["option"])
+    assert known.by_itself == ("-std" not in known.remedy and "narrowing" not in known.remedy)
     flags = known.flags.cxxflags if compiler == "g++" else known.flags.cflags
     status, again = printed(tmp_path, *argv, *flags.split())
     assert (status == 0) == (name != "register.cpp"), again.why()  # that pragma is nobody's to mend
@@ -175,7 +175,7 @@ def test_an_error_of_the_linker(tmp_path: Path, argv: list[str], option: str) ->
         (tmp_path / f"{name}.c").write_text(text)
     log = printed(tmp_path, "gcc", *argv)[1]
     assert log.known
-    assert log.known.option == option
+    assert log.known.remedy == option
     assert not log.known.by_itself
     assert "multiple definition of" in log.why() or "-lm" in option
     assert printed(tmp_path, "gcc", *argv, option.split()[1])[0] == 0
@@ -189,7 +189,7 @@ REMEDIES = re.findall(r"(.*)\n=> (.*)\n", Path(__file__).with_name("remedies.txt
 def test_lines_of_other_programs(line: str, option: str) -> None:
     log = follow(line)
     assert log.known
-    assert (log.known.option, log.why()) == (option, line.strip())
+    assert (log.known.remedy, log.why()) == (option, line.strip())
 
 
 def test_an_error_behind_one_that_is_not_known_is_not_the_reason() -> None:

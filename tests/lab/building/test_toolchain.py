@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from perfbisect.core.domain.facts import remote_rate
+from perfbisect.core.domain.facts import remote_hit_rate
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.building.toolchain import (
     EVENTS,
@@ -53,7 +53,7 @@ def test_of_two_hosts_with_one_store_only_the_first_compiles(store: str, tmp_pat
     settings.write_text("compression_level = 3\n")
     found = [yard.obtain(name, None, sha, remote=store)[0].facts for name in ("one", "two")]
     assert [(each.cache_hits, each.cache_misses, each.remote_hits) for each in found] == [(0, 2, 0), (2, 0, 2)]
-    assert [cached(each.hit_rate, remote_rate([each])) for each in found] == [
+    assert [cached(each.hit_rate, remote_hit_rate([each])) for each in found] == [
         "ccache 0 %",
         "ccache 100 %, 100 % of that remote",
     ]

@@ -14,9 +14,9 @@ from counted import run as counted_run
 from labs import FAST, SLOW, Open, finished, lab_of, measure, runs, skipped, workload
 from perfbisect.core.domain.events import ExecutionStarted
 from perfbisect.core.domain.facts import RunFacts
-from perfbisect.core.domain.metrics import METRICS, exact, find_metric, shown, unit, value
-from perfbisect.core.domain.orders import Share
-from perfbisect.core.domain.settings import Quick
+from perfbisect.core.domain.metrics import METRICS, find_metric, is_exact_count, metric_value, shown_unit, shown_value
+from perfbisect.core.domain.orders import PlannedRuns
+from perfbisect.core.domain.settings import QuickCommand
 from perfbisect.core.explain.profiles import counts_beyond
 from perfbisect.errors import UsageError
 from perfbisect.host.local import LocalHost
@@ -56,9 +56,9 @@ def by(request: pytest.FixtureRequest, host: LocalHost, tmp_path: Path, monkeypa
 def test_counts_of_one_build_repeat_and_are_those_of_the_code(open_lab: Open, by: str) -> None:
     lab = open_lab({"rest": 0}, earlier=Earlier(events=0 if by == PERF else 200))  # perf, which is quick, looks for it
     lab.counted = by
-    events = measure(lab, Share(FAST, 2), Share(SLOW, 1))
+    events = measure(lab, PlannedRuns(FAST, 2), PlannedRuns(SLOW, 1))
     first, again, slow = (run for _, run in sorted(finished(events), key=itemgetter(0)))
-    one, other, twice = (value(run, "instructions/o") or 0.0 for run in (first, again, slow))
+    one, other, twice = (metric_value(run, "instructions/o") or 0.0 for run in (first, again, slow))
     assert one and abs(one / other - 1) < 1e-4
     assert twice / one == pytest.approx(2, rel=0.05), "the driver's share is small"
     assert first.counted == by
@@ -66,9 +66,9 @@ def test_counts_of_one_build_repeat_and_are_those_of_the_code(open_lab: Open, by
     assert lengths[-4:] == [first.events, 2 * first.events] * 2, "one length for all"
     assert by == PERF or lengths == [200, 400] * 3, "that is known and kept"
     assert first.events == first.operations == slow.operations
-    assert exact(first, "instructions/o") and not exact(first, "cpu/o")
-    assert {name for name in METRICS if value(first, name) is not None} == {"instructions/o"}
-    assert (shown(first, "instructions/o"), unit("instructions/o")) == (one, "instructions/o")
+    assert is_exact_count(first, "instructions/o") and not is_exact_count(first, "cpu/o")
+    assert {name for name in METRICS if metric_value(first, name) is not None} == {"instructions/o"}
+    assert (shown_value(first, "instructions/o"), shown_unit("instructions/o")) == (one, "instructions/o")
 
 
 LOOP = "i=0; while [ $i -lt {events} ]; do i=$((i + 1)); done"
@@ -79,18 +79,18 @@ def test_a_length_that_is_no_use(host: LocalHost, git: Repo) -> None:
     """A command that knows none is counted as a whole, and a later commit that ignores it is skipped."""
     lab = command_lab(host, git, LOOP.replace("{events}", "5000"))
     lab.counted = counting.method(host) or pytest.skip("this machine counts no instructions")
-    [run] = runs(measure(lab, Share(0, 1)))
+    [run] = runs(measure(lab, PlannedRuns(0, 1)))
     assert (run.operations, run.events, run.counted) == (1, 0, lab.counted)
-    assert (value(run, "instructions/o") or 0) > 5000
+    assert (metric_value(run, "instructions/o") or 0) > 5000
     later = command_lab(host, git, "echo did 5; : {events}", operations=r"did (\d+)")
     later.counted, later.earlier = lab.counted, Earlier(events=500)  # of some use to an earlier build
-    assert "cannot be counted exactly" in skipped(measure(later, Share(0, 1))).reason
+    assert "cannot be counted exactly" in skipped(measure(later, PlannedRuns(0, 1))).reason
 
 
 def command_lab(host: LocalHost, git: Repo, script: str, operations: str = "") -> HostLab:
     builder, sha = quick_builder(("true",), str(git.path)), git.commit()
     slow = r"took (\d+) ms"  # that is not printed, as by a program that is much slower while it is counted
-    chosen = quick_workload(Quick(run=f"sh -c '{script}'", operations=operations, cost=slow), builder)
+    chosen = quick_workload(QuickCommand(run=f"sh -c '{script}'", operations=operations, cost=slow), builder)
     return lab_of(host, builder, chosen, git.path, (sha,), is_range=False)
 
 
@@ -160,7 +160,7 @@ def test_what_callgrind_writes_is_added_up(host: LocalHost, tmp_path: Path) -> N
 def test_start_up_is_in_neither_count() -> None:
     short, long = (counted_run(operations=n, counters={"instructions": 1000.0 + 3 * n}) for n in (500, 1000))
     both = counting.difference(short, long)
-    assert value(both, "instructions/o") == 3
+    assert metric_value(both, "instructions/o") == 3
     assert both.seconds == short.seconds + long.seconds
     with pytest.raises(UsageError, match="cannot be counted exactly"):
         counting.difference(short, short)
@@ -293,7 +293,7 @@ def test_a_stopped_run_is_a_bound_of_qps_and_latency() -> None:
     slow.take(run_of("good", seconds, 100) for seconds in (2.0, 2.2, 1.9))
     stopped = slow.stopped(run_of("bad", 0.0))
     assert stopped.slower_than == 5.0
-    found = {name: value(stopped, name) for name in ("qps", "latency", "p95", "cpu/o")}
+    found = {name: metric_value(stopped, name) for name in ("qps", "latency", "p95", "cpu/o")}
     assert found == {"qps": pytest.approx(10.0), "latency": pytest.approx(100.0), "p95": None, "cpu/o": None}
     slow.take([replace(stopped, commit="good")])
     assert len(slow.finished) == 3
@@ -303,4 +303,4 @@ def test_which_metrics_are_bounded() -> None:
     bounded = {("qps", True), ("qps", False), ("latency", True)}
     for name in ("qps", "latency", "p95", "rate", "cost", "cpu/o", "instructions/o", "ipc"):
         for command in (True, False) if name in ("qps", "latency") else (True,):
-            assert find_metric(name).bounded(command=command) is ((name, command) in bounded)
+            assert find_metric(name).is_bounded(command=command) is ((name, command) in bounded)

@@ -16,7 +16,7 @@ from fake_host import FakeHost
 from labs import BUILDER, FAST, SLOW, Open, bench_lab, lab_of, workload_of
 from perfbisect.core.domain.events import LabEvent, Profiled, Unexplained
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
-from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.core.domain.orders import Measure, PlannedRuns, Purpose
 from perfbisect.core.explain.profiles import RARE, UNKNOWN, FoldedStacks, fold, read_frame, stack_frames
 from perfbisect.errors import EnvironmentFailure, NoPerfSamples, RunFailed
 from perfbisect.host.local import LocalHost
@@ -386,7 +386,7 @@ def test_two_builds_of_a_library_are_profiled_for_the_window_alone(open_lab: Ope
 
 
 def explain(lab: HostLab, build: int) -> list[LabEvent]:
-    return list(lab.measure(Measure((Share(build, 1),), Purpose.EXPLAIN)))
+    return list(lab.measure(Measure((PlannedRuns(build, 1),), Purpose.EXPLAIN)))
 
 
 def profiled(events: list[LabEvent]) -> list[ProfileFacts]:

@@ -13,8 +13,8 @@ from msgspec.structs import replace as changed
 
 from labs import lab_of, measure, runs, skipped, workload_of
 from perfbisect.core.domain.events import BuildFinished, RunStarted
-from perfbisect.core.domain.metrics import value
-from perfbisect.core.domain.orders import Share
+from perfbisect.core.domain.metrics import metric_value
+from perfbisect.core.domain.orders import PlannedRuns
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.host_lab import HostLab
@@ -211,16 +211,16 @@ def with_workload(lab: HostLab, **changes: object) -> HostLab:
 @pytest.mark.tools
 def test_a_command_is_measured_in_the_place_where_it_was_built(lab: HostLab) -> None:
     """No two builds count as one. perf, where it is permitted, counts the whole command."""
-    events = measure(lab, Share(GOOD, 2), Share(SLOW, 1), Share(LAST, 1))
+    events = measure(lab, PlannedRuns(GOOD, 2), PlannedRuns(SLOW, 1), PlannedRuns(LAST, 1))
     assert [event.same_as for event in events if isinstance(event, BuildFinished)] == [None] * 3
     done = runs(events)
-    assert sorted(value(run, "rate") or 0 for run in done) == [90, 100, 200, 200]
+    assert sorted(metric_value(run, "rate") or 0 for run in done) == [90, 100, 200, 200]
     assert {run.operations for run in done} == {50}
     assert all(0 < run.seconds < 60 for run in done)
     assert all(run.latency["avg"] == pytest.approx(20 * run.seconds) for run in done)
     for run in done:
         if run.counters:
-            assert value(run, "cpu/o") == pytest.approx(1000 * (run.counters["task-clock"] or 0) / 50) != 0
+            assert metric_value(run, "cpu/o") == pytest.approx(1000 * (run.counters["task-clock"] or 0) / 50) != 0
     assert [event.seconds for event in events if isinstance(event, RunStarted)] == [0, 0, 0, 0]
     [built, *_] = (event.facts for event in events if isinstance(event, BuildFinished))
     there = Path(built.log).parent / "prefix" / "built"
@@ -234,7 +234,7 @@ def test_a_command_is_measured_in_the_place_where_it_was_built(lab: HostLab) -> 
 def test_what_a_command_leaves_running_is_ended(lab: HostLab, tmp_path: Path) -> None:
     script = """sh -c 'echo $$ >>"$1"; exec sleep 60' child "$1" & echo ops/s: 5, done: 1"""
     lab = with_workload(lab, command=["sh", "-c", script, "leave", str(tmp_path / "left")])
-    assert len(runs(measure(lab, Share(GOOD, 2)))) == 2
+    assert len(runs(measure(lab, PlannedRuns(GOOD, 2)))) == 2
     left = (tmp_path / "left").read_text().split()
     assert left and all(map(is_ended, left))
 
@@ -245,15 +245,15 @@ def test_a_commit_that_gives_no_number_is_skipped(lab: HostLab) -> None:
         (FAILING, "the command ended with status 7: threads: 3, ops/s: 1, done: 50"),
         (SILENT, r"the output has 'nothing' where ops/s: (\w+) matches, which is not a number above 0"),
     ):
-        facts = skipped(measure(lab, Share(candidate, 2)))
+        facts = skipped(measure(lab, PlannedRuns(candidate, 2)))
         assert (facts.stage, facts.reason) == ("run", reason)
         assert "ops/s" in Path(facts.log).read_text()
 
 
 @pytest.mark.tools
 def test_a_program_that_loading_lacks_is_the_fault_of_the_commit_or_of_the_host(lab: HostLab) -> None:
-    facts = skipped(measure(with_workload(lab, prepare_commands=[["./loader"]]), Share(SLOW, 1)))
+    facts = skipped(measure(with_workload(lab, prepare_commands=[["./loader"]]), PlannedRuns(SLOW, 1)))
     assert facts.reason.startswith("the dataset cannot be loaded: ./loader ended with status 127: ")
     lab = with_workload(lab, prepare_commands=[["bench-loader"]])
     with pytest.raises(EnvironmentFailure, match="bench-loader is not installed on host here"):
-        measure(lab, Share(GOOD, 1))
+        measure(lab, PlannedRuns(GOOD, 1))

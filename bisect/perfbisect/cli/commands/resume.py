@@ -133,7 +133,7 @@ def why(given: Given) -> int:
     \b
     Measurements that the hunt already has are not repeated. Builds that were removed are built again.
     """
-    from perfbisect.core.domain.orders import Inconclusive, first_step
+    from perfbisect.core.domain.orders import Inconclusive, explained_step
     from perfbisect.hunt import session
     from perfbisect.hunt.attempt import Caller, verdict_of
 
@@ -150,7 +150,7 @@ def why(given: Given) -> int:
             f"Hunt {number} has no verdict, so no commit to explain.",
             f"To continue the hunt: {command_on('resume', str(number), history)}",
         )
-    if first_step(verdict) is None:
+    if explained_step(verdict) is None:
         raise UsageError(f"The verdict of hunt {number} names no commit, so there is no commit to explain.", advice)
     how = session.Resumption(
         lambda stored: announced(stored, explain=True),

@@ -188,7 +188,7 @@ def simulate(given: Given) -> None:
         figures = {"candidates": len(graph.candidates), "options": asked} | asdict(tally)
         say_json(msgspec.json.encode(figures, enc_hook=str).decode())  # NaN becomes null
         return
-    merges = int((graph.first[1:] - graph.first[:-1] > 1).sum())
+    merges = int((graph.parent_offsets[1:] - graph.parent_offsets[:-1] > 1).sum())
     among = f", {merges:,} of them merges" if merges else ""
     older = int((branch_point_of(graph)[graph.candidates.start :] > 0).sum()) if graph.branch_points else 0
     among += f", {older:,} on branches older than good" if older else ""
@@ -213,7 +213,7 @@ def chosen_graph(given: Given) -> "Graph":
                 "The ends of the range are missing.", "Give two revisions: bisect simulate GOOD BAD --repo FOLDER"
             )
         commits = given.commits or 1000
-        return random_merging_graph(commits) if given.merges else Graph.line(commits)
+        return random_merging_graph(commits) if given.merges else Graph.straight_history(commits)
     if bad is None:
         raise UsageError(
             f"BAD is missing: '{good}' is only one end of a range.",

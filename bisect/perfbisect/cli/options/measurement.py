@@ -11,7 +11,17 @@ import click
 from perfbisect.cli.options.common import PATH, Decorator, Given, added, history_option, notify_option, waiting_option
 from perfbisect.cli.options.completion import builder_option, host_name, metric_name
 from perfbisect.cli.options.param_types import ARG, BELOW, COUNT, FLAGS, MINUTES, SECONDS, UNSPLIT, Percent
-from perfbisect.core.domain.settings import CAP, COUNTED, TIMING, Flags, Pairing, Patch, Policy, Quick, Settings
+from perfbisect.core.domain.settings import (
+    COUNTED,
+    MAX_PROBABILITY,
+    TIMING,
+    Flags,
+    Pairing,
+    Patch,
+    Policy,
+    QuickCommand,
+    Settings,
+)
 from perfbisect.errors import PerfBisectError
 from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, recipe_places, working_directory
 from perfbisect.recipes.inventory import expanded_names
@@ -126,7 +136,10 @@ limit_options = added(
 def confidence_option(**how: Any) -> Decorator:
     """``--confidence``; ``how`` are further arguments of click."""
     return click.option(
-        "--confidence", type=Percent(CAP), help="Probability that a commit needs to be named as the culprit.", **how
+        "--confidence",
+        type=Percent(MAX_PROBABILITY),
+        help="Probability that a commit needs to be named as the culprit.",
+        **how,
     )
 
 
@@ -176,7 +189,7 @@ def round_options(visits: int, runs: int, text: str, least: int = 1) -> Decorato
     )
 
 
-def command_of(given: Given) -> Quick | None:
+def command_of(given: Given) -> QuickCommand | None:
     """The command of ``command_options``; None for a workload by name. Raises UsageError for options that exclude each other."""
     from perfbisect.recipes.requested import RECIPE
 
@@ -199,10 +212,10 @@ def command_of(given: Given) -> Quick | None:
     ):
         if both:
             raise click.UsageError(f"{names} exclude each other. {advice}.")
-    return named_in_history(Quick(given.command, None if builder else build, **patterns, then=then))
+    return named_in_history(QuickCommand(given.command, None if builder else build, **patterns, then=then))
 
 
-def named_in_history(quick: Quick) -> Quick:
+def named_in_history(quick: QuickCommand) -> QuickCommand:
     """The command with a name that no other command in the history of the options has."""
     from perfbisect.recipes.requested import command_name
     from perfbisect.store.history import History

@@ -34,17 +34,23 @@ ENDS = SessionStarted | SessionEnded
 EVENTS: Mapping[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event) if not issubclass(kind, ENDS)}
 ORDERS: Mapping[str, type[Order]] = {kind.__name__: kind for kind in get_args(Order)}
 BELIEF: Mapping[str, Any] = {**get_type_hints(Belief), "effect": Interval}  # type of each part of a belief
-BEGUN: Mapping[str, Any] = {  # fields of a decision except its order and its belief, in order
+DECISION_FIELDS: Mapping[str, Any] = {  # fields of a decision except its order and its belief, in order
     "builds": tuple[BuildOrder, ...], "cancelled": tuple[int, ...], "found": tuple[Step, ...],
     "clean": bool,
 }  # fmt: skip
 TAGGED = ("Decided",)  # events with values of several types, which are named by `kind`
 LARGEST = sys.float_info.max  # instead of infinity
-OF_TRIALS = ("workload", "round", "further", "build_hosts", "fitness")  # fields that are omitted if they are 0 or empty
+OMITTED_IF_EMPTY = (
+    "workload",
+    "round",
+    "further",
+    "build_hosts",
+    "fitness",
+)  # fields that are omitted if they are 0 or empty
 STARTED = ("request", "host", "resumed", "further", "build_hosts")  # fields of the start of a trial
 
 
-def kind_of(event: Event) -> str:
+def event_kind(event: Event) -> str:
     """The name of an event in the history and in JSON."""
     name = type(event).__name__
     if not isinstance(event, ENDS):
@@ -57,28 +63,28 @@ def encode(event: Event) -> dict[str, Any]:
     """The fields of an event as plain values."""
     match event:
         case Decided(decision, fleet):
-            decided = {"order": with_kind(decision.order), "belief": plain_belief(decision.belief)}
+            decided = {"order": encode_order(decision.order), "belief": encode_belief(decision.belief)}
             return {
                 **decided,
-                **nonempty_fields(decision, BEGUN),
+                **nonempty_fields(decision, DECISION_FIELDS),
                 "fleet": nonempty_fields(fleet, Fleet.__match_args__),
             }
         case SessionStarted(session, request=request):
-            fields = builtins(event)
+            fields = to_plain(event)
             if request.works:
                 return {"trial": session} | {
-                    name: fields[name] for name in STARTED if name not in OF_TRIALS or fields[name]
+                    name: fields[name] for name in STARTED if name not in OMITTED_IF_EMPTY or fields[name]
                 }
             return {"hunt": session} | {
                 name: field for name, field in fields.items() if name not in ("session", "request")
             }
         case SessionEnded(verdict) if verdict:
-            return {"verdict": with_kind(verdict), **nonempty_fields(event, ("reason_follows", "suspects"))}
+            return {"verdict": encode_order(verdict), **nonempty_fields(event, ("reason_follows", "suspects"))}
         case SessionEnded():
             return nonempty_fields(event, ("fitness",))
         case _:
-            omitted = OF_TRIALS if isinstance(event, RunFinished | CandidateSkipped) else ()
-            return {key: value for key, value in builtins(event).items() if value or key not in omitted}
+            omitted = OMITTED_IF_EMPTY if isinstance(event, RunFinished | CandidateSkipped) else ()
+            return {key: value for key, value in to_plain(event).items() if value or key not in omitted}
 
 
 def decode(kind: str, body: dict[str, Any], *, infinite: bool = True) -> Event:
@@ -90,12 +96,12 @@ def decode(kind: str, body: dict[str, Any], *, infinite: bool = True) -> Event:
     match kind:
         case "Decided":
             body = with_infinity(body) if infinite else body
-            begun = [msgspec.convert(body[name], of) if name in body else of() for name, of in BEGUN.items()]
+            begun = [msgspec.convert(body[name], of) if name in body else of() for name, of in DECISION_FIELDS.items()]
             parts = {
                 name: msgspec.convert(part, BELIEF[name], dec_hook=from_run_lengths)
                 for name, part in body["belief"].items()
             }
-            decision = Decision(from_kind(body["order"]), Belief(ends=parts.pop("effect"), **parts), *begun)
+            decision = Decision(decode_order(body["order"]), Belief(ends=parts.pop("effect"), **parts), *begun)
             return Decided(decision, msgspec.convert(body["fleet"], Fleet))
         case "HuntStarted" | "TrialStarted":
             number = body["hunt" if kind == "HuntStarted" else "trial"]
@@ -103,7 +109,7 @@ def decode(kind: str, body: dict[str, Any], *, infinite: bool = True) -> Event:
         case "TrialEnded":
             return SessionEnded(fitness=msgspec.convert(body.get("fitness"), FitnessFacts | None))
         case "HuntEnded":
-            match from_kind(with_infinity(body["verdict"])):
+            match decode_order(with_infinity(body["verdict"])):
                 case Measure():
                     raise ValueError("a measurement is not a verdict")
                 case verdict:
@@ -120,60 +126,60 @@ def dumps(value: object) -> str:
     return json.dumps(without_infinity(value), allow_nan=False, separators=(",", ":"))
 
 
-def builtins(value: object) -> Any:
+def to_plain(value: object) -> Any:
     """The value as dictionaries, lists and plain numbers; numpy's numbers are converted."""
     return msgspec.to_builtins(value, enc_hook=lambda number: number.item())
 
 
 def nonempty_fields(value: object, names: Iterable[str]) -> dict[str, Any]:
     """The fields that are not empty, by name; most decisions and fleets have few."""
-    return {name: builtins(field) for name in names if (field := getattr(value, name))}
+    return {name: to_plain(field) for name in names if (field := getattr(value, name))}
 
 
-def with_kind(order: Order) -> dict[str, Any]:
+def encode_order(order: Order) -> dict[str, Any]:
     """An order or a verdict with the name of its type."""
-    return {"kind": type(order).__name__, **builtins(order)}
+    return {"kind": type(order).__name__, **to_plain(order)}
 
 
-def from_kind(body: dict[str, Any]) -> Order:
+def decode_order(body: dict[str, Any]) -> Order:
     """The order or verdict of the type that ``body`` names."""
     return msgspec.convert(body, ORDERS[body["kind"]])
 
 
-def plain_belief(belief: Belief) -> dict[str, Any]:
+def encode_belief(belief: Belief) -> dict[str, Any]:
     """A belief as plain values."""
     return {
         "culprit": run_lengths(float(f"{probability:.4g}") for probability in belief.culprit.tolist()),
         "change": float(belief.change),
         "noise": float(belief.noise),
-        "effect": builtins(belief.effect),
+        "effect": to_plain(belief.effect),
         "warnings": list(belief.warnings),
         "slow": run_lengths(np.round(belief.slow, 4).tolist()),
         "several": round(float(belief.several), 4),
     }
 
 
-def over_numbers(value: Any, change: Callable[[float], float]) -> Any:
+def map_floats(value: Any, change: Callable[[float], float]) -> Any:
     """``value``, a value of JSON, with ``change`` applied to every float in it."""
     match value:
         case float():
             return change(value)
         case dict():
-            return {key: over_numbers(part, change) for key, part in value.items()}
+            return {key: map_floats(part, change) for key, part in value.items()}
         case list() | tuple():
-            return [over_numbers(part, change) for part in value]
+            return [map_floats(part, change) for part in value]
         case _:
             return value
 
 
 def without_infinity(value: Any) -> Any:
     """``value`` with the largest number instead of infinity."""
-    return over_numbers(value, lambda number: math.copysign(LARGEST, number) if math.isinf(number) else number)
+    return map_floats(value, lambda number: math.copysign(LARGEST, number) if math.isinf(number) else number)
 
 
 def with_infinity(value: Any) -> Any:
     """``value`` with infinity instead of the largest number."""
-    return over_numbers(value, lambda number: math.copysign(math.inf, number) if abs(number) == LARGEST else number)
+    return map_floats(value, lambda number: math.copysign(math.inf, number) if abs(number) == LARGEST else number)
 
 
 def run_lengths(values: Iterable[float]) -> list[list[float]]:

@@ -19,7 +19,7 @@ from perfbisect.core.domain.facts import (
     SkipFacts,
 )
 from perfbisect.core.domain.orders import ALL_FREE, Decision, Fleet, Interval, Purpose, Verdict
-from perfbisect.core.domain.settings import SEARCH, Flags, TrialRequest
+from perfbisect.core.domain.settings import NO_TRIAL, Flags, TrialRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class Commit:
         return self.subject if len(self.subject) <= 72 else f"{self.subject[:71].rstrip()}…"
 
 
-def titles(parts: Sequence[DiffPart], most: int = 3) -> str:
-    """The titles of at most ``most`` parts of a diff, and the number of others."""
+def part_titles(parts: Sequence[DiffPart], limit: int = 3) -> str:
+    """The titles of at most ``limit`` parts of a diff, and the number of others."""
     return ", ".join(
-        [*(part.title for part in parts[:most]), *([f"{len(parts) - most} more"] if len(parts) > most else [])]
+        [*(part.title for part in parts[:limit]), *([f"{len(parts) - limit} more"] if len(parts) > limit else [])]
     )
 
 
@@ -77,10 +77,10 @@ class SessionStarted:
     further: tuple[HostFacts, ...] = ()  # all hosts except the first
     build_hosts: tuple[str, ...] = ()  # names of the hosts that build ahead
     # Of a trial, as it is measured from here on; later events have the facts of its builds.
-    request: TrialRequest = SEARCH
+    request: TrialRequest = NO_TRIAL
 
     @property
-    def choices(self) -> int:
+    def possible_culprits(self) -> int:
         """The number of commits that can be the culprit."""
         return len(self.candidates) - 1 - self.branch_points
 
@@ -89,10 +89,10 @@ class SessionStarted:
         """All hosts."""
         return (self.host, *self.further)
 
-    def named(self, commit: Commit, candidate: int) -> Commit:
+    def with_part_titles(self, commit: Commit, candidate: int) -> Commit:
         """The commit of a candidate; in a search in a diff its subject is the part that it adds."""
         added = self.parts[candidate - 1] if 0 < candidate <= len(self.parts) else ()
-        return replace(commit, date="", author="", subject=titles(added)) if added else commit
+        return replace(commit, date="", author="", subject=part_titles(added)) if added else commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class PairingChosen:
     alone: Interval | None = None  # bad against good by interleaved runs, if both ways were measured
     beside: Interval | None = None  # by paired runs
 
-    def compared(self, metric: str) -> str:
+    def metric_of_paired_runs(self, metric: str) -> str:
         """The metric of paired runs, if ``metric`` is the metric of interleaved runs."""
         return "cpu/o" if self.by_cpu else metric
 
@@ -327,11 +327,11 @@ class SessionEnded:
     suspects: tuple[Commit, ...] = ()
 
 
-PASSING = (BuildProgress, Foreseen, RunStarted, RunProgress, ExecutionStarted)
+LIVE_ONLY = (BuildProgress, Foreseen, RunStarted, RunProgress, ExecutionStarted)
 """Events for live views only; they are not stored."""
 LabEvent = (
     BuildStarted | BuildProgress | BuildFinished | BuildCancelled | CandidateSkipped | RunStarted | RunProgress
     | ExecutionStarted | RunFinished | Uncounted | Warned | Counted | Profiled | Planned | Unexplained | PairingChosen
 )  # fmt: skip
-Studied = Counted | Profiled | Planned | ChangedFunctions | Unexplained  # for the reason, after the verdict
+ExplanationEvent = Counted | Profiled | Planned | ChangedFunctions | Unexplained  # for the reason, after the verdict
 Event = SessionStarted | MetricChosen | Remedied | Foreseen | Decided | LabEvent | ChangedFunctions | SessionEnded

@@ -51,20 +51,20 @@ class BuildFacts:
     @property
     def hit_rate(self) -> float | None:
         """The share of compilations that ccache answered; None if nothing was compiled."""
-        return hit_rate([self])
+        return cache_hit_rate([self])
 
 
-def hit_rate(builds: Iterable[BuildFacts]) -> float | None:
+def cache_hit_rate(builds: Iterable[BuildFacts]) -> float | None:
     """The share of the compilations of several builds that ccache answered; None if nothing was compiled."""
     return _rate((build.cache_hits, build.cache_hits + build.cache_misses) for build in builds)
 
 
-def remote_rate(builds: Iterable[BuildFacts]) -> float | None:
+def remote_hit_rate(builds: Iterable[BuildFacts]) -> float | None:
     """The share of ccache's answers that came from its remote store; None if it answered nothing."""
     return _rate((build.remote_hits, build.cache_hits) for build in builds)
 
 
-def phases_of(builds: Sequence[BuildFacts]) -> dict[str, float]:
+def seconds_by_phase(builds: Sequence[BuildFacts]) -> dict[str, float]:
     """The seconds of each phase, summed over builds; empty if no build has phases."""
     totals = {phase: sum(build.phases.get(phase, 0.0) for build in builds) for phase in PHASES}
     return {phase: seconds for phase, seconds in totals.items() if seconds}
@@ -118,7 +118,7 @@ class RunFacts:
         return self.operations / self.seconds
 
     @property
-    def way(self) -> tuple[bool, bool]:
+    def measurement_kind(self) -> tuple[bool, bool]:
         """Whether its layout is randomized, and whether it is paired; runs with different ways cannot be compared.
 
         Ways can be ordered: a later way shows more.
@@ -131,12 +131,12 @@ class RunFacts:
         return (self.counters.get("task-clock") or 0.0) / 1000 / self.seconds
 
 
-def busiest(runs: Iterable[RunFacts]) -> float:
+def most_cores_used(runs: Iterable[RunFacts]) -> float:
     """The largest number of cores that one of the runs used, without paired runs, which are limited to a share of cores."""
     return max((run.cores_used for run in runs if not run.round), default=0.0)
 
 
-def pairs_of(runs: Iterable[RunFacts]) -> Iterator[tuple[RunFacts, RunFacts]]:
+def pair_runs(runs: Iterable[RunFacts]) -> Iterator[tuple[RunFacts, RunFacts]]:
     """The paired runs, as pairs in the order of the log; incomplete pairs are left out."""
     begun: dict[str, RunFacts] = {}
     for run in runs:
@@ -206,7 +206,7 @@ MOST_OPTIONS = 2000  # characters of options in a command
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownError:
     """A known error of trees with a younger compiler, and its remedy."""
 
     name: str  # of the class of errors
@@ -215,13 +215,13 @@ class Known:
     by_itself: bool = False  # whether the options may be tried without being asked for
 
     @property
-    def option(self) -> str:
+    def remedy(self) -> str:
         """The remedy, as it is typed."""
         return self.other or shlex.join(self.flags.words)
 
-    def also(self, other: "Known") -> "Known":
+    def combined(self, other: "KnownError") -> "KnownError":
         """The remedy of both errors, if they are of one class and the options fit into a command; otherwise this remedy."""
-        if other.name != self.name or len(self.option) > MOST_OPTIONS:
+        if other.name != self.name or len(self.remedy) > MOST_OPTIONS:
             return self
         return replace(self, flags=self.flags.plus(other.flags))
 
@@ -235,7 +235,7 @@ class SkipFacts:
     reason: str  # one sentence
     log: str
     seconds: float
-    known: Known | None = None
+    known: KnownError | None = None
     for_another: bool = False  # its build was tried for the hunt of another workload, which counts the seconds
     errors: tuple[str, ...] = ()  # the lines that report one, where a build has several
 

@@ -26,7 +26,7 @@ class Graph:
     not sum to one.
     """
 
-    first: NDArray[np.int64]  # shape (size + 1,)
+    parent_offsets: NDArray[np.int64]  # shape (size + 1,)
     parents: NDArray[np.int32]  # shape (edges,), each smaller than its child
     weight: NDArray[np.float64]  # shape (size,)
     branch_points: int = 0  # nodes 1 to this number are branch points, oldest first
@@ -43,10 +43,10 @@ class Graph:
 
     def parents_of(self, node: int) -> tuple[int, ...]:
         """The parents of ``node``, first parent first."""
-        return tuple(int(p) for p in self.parents[self.first[node] : self.first[node + 1]])
+        return tuple(int(p) for p in self.parents[self.parent_offsets[node] : self.parent_offsets[node + 1]])
 
     @classmethod
-    def of(
+    def from_parents(
         cls, parents: Sequence[Sequence[int]], weight: Sequence[float] | None = None, branch_points: int = 0
     ) -> "Graph":
         """A graph from the parents of each node, oldest first.
@@ -64,12 +64,12 @@ class Graph:
         return cls(first, flat, weights, branch_points)
 
     @classmethod
-    def line(cls, commits: int) -> "Graph":
+    def straight_history(cls, commits: int) -> "Graph":
         """A straight history of ``commits`` commits after the good end."""
-        return cls.of([(), *((v,) for v in range(commits))])
+        return cls.from_parents([(), *((v,) for v in range(commits))])
 
 
-def after_needs(parts: Sequence[frozenset[int]], needs: Mapping[int, Collection[int]]) -> list[frozenset[int]]:
+def sort_by_needs(parts: Sequence[frozenset[int]], needs: Mapping[int, Collection[int]]) -> list[frozenset[int]]:
     """Sets of parts in this order, but each behind what it needs, as far as there is no circle."""
     places = {number: place for place, part in enumerate(parts) for number in part}
     earlier = [
@@ -89,7 +89,7 @@ def after_needs(parts: Sequence[frozenset[int]], needs: Mapping[int, Collection[
     return [parts[place] for place in done]
 
 
-def joined(parts: Sequence[frozenset[int]], needs: Mapping[int, Collection[int]]) -> list[frozenset[int]]:
+def merge_mutual_needs(parts: Sequence[frozenset[int]], needs: Mapping[int, Collection[int]]) -> list[frozenset[int]]:
     """Sets of parts; those of which each needs the other, if by others, are one."""
     places = {number: place for place, part in enumerate(parts) for number in part}
     reach = np.eye(len(parts), dtype=np.float32)

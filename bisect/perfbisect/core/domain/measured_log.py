@@ -10,24 +10,21 @@ from collections.abc import Collection, Mapping
 from perfbisect.core.domain.events import BuildFinished, BuildStarted, CandidateSkipped, Event, RunFinished, Uncounted
 from perfbisect.core.domain.facts import LEFT_OUT, BuildFacts, RunFacts
 
-Logged = BuildFinished | CandidateSkipped | RunFinished | Uncounted
-Log = list[tuple[float, Logged]]
+MeasuredEvent = BuildFinished | CandidateSkipped | RunFinished | Uncounted
+Log = list[tuple[float, MeasuredEvent]]
 SHARED = -1  # in place of the number of a host, for builds that build hosts made: every host gets them
 
 
-class Binaries(dict[tuple[int, str], str]):
+class CommitsByBinary(dict[tuple[int, str], str]):
     """(host, binary) → the first commit built with that binary; host is 0 if there is one, SHARED for all build hosts."""
 
-    def same_as(self, host: int, build: BuildFacts) -> str | None:
+    def add_build(self, host: int, build: BuildFacts) -> str | None:
         """Add a build; return another commit that was built earlier with the same binary, or None."""
         first = self.setdefault((host, build.binary), build.commit)
         return None if first == build.commit else first
 
 
-SHARED = -1  # instead of a host's number, for builds by build hosts, which every host gets
-
-
-def host_of(name: str, hosts: Mapping[str, int], build_hosts: Collection[str]) -> int:
+def binary_host_number(name: str, hosts: Mapping[str, int], build_hosts: Collection[str]) -> int:
     """The number under which binaries of the host ``name`` are compared."""
     return SHARED if len(hosts) > 1 and name in build_hosts else hosts.get(name, 0)
 
@@ -39,10 +36,10 @@ def is_of_build(event: Event) -> bool:
     return isinstance(event, BuildStarted | BuildFinished)
 
 
-class SetAside(dict[str, tuple[str, list[tuple[float, RunFinished]]]]):
+class ExcludedRuns(dict[str, tuple[str, list[tuple[float, RunFinished]]]]):
     """The runs of each commit that are set aside, with the binary that made them."""
 
-    def take(self, log: Log, commits: Collection[str]) -> None:
+    def exclude(self, log: Log, commits: Collection[str]) -> None:
         """Move everything about ``commits`` out of a log, except --skip: builds that failed may succeed now."""
         runs: dict[str, list[tuple[float, RunFinished]]] = defaultdict(list)
         removed = [(at, event) for at, event in log if event.facts.commit in commits]
@@ -59,7 +56,7 @@ class SetAside(dict[str, tuple[str, list[tuple[float, RunFinished]]]]):
             or (isinstance(event, CandidateSkipped) and event.facts.stage == LEFT_OUT)
         ]
 
-    def give_back(self, build: BuildFacts, log: Log) -> tuple[RunFacts, ...]:
+    def restore(self, build: BuildFacts, log: Log) -> tuple[RunFacts, ...]:
         """Put the runs of a commit back into a log, in order of time, if it was built again as the same binary; return
         them.
         """

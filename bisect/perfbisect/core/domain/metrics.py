@@ -42,15 +42,15 @@ def role_counters(
     return {role + DONE: done, **paced, role + P99: p99, role + LONGEST: longest}
 
 
-def background(runs: Iterable[RunFacts]) -> Background | None:
+def worst_background(runs: Iterable[RunFacts]) -> Background | None:
     """The background of several runs of one build, together; None if no role is paced."""
     all_runs = list(runs)
     roles = {name.removesuffix(DUE) for run in all_runs for name in run.counters if name.endswith(DUE)}
-    backgrounds = [of_role for role in sorted(roles) if (of_role := _of(role, all_runs))]
+    backgrounds = [of_role for role in sorted(roles) if (of_role := _background_of_role(role, all_runs))]
     return min(backgrounds, key=lambda of_role: (of_role.sustained, of_role.held / of_role.wanted), default=None)
 
 
-def _of(role: str, runs: Iterable[RunFacts]) -> Background | None:
+def _background_of_role(role: str, runs: Iterable[RunFacts]) -> Background | None:
     counted = [
         (done, due, rate, run.counters.get(role + BATCH) or 0.0)
         for run in runs
@@ -68,11 +68,11 @@ def _of(role: str, runs: Iterable[RunFacts]) -> Background | None:
 
 def background_share(run: RunFacts) -> float | None:
     """The share of the due amount that was done, in the role that was furthest behind; None if no role is paced."""
-    worst = background([run])
+    worst = worst_background([run])
     return worst.held / worst.wanted if worst else None
 
 
-def busiest(runs: Iterable[RunFacts]) -> float | None:
+def largest_client_load(runs: Iterable[RunFacts]) -> float | None:
     """The largest share of time in which measured threads used a processor; None if unknown."""
     return max((share for run in runs if (share := run.counters.get(CLIENT_BUSY)) is not None), default=None)
 
@@ -93,16 +93,16 @@ class Metric:
     events: tuple[str, ...] = ()  # perf events that it needs
     from_device: bool = False  # counted by iostat
     from_output: bool = False  # parsed from the output of the workload's command
-    shown: bool = False  # its value is shown for a run; for other metrics, operations per second are shown
-    compared: bool = False  # listed for a culprit and its parent
-    of_some: bool = False  # only some programs report it: if it is absent, nothing is missing
-    step: float = 0.0  # step of its logarithm, if it is read from a histogram
+    is_shown: bool = False  # its value is shown for a run; for other metrics, operations per second are shown
+    is_compared: bool = False  # listed for a culprit and its parent
+    is_optional: bool = False  # only some programs report it: if it is absent, nothing is missing
+    log_step: float = 0.0  # step of its logarithm, if it is read from a histogram
 
     def unit_of(self, run: RunFacts | None) -> str:
         """The unit that is printed after a value of a run."""
         return (run.unit if run and self.from_output else "") or self.unit or self.name
 
-    def bounded(self, *, command: bool) -> bool:
+    def is_bounded(self, *, command: bool) -> bool:
         """Whether the time of a stopped run bounds the metric; ``command``: whether the workload is a command.
 
         The threads of sysbench wait for the last thread, so its latencies are not bounded.
@@ -110,13 +110,13 @@ class Metric:
         return self.name == "qps" or (self.name == "latency" and command)
 
 
-def quotient(above: float | None, below: float | None) -> float | None:
-    """``above / below``; None if either is missing, ``below`` is zero, or the quotient is not finite."""
-    ratio = above / below if above is not None and below else None
+def quotient(numerator: float | None, denominator: float | None) -> float | None:
+    """``above / below``; None if either is missing, ``denominator`` is zero, or the quotient is not finite."""
+    ratio = numerator / denominator if numerator is not None and denominator else None
     return ratio if ratio is not None and math.isfinite(ratio) else None
 
 
-def per_operation(event: str, factor: float = 1.0) -> Reader:
+def counter_per_operation(event: str, factor: float = 1.0) -> Reader:
     """A reader of a counter of the measured window, times ``factor``, divided by its operations."""
     return lambda run: quotient(None if (n := run.counters.get(event)) is None else factor * n, run.operations)
 
@@ -128,18 +128,18 @@ def rate_per_operation(column: str) -> Reader:
 
 def switches_per_operation(run: RunFacts) -> float | None:
     """Context switches per operation, of the measured processes; of the whole machine if perf did not count them."""
-    by_process = per_operation("context-switches")(run)
+    by_process = counter_per_operation("context-switches")(run)
     return rate_per_operation("cs")(run) if by_process is None else by_process
 
 
-def latency(name: str, column: str, *, shown: bool = False, step: float = 0.0) -> Metric:
+def latency_metric(name: str, column: str, *, shown: bool = False, step: float = 0.0) -> Metric:
     """The metric of a latency in milliseconds: the mean, or a percentile."""
-    return Metric(name, lambda run: run.latency.get(column), unit="ms", shown=shown, step=step)
+    return Metric(name, lambda run: run.latency.get(column), unit="ms", is_shown=shown, log_step=step)
 
 
 def event_metric(event: str, *, compared: bool = False, shown: bool = False) -> Metric:
     """The metric of a perf event per operation."""
-    return Metric(f"{event}/o", per_operation(event), events=(event,), compared=compared, shown=shown)
+    return Metric(f"{event}/o", counter_per_operation(event), events=(event,), is_compared=compared, is_shown=shown)
 
 
 def operations_per_second(run: RunFacts) -> float | None:
@@ -149,19 +149,19 @@ def operations_per_second(run: RunFacts) -> float | None:
 
 _METRICS = (
     Metric("qps", operations_per_second, unit="QPS", higher_is_better=True),
-    latency("latency", "avg", shown=True),
-    latency("p95", "p95", step=BIN),
-    latency("p99", "p99", step=BIN),
-    Metric("rate", lambda run: run.reported, higher_is_better=True, from_output=True, shown=True),
-    Metric("cost", lambda run: run.reported, from_output=True, shown=True),
+    latency_metric("latency", "avg", shown=True),
+    latency_metric("p95", "p95", step=BIN),
+    latency_metric("p99", "p99", step=BIN),
+    Metric("rate", lambda run: run.reported, higher_is_better=True, from_output=True, is_shown=True),
+    Metric("cost", lambda run: run.reported, from_output=True, is_shown=True),
     # CPU microseconds of the measured processes; perf's task-clock counts milliseconds.
-    Metric("cpu/o", per_operation("task-clock", 1000), events=("task-clock",), compared=True),
+    Metric("cpu/o", counter_per_operation("task-clock", 1000), events=("task-clock",), is_compared=True),
     # fio's own usr and sys time, without its start; perf's time includes the start.
-    Metric("cpu/io", per_operation("fio-cpu", 1000), compared=True, of_some=True),
+    Metric("cpu/io", counter_per_operation("fio-cpu", 1000), is_compared=True, is_optional=True),
     # CPU time of the client, which the counters of a server's processes do not include.
-    Metric(f"{CLIENT_CPU}/o", per_operation(CLIENT_CPU, 1000)),
+    Metric(f"{CLIENT_CPU}/o", counter_per_operation(CLIENT_CPU, 1000)),
     Metric("background", background_share, higher_is_better=True),
-    Metric("cs/o", switches_per_operation, compared=True),
+    Metric("cs/o", switches_per_operation, is_compared=True),
     event_metric("instructions", compared=True, shown=True),
     event_metric("cycles", compared=True),
     Metric(
@@ -169,7 +169,7 @@ _METRICS = (
         lambda run: quotient(run.counters.get("instructions"), run.counters.get("cycles")),
         higher_is_better=True,
         events=("instructions", "cycles"),
-        compared=True,
+        is_compared=True,
     ),
     event_metric("branches", compared=True),
     event_metric("branch-misses", compared=True),
@@ -184,12 +184,12 @@ _METRICS = (
     event_metric("page-faults", compared=True),
     event_metric("cpu-migrations"),
     *(
-        Metric(name, rate_per_operation(column), from_device=True, compared=True)
+        Metric(name, rate_per_operation(column), from_device=True, is_compared=True)
         for name, column in (("r/o", "r/s"), ("rKB/o", "rkB/s"), ("wKB/o", "wkB/s"))
     ),
 )
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _METRICS}
-COMPARED = tuple(metric.name for metric in _METRICS if metric.compared)
+COMPARED = tuple(metric.name for metric in _METRICS if metric.is_compared)
 
 
 def find_metric(name: str) -> Metric:
@@ -199,13 +199,13 @@ def find_metric(name: str) -> Metric:
     return METRICS[name]
 
 
-def values_of(pairs: Iterable[tuple[RunFacts, RunFacts]], metric: str) -> list[tuple[float, float]]:
+def paired_metrics(pairs: Iterable[tuple[RunFacts, RunFacts]], metric: str) -> list[tuple[float, float]]:
     """The metric of the second and of the first run of each pair, if both are readable."""
-    values = ((value(partner, metric), value(candidate, metric)) for candidate, partner in pairs)
+    values = ((metric_value(partner, metric), metric_value(candidate, metric)) for candidate, partner in pairs)
     return [(x, y) for x, y in values if x and y and 0 < x * y < math.inf]
 
 
-def value(run: RunFacts, metric: str) -> float | None:
+def metric_value(run: RunFacts, metric: str) -> float | None:
     """One metric of one run: operations per second, milliseconds, CPU microseconds, or a count per operation.
 
     None if the host could not count it. Raises UsageError for a metric that does not exist.
@@ -213,26 +213,28 @@ def value(run: RunFacts, metric: str) -> float | None:
     return find_metric(metric).read(run)
 
 
-def readable(run: RunFacts, metric: str) -> float | None:
+def log_metric(run: RunFacts, metric: str) -> float | None:
     """The logarithm of a run's metric; None if the metric is missing, not positive, or not finite."""
-    measured = value(run, metric)
+    measured = metric_value(run, metric)
     return math.log(measured) if measured is not None and 0 < measured < math.inf else None
 
 
-def by_cpu_time(run: RunFacts, metric: str) -> float | None:
+def log_metric_by_cpu(run: RunFacts, metric: str) -> float | None:
     """The logarithm of a metric that is a time or a rate, with CPU time instead of time; None for other metrics, or if
     unknown.
 
     Two builds on the same cores get shares of time that vary more than the CPU time they need.
     """
-    duration = metric == "latency" and run.reported is None and math.isclose(value(run, metric) or 0.0, 1000 / run.qps)
+    duration = (
+        metric == "latency" and run.reported is None and math.isclose(metric_value(run, metric) or 0.0, 1000 / run.qps)
+    )
     clock = run.counters.get("task-clock")
     if not (metric == "qps" or duration) or not clock or clock <= 0 or run.operations <= 0:
         return None
     return math.log(run.operations / clock) * (1 if metric == "qps" else -1)
 
 
-def exact(run: RunFacts, metric: str) -> bool:
+def is_exact_count(run: RunFacts, metric: str) -> bool:
     """Whether the metric of the run is a count that repeats to parts per million."""
     return bool(run.counted) and metric == INSTRUCTIONS
 
@@ -248,29 +250,31 @@ def shown_metric(run: RunFacts, metric: str, usual: str = "qps") -> str:
     """
     if run.counted:
         return INSTRUCTIONS
-    return next((name for name in (metric, usual) if find_metric(name).shown and value(run, name) is not None), "qps")
+    return next(
+        (name for name in (metric, usual) if find_metric(name).is_shown and metric_value(run, name) is not None), "qps"
+    )
 
 
-def shown(run: RunFacts, metric: str) -> float:
+def shown_value(run: RunFacts, metric: str) -> float:
     """The number that is shown for a run while ``metric`` is hunted."""
-    reading = value(run, shown_metric(run, metric))
+    reading = metric_value(run, shown_metric(run, metric))
     return run.qps if reading is None else reading
 
 
-def unit(metric: str, run: RunFacts | None = None) -> str:
+def shown_unit(metric: str, run: RunFacts | None = None) -> str:
     """The unit of the number that ``shown`` returns."""
     entry = find_metric(metric)
-    return entry.unit_of(run) if entry.shown else "QPS"
+    return entry.unit_of(run) if entry.is_shown else "QPS"
 
 
-def comparable(run: RunFacts, metric: str) -> bool:
+def has_metric_unit(run: RunFacts, metric: str) -> bool:
     """Whether the number that is shown for a run has the unit of the hunt's metric: ``--metric auto`` has counted and
     timed runs.
     """
-    return unit(shown_metric(run, metric)) == unit(metric)
+    return shown_unit(shown_metric(run, metric)) == shown_unit(metric)
 
 
-def typical(runs: Sequence[RunFacts], metric: str) -> float | None:
+def median_metric(runs: Sequence[RunFacts], metric: str) -> float | None:
     """The median of a metric over the runs that have it; None if no run has it."""
-    values = [reading for run in runs if (reading := value(run, metric)) is not None]
+    values = [reading for run in runs if (reading := metric_value(run, metric)) is not None]
     return median(values) if values else None

@@ -32,14 +32,14 @@ class Interval:
     high: float
 
     @property
-    def known(self) -> bool:
+    def has_bound(self) -> bool:
         """Whether the interval has a finite or positive bound."""
         return self.low > 0 or self.high < math.inf
 
     @property
-    def bound(self) -> int:
+    def only_bound(self) -> int:
         """-1 if only an upper bound ``high`` is known, +1 if only a lower bound ``low`` is known; otherwise 0."""
-        return int(self.high == math.inf) - int(self.low == 0) if self.known else 0
+        return int(self.high == math.inf) - int(self.low == 0) if self.has_bound else 0
 
     @property
     def excludes_one(self) -> bool:
@@ -47,19 +47,19 @@ class Interval:
         return not self.low <= 1 <= self.high
 
     @classmethod
-    def around(cls, middle: float, half: float | None) -> "Interval":
+    def from_log_ratio(cls, log: float, half: float | None) -> "Interval":
         """The interval from the logarithm of a ratio, and half of its length; unbounded if that is None."""
-        low, high = (0.0, math.inf) if half is None else (ratio_of(middle - half), ratio_of(middle + half))
-        return cls(low, ratio_of(middle), high)
+        low, high = (0.0, math.inf) if half is None else (ratio_of_log(log - half), ratio_of_log(log + half))
+        return cls(low, ratio_of_log(log), high)
 
 
-def ratio_of(log: float) -> float:
+def ratio_of_log(log: float) -> float:
     """The ratio with that logarithm, limited to exp(±700), beyond which there are no floating-point numbers."""
     return math.exp(min(LARGEST_LOG, max(-LARGEST_LOG, log)))
 
 
 @dataclass(frozen=True, slots=True)
-class Layouts:
+class LayoutRatios:
     """The comparison of a commit with a parent over several randomized layouts."""
 
     ratio: Interval  # of the commit relative to the parent, over all layouts
@@ -69,32 +69,32 @@ class Layouts:
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class PairingComparison:
     """The comparison of the ends in both ways: by interleaved and by paired runs."""
 
-    together: bool  # the way that was chosen; True: paired
-    in_turns: float  # s.d. of the ratio of two interleaved runs, as a fraction
-    in_rounds: float  # s.d. of the ratio of paired runs
-    alone: Interval  # bad against good, by interleaved runs
-    beside: Interval  # by paired runs
-    lost: bool = False  # paired runs would be less noisy, but do not show the difference that interleaved runs show
-    contradict: bool = False  # the two differences contradict each other
-    by_cpu: bool = False  # paired runs are compared by CPU time instead of time
-    clear: bool = False  # interleaved runs show the difference fast enough
-    waiting: float = 0.0  # share of time in which the ends wait, if it is nearly all of it
-    waits: bool = False  # the ends differ by time, but not by CPU time, and are compared by time from here on
-    doubtful: bool = False  # paired runs may show a smaller difference; more interleaved runs are needed to know
+    chooses_paired: bool  # the way that was chosen; True: paired
+    interleaved_noise: float  # s.d. of the ratio of two interleaved runs, as a fraction
+    paired_noise: float  # s.d. of the ratio of paired runs
+    interleaved_ratio: Interval  # bad against good, by interleaved runs
+    paired_ratio: Interval  # by paired runs
+    hides_difference: bool = False  # paired runs are less noisy, but do not show the difference of interleaved runs
+    is_contradictory: bool = False  # the two differences contradict each other
+    uses_cpu_time: bool = False  # paired runs are compared by CPU time instead of time
+    is_clear: bool = False  # interleaved runs show the difference fast enough
+    waiting_share: float = 0.0  # share of time in which the ends wait, if it is nearly all of it
+    differ_by_waiting: bool = False  # the ends differ by time, not by CPU time; from here on they are compared by time
+    is_doubtful: bool = False  # paired runs may show a smaller difference: more interleaved runs are needed
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class PlannedRuns:
     """The runs of one candidate within a measurement."""
 
     candidate: int
     runs: int
 
 
-OF_OTHERS = -1  # instead of a workload's number: an order of another hunt, whose runs are no runs of this hunt
+OTHER_HUNT = -1  # instead of a workload's number: an order of another hunt, whose runs are no runs of this hunt
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +104,11 @@ class Measure:
     The candidate of interest is first, its references follow. A candidate with no runs is only built.
     """
 
-    plan: tuple[Share, ...]
+    plan: tuple[PlannedRuns, ...]
     purpose: Purpose
     host: int = 0
     fresh: bool = False  # each run is in a randomized layout
-    layouts: Layouts | None = field(default=None, compare=False)  # their results so far, for other programs
+    layouts: LayoutRatios | None = field(default=None, compare=False)  # their results so far, for other programs
     workload: int = 0  # number of the workload in the session
     round: int = 0  # number of the round, in a session with rounds
     together: bool = False  # paired runs of two builds with equal numbers of runs
@@ -136,7 +136,7 @@ SAME = Interval(1.0, 1.0, 1.0)  # one binary relative to itself
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
+class ClassEffect:
     """The size of the change on hosts of one class, if the hosts of a hunt are of several classes."""
 
     host_class: str
@@ -155,8 +155,8 @@ class Step:
     # elements of ``parents`` that are no parents in git: the nearest tested ancestor of an unmeasurable parent, or good
     stand_ins: tuple[int, ...] = ()
     prior: float = 1.0  # prior weight of the candidate; 1 is usual
-    effects: tuple[Effect, ...] = ()  # on each host class, if there are several
-    layouts: Layouts | None = None  # None: compared in the usual layout only
+    effects: tuple[ClassEffect, ...] = ()  # on each host class, if there are several
+    layouts: LayoutRatios | None = None  # None: compared in the usual layout only
     together: bool = False  # whether it was compared by paired runs
 
 
@@ -173,7 +173,7 @@ class NotReproduced:
 
     ratio: Interval
     detectable: float  # the smallest drop that would have been shown, as a fraction: 0.02 is a drop of 2 %
-    effects: tuple[Effect, ...] = ()
+    effects: tuple[ClassEffect, ...] = ()
     least: float = 0.0  # the smallest change of interest; 0 if unknown
     direction: Direction = Direction.ANY  # the direction that was hunted
 
@@ -218,7 +218,7 @@ class Inconclusive:
     probabilities: tuple[float, ...]
     ratio: Interval  # of bad against good
     reason: Reason
-    effects: tuple[Effect, ...] = ()
+    effects: tuple[ClassEffect, ...] = ()
     several: float = 0.0  # probability of more than one change; ``probabilities`` assume one
     detail: "float | MergeBase | None" = None  # depends on the reason
 
@@ -233,7 +233,7 @@ class MergeBase:
 
 
 @dataclass(frozen=True, slots=True)
-class Unsettled:
+class UnsettledRange:
     """A subrange, reachable from ``bad`` and not from ``good``, that may contain changes without a named commit."""
 
     good: int
@@ -247,7 +247,7 @@ class Several:
 
     steps: tuple[Step, ...]
     improvements: tuple[Step, ...] = ()  # changes in the other direction
-    unsettled: tuple[Unsettled, ...] = ()  # oldest first
+    unsettled: tuple[UnsettledRange, ...] = ()  # oldest first
     detectable: float = 0.0  # the smallest change that would have been shown elsewhere, as a fraction
     # In each subrange of which only the ends were counted, further changes add up to less than this; 0: there are none.
     left: float = 0.0
@@ -286,11 +286,11 @@ class Decision:
     found: tuple[Step, ...] = ()  # changes that are proven while others are hunted, oldest first
     clean: bool = False  # a proof contradicts the search, which begins again without incremental builds
     # Set if both ways were measured, and the log has no choice yet. From here on, fields are not stored.
-    ways: Ways | None = None
+    pairing_comparison: PairingComparison | None = None
     # The ratio on each host class, if both ends were measured: of the named step by its proof, or of the ends with layout.
     evidence: tuple[Interval, ...] = ()
-    waits: bool = False  # the order has to wait for builds that it needs
-    wanted: tuple[int, ...] = ()  # candidates whose builds are needed next, most urgent first
+    waits_for_builds: bool = False  # the order has to wait for builds that it needs
+    needed_builds: tuple[int, ...] = ()  # candidates whose builds are needed next, most urgent first
 
 
 def named_steps(verdict: Order | None) -> tuple[Step, ...]:
@@ -304,12 +304,12 @@ def all_steps(verdict: Order | None) -> tuple[Step, ...]:
     return (*named_steps(verdict), *(verdict.improvements if isinstance(verdict, Several) else ()))
 
 
-def first_step(verdict: Order | None) -> Step | None:
+def explained_step(verdict: Order | None) -> Step | None:
     """The change that is explained: the culprit, or the first of several; None if the verdict names none."""
     return next(iter(named_steps(verdict)), None)
 
 
-def interleave(plan: tuple[Share, ...]) -> tuple[int, ...]:
+def interleave(plan: tuple[PlannedRuns, ...]) -> tuple[int, ...]:
     """The candidates of ``plan``, one entry per run, each spread evenly.
 
     Slow changes of the host (heat, neighbours, frequency) cancel if the compared builds are interleaved.
@@ -326,7 +326,7 @@ def interleave(plan: tuple[Share, ...]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Building:
+class BuildInProgress:
     """A build in progress on a build host."""
 
     candidate: int
@@ -343,7 +343,7 @@ class Fleet:
     gone: tuple[int, ...] = ()  # hosts that are lost
     hosts: int = 0  # their number, if it is needed: with build hosts the search also decides while all hosts are busy
     build_hosts: int = 0  # their number; 0: hosts make their builds themselves
-    building: tuple[Building, ...] = ()
+    building: tuple[BuildInProgress, ...] = ()
     gone_build_hosts: tuple[int, ...] = ()
     builds_between: bool = False  # whether hosts may build while they have nothing to measure
     minutes: float = 0.0  # limit of time, after it has ended the work under way; 0 before
@@ -359,7 +359,7 @@ class Fleet:
         return host not in self.gone and all(order.host != host for order in self.busy)
 
     @property
-    def builds_ahead(self) -> bool:
+    def has_build_host(self) -> bool:
         """Whether a build host is available, so that hosts measure builds made elsewhere."""
         return self.build_hosts > len(self.gone_build_hosts)
 
@@ -370,25 +370,25 @@ class Fleet:
         return tuple(host for host in range(self.build_hosts) if host not in occupied)
 
     @property
-    def in_flight(self) -> frozenset[int]:
+    def candidates_in_build(self) -> frozenset[int]:
         """The candidates that are being built by build hosts."""
         return frozenset(building.candidate for building in self.building if not building.cancelled)
 
     @property
-    def runs(self) -> int:
+    def runs_in_progress(self) -> int:
         """The number of runs of all present orders."""
         return sum(share.runs for order in self.busy for share in order.plan)
 
     @property
-    def subjects(self) -> frozenset[int]:
+    def candidates_of_interest(self) -> frozenset[int]:
         """The candidates of interest of all present orders, without their references."""
-        orders = (order for order in self.busy if order.workload != OF_OTHERS)
+        orders = (order for order in self.busy if order.workload != OTHER_HUNT)
         return frozenset(share.candidate for order in orders for share in order.plan[:1])
 
     @property
-    def candidates(self) -> frozenset[int]:
+    def candidates_in_measurement(self) -> frozenset[int]:
         """All candidates of all present orders."""
-        return frozenset(share.candidate for order in self.busy if order.workload != OF_OTHERS for share in order.plan)
+        return frozenset(share.candidate for order in self.busy if order.workload != OTHER_HUNT for share in order.plan)
 
     def renumbered(self, numbers: Mapping[int, int]) -> "Fleet":
         """The fleet with other numbers of candidates, see ``Measure.renumbered``."""

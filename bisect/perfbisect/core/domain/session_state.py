@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from perfbisect.core.domain.events import (
-    PASSING,
+    LIVE_ONLY,
     BuildCancelled,
     BuildFinished,
     BuildStarted,
@@ -20,6 +20,7 @@ from perfbisect.core.domain.events import (
     Counted,
     Decided,
     Event,
+    ExplanationEvent,
     MetricChosen,
     PairingChosen,
     Planned,
@@ -28,7 +29,6 @@ from perfbisect.core.domain.events import (
     RunFinished,
     SessionEnded,
     SessionStarted,
-    Studied,
     Uncounted,
     Unexplained,
     Warned,
@@ -42,21 +42,21 @@ from perfbisect.core.domain.facts import (
     SkipFacts,
     TrialRun,
     TrialSkip,
-    hit_rate,
+    cache_hit_rate,
 )
-from perfbisect.core.domain.measured_log import Binaries, Logged, SetAside, host_of
+from perfbisect.core.domain.measured_log import CommitsByBinary, ExcludedRuns, MeasuredEvent, binary_host_number
 from perfbisect.core.domain.orders import Belief, Measure, Purpose, Step, Verdict, named_steps
-from perfbisect.core.domain.settings import SEARCH, Pairing, TrialRequest
+from perfbisect.core.domain.settings import NO_TRIAL, Pairing, TrialRequest
 
 LEARNED = ("key", "binary", "version", "seconds")  # fields of a TrialBuild that become known by building it
 WORK = BuildStarted, BuildFinished, CandidateSkipped, RunFinished  # events that end the previous work of their host
 MUTABLE = (
-    "tested", "log", "aside", "studied", "in_flight", "cancelled", "warnings", "binaries", "since", "runs", "skips", "proofs",
+    "tested", "log", "excluded_runs", "explanation_events", "in_flight", "cancelled", "warnings", "binaries", "since", "runs", "skips", "proofs",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class TestedCommit:
     """A commit that was built, measured or skipped, and the cost."""
 
     commit: Commit  # only its hash if no build of it was announced
@@ -67,13 +67,13 @@ class Tested:
     failed_seconds: float = 0.0  # spent on builds that failed
     run_seconds: float = 0.0  # with starts and warm-up
 
-    def with_run(self, run: RunFacts, seconds: float) -> "Tested":
+    def with_run(self, run: RunFacts, seconds: float) -> "TestedCommit":
         """This commit with one more run, which cost ``seconds``. Runs are most of a log; this is faster than ``replace``."""
         took = self.run_seconds + seconds
-        return Tested(self.commit, self.builds, (*self.runs, run), None, self.same_as, self.failed_seconds, took)
+        return TestedCommit(self.commit, self.builds, (*self.runs, run), None, self.same_as, self.failed_seconds, took)
 
     @property
-    def made(self) -> tuple[BuildFacts, ...]:
+    def new_builds(self) -> tuple[BuildFacts, ...]:
         """The builds that were not reused."""
         return tuple(build for build in self.builds if not build.reused)
 
@@ -90,7 +90,7 @@ class Tested:
     @property
     def shared(self) -> bool:
         """Whether nothing was built for it, and its build came from the shared builds."""
-        return not self.made and any(build.shared for build in self.builds)
+        return not self.new_builds and any(build.shared for build in self.builds)
 
     @property
     def build_seconds(self) -> float:
@@ -100,7 +100,7 @@ class Tested:
     @property
     def hit_rate(self) -> float | None:
         """The share of compilations that ccache answered; None if nothing was compiled."""
-        return hit_rate(self.made)
+        return cache_hit_rate(self.new_builds)
 
 
 @dataclass(slots=True, eq=False)
@@ -108,7 +108,7 @@ class SessionState:
     """The state after the events of a session so far. ``add`` changes it; ``after`` returns a new state."""
 
     id: int = 0  # in the history
-    request: TrialRequest = SEARCH  # of a trial: with the facts of its builds
+    request: TrialRequest = NO_TRIAL  # of a trial: with the facts of its builds
     sites: tuple[HostFacts, ...] = ()  # hosts of the latest attempt
     began: float = 0.0  # seconds since the epoch
     state: str = "running"  # of a trial; or "interrupted", "failed", "done"
@@ -121,15 +121,15 @@ class SessionState:
     started: SessionStarted | None = None  # the latest
     commits: tuple[str, ...] = ()  # of the present range, by candidate: from good to bad
     node: dict[str, int] = field(default_factory=dict)  # commit → candidate
-    tested: dict[str, Tested] = field(default_factory=dict)  # by commit, in order of time
-    log: list[tuple[float, Logged]] = field(default_factory=list)  # events that make observations, with their times
-    aside: SetAside = field(default_factory=SetAside)
+    tested: dict[str, TestedCommit] = field(default_factory=dict)  # by commit, in order of time
+    log: list[tuple[float, MeasuredEvent]] = field(default_factory=list)  # (time, event) of observations
+    excluded_runs: ExcludedRuns = field(default_factory=ExcludedRuns)
     remedy: tuple[str, ...] = ()  # a sentence that says what was done so that commits build
     chosen: MetricChosen = field(default_factory=lambda: MetricChosen("", ""))  # empty if the metric was not changed
     pairing: PairingChosen | None = None  # how builds are compared, if it was chosen
     warnings: dict[str, str] = field(default_factory=dict)  # text → advice
     belief: Belief | None = None  # about the present range
-    studied: list[Studied] = field(default_factory=list)
+    explanation_events: list[ExplanationEvent] = field(default_factory=list)
     in_flight: dict[str, tuple[str, float]] = field(default_factory=dict)  # build host → commit in work, since when
     cancelled: list[float] = field(default_factory=list)  # seconds of each build that was ended before it was finished
     purpose: Purpose | None = None  # of the latest order
@@ -139,7 +139,7 @@ class SessionState:
     verdict: Verdict | None = None  # of the present attempt
     named: dict[str, Commit] = field(default_factory=dict)  # suspects that were never built
     elapsed: float = 0.0  # seconds of all attempts
-    binaries: Binaries = field(default_factory=Binaries)
+    binaries: CommitsByBinary = field(default_factory=CommitsByBinary)
     last: float | None = None  # time of the latest event
     build_count: int = 0  # builds that were not reused
     run_count: int = 0  # all runs, with those that no longer count
@@ -164,25 +164,25 @@ class SessionState:
         return self.sites[0]
 
     @property
-    def together(self) -> bool:
+    def is_paired(self) -> bool:
         """Whether each build is measured by runs paired with the first build, as far as it is chosen."""
         return self.pairing.together if self.pairing else self.request.pairing is Pairing.PAIRED
 
     def after(self, at: float, event: Event) -> "SessionState":
         """The state after ``event``, which happened ``at`` seconds since the epoch."""
-        if isinstance(event, PASSING):
+        if isinstance(event, LIVE_ONLY):
             return self
         following = replace(self, **{name: copy(getattr(self, name)) for name in MUTABLE})
         following.add(at, event)
         return following
 
-    def begin_session(self, at: float) -> None:
+    def begin_attempt(self, at: float) -> None:
         """A process begins to work on the session; the time before does not count."""
         self.last, self.since = at, {}
 
     def add(self, at: float, event: Event) -> None:
         """Add the next event, which happened ``at`` seconds since the epoch."""
-        if isinstance(event, PASSING):
+        if isinstance(event, LIVE_ONLY):
             return
         previous = at if self.last is None else self.last
         self.elapsed += max(0.0, at - previous)
@@ -193,7 +193,7 @@ class SessionState:
                 if request.works:
                     if not self.runs:  # what kept it from measuring anything is tried again
                         self.skips.clear()
-                    self.request, self.state, self.failure = self._as_known(request), "running", ""
+                    self.request, self.state, self.failure = self._with_learned_facts(request), "running", ""
                 else:
                     self.started, self.verdict = event, None
                     self.use_range(event.candidates)
@@ -203,7 +203,7 @@ class SessionState:
                     self.started = replace(self.started, metric=metric)
             case Remedied():
                 self.remedy, self.belief, self.found = (event.sentence,), None, ()
-                self._set_aside(self.tested)
+                self._exclude_runs(self.tested)
             case PairingChosen():
                 self.pairing = event
             case Warned(text, advice):
@@ -211,23 +211,23 @@ class SessionState:
             case Decided(decision):
                 if decision.clean and not self.clean:
                     self.clean = True
-                    self._set_aside({sha for sha, row in self.tested.items() if row.incremental})
+                    self._exclude_runs({sha for sha, row in self.tested.items() if row.incremental})
                 self.belief = decision.belief
                 self.purpose = decision.order.purpose if isinstance(decision.order, Measure) else None
                 self.found = decision.found or named_steps(decision.order)
                 if isinstance(decision.order, Measure) and self.build_hosts and self.started:  # it may have waited
                     self.since[self.started.hosts[decision.order.host].name] = at
             case BuildStarted(commit=commit):
-                self.tested[commit.sha] = replace(self.row(commit.sha), commit=commit)
+                self.tested[commit.sha] = replace(self.facts_of(commit.sha), commit=commit)
             case BuildFinished(number, build) if self.request.works:
                 # Each workload asks for the build anew.
                 seconds = build.seconds or self.request.subjects[number].seconds
-                self._note(number, key=build.key, binary=build.binary, seconds=seconds, trouble="")
-                same_as = self.binaries.same_as(self._place(event), build)
-                self.tested[build.commit] = replace(self.row(build.commit), same_as=same_as)
+                self._note_build_facts(number, key=build.key, binary=build.binary, seconds=seconds, trouble="")
+                same_as = self.binaries.add_build(self._host_number(event), build)
+                self.tested[build.commit] = replace(self.facts_of(build.commit), same_as=same_as)
             case CandidateSkipped(number, skip) if self.request.works:
                 if skip.of_build:
-                    self._note(number, trouble=skip.reason)
+                    self._note_build_facts(number, trouble=skip.reason)
                 else:
                     self.skips.append(TrialSkip(event.workload, number, at, skip))
             case RunFinished(number, run) if self.request.works:
@@ -236,36 +236,36 @@ class SessionState:
                 self.cost, self.run_count = 0.0 if beside else took, self.run_count + 1
                 self.runs.append(TrialRun(event.round, event.workload, number, at, took, run))
             case BuildFinished(facts=build):
-                row = self.row(build.commit)
+                row = self.facts_of(build.commit)
                 last = row.builds[-1] if row.builds else build
                 if last.incremental and not build.incremental and self.purpose is Purpose.CONFIRM:
                     self.proofs.add(build.commit)
                 if (last.incremental or build.incremental) and build.binary != last.binary:
-                    self._set_aside({build.commit})
-                    row = self.row(build.commit)
-                same_as = self.binaries.same_as(self._place(event), build) or row.same_as
-                runs = self.aside.give_back(build, self.log)
+                    self._exclude_runs({build.commit})
+                    row = self.facts_of(build.commit)
+                same_as = self.binaries.add_build(self._host_number(event), build) or row.same_as
+                runs = self.excluded_runs.restore(build, self.log)
                 row = replace(row, builds=(*row.builds, build), runs=(*row.runs, *runs), same_as=same_as)
                 self._log(at, event, row)
             case BuildCancelled(seconds=seconds):
                 self.cancelled.append(seconds)
             case CandidateSkipped(facts=skip):
-                if skip.of_build and self.row(skip.commit).incremental:  # what has run was no program of this commit
-                    self._set_aside({skip.commit})
-                row = self.row(skip.commit)
+                if skip.of_build and self.facts_of(skip.commit).incremental:  # its runs were of another commit
+                    self._exclude_runs({skip.commit})
+                row = self.facts_of(skip.commit)
                 cost = skip.seconds if skip.of_build and not skip.for_another else 0.0
                 self._log(at, event, replace(row, skip=skip, failed_seconds=row.failed_seconds + cost))
             case RunFinished(facts=run):
-                row = self.row(run.commit)
+                row = self.facts_of(run.commit)
                 beside = run.round and any(getattr(x.facts, "round", "") == run.round for _, x in self.log[-4:])
                 since = self.since.get(event.host, previous)
                 self.cost = 0.0 if beside or run.for_another else max(at - since, run.seconds)
                 self.run_count += not run.for_another
                 self._log(at, event, row.with_run(run, self.cost))
             case Uncounted(facts=skip):
-                self._log(at, event, self.row(skip.commit))
+                self._log(at, event, self.facts_of(skip.commit))
             case Counted() | Profiled() | Planned() | ChangedFunctions() | Unexplained():
-                self.studied.append(event)
+                self.explanation_events.append(event)
             case SessionEnded(verdict):
                 self.verdict = verdict
                 self.named = self.named | {commit.sha: commit for commit in event.suspects}
@@ -290,13 +290,13 @@ class SessionState:
             case _:
                 pass
 
-    def _note(self, number: int, **facts: Any) -> None:
+    def _note_build_facts(self, number: int, **facts: Any) -> None:
         """Enter facts about a build of a trial."""
         subjects = list(self.request.subjects)
         subjects[number] = replace(subjects[number], **facts)
         self.request = replace(self.request, subjects=tuple(subjects))
 
-    def _as_known(self, request: TrialRequest) -> TrialRequest:
+    def _with_learned_facts(self, request: TrialRequest) -> TrialRequest:
         """The request of another attempt, with the facts of builds from earlier attempts."""
         subjects = [
             replace(
@@ -309,7 +309,7 @@ class SessionState:
         return replace(request, subjects=tuple(subjects))
 
     def use_range(self, commits: tuple[str, ...]) -> None:
-        """Number candidates by this range. A belief about another becomes void; binaries are compared within a range."""
+        """Number candidates by the range of ``commits``; the belief about another range becomes void."""
         if self.commits == commits:
             return
         self.commits, self.node = commits, {commit: candidate for candidate, commit in enumerate(commits)}
@@ -318,26 +318,26 @@ class SessionState:
 
     def _compare_binaries(self, commits: Collection[str] = ()) -> None:
         """Find the first commit of each binary again, after the builds of ``commits`` no longer count."""
-        self.binaries = Binaries()
+        self.binaries = CommitsByBinary()
         for _, event in self.log:
             if isinstance(event, BuildFinished) and event.facts.commit in self.node:
-                same_as, row = self.binaries.same_as(self._place(event), event.facts), self.row(event.facts.commit)
-                if row.same_as in commits:
+                same_as = self.binaries.add_build(self._host_number(event), event.facts)
+                if (row := self.facts_of(event.facts.commit)).same_as in commits:
                     self.tested[event.facts.commit] = replace(row, same_as=same_as)
 
-    def _set_aside(self, commits: Collection[str]) -> None:
+    def _exclude_runs(self, commits: Collection[str]) -> None:
         """Set aside the measurements of these commits until they are built again."""
-        self.aside.take(self.log, commits)
+        self.excluded_runs.exclude(self.log, commits)
         for sha, row in [(sha, self.tested[sha]) for sha in commits]:
             skip = row.skip if row.skip and row.skip.stage == LEFT_OUT else None
             self.tested[sha] = replace(row, runs=(), skip=skip, same_as=None)
         self._compare_binaries(commits)
 
-    def _place(self, event: Logged) -> int:
+    def _host_number(self, event: MeasuredEvent) -> int:
         """The number of an event's host; 0 if there is one host."""
-        return host_of(event.host, {name: number for number, name in enumerate(self.hosts)}, self.build_hosts)
+        return binary_host_number(event.host, {name: n for n, name in enumerate(self.hosts)}, self.build_hosts)
 
-    def _log(self, at: float, event: Logged, row: Tested) -> None:
+    def _log(self, at: float, event: MeasuredEvent, row: TestedCommit) -> None:
         """Keep an event from which observations are made, and the row of its commit."""
         self.log.append((at, event))
         self.tested[event.facts.commit] = row
@@ -357,44 +357,44 @@ class SessionState:
         """The names of the hosts that build ahead."""
         return self.started.build_hosts if self.started else ()
 
-    def built(self, candidate: int) -> BuildFacts | None:
+    def latest_build(self, candidate: int) -> BuildFacts | None:
         """The latest build of a candidate; None if it was not built."""
-        return next(reversed(self.row(self.commits[candidate]).builds), None)
+        return next(reversed(self.facts_of(self.commits[candidate]).builds), None)
 
-    def row(self, sha: str) -> Tested:
+    def facts_of(self, sha: str) -> TestedCommit:
         """The facts about a commit; only its hash if it was neither tested nor suspected."""
-        return self.tested.get(sha) or Tested(self.named.get(sha) or Commit(sha))
+        return self.tested.get(sha) or TestedCommit(self.named.get(sha) or Commit(sha))
 
     def binary_of(self, sha: str) -> str:
         """The first commit that was built with the binary of a commit."""
-        return self.row(sha).same_as or sha
+        return self.facts_of(sha).same_as or sha
 
-    def measured(self, sha: str) -> bool:
+    def is_measured(self, sha: str) -> bool:
         """Whether a commit, or another commit with the same binary, was measured."""
         binary = self.binary_of(sha)
         return any(row.runs and self.binary_of(tested) == binary for tested, row in self.tested.items())
 
-    def runs_like(self, *shas: str) -> list[RunFacts]:
+    def runs_of_equal_binaries(self, *shas: str) -> list[RunFacts]:
         """The runs of these commits and of others with the same binaries, in order of time."""
         binaries = {self.binary_of(sha) for sha in shas}
         runs = (run for sha, row in self.tested.items() if self.binary_of(sha) in binaries for run in row.runs)
         return sorted(runs, key=lambda run: run.started)
 
-    def runs_of(self, step: Step, *, exact: bool) -> tuple[list[RunFacts], list[RunFacts]]:
+    def runs_of_step(self, step: Step, *, exact: bool) -> tuple[list[RunFacts], list[RunFacts]]:
         """The runs of both sides of a step, parents first: the exact counts if ``exact``, otherwise the timed runs."""
         parents = (self.commits[parent] for parent in step.parents)
-        sides = self.runs_like(*parents), self.runs_like(self.commits[step.candidate])
+        sides = self.runs_of_equal_binaries(*parents), self.runs_of_equal_binaries(self.commits[step.candidate])
         parent_runs, own_runs = ([run for run in runs if bool(run.counted) is exact] for runs in sides)
         return parent_runs, own_runs
 
 
 def fold(
-    events: Iterable[tuple[float, Event]], sessions: Sequence[float] = (), state: SessionState | None = None
+    events: Iterable[tuple[float, Event]], attempt_starts: Sequence[float] = (), state: SessionState | None = None
 ) -> SessionState:
-    """The state after events with their times; ``sessions`` are the times at which processes began to work."""
-    state, begins = state or SessionState(), [*sessions]
+    """The state after events with their times; ``attempt_starts`` are the times at which processes began to work."""
+    state, begins = state or SessionState(), [*attempt_starts]
     for at, event in events:
         while begins and begins[0] <= at:
-            state.begin_session(begins.pop(0))
+            state.begin_attempt(begins.pop(0))
         state.add(at, event)
     return state

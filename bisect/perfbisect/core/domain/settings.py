@@ -15,7 +15,7 @@ from enum import StrEnum
 # Smallest change of interest of an exact count. Counts repeat to 0.001 %, and layouts do not change them; but many
 # commits move a few instructions, and to name each of them would not explain a slower database.
 COUNTED = 0.002
-CAP = 0.995  # highest probability of a culprit that is stated or required: no model is better
+MAX_PROBABILITY = 0.995  # highest probability of a culprit that is stated or required: no model is better
 
 
 class Direction(StrEnum):
@@ -59,11 +59,11 @@ class Policy:
     # ``min_effect`` was asked for: of a rise it is the share of the smaller value, as people read it, else that of the larger
     typed: bool = False
 
-    def hunts(self, ratio: float) -> bool:
+    def is_hunted(self, ratio: float) -> bool:
         """Whether a change by the factor ``ratio`` has the direction that is hunted."""
         return self.direction is Direction.ANY or (ratio < 1) is (self.direction is Direction.DROP)
 
-    def of_counts(self) -> "Policy":
+    def for_counts(self) -> "Policy":
         """The rules for a hunt by an exact count."""
         return replace(self, min_effect=self.min_counted or self.min_effect)
 
@@ -146,7 +146,7 @@ TIMING = ("time", "warmup", "threads")  # names of overrides; all other override
 
 
 @dataclass(frozen=True, slots=True)
-class Quick:
+class QuickCommand:
     """A command instead of recipes, as on the command line."""
 
     run: str
@@ -194,7 +194,7 @@ class Settings:
     workloads_path: str = ""  # --workloads
     hosts_path: str = ""  # --hosts
     further_hosts: tuple[str, ...] = ()
-    quick: Quick | None = None  # if a builder is not given, its name is made up
+    quick: QuickCommand | None = None  # if a builder is not given, its name is made up
     run_hash: str = ""  # hash of everything that determines a run, when the hunt began
     build_hash: str = ""  # hash of everything in the recipe that determines builds
     retry_failed: bool = False  # whether to build commits again that failed in earlier hunts
@@ -275,13 +275,13 @@ class TrialWorkload:
     time: float
     run_hash: str = ""  # hash of the workload and its files
 
-    def showing(self, settings: Settings) -> tuple["TrialWorkload", ...]:
+    def for_outputs(self, settings: Settings) -> tuple["TrialWorkload", ...]:
         """The workloads that are results of one command; empty if a single result is measured."""
         return tuple(replace(self, name=output.result) for output in settings.outputs if not settings.output)
 
 
 @dataclass(frozen=True, slots=True)
-class Reverts:
+class RevertedCommits:
     """The commits that the third build of a proof lacks."""
 
     hunt: int  # the hunt that named the commits
@@ -289,7 +289,7 @@ class Reverts:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class ReleaseSeries:
     """The range of releases of a comparison that is a series, in the order of versions."""
 
     text: str  # the range as written: 8.0.20..8.0.40
@@ -311,18 +311,18 @@ class TrialRequest:
     works: tuple[TrialWorkload, ...]
     rounds: int
     runs: int  # in each visit
-    reverts: Reverts | None = None  # of a proof
-    series: Series | None = None  # of a comparison of the releases of a range
+    reverts: RevertedCommits | None = None  # of a proof
+    series: ReleaseSeries | None = None  # of a comparison of the releases of a range
     pairing: Pairing = Pairing.INTERLEAVED
     branch: str = ""  # of a night of `bisect nightly`: the branch as written; the last subject is its tip
     shared: bool = False  # whether the workloads are results of one command, and each run shows all of them
 
     @property
-    def in_line(self) -> bool:
+    def is_release_line(self) -> bool:
         """Whether the builds are a line of releases: a range of releases, or several installed releases in different
         folders.
         """
         return self.series is not None or 2 < len(self.subjects) == len({build.path for build in self.subjects} - {""})
 
 
-SEARCH = TrialRequest(TrialType.NOISE, "", "", "", "", {}, (), (), 0, 0)  # of a hunt: no rounds are requested
+NO_TRIAL = TrialRequest(TrialType.NOISE, "", "", "", "", {}, (), (), 0, 0)  # of a hunt: no rounds are requested

@@ -11,7 +11,7 @@ from dataclasses import replace
 from random import Random
 
 from perfbisect.core.domain.facts import TrialRun
-from perfbisect.core.domain.metrics import Background, background, busiest
+from perfbisect.core.domain.metrics import Background, largest_client_load, worst_background
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import PAIRS_FIRST, Pairing, TrialType
 
@@ -38,13 +38,13 @@ def pairs_to_try(trial: SessionState) -> int:
     return max(0, (PAIRS if alone else PAIRS_FIRST) - pairs_made(trial)) if open_ else 0
 
 
-def counting(trial: SessionState, work: int | None = None) -> list[TrialRun]:
+def comparable_runs(trial: SessionState, work: int | None = None) -> list[TrialRun]:
     """The runs of one workload, or of all, that were made in the way in which builds are compared."""
-    runs = trial.runs if work is None else runs_of(trial, work)
-    return [run for run in runs if bool(run.facts.round) is trial.together]
+    runs = trial.runs if work is None else runs_of_workload(trial, work)
+    return [run for run in runs if bool(run.facts.round) is trial.is_paired]
 
 
-def runs_of(trial: SessionState, work: int) -> list[TrialRun]:
+def runs_of_workload(trial: SessionState, work: int) -> list[TrialRun]:
     """The runs of a workload; a run that several results share is renumbered to ``work``."""
     if not trial.request.shared:
         return [run for run in trial.runs if run.work == work]
@@ -53,7 +53,7 @@ def runs_of(trial: SessionState, work: int) -> list[TrialRun]:
     return [replace(run, work=work, facts=replace(run.facts, reported=value, results={})) for run, value in values]
 
 
-def visits(trial: SessionState) -> list[tuple[int, int]]:
+def visits_of_round(trial: SessionState) -> list[tuple[int, int]]:
     """Workload and build of each visit of a round, without failed builds and without workloads whose baseline failed.
 
     In a series of releases a failed build is a gap, even the first. A proof needs all of its builds: after one failed, it
@@ -62,7 +62,7 @@ def visits(trial: SessionState) -> list[tuple[int, int]]:
     request, failed = trial.request, {(skip.work, skip.subject) for skip in trial.skips}
     if request.kind is TrialType.PROVE and (failed or any(build.trouble for build in request.subjects)):
         return []
-    base = None if request.series and not trial.together else 0
+    base = None if request.series and not trial.is_paired else 0
     return [
         (work, number)
         for work in range(1 if request.shared else len(request.works))
@@ -71,10 +71,10 @@ def visits(trial: SessionState) -> list[tuple[int, int]]:
     ]
 
 
-def rounds_to_do(trial: SessionState) -> range:
+def remaining_rounds(trial: SessionState) -> range:
     """The numbers of the rounds still to be made; an incomplete round does not count."""
-    runs = Counter((run.round, run.work, run.subject) for run in counting(trial))
-    due = [visit for visit in visits(trial) if visit[1] or not trial.together]
+    runs = Counter((run.round, run.work, run.subject) for run in comparable_runs(trial))
+    due = [visit for visit in visits_of_round(trial) if visit[1] or not trial.is_paired]
     complete = sum(
         all(runs[number, *visit] >= trial.request.runs for visit in due) for number in {run.round for run in trial.runs}
     )
@@ -82,7 +82,7 @@ def rounds_to_do(trial: SessionState) -> range:
     return range(first, first + trial.request.rounds - complete)
 
 
-def order(subjects: Sequence[int], turn: int, *, shuffled: bool = False) -> Iterator[int]:
+def visiting_order(subjects: Sequence[int], round_number: int, *, shuffled: bool = False) -> Iterator[int]:
     """The order in which subjects are visited: forwards in one turn, backwards in the next, as in A B C, C B A.
 
     ``shuffled``: in an order that is drawn anew for every two turns. With many subjects a round is long, and a machine
@@ -90,8 +90,8 @@ def order(subjects: Sequence[int], turn: int, *, shuffled: bool = False) -> Iter
     """
     drawn = list(subjects)
     if shuffled:
-        Random(turn // 2).shuffle(drawn)
-    return iter(drawn) if turn % 2 == 0 else reversed(drawn)
+        Random(round_number // 2).shuffle(drawn)
+    return iter(drawn) if round_number % 2 == 0 else reversed(drawn)
 
 
 def service_levels(trial: SessionState) -> Iterator[tuple[str, list[Background | None], list[float | None]]]:
@@ -105,6 +105,6 @@ def service_levels(trial: SessionState) -> Iterator[tuple[str, list[Background |
             [run.facts for run in trial.runs if (run.work, run.subject) == (number, subject)]
             for subject in range(len(trial.request.subjects))
         ]
-        held, clients = [*map(background, builds)], [*map(busiest, builds)]
+        held, clients = [*map(worst_background, builds)], [*map(largest_client_load, builds)]
         if any(held) or any(clients):
             yield work.name, held, clients

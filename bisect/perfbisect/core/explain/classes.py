@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from perfbisect.core.domain.facts import PlanFacts
-from perfbisect.core.domain.orders import Interval, Layouts
+from perfbisect.core.domain.orders import Interval, LayoutRatios
 from perfbisect.core.explain.evidence import (
     BACK,
     BUSY,
@@ -74,7 +74,7 @@ def classify(
     counters: Sequence[CounterRow],
     plans: Sequence[PlanRow] = (),
     functions: Sequence[FunctionRow] = (),
-    layouts: Layouts | None = None,
+    layouts: LayoutRatios | None = None,
     metric: str = TIME,
     slower: bool | None = None,
 ) -> tuple[Evidence, ...]:
@@ -219,7 +219,7 @@ def with_details(evidence: Evidence, rows: Mapping[str, CounterRow], slower: boo
 
 
 def with_kernel_or_layout(
-    evidence: Evidence, rows: Mapping[str, CounterRow], functions: Sequence[FunctionRow], layouts: Layouts | None
+    evidence: Evidence, rows: Mapping[str, CounterRow], functions: Sequence[FunctionRow], layouts: LayoutRatios | None
 ) -> Evidence:
     """Evidence of slower memory, reclassified as time in the kernel or as code placement if other evidence shows that.
 

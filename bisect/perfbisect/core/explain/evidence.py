@@ -26,7 +26,7 @@ from statistics import fmean, stdev
 
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import COMPARED, METRICS, Metric, event_metric, quotient
-from perfbisect.core.domain.orders import Interval, Layouts
+from perfbisect.core.domain.orders import Interval, LayoutRatios
 from perfbisect.core.stats.distributions import Student
 
 NOISE_ERRORS = 3.0  # standard errors from which on the difference of a function is no noise
@@ -211,7 +211,7 @@ class Explanation:
     plans: tuple[PlanRow, ...] = ()
     missing: tuple[str, ...] = ()  # a sentence for each part that could not be measured
     metric: str = "qps"  # whose change is explained
-    layouts: Layouts | None = None  # the comparison in other orders of the functions, where the verdict has one
+    layouts: LayoutRatios | None = None  # the comparison in other orders of the functions, where the verdict has one
 
 
 RETIRING, WRONG, FRONT, BACK = "retiring slots/o", "bad-speculation slots/o", "front-end slots/o", "back-end slots/o"
@@ -330,7 +330,7 @@ def counter_row(reading: Metric, parent: RunsByGroup, culprit: RunsByGroup) -> C
         error = max(MIN_EXACT_ERROR if exact else MIN_ERROR, spread)
         half_width = (Student(count - 1).tabulated_quantile() if count > 1 else 2.0) * error
     standard_errors = abs(log_ratio) / error if error else 0.0
-    ratio = Interval.around(log_ratio, half_width)
+    ratio = Interval.from_log_ratio(log_ratio, half_width)
     parent_mean, culprit_mean = (math.exp(fmean(values)) for values in zip(*mean_by_round, strict=True))
     return CounterRow(
         reading.name, parent_mean, culprit_mean, ratio, standard_errors, count, reading.unit, min(counted_shares)

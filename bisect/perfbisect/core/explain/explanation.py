@@ -8,7 +8,15 @@ from itertools import chain
 from statistics import median, variance
 from typing import TypeVar
 
-from perfbisect.core.domain.events import ChangedFunctions, Counted, Event, Planned, Profiled, Studied, Unexplained
+from perfbisect.core.domain.events import (
+    ChangedFunctions,
+    Counted,
+    Event,
+    ExplanationEvent,
+    Planned,
+    Profiled,
+    Unexplained,
+)
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import Step
@@ -76,13 +84,13 @@ def step_explanation(state: SessionState, step: Step) -> Explanation:
 
     The screen and the report show the explanation. The measurement of the reason ends when the explanation is certain.
     """
-    runs = state.runs_of(step, exact=has_exact_counts(state.log, state.metric))
+    runs = state.runs_of_step(step, exact=has_exact_counts(state.log, state.metric))
     parent = state.commits[step.parents[0]] if step.parents else ""
-    return explanation(state.studied, parent, state.commits[step.candidate], runs, step, state.metric)
+    return explanation(state.explanation_events, parent, state.commits[step.candidate], runs, step, state.metric)
 
 
 def explanation(
-    events: Sequence[Studied],
+    events: Sequence[ExplanationEvent],
     parent: str,
     culprit: str,
     search_runs: RunsOfBoth = ((), ()),
@@ -170,7 +178,9 @@ def share_without_callers(runs: Iterable[ProfileFacts]) -> float:
     return sum(share * cost for share, cost in costs) / (sum(cost for _, cost in costs) or 1.0)
 
 
-def profiles_with_operations(events: Sequence[Studied], search_runs: RunsOfBoth, metric: str) -> list[Profiled]:
+def profiles_with_operations(
+    events: Sequence[ExplanationEvent], search_runs: RunsOfBoth, metric: str
+) -> list[Profiled]:
     """The profiles of a hunt, with the number of operations of each run; see ``operation_unit``."""
     operation = operation_unit(search_runs, metric)
     profiled = (event for event in events if isinstance(event, Profiled) and (event.facts.samples or not operation))
@@ -287,7 +297,7 @@ def shared_error(runs_of_builds: Iterable[Sequence[RunFacts]], profiled_pairs: i
     return math.sqrt(2 * pooled_variance / profiled_pairs) * Student(degrees_of_freedom).quantile() / Z_975
 
 
-def failures_by_part(events: Sequence[Studied], parent: str, culprit: str) -> dict[str, str]:
+def failures_by_part(events: Sequence[ExplanationEvent], parent: str, culprit: str) -> dict[str, str]:
     """Part → the last reason for which the part could not be measured, without parts that were measured later."""
     reasons: dict[str, str] = {}
     for event in events:

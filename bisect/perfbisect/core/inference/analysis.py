@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import Belief, Interval, Measure, NotReproduced, Purpose, Share
-from perfbisect.core.domain.settings import CAP, Direction, Policy
+from perfbisect.core.domain.orders import Belief, Interval, Measure, NotReproduced, PlannedRuns, Purpose
+from perfbisect.core.domain.settings import MAX_PROBABILITY, Direction, Policy
 from perfbisect.core.inference.ancestry import Hypotheses, ancestry_of
 from perfbisect.core.inference.host_jumps import split_hosts_at_jumps
 from perfbisect.core.inference.noise_model import USUAL, NoiseModel, ReadingWeights, judge_readings
@@ -74,7 +74,7 @@ class Contrast:
 
     def ratio(self, sign: float) -> Interval:
         """The metric of the second build relative to the first, for decisions; shown ratios are from relative_speed.py."""
-        return Interval.around(-sign * self.drop, Student(self.freedom).quantile() * self.error)
+        return Interval.from_log_ratio(-sign * self.drop, Student(self.freedom).quantile() * self.error)
 
 
 def contrast_of_builds(levels: Levels, first: int, second: int) -> Contrast:
@@ -104,7 +104,7 @@ def first_end_runs(bad: int, model: NoiseModel) -> Measure:
 
 
 def _end_runs(bad: int, runs: int, model: NoiseModel) -> Measure:
-    return model.measurement((Share(bad, runs), Share(0, runs)), Purpose.ENDS)
+    return model.measurement((PlannedRuns(bad, runs), PlannedRuns(0, runs)), Purpose.ENDS)
 
 
 NOISY = 0.05  # s.d. of one run above which a host is called noisy
@@ -115,7 +115,7 @@ def prior_belief(graph: Graph, model: NoiseModel = USUAL) -> Belief:
     """The belief before both ends were measured."""
     culprit = graph.weight / max(graph.weight.sum(), 1e-300)
     slow = _without_nan(ancestry_of(graph).ancestor_sums(culprit))
-    return Belief(culprit, 0.5, model.guessed_noise, Interval.around(0.0, 2 * BASE), slow=slow)
+    return Belief(culprit, 0.5, model.guessed_noise, Interval.from_log_ratio(0.0, 2 * BASE), slow=slow)
 
 
 def _without_nan(slow: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -187,7 +187,7 @@ class Analysis:
         culprit = self.hypotheses.candidate_probabilities(posterior.culprit)
         slow = self.hypotheses.ancestry.ancestor_sums(culprit)
         slow[list(self.record.builds)] = self.hypotheses.slow @ posterior.culprit
-        change = float(np.clip(posterior.change, 1 - CAP, CAP))
+        change = float(np.clip(posterior.change, 1 - MAX_PROBABILITY, MAX_PROBABILITY))
         noticed = host_warnings(self.levels, self.reading_weights, posterior.several)
         return Belief(
             culprit, change, self.levels.noise, lambda: self.end_ratio, noticed, _without_nan(slow), posterior.several
@@ -337,10 +337,10 @@ def missing_proof_runs(analysis: Analysis, culprit: int, proofs: Sequence[Pairwi
         return None
     if levels.model.paired:  # against one parent after the other
         parent, runs = next(iter(runs_against.items()))
-        return levels.model.measurement((Share(culprit, runs), Share(parent, runs)), Purpose.CONFIRM)
+        return levels.model.measurement((PlannedRuns(culprit, runs), PlannedRuns(parent, runs)), Purpose.CONFIRM)
     shares = [(culprit, max(runs_against.values())), *runs_against.items()]
     # The first run of a build does not count as new.
-    plan = tuple(Share(v, runs + (analysis.record.run_count(v) == 0)) for v, runs in shares)
+    plan = tuple(PlannedRuns(v, runs + (analysis.record.run_count(v) == 0)) for v, runs in shares)
     return levels.model.measurement(plan, Purpose.CONFIRM)
 
 

@@ -45,7 +45,7 @@ class Ancestry:
         self._order = np.argsort(self.segment, kind="stable")  # commits by segment, oldest first within a segment
         self._start = np.searchsorted(self.segment[self._order], np.arange(self.segments))
         self._below = [sorted({int(self.segment[p]) for p in graph.parents_of(h)}) for h in heads.tolist()]
-        self._first = [int(self.segment[graph.parents[graph.first[h]]]) if below else -1
+        self._first = [int(self.segment[graph.parents[graph.parent_offsets[h]]]) if below else -1
                        for h, below in zip(heads.tolist(), self._below, strict=True)]  # fmt: skip
         self._ancestors: OrderedDict[int, NDArray[np.bool_]] = OrderedDict()
         self._bits = self._ancestry(np.arange(self.segments)) if self.segments <= DENSE else None
@@ -182,11 +182,11 @@ def ancestry_of(graph: Graph) -> Ancestry:
 
 def _segment_heads(graph: Graph) -> NDArray[np.int64]:
     """The first commit of the segment of each commit, shape (size,), by pointer doubling."""
-    count = np.diff(graph.first)
+    count = np.diff(graph.parent_offsets)
     children = np.bincount(graph.parents, minlength=graph.size)
     head = np.arange(graph.size)
     single = np.flatnonzero(count == 1)
-    parent = graph.parents[graph.first[single]]
+    parent = graph.parents[graph.parent_offsets[single]]
     linked = children[parent] == 1
     head[single[linked]] = parent[linked]
     while True:

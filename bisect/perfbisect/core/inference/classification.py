@@ -107,7 +107,7 @@ def classify(state: SessionState, sha: str, ratios: Mapping[str, Interval]) -> C
     """
     good, bad = state.commits[0], state.commits[-1]
     build = state.binary_of(sha)
-    if state.row(sha).skip is not None:
+    if state.facts_of(sha).skip is not None:
         return Classification.SKIPPED
     if sha == good:
         return Classification.BASELINE
@@ -115,7 +115,7 @@ def classify(state: SessionState, sha: str, ratios: Mapping[str, Interval]) -> C
         return Classification.CULPRIT
     if build == state.binary_of(good):
         return Classification.GOOD
-    if not state.measured(sha):
+    if not state.is_measured(sha):
         return Classification.BUILT
     if build == state.binary_of(bad):
         return Classification.BAD

@@ -16,8 +16,8 @@ import numpy as np
 
 from perfbisect.core.domain.events import BuildFinished, RunFinished
 from perfbisect.core.domain.facts import RunFacts
-from perfbisect.core.domain.measured_log import Binaries, Logged
-from perfbisect.core.domain.metrics import INSTRUCTIONS, exact, find_metric, readable
+from perfbisect.core.domain.measured_log import CommitsByBinary, MeasuredEvent
+from perfbisect.core.domain.metrics import INSTRUCTIONS, find_metric, is_exact_count, log_metric
 from perfbisect.core.domain.orders import CodePlacement, Inconclusive, Interval, NotReproduced, Reason, Step, Verdict
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.noise_model import EXACT, USUAL
@@ -66,7 +66,7 @@ class InstructionChange:
 
     def is_large(self, policy: Policy) -> bool:
         """Whether the rise of instructions is at least the smallest change of interest."""
-        return self.log_rise >= -math.log1p(-(policy.of_counts() if self.are_counts_exact else policy).min_effect)
+        return self.log_rise >= -math.log1p(-(policy.for_counts() if self.are_counts_exact else policy).min_effect)
 
     def may_explain(self, time_ratio: Interval, metric: str, policy: Policy) -> bool:
         """Whether the rise of instructions may be all of the change in time, which is the ``metric`` of the workload.
@@ -83,7 +83,7 @@ class InstructionChange:
 
 def instruction_change(good: Sequence[RunFacts], bad: Sequence[RunFacts]) -> InstructionChange | None:
     """The change of instructions from good to bad, by exact counts or timed runs; None if too few runs have a value."""
-    values = [np.array([v for run in runs if (v := readable(run, INSTRUCTIONS)) is not None]) for runs in (good, bad)]
+    values = [np.array([v for run in runs if (v := log_metric(run, INSTRUCTIONS)) is not None]) for runs in (good, bad)]
     exact = all(run.counted for run in (*good, *bad))
     if min(map(len, values)) < (1 if exact else RUNS):
         return None
@@ -96,14 +96,14 @@ def instruction_change(good: Sequence[RunFacts], bad: Sequence[RunFacts]) -> Ins
 
 RESOLVED = CLEAR * math.sqrt(2) * EXACT.guessed_noise  # in log units: two counts that differ by less are equal
 
-Log = Sequence[tuple[float, Logged]]
+Log = Sequence[tuple[float, MeasuredEvent]]
 
 
 def commits_of_step(step: Step, commits: Sequence[str], log: Log) -> tuple[str, ...]:
     """The commits of a step and of its parents; of commits with equal binaries, the first that was built."""
-    binaries = Binaries()
+    binaries = CommitsByBinary()
     builds = [event.facts for _, event in log if isinstance(event, BuildFinished)]
-    first = {build.commit: binaries.same_as(0, build) or build.commit for build in builds}
+    first = {build.commit: binaries.add_build(0, build) or build.commit for build in builds}
     named = (commits[node] for node in (step.candidate, *step.parents))
     return tuple(dict.fromkeys(first.get(sha, sha) for sha in named))
 
@@ -125,5 +125,9 @@ def with_count_result(verdict: Verdict, commits: Sequence[str], log: Log) -> Ver
 def _log_count(sha: str, log: Log) -> float | None:
     """The logarithm of the instructions per operation of a commit; None if they were not counted."""
     runs = [event.facts for _, event in log if isinstance(event, RunFinished) and event.facts.commit == sha]
-    counts = [count for run in runs if exact(run, INSTRUCTIONS) and (count := readable(run, INSTRUCTIONS)) is not None]
+    counts = [
+        count
+        for run in runs
+        if is_exact_count(run, INSTRUCTIONS) and (count := log_metric(run, INSTRUCTIONS)) is not None
+    ]
     return median(counts) if counts else None

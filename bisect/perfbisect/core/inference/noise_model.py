@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.core.domain.orders import Measure, PlannedRuns, Purpose
 from perfbisect.core.inference.record import Record
 
 Array = NDArray[np.float64]
@@ -65,7 +65,7 @@ class NoiseModel:
     paired: bool = False  # whether readings are differences of paired runs
     randomized_layouts: bool = False  # whether each run is in a randomized layout
 
-    def measurement(self, plan: tuple[Share, ...], purpose: Purpose) -> Measure:
+    def measurement(self, plan: tuple[PlannedRuns, ...], purpose: Purpose) -> Measure:
         """The order of runs of this kind: usual or randomized layouts, interleaved or paired."""
         return Measure(plan, purpose, fresh=self.randomized_layouts, together=self.paired)
 

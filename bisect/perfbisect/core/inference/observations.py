@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished, Uncounted
 from perfbisect.core.domain.facts import LEFT_OUT
-from perfbisect.core.domain.measured_log import Binaries, Logged, host_of
-from perfbisect.core.domain.metrics import INSTRUCTIONS, by_cpu_time, exact, find_metric, readable
+from perfbisect.core.domain.measured_log import CommitsByBinary, MeasuredEvent, binary_host_number
+from perfbisect.core.domain.metrics import INSTRUCTIONS, find_metric, is_exact_count, log_metric, log_metric_by_cpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +103,13 @@ def _paired_reading(first: Reading, second: Reading) -> Reading:
     return replace(first, value=first.value - second.value, partner=second.candidate, cpu_value=cpu)
 
 
-def has_exact_counts(log: Sequence[tuple[float, Logged]], metric: str) -> bool:
+def has_exact_counts(log: Sequence[tuple[float, MeasuredEvent]], metric: str) -> bool:
     """Whether some runs show the metric as a repeatable count; if so, the other runs are no readings of it."""
-    return any(isinstance(event, RunFinished) and exact(event.facts, metric) for _, event in log)
+    return any(isinstance(event, RunFinished) and is_exact_count(event.facts, metric) for _, event in log)
 
 
 def read_observations(
-    log: Sequence[tuple[float, Logged]],
+    log: Sequence[tuple[float, MeasuredEvent]],
     candidate_by_commit: Mapping[str, int],
     metric: str,
     began: float,
@@ -128,7 +128,7 @@ def read_observations(
     history: list[Observation] = []
     host_number = {name: number for number, name in enumerate(hosts)}
     maker = {name: number for number, name in enumerate(build_hosts)}
-    binaries = Binaries()
+    binaries = CommitsByBinary()
     visits: dict[tuple[int, str], int] = {}
     counted = has_exact_counts(log, metric)
     begun: dict[str, Reading] = {}  # rounds whose first run was read; the second run of a stopped round is missing
@@ -141,7 +141,7 @@ def read_observations(
             case BuildFinished(facts=build):
                 made_by = maker.get(event.host)
                 alone = len(host_number) > 1 and made_by is None  # no other host has the build
-                first = binaries.same_as(host_of(event.host, host_number, maker), build)
+                first = binaries.add_build(binary_host_number(event.host, host_number, maker), build)
                 same_as = None if first is None else candidate_by_commit[first]
                 on = host if alone else None
                 # a shared build already existed, and does not tell the cost of others
@@ -152,16 +152,16 @@ def read_observations(
             case Uncounted(facts=skip):
                 history.append(Count(candidate, math.nan, (at - began) / 60, skip.seconds, host))
             case RunFinished(facts=run):
-                amount = readable(run, INSTRUCTIONS)
+                amount = log_metric(run, INSTRUCTIONS)
                 count = None if amount is None else -amount if find_metric(metric).higher_is_better else amount
                 if run.counted and not counted:
                     value = math.nan if count is None else count
                     history.append(Count(candidate, value, (at - began) / 60, at - run.started, host))
-                elif (reading := readable(run, metric)) is not None and exact(run, metric) is counted:
+                elif (reading := log_metric(run, metric)) is not None and is_exact_count(run, metric) is counted:
                     minutes = (run.started + run.seconds / 2 - began) / 60
                     visit = visits.setdefault((host, run.visit), len(visits))
                     bound = (-1 if find_metric(metric).higher_is_better else 1) if run.slower_than else 0
-                    cpu = by_cpu_time(run, metric)
+                    cpu = log_metric_by_cpu(run, metric)
                     cost = at - run.started if run.started >= began else run.seconds  # made before the hunt
                     single = Reading(
                         candidate, reading, minutes, visit, host, cost, bound, run.layout, cpu_value=cpu,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfbisect.core.domain.orders import Interval, ratio_of
+from perfbisect.core.domain.orders import Interval, ratio_of_log
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.host_jumps import split_hosts_at_jumps
 from perfbisect.core.inference.noise_model import RANDOMIZED_LAYOUTS, USUAL, NoiseModel, judge_readings, weigh_readings
@@ -54,7 +54,7 @@ class BuildSpeeds:
         origin = self.record.builds.index(self.record.name_of_build(baseline))
         difference = self.record.sign * (self.level[:, rows] - self.level[:, [origin]])
         if self.freedom <= 0:
-            return [Interval.around(middle, None) for middle in (self.probability @ difference).tolist()]
+            return [Interval.from_log_ratio(middle, None) for middle in (self.probability @ difference).tolist()]
         diagonal = self.covariance[:, rows, rows]
         variance = diagonal + self.covariance[:, [origin], [origin]] - 2 * self.covariance[:, rows, [origin]]
         scale = np.sqrt(np.maximum(variance, EXACT**2))
@@ -65,9 +65,9 @@ class BuildSpeeds:
         )
         linked = self.comparable[self.record.name_of_build(baseline)]
         return [
-            with_open_bounds(Interval(*map(ratio_of, quantiles)), side, base_side)
+            with_open_bounds(Interval(*map(ratio_of_log, quantiles)), side, base_side)
             if self.record.name_of_build(build) in linked
-            else Interval.around(quantiles[1], None)
+            else Interval.from_log_ratio(quantiles[1], None)
             for build, quantiles, side in zip(builds, logs.tolist(), sides, strict=True)
         ]
 
@@ -193,7 +193,7 @@ def _ratios_of_classes(
 
 def leading_host_class(ratios: Sequence[Interval | None]) -> int:
     """The index of the host class whose ratio is shown for all: the first with a clear difference, else the first."""
-    measured = [index for index, ratio in enumerate(ratios) if ratio is not None and ratio.known]
+    measured = [index for index, ratio in enumerate(ratios) if ratio is not None and ratio.has_bound]
     clear = [index for index in measured if ratios[index].excludes_one]  # type: ignore[union-attr]
     return next(iter(clear or measured), 0)
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.core.domain.orders import Measure, PlannedRuns, Purpose
 from perfbisect.core.domain.settings import Pairing
 from perfbisect.core.inference.analysis import Analysis
 from perfbisect.core.inference.ancestry import Hypotheses
@@ -122,7 +122,7 @@ def best_measurement(analysis: Analysis, now: Situation, host: int, max_runs: fl
     The candidates of interest of other hosts' orders are not measured. If ``max_runs`` is finite, the measurement needs
     no build and at most this number of runs.
     """
-    build_runs, busy = now.build_runs, now.fleet.subjects
+    build_runs, busy = now.build_runs, now.fleet.candidates_of_interest
     record, levels, groups, posterior = analysis.record, analysis.levels, analysis.hypotheses, analysis.posterior
     chance = chance_to_build(groups.ancestry, record.skipped, record.built_on_any_host, record.left_out)
     measured = [build for build in record.builds if build not in record.skipped]
@@ -139,7 +139,7 @@ def best_measurement(analysis: Analysis, now: Situation, host: int, max_runs: fl
     batch_runs, batch_references = (RUNS, NO_REFERENCES) if rounds else (BATCH_RUNS, BATCH_REFERENCES)
     likely = np.array([1.0 if row >= 0 else chance[candidate] for candidate, row in zip(candidates, rows, strict=True)])
     new_references = np.array([sum(record.builds[row] not in on_host for row in pair) for pair in references])
-    if now.fleet.builds_ahead:
+    if now.fleet.has_build_host:
         candidate_cost = np.where(new_build, wait_runs(now, candidates, likely), 0.0)
     else:
         candidate_cost = np.where(new_build, build_cost(now, candidates, likely, host), 0.0)
@@ -162,15 +162,17 @@ def best_measurement(analysis: Analysis, now: Situation, host: int, max_runs: fl
         small = SMALL * len(record.value) >= batch_runs + batch_references
         near = score[option] >= np.where(small, FAIR, GOOD_ENOUGH) * best
         batch = int(np.where(near, 100 * batch_runs - batch_references, -1).argmax())
-    elif now.fleet.builds_ahead and max_runs == math.inf:  # as many runs as if the hunt had waited for the build
+    elif now.fleet.has_build_host and max_runs == math.inf:  # as many runs as if the hunt had waited for the build
         usual = batch_runs + batch_references
         batch = int((score[option] * (cost[option, 0] + usual) / (build_runs**BUILD_EXPONENT + usual)).argmax())
     runs, reference_runs = int(batch_runs[batch]), int(batch_references[batch])
     if rows[option] < 0 and runs > 2:  # half of the runs of a new build, then decide again
         runs, reference_runs = (runs + 1) // 2, (reference_runs + 1) // 2
     pair = references[option]
-    shares = [Share(record.builds[partners[option]], runs)] if rounds else _divided_runs(record, pair, reference_runs)
-    return Choice(levels.model.measurement((Share(candidates[option], runs), *shares), Purpose.SEARCH), best)
+    shares = (
+        [PlannedRuns(record.builds[partners[option]], runs)] if rounds else _divided_runs(record, pair, reference_runs)
+    )
+    return Choice(levels.model.measurement((PlannedRuns(candidates[option], runs), *shares), Purpose.SEARCH), best)
 
 
 def measurement_while_waiting(analysis: Analysis, now: Situation, host: int) -> Measure | None:
@@ -190,9 +192,9 @@ def _unmeasured_options(analysis: Analysis, now: Situation, chance: Array, *, on
     """The options without readings: builds made ahead; and the best splits among other workloads' builds and among all
     candidates, if the budget allows a build.
     """
-    record, in_flight, subjects = analysis.record, now.fleet.in_flight, now.fleet.subjects
+    record, in_flight, subjects = analysis.record, now.fleet.candidates_in_build, now.fleet.candidates_of_interest
     ready: list[int] = []
-    if now.fleet.builds_ahead:
+    if now.fleet.has_build_host:
         ready = sorted(record.built.difference(record.builds, record.build_name, record.skipped, subjects))
     if only_built:
         return ready
@@ -387,7 +389,7 @@ def _reference_builds(
     return [sorted(pair, key=lambda row: runs[row]) for pair in pairs]  # the build with fewer runs gets the odd run
 
 
-def _divided_runs(record: Record, references: list[int], runs: int) -> list[Share]:
+def _divided_runs(record: Record, references: list[int], runs: int) -> list[PlannedRuns]:
     """The runs of each reference build: ``runs`` divided among them."""
     counts = [(runs + 1) // 2, runs // 2] if len(references) == 2 else [runs]
-    return [Share(record.builds[row], count) for row, count in zip(references, counts, strict=False) if count]
+    return [PlannedRuns(record.builds[row], count) for row, count in zip(references, counts, strict=False) if count]

@@ -24,12 +24,12 @@ from perfbisect.core.domain.orders import (
     Interval,
     Measure,
     NotReproduced,
+    PlannedRuns,
     Purpose,
     Reason,
     Several,
-    Share,
     Step,
-    Unsettled,
+    UnsettledRange,
     Verdict,
 )
 from perfbisect.core.domain.settings import Direction
@@ -132,7 +132,10 @@ def decide_all_changes(now: Situation) -> Decision:
                     belief = replace(largest.belief, culprit=culprit)
                     hunted = _hunted_steps(results)
                     return Decision(
-                        budget.within(order), belief, wanted=part.candidates_of(decision.wanted), found=hunted
+                        budget.within(order),
+                        belief,
+                        needed_builds=part.candidates_of(decision.needed_builds),
+                        found=hunted,
                     )
                 results.doubts[span] = _unfinished(results, part, decision)
             else:
@@ -220,7 +223,7 @@ def _half_spans(results: _Results, part: Subrange) -> list[_Span] | None:
         key=lambda v: int(record.reading_positions(v)[0]),
         default=central[0],
     )
-    if not record.run_count(middle) and not now.budget.allows(Measure((Share(middle, 1),), Purpose.SEARCH)):
+    if not record.run_count(middle) and not now.budget.allows(Measure((PlannedRuns(middle, 1),), Purpose.SEARCH)):
         return None
     return [_Span(middle, part.bad), _span_before(results, part, middle)]
 
@@ -323,11 +326,11 @@ def _verdict(results: _Results, largest: Decision) -> Verdict:
 
 def _hunted_steps(results: _Results) -> tuple[Step, ...]:
     """The named steps in the hunted direction, oldest first."""
-    hunts = results.now.policy.hunts
+    hunts = results.now.policy.is_hunted
     return tuple(step for step in results.by_age if hunts(strongest_ratio(results.changes[step.candidate]).middle))
 
 
-def _unsettled_subranges(results: _Results) -> tuple[Unsettled, ...]:
+def _unsettled_subranges(results: _Results) -> tuple[UnsettledRange, ...]:
     """The subranges in doubt, without divided subranges that contain a named step or a smaller subrange in doubt."""
     parts = {span: results.subrange(span) for span in results.doubts}
 
@@ -340,4 +343,4 @@ def _unsettled_subranges(results: _Results) -> tuple[Unsettled, ...]:
         )
 
     spans = [span for span in results.doubts if span not in results.divided or not is_explained(span)]
-    return tuple(Unsettled(s.good, s.bad, results.doubts[s]) for s in sorted(spans, key=lambda s: (s.bad, s.good)))
+    return tuple(UnsettledRange(s.good, s.bad, results.doubts[s]) for s in sorted(spans, key=lambda s: (s.bad, s.good)))

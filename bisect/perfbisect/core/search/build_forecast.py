@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.domain.orders import Building
+from perfbisect.core.domain.orders import BuildInProgress
 from perfbisect.core.inference.ancestry import Ancestry, ancestry_of
 from perfbisect.core.inference.record import Record
 from perfbisect.core.search.situation import Situation
@@ -91,7 +91,7 @@ def remaining_runs(now: Situation) -> dict[int, float]:
     return {building.candidate: runs_left(now, building) for building in now.fleet.building if not building.cancelled}
 
 
-def runs_left(now: Situation, building: Building) -> float:
+def runs_left(now: Situation, building: BuildInProgress) -> float:
     """The time until the end of a build in flight, in runs."""
     expected = float(build_cost(now, [building.candidate], build_host=building.build_host)[0])
     return max(expected - building.seconds / now.record.median_run_seconds, OVERDUE * expected)

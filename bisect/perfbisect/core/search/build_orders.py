@@ -20,7 +20,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.domain.orders import BuildOrder, Decision, Measure, Purpose, Share
+from perfbisect.core.domain.orders import BuildOrder, Decision, Measure, PlannedRuns, Purpose
 from perfbisect.core.inference.ancestry import Ancestry, ancestry_of, comparison_builds
 from perfbisect.core.search.build_forecast import BUILD_EXPONENT, build_chances, build_cost, remaining_runs, runs_left
 from perfbisect.core.search.situation import Situation
@@ -187,15 +187,15 @@ PATIENCE = 1.2  # a host builds itself if that takes at most its waiting time mu
 def with_builds(decision: Decision, now: Situation) -> Decision:
     """The decision with the builds to begin and to end; unchanged if no build host is available."""
     order = decision.order
-    if not now.fleet.builds_ahead or not isinstance(order, Measure):
+    if not now.fleet.has_build_host or not isinstance(order, Measure):
         return decision
     missing = now.missing(order)
     plan = _BuildsAhead(decision, now, missing)
     builds = plan.builds_to_begin()
-    decision = replace(decision, builds=builds, cancelled=plan.hosts_to_end(), waits=bool(missing))
+    decision = replace(decision, builds=builds, cancelled=plan.hosts_to_end(), waits_for_builds=bool(missing))
     if missing and now.fleet.builds_between and now.fleet.is_free(order.host):
         build = plan.build_of_host(order, [build.candidate for build in builds])
-        return replace(decision, order=build, waits=False) if build else decision
+        return replace(decision, order=build, waits_for_builds=False) if build else decision
     return decision
 
 
@@ -228,7 +228,7 @@ class _BuildsAhead:
 
         A build lasts at least the time of a run, so that there are new readings before another build replaces it.
         """
-        now, needed = self.now, {*self.decision.wanted, *self.missing, *self._suspects}
+        now, needed = self.now, {*self.decision.needed_builds, *self.missing, *self._suspects}
         if not len(now.record.value):  # the time of a run is unknown
             return ()
         weak = sorted(
@@ -260,19 +260,19 @@ class _BuildsAhead:
         wait = min([*remaining_runs(now).values(), *(now.build_runs for _ in begun)], default=np.inf)
         if cost > PATIENCE * wait:
             return None
-        return Measure((Share(candidate, 0),), order.purpose, order.host)
+        return Measure((PlannedRuns(candidate, 0),), order.purpose, order.host)
 
     @cached_property
     def in_flight(self) -> frozenset[int]:
         """The candidates that are being built, by build hosts and by hosts."""
         of_hosts = {share.candidate for order in self.now.fleet.busy for share in order.plan}
-        return self.now.fleet.in_flight | (of_hosts - self.now.record.built_on_any_host)
+        return self.now.fleet.candidates_in_build | (of_hosts - self.now.record.built_on_any_host)
 
     @cached_property
     def urgent(self) -> list[int]:
         """The candidates whose builds the search waits for; an explored candidate is not urgent."""
         explored = isinstance(self.decision.order, Measure) and self.decision.order.purpose is Purpose.SEARCH
-        return self._unbuilt([*self.decision.wanted, *(() if explored else self.missing)])
+        return self._unbuilt([*self.decision.needed_builds, *(() if explored else self.missing)])
 
     @cached_property
     def prepared(self) -> list[int]:

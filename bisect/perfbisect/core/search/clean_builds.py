@@ -19,9 +19,9 @@ from perfbisect.core.domain.orders import (
     Measure,
     NotReproduced,
     Order,
+    PlannedRuns,
     Purpose,
     Reason,
-    Share,
     Step,
     all_steps,
 )
@@ -46,7 +46,7 @@ def with_clean_builds(decision: Decision, now: Situation) -> Decision:
         return replace(decision, order=order, builds=tuple(builds))
     incremental = incremental_builds(now.observations)
     if unproven := [candidate for candidate in named_candidates(decision.order) if candidate in incremental]:
-        plan = tuple(Share(candidate, 0) for candidate in unproven)
+        plan = tuple(PlannedRuns(candidate, 0) for candidate in unproven)
         return replace(decision, order=Measure(plan, Purpose.CONFIRM, now.fleet.free_host))
     return decision
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.core.domain.orders import Measure, PlannedRuns, Purpose
 from perfbisect.core.domain.settings import WITH_RUNS, Direction
 from perfbisect.core.inference.analysis import PLAIN, Analysis, Contrast, min_log_change
 from perfbisect.core.inference.ancestry import Hypotheses, separate_hypotheses
@@ -63,7 +63,7 @@ def count_situation(now: Situation) -> Situation | None:
             counted.append(replace(item, value=item.count))
     prior = replace(now.prior, exact=True, noise=None, host_classes=())
     direction = Direction.DROP if now.record.sign > 0 else Direction.RISE  # as in ``Count.value``
-    policy = replace(now.policy.of_counts(), layouts=False, all_steps=False, direction=direction)
+    policy = replace(now.policy.for_counts(), layouts=False, all_steps=False, direction=direction)
     return replace(now, observations=counted, prior=prior, policy=policy, model=EXACT).charged_for(now)
 
 
@@ -76,7 +76,7 @@ def ends_to_count(counts: Situation, timed: Situation, analysis: Analysis) -> Me
     if any(end in record.skipped for end in ends) or timed.fleet.free_host != 0:
         return None
     differ = all(record.run_count(end) for end in ends) and MeanCounts.of(counts).rise(timed.bad, 0) > RESOLVED
-    plan = tuple(Share(end, 1) for end in ends if record.run_count(end) < 1 + (differ and end != 0))
+    plan = tuple(PlannedRuns(end, 1) for end in ends if record.run_count(end) < 1 + (differ and end != 0))
     if not plan or not _counting_pays(counts, timed, analysis):
         return None
     return Measure(plan, Purpose.ENDS, counted=True)
@@ -193,7 +193,7 @@ class CountRises:
         excluded = [*record.skipped, *counts.record.skipped, *counts.record.builds, *counts.record.build_name]
         chance = build_chances(timed)
         chance[excluded] = 0.0
-        if timed.fleet.builds_ahead or not timed.budget.may_build:  # then only existing builds are counted
+        if timed.fleet.has_build_host or not timed.budget.may_build:  # then only existing builds are counted
             chance = np.where(np.isin(np.arange(timed.graph.size), [*record.built_on_any_host]), chance, 0.0)
         likely = np.bincount(groups.class_of[groups.class_of >= 0], culprit[groups.class_of >= 0], len(self.rise)) * (
             self.rise > 0
@@ -203,11 +203,14 @@ class CountRises:
                 return None
             for build in self.neighbours[int(group)]:
                 if likely[group] < AGREED and not record.run_count(build) and build not in record.skipped:
-                    plan = Share(build, CHECK_RUNS), Share(0, CHECK_RUNS if analysis.model.paired else CHECK_RUNS // 2)
+                    plan = (
+                        PlannedRuns(build, CHECK_RUNS),
+                        PlannedRuns(0, CHECK_RUNS if analysis.model.paired else CHECK_RUNS // 2),
+                    )
                     return analysis.model.measurement(plan, Purpose.SEARCH)
             inside = groups.class_of == group
             below = groups.ancestry.ancestor_sums(np.where(inside, culprit, 0.0))
             promise = np.nan_to_num(np.where(inside, below * (likely[group] - below) * chance, 0.0))
             if promise.max() > 0:
-                return Measure((Share(int(promise.argmax()), 1),), Purpose.SEARCH, counted=True)
+                return Measure((PlannedRuns(int(promise.argmax()), 1),), Purpose.SEARCH, counted=True)
         return None

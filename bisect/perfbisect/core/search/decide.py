@@ -42,7 +42,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.domain.orders import ALL_FREE, OF_OTHERS, Building, Decision, Fleet, Found, Measure, Purpose, Share
+from perfbisect.core.domain.orders import (
+    ALL_FREE,
+    OTHER_HUNT,
+    BuildInProgress,
+    Decision,
+    Fleet,
+    Found,
+    Measure,
+    PlannedRuns,
+    Purpose,
+)
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.noise_model import EXACT, USUAL
@@ -62,7 +72,7 @@ def decide(now: Situation) -> Decision:
     An order for a busy host means that there is no order for a free host. If build hosts build ahead, the decision
     contains the builds that they begin, and an order whose builds do not exist yet waits.
     """
-    policy = now.policy.of_counts() if now.prior.exact else now.policy
+    policy = now.policy.for_counts() if now.prior.exact else now.policy
     if policy.layouts and any(isinstance(item, Built) and item.fixed for item in now.observations):
         now = now.with_readings(lambda reading: not reading.layout)
         policy = replace(policy, layouts=False)
@@ -82,7 +92,7 @@ def decide(now: Situation) -> Decision:
             run for run in now.readings if run.host == order.host and now.record.name_of_build(run.candidate) == 0
         )
         if not any(of_good):  # its runs set the limit
-            decision = replace(decision, order=Measure((Share(0, 1),), Purpose.ENDS, order.host))
+            decision = replace(decision, order=Measure((PlannedRuns(0, 1),), Purpose.ENDS, order.host))
     decision = with_builds(decision, now)
     return with_clean_builds(decision, now) if policy.incremental else decision
 
@@ -147,12 +157,12 @@ def decide_together(
     order, builds = decision.order, tuple(replace(build, workload=number) for build in decision.builds)
     if not isinstance(order, Measure):
         return number, decision
-    if not decision.waits and fleet.is_free(order.host):
+    if not decision.waits_for_builds and fleet.is_free(order.host):
         fleet = replace(fleet, busy=(*fleet.busy, replace(order, workload=number)))
     for member in open_members:
-        building = (*fleet.building, *(Building(build.candidate, build.build_host) for build in builds))
+        building = (*fleet.building, *(BuildInProgress(build.candidate, build.build_host) for build in builds))
         with_orders = replace(fleet, building=building)
-        if member != number and with_orders.builds_ahead and with_orders.free_build_hosts:
+        if member != number and with_orders.has_build_host and with_orders.free_build_hosts:
             of_member = decide(_member_situation(members, member, with_orders)).builds
             builds += tuple(replace(build, workload=member) for build in of_member)
     return number, replace(decision, builds=builds)
@@ -185,7 +195,7 @@ def _next_member(
                 if under_way := of_member or (list(fleet.busy) if now.budget.ended(order) else []):
                     idle.append((number, replace(decision, order=under_way[0])))  # decided again after that order
                     continue
-            elif decision.waits or not fleet.is_free(order.host):
+            elif decision.waits_for_builds or not fleet.is_free(order.host):
                 idle.append((number, decision))
                 continue
         if not isinstance(order, Measure) or now.record.builds_on(order.host).issuperset(
@@ -226,7 +236,7 @@ def fleet_for_member(number: int, fleet: Fleet) -> Fleet:
     def for_member(order: Measure) -> Measure:
         if order.workload == number:
             return order
-        return replace(order, plan=tuple(replace(share, runs=0) for share in order.plan), workload=OF_OTHERS)
+        return replace(order, plan=tuple(replace(share, runs=0) for share in order.plan), workload=OTHER_HUNT)
 
     return replace(fleet, busy=tuple(map(for_member, fleet.busy)))
 

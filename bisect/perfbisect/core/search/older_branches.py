@@ -64,11 +64,15 @@ def decide_with_older_branches(hunt: Callable[[Situation], Decision], now: Situa
         comparisons |= {point: _compare_with_good(point, now) for point in needed_points if point not in comparisons}
         for point, comparison in comparisons.items():
             order = comparison.order
-            if point in unmeasurable or (point in now.fleet.candidates and isinstance(decision.order, Measure)):
+            if point in unmeasurable or (
+                point in now.fleet.candidates_in_measurement and isinstance(decision.order, Measure)
+            ):
                 continue  # it cannot be measured; or another host measures it, and there is another order
             if isinstance(order, Measure) and budget.allows(order):
                 if (missing := now.missing(order)) and isinstance(decision.order, Measure):
-                    return replace(decision, wanted=(*missing, *decision.wanted))  # the other order until it is built
+                    return replace(
+                        decision, needed_builds=(*missing, *decision.needed_builds)
+                    )  # the other order until it is built
                 return replace(decision, order=budget.within(order))
         if any(_difference(comparison) for point, comparison in comparisons.items() if point not in offsets):
             continue
@@ -116,7 +120,7 @@ def _compare_with_good(point: int, now: Situation) -> Decision:
     two_builds = now.remapped(
         node,
         lambda _: None,
-        graph=Graph.line(1),
+        graph=Graph.straight_history(1),
         policy=replace(now.policy.unlimited(), direction=Direction.ANY),
         fleet=now.fleet.renumbered({0: 0, point: 1}),
     )
@@ -198,14 +202,18 @@ def _with_branch_results(
         for ratio in starts.values()
     )
     order, effect = decision.order, None
-    if isinstance(order, NotReproduced) and (ratio := starts.get(int(start[-1]))) and now.policy.hunts(ratio.middle):
+    if (
+        isinstance(order, NotReproduced)
+        and (ratio := starts.get(int(start[-1])))
+        and now.policy.is_hunted(ratio.middle)
+    ):
         order = Inconclusive((), (), ratio, Reason.NOT_IN_BAD)
     elif isinstance(order, Inconclusive) and np.isin(start[list(order.candidates)], unmeasurable).any():
         order = replace(order, reason=Reason.BRANCH_POINT_UNKNOWN, detail=None)
     if not now.subrange and (offsets or unmeasurable):
         speeds = candidate_ratios(now.observations, now.bad, now.prior.host_classes, now.model)
         effect = speeds.get(now.record.name_of_build(now.bad))
-    if effect and isinstance(order, NotReproduced | Inconclusive) and order.ratio.known:
+    if effect and isinstance(order, NotReproduced | Inconclusive) and order.ratio.has_bound:
         order = replace(order, ratio=effect)
     warnings = (*decision.belief.warnings, *of_branches)
     belief = replace(decision.belief, warnings=warnings, ends=effect or decision.belief.ends)

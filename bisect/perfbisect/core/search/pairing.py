@@ -19,7 +19,16 @@ from dataclasses import replace
 from statistics import mean, median, stdev, variance
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import UNKNOWN, Decision, Interval, Measure, NotReproduced, Purpose, Share, Ways
+from perfbisect.core.domain.orders import (
+    UNKNOWN,
+    Decision,
+    Interval,
+    Measure,
+    NotReproduced,
+    PairingComparison,
+    PlannedRuns,
+    Purpose,
+)
 from perfbisect.core.domain.settings import GAIN, PAIRS_FIRST, Direction, Pairing, Policy
 from perfbisect.core.inference.analysis import NOISY, Contrast, contrast_of_builds, min_log_change
 from perfbisect.core.inference.noise_model import USUAL, NoiseModel, weigh_readings
@@ -73,19 +82,19 @@ def decide_with_pairing(now: Situation) -> Decision:
     ways = _compare_ways(interleaved, paired, now)
     if ways is None or 0 < now.policy.max_runs < AFFORDED:
         return _interleaved_decision(now)
-    if ways.clear or ways.waiting:
+    if ways.is_clear or ways.waiting_share:
         decision = _interleaved_decision(now)
         is_chosen = not isinstance(decision.order, Measure) or decision.order.purpose is not Purpose.ENDS
-        return replace(decision, ways=ways if is_chosen else None)
-    if len(paired) < PAIRS_FIRST or ways.doubtful:
+        return replace(decision, pairing_comparison=ways if is_chosen else None)
+    if len(paired) < PAIRS_FIRST or ways.is_doubtful:
         decision = _interleaved_decision(now)
         if not isinstance(decision.order, Measure) and is_independent_of_layout(decision.order):
             return decision
-        together = len(paired) < PAIRS_FIRST and not ways.doubtful
+        together = len(paired) < PAIRS_FIRST and not ways.is_doubtful
         decision = replace(decision, evidence=())  # the search may use paired runs
         return _with_runs_of_ends(decision, now, PAIRS_FIRST if together else MORE, together=together)
-    decision = _as_chosen(now, ways.together, by_cpu=ways.by_cpu, again=True)
-    return replace(decision, ways=decision.ways or ways)
+    decision = _as_chosen(now, ways.chooses_paired, by_cpu=ways.uses_cpu_time, again=True)
+    return replace(decision, pairing_comparison=decision.pairing_comparison or ways)
 
 
 def _as_chosen(now: Situation, together: bool, *, by_cpu: bool = False, again: bool) -> Decision:
@@ -93,19 +102,19 @@ def _as_chosen(now: Situation, together: bool, *, by_cpu: bool = False, again: b
     interleaved, paired = _runs_of_ends(now, all_runs=True) if again else ([], [])
     ways = _compare_ways(interleaved, paired, now) if interleaved and len(paired) >= PAIRS_FIRST else None
     if together:
-        if ways is None or len(paired) < AGAIN or not ways.in_turns < ways.in_rounds < math.inf:
+        if ways is None or len(paired) < AGAIN or not ways.interleaved_noise < ways.paired_noise < math.inf:
             return _paired_decision(_paired_situation(now, by_cpu=by_cpu))
         if len(interleaved) >= FEW:
-            return replace(_interleaved_decision(now), ways=replace(ways, together=False))
+            return replace(_interleaved_decision(now), pairing_comparison=replace(ways, chooses_paired=False))
         return _with_runs_of_ends(replace(_interleaved_decision(now), evidence=()), now, MORE)
-    if ways and ways.together and not ways.doubtful:
-        return replace(_paired_decision(_paired_situation(now, by_cpu=ways.by_cpu)), ways=ways)
+    if ways and ways.chooses_paired and not ways.is_doubtful:
+        return replace(_paired_decision(_paired_situation(now, by_cpu=ways.uses_cpu_time)), pairing_comparison=ways)
     return _interleaved_decision(now)
 
 
 def _with_runs_of_ends(decision: Decision, now: Situation, runs: int, *, together: bool = False) -> Decision:
     """The decision with an order for ``runs`` runs of each end; paired runs with ``together``."""
-    plan = tuple(Share(end, runs) for end in (now.bad, 0))
+    plan = tuple(PlannedRuns(end, runs) for end in (now.bad, 0))
     order = Measure(plan, Purpose.ENDS, now.fleet.free_host, together=together)
     return within_budget(replace(decision, order=order), now)
 
@@ -143,7 +152,10 @@ def _paired_decision(rounds: Situation) -> Decision:
     by_time = replace(rounds, observations=timed)
     ends = _contrast_of_ends(by_time.record, by_time, by_time.model)
     shown = ends.ratio(by_time.record.sign)
-    return replace(decide_with_layouts(by_time), ways=Ways(True, math.inf, ends.noise, UNKNOWN, shown, waits=True))
+    return replace(
+        decide_with_layouts(by_time),
+        pairing_comparison=PairingComparison(True, math.inf, ends.noise, UNKNOWN, shown, differ_by_waiting=True),
+    )
 
 
 def _extra_waits(rounds: Situation) -> list[float]:
@@ -186,17 +198,17 @@ def _runs_of_ends(now: Situation, *, all_runs: bool = False) -> tuple[list[Readi
     return interleaved[: 2 * MOST], paired[:PAIRS_FIRST]
 
 
-def better_way(observations: Sequence[Observation]) -> Ways | None:
+def better_way(observations: Sequence[Observation]) -> PairingComparison | None:
     """The better way to compare two builds, 0 and 1, by readings of both; None if it is unknown."""
-    now = Situation(Graph.line(1), observations, Policy(direction=Direction.ANY))
+    now = Situation(Graph.straight_history(1), observations, Policy(direction=Direction.ANY))
     interleaved, paired = _runs_of_ends(now)
     ways = _compare_ways(interleaved, paired, now, doubtful_score=SEEN_ONCE)
-    return ways if ways and (ways.clear or ways.waiting or len(paired) >= PAIRS_FIRST) else None
+    return ways if ways and (ways.is_clear or ways.waiting_share or len(paired) >= PAIRS_FIRST) else None
 
 
 def _compare_ways(
     interleaved: Sequence[Reading], paired: Sequence[Reading], now: Situation, *, doubtful_score: float = DOUBTFUL
-) -> Ways | None:
+) -> PairingComparison | None:
     """The comparison of both ways; None while an end has no interleaved run.
 
     Rounds are better if they are less noisy and show at least half of the difference that interleaved runs are sure of.
@@ -209,7 +221,7 @@ def _compare_ways(
         math.sqrt(2)
         * _contrast_of_ends(record, now, replace(USUAL, guessed_noise=PRIOR_NOISE, guess_weight=PRIOR_WEIGHT)).noise
     )
-    turn_ratio = Interval.around(-record.sign * turns.drop, 2 * turns.error)
+    turn_ratio = Interval.from_log_ratio(-record.sign * turns.drop, 2 * turns.error)
     size = abs(turns.drop) / turns.noise
     clear_size = CLEAR * (UNSTEADY if turns.noise > NOISY else 1.0)
     clear = size >= clear_size and Student(turns.freedom).normal_score(size) >= SURE
@@ -218,7 +230,9 @@ def _compare_ways(
     if clear or waiting or len(paired) < PAIRS_FIRST:
         # A few more interleaved runs may make the difference clear, and cost less than rounds.
         nearly = size >= clear_size and not paired and len(interleaved) < FEW
-        return Ways(False, noise, math.inf, turn_ratio, UNKNOWN, clear=clear, waiting=waiting, doubtful=nearly)
+        return PairingComparison(
+            False, noise, math.inf, turn_ratio, UNKNOWN, is_clear=clear, waiting_share=waiting, is_doubtful=nearly
+        )
     by_cpu, enough = _ends_wait_alike(interleaved, paired, record, now), len(interleaved) >= 2 * MOST
     of_rounds = arrange_observations(with_cpu_time(paired) if by_cpu else paired, now.policy, now.bad)
     rounds = _contrast_of_ends(of_rounds, now, USUAL.for_paired_runs)
@@ -229,15 +243,23 @@ def _compare_ways(
     little_noise = replace(USUAL.for_paired_runs, guessed_noise=math.sqrt(2) * PRIOR_NOISE, guess_weight=PRIOR_WEIGHT)
     round_noise = _contrast_of_ends(of_rounds, now, little_noise).noise
     quieter = round_noise < GAIN * noise
-    round_ratio = Interval.around(-of_rounds.sign * rounds.drop, 2 * rounds.error)
+    round_ratio = Interval.from_log_ratio(-of_rounds.sign * rounds.drop, 2 * rounds.error)
     doubtful = not enough and (by_cpu is False or (quieter and not valid))
     doubtful |= FAR * noise < round_noise < NEAR * noise and len(interleaved) < FEW
     is_lost, differ = quieter and not valid, abs(turns.drop - record.sign * of_rounds.sign * rounds.drop)
     contradict = Student(turns.freedom).normal_score(differ / math.hypot(turns.error, rounds.error)) > SEEN_ONCE
     doubtful |= contradict and not enough
     together = valid and quieter
-    return Ways(
-        together, noise, round_noise, turn_ratio, round_ratio, is_lost, contradict, bool(by_cpu), doubtful=doubtful
+    return PairingComparison(
+        together,
+        noise,
+        round_noise,
+        turn_ratio,
+        round_ratio,
+        is_lost,
+        contradict,
+        bool(by_cpu),
+        is_doubtful=doubtful,
     )
 
 

@@ -21,7 +21,7 @@ from pathlib import PurePosixPath
 from random import Random
 
 from perfbisect.core.domain.facts import DiffPart
-from perfbisect.core.domain.graph import after_needs, joined
+from perfbisect.core.domain.graph import merge_mutual_needs, sort_by_needs
 
 ORDERS = 4  # orders of the same parts that are tried; after them the search accepts the remaining suspects
 FEW = 8  # most suspects that are tried after all other parts
@@ -267,7 +267,7 @@ def ordered_parts(
     """
     by_words = dict(enumerate(diff.needed))
     needs = learnt if turn else {number: {*words, *learnt.get(number, ())} for number, words in by_words.items()}
-    parts = joined(parts, needs)
+    parts = merge_mutual_needs(parts, needs)
     random = Random(turn)
     shuffled = {number: random.random() for number in range(len(diff.files))} if turn > 1 else {}
 
@@ -277,8 +277,8 @@ def ordered_parts(
         kind = 0 if BUILD_FILE.search(path) else 3 if NOT_IN_PROGRAM.search(path) else 1 if HEADER.search(path) else 2
         return (kind, shuffled.get(diff.pieces[first].file, 0.0), random.random() if turn > 1 else first)
 
-    likely = after_needs(sorted(parts, key=rank), by_words)
-    return tuple(after_needs(likely, needs))
+    likely = sort_by_needs(sorted(parts, key=rank), by_words)
+    return tuple(sort_by_needs(likely, needs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,7 +389,7 @@ def _search(
         else:  # no state between them builds: the first seems to need the last
             for number in suspects[0]:
                 guessed[number] |= suspects[-1]
-    if len(remaining) > FEW or len(joined(singles(remaining), learnt)) == 1:
+    if len(remaining) > FEW or len(merge_mutual_needs(singles(remaining), learnt)) == 1:
         return remaining, best
     # The remaining parts may need later parts, so they are tried after all other parts.
     line = Round(frozenset(), (diff.all_parts - remaining, *ordered_parts(diff, singles(remaining), 1)))

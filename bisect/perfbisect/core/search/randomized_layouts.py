@@ -35,13 +35,13 @@ from perfbisect.core.domain.orders import (
     Found,
     Inconclusive,
     Interval,
-    Layouts,
+    LayoutRatios,
     Measure,
     NotReproduced,
+    PlannedRuns,
     Purpose,
     Reason,
     Several,
-    Share,
     Step,
     Verdict,
     all_steps,
@@ -84,7 +84,7 @@ class LayoutComparison:
     parent: int
     usual: float  # the difference with the usual layout, in log units
     randomized: Contrast | None  # the difference in randomized layouts, with the same sign; None before there are runs
-    layouts: Layouts | None
+    layouts: LayoutRatios | None
     chance: float = 1.0  # p value of the ranks, if the layouts of both builds have the same distribution
 
     @property
@@ -145,7 +145,7 @@ def _placement_explains_ends(usual: Decision) -> bool:
     """Whether the search begins although code placement explains the difference of the ends in the usual layout."""
     order, effect = usual.order, usual.belief.effect
     begins = isinstance(order, Measure) and order.purpose is Purpose.SEARCH and not order.counted
-    return begins and effect.known and abs(math.log(effect.middle)) < FEW * LAYOUT
+    return begins and effect.has_bound and abs(math.log(effect.middle)) < FEW * LAYOUT
 
 
 @lru_cache(maxsize=4)
@@ -193,7 +193,7 @@ def _compare_with_parent(randomized: Situation, step: Step, parent: int) -> Layo
         chance = rank_sum_p_value(low.tolist(), high.tolist()) if len(low) and len(high) else 1.0
         pairs, measured = min(map(len, rows)), min(record.run_count(slow), record.run_count(fast))
         differences = sign * (record.value[rows[1][:pairs]] - record.value[rows[0][:pairs]])
-    layouts = Layouts(ratio, len(differences), int((differences > 0).sum()), measured)
+    layouts = LayoutRatios(ratio, len(differences), int((differences > 0).sum()), measured)
     return LayoutComparison(parent, usual, replace(difference, drop=sign * difference.drop), layouts, chance)
 
 
@@ -227,7 +227,10 @@ def _further_layouts(comparisons: Comparisons, now: Situation) -> Measure | None
         if missing := {comparison.parent: comparison.missing for comparison in of_commit if comparison.missing}:
             if rounds := now.model.paired:  # with one parent after the other
                 missing = dict([next(iter(missing.items()))])
-            plan = (Share(candidate, max(missing.values())), *(Share(parent, runs) for parent, runs in missing.items()))
+            plan = (
+                PlannedRuns(candidate, max(missing.values())),
+                *(PlannedRuns(parent, runs) for parent, runs in missing.items()),
+            )
             host, results = now.fleet.free_host, _weakest(of_commit).layouts
             return Measure(plan, Purpose.CONFIRM, host, True, results, together=rounds)
     return None

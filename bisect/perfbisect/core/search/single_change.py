@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from perfbisect.core.domain.orders import (
     UNKNOWN,
     Belief,
+    ClassEffect,
     Decision,
-    Effect,
     Found,
     Inconclusive,
     Interval,
@@ -37,7 +37,7 @@ from perfbisect.core.domain.orders import (
     Reason,
     Step,
 )  # fmt: skip
-from perfbisect.core.domain.settings import CAP
+from perfbisect.core.domain.settings import MAX_PROBABILITY
 from perfbisect.core.inference.analysis import (
     Analysis,
     PairwiseProof,
@@ -117,9 +117,9 @@ def next_order(analysis: Analysis | None, now: Situation, host: int) -> Order:
         return analysis.further_end_runs()
     posterior = analysis.posterior
     leading = leading_hypothesis(analysis.hypotheses, posterior, analysis.record)
-    required = min(analysis.policy.confidence, CAP)
+    required = min(analysis.policy.confidence, MAX_PROBABILITY)
     if posterior.change > required:  # otherwise the change itself is in doubt, not its place
-        required = min(required / posterior.change, CAP)
+        required = min(required / posterior.change, MAX_PROBABILITY)
     if leading.probability >= required and (order := _proof_or_verdict(analysis, leading, now.budget)) is not None:
         return order
     # the level of builds with stopped runs may be at the bound, or far beyond it
@@ -138,7 +138,7 @@ def next_order(analysis: Analysis | None, now: Situation, host: int) -> Order:
 def _verdict_without_progress(analysis: Analysis, reason: Reason, budget: Budget) -> Order:
     """The verdict when no measurement promises enough bits; or the proof, for which a set of neighbours is enough."""
     leading = leading_hypothesis(analysis.hypotheses, analysis.posterior, analysis.record, stuck=True)
-    if reason is Reason.UNBUILDABLE and leading.probability >= min(analysis.policy.confidence, CAP):
+    if reason is Reason.UNBUILDABLE and leading.probability >= min(analysis.policy.confidence, MAX_PROBABILITY):
         return _proof_or_verdict(analysis, leading, budget) or _undecided(analysis, Reason.BY_CHANCE)
     if analysis.posterior.change < DOUBTFUL and analysis.ends.runs >= analysis.model.fewest_end_runs:
         return analysis.not_reproduced
@@ -169,8 +169,8 @@ def _proof_or_verdict(analysis: Analysis, leading: LeadingHypothesis, budget: Bu
         proof.contrast and proof.contrast.probability_above(LARGE * min_log_change(policy)) > UNLIKELY
     ):
         return _undecided(analysis, Reason.MANY_STEPS)
-    probability = min(leading.probability * posterior.change, CAP)
-    if probability < min(policy.confidence, CAP):
+    probability = min(leading.probability * posterior.change, MAX_PROBABILITY)
+    if probability < min(policy.confidence, MAX_PROBABILITY):
         return None if analysis.is_settled else analysis.further_end_runs()
     ratio = analysis.speeds.ratio(leading.slow, proof.parent)
     prior = float(graph.weight[leading.slow])
@@ -248,7 +248,7 @@ def decide_single_change(now: Situation) -> Decision:
         order = Found(replace(step, effects=_effects(classes, step)))
     elif len(classes) > 1 and isinstance(order, NotReproduced | Inconclusive):
         order = replace(order, ratio=belief.effect if main else order.ratio, effects=_effects(classes, step))
-    return Decision(order, belief, evidence=_evidence(classes, step), wanted=wanted)
+    return Decision(order, belief, evidence=_evidence(classes, step), needed_builds=wanted)
 
 
 def _effect_of_leading_class(classes: Sequence[_HostClass]) -> Interval:
@@ -342,14 +342,14 @@ def _best_order(now: Situation, classes: Sequence[_HostClass], main: Analysis | 
     return verdict or main.not_reproduced
 
 
-def _effects(classes: Sequence[_HostClass], step: Step | None) -> tuple[Effect, ...]:
+def _effects(classes: Sequence[_HostClass], step: Step | None) -> tuple[ClassEffect, ...]:
     """The effect on each host class: of ``step`` if it was compared with its parents, otherwise of bad against good."""
     effects = []
     for part in classes:
         if (analysis := part.analysis) and step and (proof := part.proof(step)) and proof.contrast:
-            effects.append(Effect(part.name, analysis.speeds.ratio(step.candidate, proof.parent), ends=False))
+            effects.append(ClassEffect(part.name, analysis.speeds.ratio(step.candidate, proof.parent), ends=False))
         elif analysis:
-            effects.append(Effect(part.name, analysis.end_ratio, ends=True))
+            effects.append(ClassEffect(part.name, analysis.end_ratio, ends=True))
     return tuple(effects)
 
 

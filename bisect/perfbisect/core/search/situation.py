@@ -33,11 +33,11 @@ from perfbisect.core.domain.orders import (
     Measure,
     NotReproduced,
     Order,
+    PlannedRuns,
     Reason,
-    Share,
     Verdict,
 )
-from perfbisect.core.domain.settings import CAP, NOTHING_KNOWN, Policy, PriorKnowledge
+from perfbisect.core.domain.settings import MAX_PROBABILITY, NOTHING_KNOWN, Policy, PriorKnowledge
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.noise_model import USUAL, NoiseModel
 from perfbisect.core.inference.observations import Built, Count, Observation, Reading, count_runs
@@ -109,17 +109,19 @@ class Budget:
         for i, share in enumerate(order.plan):
             runs = min(share.runs, runs_left // 2 if order.together else -(-runs_left // (len(order.plan) - i)))
             runs_left -= 0 if order.together else runs
-            plan.append(Share(share.candidate, runs))
+            plan.append(PlannedRuns(share.candidate, runs))
         return replace(order, plan=tuple(share for share in plan if share.runs > 0 or order.together))
 
     @property
     def _runs(self) -> int:
-        return self.record.spent_runs + self.fleet.runs + self.spent_by_others.runs
+        return self.record.spent_runs + self.fleet.runs_in_progress + self.spent_by_others.runs
 
     @property
     def _attempted(self) -> frozenset[int]:
         """The candidates with an attempted or ordered build; a candidate that several hosts build counts once."""
-        return self.record.attempted.union(self.fleet.in_flight, *(self._unbuilt(order) for order in self.fleet.busy))
+        return self.record.attempted.union(
+            self.fleet.candidates_in_build, *(self._unbuilt(order) for order in self.fleet.busy)
+        )
 
     def _unbuilt(self, order: Measure) -> frozenset[int]:
         """The candidates of ``order`` that no host has built yet."""
@@ -207,7 +209,7 @@ class Situation:
 
     def missing(self, order: Measure) -> tuple[int, ...]:
         """The candidates of ``order`` that build hosts have not built yet; empty if hosts build for themselves."""
-        if not self.fleet.builds_ahead:
+        if not self.fleet.has_build_host:
             return ()
         return tuple(
             share.candidate
@@ -246,7 +248,9 @@ class Subrange:
         their first candidate in the subrange.
         """
         numbers = {
-            v: int(self.node_of[v]) for v in (*full.fleet.candidates, *full.fleet.in_flight) if self.node_of[v] >= 0
+            v: int(self.node_of[v])
+            for v in (*full.fleet.candidates_in_measurement, *full.fleet.candidates_in_build)
+            if self.node_of[v] >= 0
         }
         name: dict[int, int] = {}
         for item in full.observations:
@@ -315,7 +319,9 @@ def subrange(whole: Graph, good: int, bad: int) -> Subrange:
     node_of = np.full(whole.size, -1)
     node_of[nodes] = np.arange(len(nodes))
     parents = [(), *(() for _ in points), *(node_of[[*whole.parents_of(v)]].tolist() for v in candidates)]
-    return Subrange(whole, good, bad, Graph.of(parents, whole.weight[nodes].tolist(), len(points)), nodes, node_of)
+    return Subrange(
+        whole, good, bad, Graph.from_parents(parents, whole.weight[nodes].tolist(), len(points)), nodes, node_of
+    )
 
 
 def verdict_without_search(graph: Graph, record: Record, policy: Policy) -> Verdict | None:
@@ -330,8 +336,8 @@ def verdict_without_search(graph: Graph, record: Record, policy: Policy) -> Verd
 
 def undecided(belief: Belief, policy: Policy, reason: Reason) -> Inconclusive:
     """The verdict with the smallest set of candidates that contains the culprit with the requested confidence."""
-    candidates = credible_set(belief.culprit, min(policy.confidence, CAP))
-    probabilities = tuple(min(float(belief.culprit[v]) * belief.change, CAP) for v in candidates)
+    candidates = credible_set(belief.culprit, min(policy.confidence, MAX_PROBABILITY))
+    probabilities = tuple(min(float(belief.culprit[v]) * belief.change, MAX_PROBABILITY) for v in candidates)
     return Inconclusive(
         candidates, probabilities, belief.effect, reason, (), float(belief.several), spent_limit(reason, policy)
     )

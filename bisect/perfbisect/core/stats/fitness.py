@@ -20,10 +20,10 @@ from enum import StrEnum
 from statistics import median
 
 from perfbisect.core.domain.facts import FitnessFacts
-from perfbisect.core.domain.metrics import find_metric, readable
+from perfbisect.core.domain.metrics import find_metric, log_metric
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import TrialType
-from perfbisect.core.domain.trials import counting
+from perfbisect.core.domain.trials import comparable_runs
 from perfbisect.core.stats.noise import noise_of_paired_runs, noise_of_trial
 
 FALL = 0.05  # of the level
@@ -74,7 +74,7 @@ class Fitness:
 def fitness_facts(trial: SessionState) -> FitnessFacts | None:
     """The level and noise of a host by an A/A; None for another trial, or if no run has a value of the metric."""
     request, metric = trial.request, find_metric(trial.request.metric)
-    levels = [level for run in counting(trial, 0) if (level := readable(run.facts, metric.name)) is not None]
+    levels = [level for run in comparable_runs(trial, 0) if (level := log_metric(run.facts, metric.name)) is not None]
     if request.kind is not TrialType.NOISE or not levels:
         return None
     pairs, runs = noise_of_paired_runs(trial), noise_of_trial(trial)

@@ -24,10 +24,10 @@ from statistics import median
 
 import numpy as np
 
-from perfbisect.core.domain.facts import RunFacts, pairs_of
-from perfbisect.core.domain.metrics import by_cpu_time, readable, value
+from perfbisect.core.domain.facts import RunFacts, pair_runs
+from perfbisect.core.domain.metrics import log_metric, log_metric_by_cpu, metric_value
 from perfbisect.core.domain.session_state import SessionState
-from perfbisect.core.domain.trials import counting
+from perfbisect.core.domain.trials import comparable_runs
 from perfbisect.core.stats.distributions import Z_975, Student, chi_square_quantile
 
 ENOUGH = 6  # the fewest runs of an A/A whose noise replaces the noise of older hunts
@@ -69,7 +69,7 @@ class Noise:
 
 def noise_of_metric(runs: Sequence[tuple[int, RunFacts]], metric: str) -> Noise | None:
     """The noise of a metric in the runs of an A/A, each with the number of its visit; None if it is unknown."""
-    readings = [(visit, run, x) for visit, run in runs if (x := value(run, metric)) and x > 0]
+    readings = [(visit, run, x) for visit, run in runs if (x := metric_value(run, metric)) and x > 0]
     timed = [TimedRun(visit, math.log(x), _sampling_variance(run, metric), run.seconds) for visit, run, x in readings]
     return noise_of_runs(timed, runs_share_start=len({run.visit for _, run in runs}) < len(runs))
 
@@ -211,14 +211,15 @@ class AdvisedRepeats:
 
 def noise_of_trial(trial: SessionState) -> Noise | None:
     """The noise of the runs of an A/A; None for fewer than two runs."""
-    return noise_of_metric([(run.round, run.facts) for run in counting(trial)], trial.request.metric)
+    return noise_of_metric([(run.round, run.facts) for run in comparable_runs(trial)], trial.request.metric)
 
 
 def noise_of_paired_runs(trial: SessionState) -> tuple[float, float | None] | None:
     """The s.d. of the ratio of paired runs, and of the ratio of their CPU times; None if there are too few pairs."""
-    pairs, metric = [*pairs_of(run.facts for run in trial.runs)], trial.request.metric
+    pairs, metric = [*pair_runs(run.facts for run in trial.runs)], trial.request.metric
     values = (
-        [(read(first, metric), read(second, metric)) for first, second in pairs] for read in (readable, by_cpu_time)
+        [(read(first, metric), read(second, metric)) for first, second in pairs]
+        for read in (log_metric, log_metric_by_cpu)
     )
     noise, of_cpu = map(sd_of_pair_differences, values)
     return None if noise is None else (noise, of_cpu)
@@ -233,7 +234,7 @@ def sd_of_pair_differences(pairs: Iterable[tuple[float | None, float | None]]) -
 def run_and_visit_costs(trial: SessionState) -> tuple[float, float]:
     """The median seconds of a run, and of the start of a visit; without loading the data for the first visit."""
     spent: dict[int, list[float]] = {}  # visit → seconds of its runs, of which the first includes the opening
-    for trial_run in counting(trial):
+    for trial_run in comparable_runs(trial):
         spent.setdefault(trial_run.round, []).append(trial_run.cost)
     opened, later = [first for first, *_ in spent.values()], [cost for _, *costs in spent.values() for cost in costs]
     [work] = trial.request.works

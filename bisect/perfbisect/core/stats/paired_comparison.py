@@ -48,10 +48,18 @@ from enum import StrEnum
 from statistics import correlation, mean, median, stdev, variance
 
 from perfbisect.core.domain.facts import RunFacts, TrialRun
-from perfbisect.core.domain.metrics import COMPARED, by_cpu_time, find_metric, quotient, readable, typical, value
-from perfbisect.core.domain.orders import Interval, ratio_of
+from perfbisect.core.domain.metrics import (
+    COMPARED,
+    find_metric,
+    log_metric,
+    log_metric_by_cpu,
+    median_metric,
+    metric_value,
+    quotient,
+)
+from perfbisect.core.domain.orders import Interval, ratio_of_log
 from perfbisect.core.domain.session_state import SessionState
-from perfbisect.core.domain.trials import counting
+from perfbisect.core.domain.trials import comparable_runs
 from perfbisect.core.stats.distributions import Student
 
 RATE = 0.05  # of false discoveries
@@ -120,7 +128,9 @@ def compare_builds(trial: SessionState, metric: str) -> list[WorkloadRatios]:
         rounds, step = mean_logs_by_round(trial, number, metric), log_resolution(trial, number, metric)
         ratios = tuple(paired_ratio(rounds.get(0, {}), rounds.get(subject, {}), step) for subject in further)
         works.append(
-            WorkloadRatios(work.name, work.group, ratios, counter_medians(counting(trial, number), further, metric))
+            WorkloadRatios(
+                work.name, work.group, ratios, counter_medians(comparable_runs(trial, number), further, metric)
+            )
         )
     limit = largest_real_p_value(ratio.p for row in works for ratio in row.ratios if ratio)
     groups = list(dict.fromkeys(row.group for row in works))
@@ -136,12 +146,12 @@ def mean_logs_by_round(trial: SessionState, work: int, metric: str) -> dict[int,
     """
     logs: dict[int, dict[int, list[float]]] = {}
     beside: dict[str, tuple[TrialRun, float]] = {}
-    by_cpu = trial.together and trial.pairing is not None and trial.pairing.by_cpu
-    for run in counting(trial, work):
-        measured = by_cpu_time(run.facts, metric) if by_cpu else readable(run.facts, metric)
+    by_cpu = trial.is_paired and trial.pairing is not None and trial.pairing.by_cpu
+    for run in comparable_runs(trial, work):
+        measured = log_metric_by_cpu(run.facts, metric) if by_cpu else log_metric(run.facts, metric)
         if measured is None:
             continue
-        if trial.together:
+        if trial.is_paired:
             if run.facts.round not in beside:
                 beside[run.facts.round] = run, measured
                 continue
@@ -157,10 +167,12 @@ def mean_logs_by_round(trial: SessionState, work: int, metric: str) -> dict[int,
 def log_resolution(trial: SessionState, work: int, metric: str) -> float:
     """The resolution of the logarithm of a metric in a workload: the step of its histogram, or of the last printed digit."""
     values = [
-        reading for run in counting(trial, work) if (reading := value(run.facts, metric)) and 0 < reading < math.inf
+        reading
+        for run in comparable_runs(trial, work)
+        if (reading := metric_value(run.facts, metric)) and 0 < reading < math.inf
     ]
     digits = max((-int(Decimal(repr(reading).removesuffix(".0")).as_tuple().exponent) for reading in values), default=0)
-    return max(find_metric(metric).step, 10.0 ** -max(digits, 0) / median(values) if values else 0.0)
+    return max(find_metric(metric).log_step, 10.0 ** -max(digits, 0) / median(values) if values else 0.0)
 
 
 def _rounding_variance(spread: float, step: float) -> float:
@@ -182,12 +194,12 @@ def paired_ratio(
         return None
     middle, count = mean(differences), len(differences)
     if count == 1:
-        return Ratio(ratio_of(middle), None, 1)
+        return Ratio(ratio_of_log(middle), None, 1)
     spread = stdev(differences)
     error = math.hypot(spread / math.sqrt(count), math.sqrt(_rounding_variance(spread, resolution)))
     law = Student(count - 1)
     t = middle / error if error else math.copysign(math.inf, middle) if middle else 0.0
-    interval = Interval.around(middle, law.tabulated_quantile() * error)
+    interval = Interval.from_log_ratio(middle, law.tabulated_quantile() * error)
     return Ratio(interval.middle, interval, count, law.two_sided_p_value(t))
 
 
@@ -200,7 +212,9 @@ def is_every_ratio_measured(trial: SessionState) -> bool:
 def builds_without_metric(trial: SessionState) -> list[tuple[int, int]]:
     """The (workload, build) pairs that have runs, and no run with the metric."""
     with_runs = {(run.work, run.subject) for run in trial.runs}
-    with_metric = {(run.work, run.subject) for run in trial.runs if (value(run.facts, trial.request.metric) or 0) > 0}
+    with_metric = {
+        (run.work, run.subject) for run in trial.runs if (metric_value(run.facts, trial.request.metric) or 0) > 0
+    }
     return sorted(with_runs - with_metric)
 
 
@@ -212,7 +226,7 @@ def counter_medians(runs: Sequence[TrialRun], builds: range, metric: str) -> dic
     of_builds = [[run.facts for run in runs if run.subject == subject] for subject in (0, *builds)]
     relative: dict[str, tuple[float | None, ...]] = {}
     for name in dict.fromkeys((metric, "qps", *COMPARED)):
-        base, *further_values = (typical(of_build, name) for of_build in of_builds)
+        base, *further_values = (median_metric(of_build, name) for of_build in of_builds)
         if base:
             relative[name] = (base, *(quotient(further_value, base) for further_value in further_values))
     return relative
@@ -253,7 +267,7 @@ def costs_per_operation(trial: SessionState) -> list[OperationCosts]:
     machine_cpu, subjects, tables = is_machine_cpu(trial), range(len(trial.request.subjects)), list[OperationCosts]()
     names = ["the command"] if trial.request.shared else [work.name for work in trial.request.works]
     for number, name in enumerate(names):
-        runs = counting(trial, number)
+        runs = comparable_runs(trial, number)
         rows = tuple(
             _cost_medians([run.facts for run in runs if run.subject == build], machine_cpu=machine_cpu)
             for build in subjects
@@ -269,12 +283,12 @@ def is_machine_cpu(trial: SessionState) -> bool:
     Its unit is then percent of the machine per operation per second; otherwise it is microseconds of the measured
     processes.
     """
-    return all(value(run.facts, "cpu/o") is None for run in trial.runs)
+    return all(metric_value(run.facts, "cpu/o") is None for run in trial.runs)
 
 
 def _cost_medians(runs: Sequence[RunFacts], *, machine_cpu: bool) -> Values:
     """The median of each column of COLUMNS over runs of one build; with ``machine_cpu``, of the CPU of the whole machine."""
-    medians = {name: typical(runs, "qps" if name == "o/s" else name) for name in COLUMNS}
+    medians = {name: median_metric(runs, "qps" if name == "o/s" else name) for name in COLUMNS}
     if machine_cpu:
         shares = [(run.system.get("us"), run.system.get("sy"), run.qps) for run in runs]
         per_operation = [quotient(us + sy, qps) for us, sy, qps in shares if us is not None and sy is not None]

@@ -46,7 +46,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.orders import Interval, ratio_of
+from perfbisect.core.domain.orders import Interval, ratio_of_log
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.stats.distributions import Student
 from perfbisect.core.stats.paired_comparison import mean_logs_by_round
@@ -228,7 +228,7 @@ class StepSearch:
         first, last = start + int(inside.min()), start + int(inside.max()) + 1
         alone, arcs = min(len(earlier), len(later)) == 1, len(self.levels) * max(1, len(self.levels) - 2)
         false = min(self.rate, self.p_value_of_cut(start, cut, end) * arcs)
-        return LevelStep(cut - 1, cut, first, last, Interval.around(gap, half), alone, false)
+        return LevelStep(cut - 1, cut, first, last, Interval.from_log_ratio(gap, half), alone, false)
 
 
 MeansByRound = Mapping[int, Mapping[int, float]]  # release → round → mean logarithm
@@ -295,7 +295,7 @@ def line_of_levels(
         for step in find_steps(values, error_floor, rate)
     )
     base = values[0] if values else 0.0
-    ratios = (ratio_of(levels[release] - base) if release in levels else None for release in range(releases))
+    ratios = (ratio_of_log(levels[release] - base) if release in levels else None for release in range(releases))
     line_scatter = scatter_of_levels(values, error_floor) if len(values) >= FEWEST else None
     return SpeedLine(workload, tuple(ratios), error, line_scatter, tuple(steps))
 

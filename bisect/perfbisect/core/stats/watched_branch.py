@@ -129,6 +129,6 @@ def find_jumps(line: SpeedLine, means: MeansByRound, max_p_value: float) -> list
         gap = level[later] - level[earlier]
         sd = math.sqrt(2 * layout_sd**2 + visit_variance / rounds[earlier] + visit_variance / rounds[later])
         if law.two_sided_p_value(gap / sd) <= max_p_value:
-            size = Interval.around(gap, law.quantile() * sd)
+            size = Interval.from_log_ratio(gap, law.quantile() * sd)
             steps.append(LevelStep(earlier, later, earlier, later, size, alone=False))
     return steps

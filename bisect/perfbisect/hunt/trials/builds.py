@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from perfbisect.core.domain.settings import PAIRS_FIRST, Pairing, Series, Settings, TrialBuild
+from perfbisect.core.domain.settings import PAIRS_FIRST, Pairing, ReleaseSeries, Settings, TrialBuild
 from perfbisect.core.stats.release_series import FEWEST
 from perfbisect.errors import UsageError
 from perfbisect.hunt.resolve import resolve_commits, worse_direction
@@ -217,7 +217,7 @@ def is_there(path: str) -> bool:
 
 def read_releases(
     text: str, settings: Settings, builder: Builder, history: Path | None, clone_progress: Progress | None = None
-) -> tuple[Settings, list[TrialBuild], Series]:
+) -> tuple[Settings, list[TrialBuild], ReleaseSeries]:
     """The settings for builds of the releases in ``A..B``; the releases as builds, oldest first; and their series.
 
     The metric of ``settings`` must be known. Raises UsageError if there are too few releases for a line.
@@ -237,7 +237,7 @@ def read_releases(
     policy = replace(settings.policy, layouts=True, direction=worse_direction(settings.metric))
     hunt = replace(settings, policy=policy, explain=True)
     options = ("--builder", builder.name, *of_settings(hunt), *history_option(history))
-    return settings, subjects, Series(text, releases.left_out, options)
+    return settings, subjects, ReleaseSeries(text, releases.left_out, options)
 
 
 def skipped(releases: ReleaseRange) -> str:

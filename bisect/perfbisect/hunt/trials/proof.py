@@ -14,7 +14,7 @@ from pathlib import Path
 
 from perfbisect.core.domain.events import Event
 from perfbisect.core.domain.orders import Inconclusive, Verdict, named_steps
-from perfbisect.core.domain.settings import Reverts, Settings, TrialBuild, TrialType
+from perfbisect.core.domain.settings import RevertedCommits, Settings, TrialBuild, TrialType
 from perfbisect.errors import UsageError
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.attempt import refuse_imported, verdict_of
@@ -41,7 +41,7 @@ class Claim:
     """The claim of a hunt: the commits ``reverts`` make bad differ from good."""
 
     settings: Settings  # of the hunt
-    reverts: Reverts
+    reverts: RevertedCommits
     together: tuple[Settings, ...] = ()  # of all hunts of its batch, if it was one of several in one process
 
 
@@ -62,7 +62,7 @@ def claim_of(history: History, hunt: int | None) -> Claim:
         raise unnamed(history, hunt, verdict)
     batch = batch_of_one_process(history, hunt)
     together = [member.hunt for member in batch.hunts if member.hunt is not None] if batch else []
-    reverts = Reverts(hunt, tuple(candidates[node] for node in nodes))
+    reverts = RevertedCommits(hunt, tuple(candidates[node] for node in nodes))
     return Claim(history.settings(hunt), reverts, tuple(history.settings(number) for number in together))
 
 

@@ -12,18 +12,18 @@ from pathlib import Path
 
 from perfbisect.core.domain.events import PairingChosen, RunFinished, Warned
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.core.domain.orders import Measure, PlannedRuns, Purpose
 from perfbisect.core.domain.settings import (
     Pairing,
-    Reverts,
-    Series,
+    ReleaseSeries,
+    RevertedCommits,
     Settings,
     TrialBuild,
     TrialRequest,
     TrialType,
     TrialWorkload,
 )
-from perfbisect.core.domain.trials import next_round, order, pairs_to_try, rounds_to_do, visits
+from perfbisect.core.domain.trials import next_round, pairs_to_try, remaining_rounds, visiting_order, visits_of_round
 from perfbisect.core.inference.observations import read_observations
 from perfbisect.core.search.pairing import better_way
 from perfbisect.errors import EnvironmentFailure
@@ -58,20 +58,22 @@ class RoundsPlan:
         trial, request = self.log.state, self.setup.request
         for number in range(len(request.subjects)):
             if number not in self.setup.prebuilt and not trial.request.subjects[number].trouble:
-                yield Measure((Share(number, 0),), Purpose.ENDS)
+                yield Measure((PlannedRuns(number, 0),), Purpose.ENDS)
         if request.branch and trial.request.subjects[-1].trouble:
             return
         self._check_builds()
         yield from self._both_ways()
         changed = True
         while changed:
-            changed, way = False, trial.together
-            for number in rounds_to_do(trial):
+            changed, way = False, trial.is_paired
+            for number in remaining_rounds(trial):
                 yield from self._pass(number)
-                if changed := trial.together is not way:
+                if changed := trial.is_paired is not way:
                     break
         if request.kind is TrialType.NOISE and (pairs := pairs_to_try(trial)):
-            yield Measure((Share(0, pairs), Share(0, pairs)), Purpose.ENDS, round=next_round(trial), together=True)
+            yield Measure(
+                (PlannedRuns(0, pairs), PlannedRuns(0, pairs)), Purpose.ENDS, round=next_round(trial), together=True
+            )
         for skip in trial.skips:
             if not trial.runs or (request.kind is TrialType.NOISE and not skip.subject):
                 nothing = "" if trial.runs else "Nothing was measured: "
@@ -82,10 +84,13 @@ class RoundsPlan:
         """The visits of one round."""
         trial, request = self.log.state, self.setup.request
         for work in range(1 if request.shared else len(request.works)):
-            for subject in order(range(len(request.subjects)), number, shuffled=request.in_line):
-                if (work, subject) in visits(trial) and (subject or not trial.together):
-                    plan = (Share(subject, request.runs), *((Share(0, request.runs),) if trial.together else ()))
-                    yield Measure(plan, Purpose.ENDS, workload=work, round=number, together=trial.together)
+            for subject in visiting_order(range(len(request.subjects)), number, shuffled=request.is_release_line):
+                if (work, subject) in visits_of_round(trial) and (subject or not trial.is_paired):
+                    plan = (
+                        PlannedRuns(subject, request.runs),
+                        *((PlannedRuns(0, request.runs),) if trial.is_paired else ()),
+                    )
+                    yield Measure(plan, Purpose.ENDS, workload=work, round=number, together=trial.is_paired)
 
     def _both_ways(self) -> Iterator[Measure | PairingChosen]:
         """Interleaved and paired runs of the first two builds, until one way is known to be better; then the choice."""
@@ -93,13 +98,13 @@ class RoundsPlan:
         commits = [subject.commit or subject.name for subject in request.subjects[:2]]
         if request.pairing is not Pairing.AUTO or trial.pairing or len(set(commits)) < 2:
             return
-        if not {(0, 0), (0, 1)} <= {*visits(trial)}:  # a build has failed
+        if not {(0, 0), (0, 1)} <= {*visits_of_round(trial)}:  # a build has failed
             return
         began = next_round(trial)
         for number in range(began, began + BOTH - len({run.round for run in trial.runs})):
             yield from self._pass(number)
         while (due := pairs_to_try(trial)) and not trial.skips:
-            yield Measure((Share(1, 1), Share(0, 1)), Purpose.ENDS, round=next_round(trial), together=True)
+            yield Measure((PlannedRuns(1, 1), PlannedRuns(0, 1)), Purpose.ENDS, round=next_round(trial), together=True)
             if due == pairs_to_try(trial):
                 return
         first = [run for run in trial.runs if not run.work and run.subject < 2]
@@ -128,8 +133,8 @@ class TrialDesign:
     workloads: Mapping[str, Workload]  # name → workload of a suite
     rounds: int
     runs: int  # in each visit
-    reverts: Reverts | None = None
-    series: Series | None = None
+    reverts: RevertedCommits | None = None
+    series: ReleaseSeries | None = None
     branch: str = ""
     repository: Repository | None = None  # None: the repository of the settings
     # Workloads with which a variant trains the builds (profile-guided optimization); empty: ``workloads``
@@ -139,14 +144,14 @@ class TrialDesign:
         """The setup of the trial, after the host was checked as before a hunt."""
         subjects, workloads = self.subjects, self.workloads
         names = tuple(subject.commit or subject.name for subject in subjects)
-        alone = CommitRange(names[0], names[-1], names[0], 0, 0, Graph.line(0), names)
+        alone = CommitRange(names[0], names[-1], names[0], 0, 0, Graph.straight_history(0), names)
         run = tuple(as_measured(workload, settings) for workload in workloads.values())
         setup = SessionSetup.of_trial(settings, waiting, alone, run)
         works = tuple(
             TrialWorkload(name, workload.group, workload.warmup, workload.time, setup.run_hash(workload))
             for name, workload in zip(workloads, run, strict=True)
         )
-        results = works[0].showing(settings)
+        results = works[0].for_outputs(settings)
         changed, pairing = typed_overrides(next(iter(workloads.values())), settings.overrides), pairing_of(self, setup)
         request = TrialRequest(
             self.kind, settings.builder, settings.variant, settings.host, settings.metric, changed, tuple(subjects),

@@ -131,7 +131,7 @@ def mend(context: BuildContext, sha: str, failure: KnownFailure) -> Generator[Bu
         flags = mended.plus(POINTER_ERRORS) if "-include" in error.flags.cflags else mended
         options = shlex.join(flags.words)
         yield Warned(
-            f"{sha[:10]} does not build because of {error.name}; perfbisect builds it again with {error.option}",
+            f"{sha[:10]} does not build because of {error.name}; perfbisect builds it again with {error.remedy}",
             "--no-remedies switches this off.",
         )
         try:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from perfbisect.core.domain.facts import Known
+from perfbisect.core.domain.facts import KnownError
 from perfbisect.core.domain.settings import Flags
 from perfbisect.errors import BuildFailed
 from perfbisect.host import jobs
@@ -47,7 +47,7 @@ class ErrorPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A pattern of lines that report an error, and its remedy; {} in the remedy's flags is the group of the pattern."""
 
     pattern: re.Pattern[str]
-    known: Known
+    known: KnownError
 
 
 class KnownErrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,12 +67,12 @@ def known_errors() -> KnownErrors:
 class KnownFailure(BuildFailed):
     """A build that fails with a known error."""
 
-    def __init__(self, sentence: str, known: Known, *, hint: str, **how: Any) -> None:
-        super().__init__(sentence, hint=f"For {known.name}: {known.option}. {hint}".strip(), **how)
+    def __init__(self, sentence: str, known: KnownError, *, hint: str, **how: Any) -> None:
+        super().__init__(sentence, hint=f"For {known.name}: {known.remedy}. {hint}".strip(), **how)
         self.known = known
 
 
-def known_error(line: str) -> Known | None:
+def known_error(line: str) -> KnownError | None:
     """The known error that a line of a compiler, a linker or an interpreter reports; None if there is none."""
     tables = known_errors()
     if note := _NOTE.search(line):
@@ -92,10 +92,10 @@ def known_error(line: str) -> Known | None:
     return None
 
 
-def _missing(header: str, of_c: bool) -> Known:
+def _missing(header: str, of_c: bool) -> KnownError:
     # Under -std=c99 headers of the system declare little without _DEFAULT_SOURCE.
     text = f"{'-D_DEFAULT_SOURCE ' if of_c and header in _OF_THE_SYSTEM else ''}-include {header}"
-    return Known(HEADER, Flags(cflags=text) if of_c else Flags(cxxflags=text), by_itself=True)
+    return KnownError(HEADER, Flags(cflags=text) if of_c else Flags(cxxflags=text), by_itself=True)
 
 
 T = TypeVar("T")
@@ -155,7 +155,7 @@ class BuildLog:
     error: str = ""  # the first line that reports an error, and the lines that belong to it
     errors: int = 0  # lines that report an error
     reports: dict[str, None] = field(default_factory=dict)  # the first of these lines, in their order
-    known: Known | None = None  # the first known error, together with others of its class
+    known: KnownError | None = None  # the first known error, together with others of its class
     unfinished: bool = False  # the next lines may belong to the error, too
     host_trouble: str = ""  # a failure of the host rather than of the commit
     partial: str = ""  # why only the started programs were built, not all
@@ -214,7 +214,7 @@ class BuildLog:
                 self.reports.setdefault(_short(line))
         if (is_error or "note: '" in line) and (error := known_error(line)):
             if self.known:
-                self.known = self.known.also(error)
+                self.known = self.known.combined(error)
             elif self.errors == 1:
                 self.known = error
         if is_error and not self.error and not _PLACE.match(line):

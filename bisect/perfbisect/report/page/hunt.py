@@ -114,7 +114,7 @@ def drawn_change(report: HuntReport, diff_of: DiffOf, position: int) -> Iterator
     tables = tuple(functions(explanation, files))
     if tables:
         yield Section("Functions", tables, f"{anchor}-functions", within=True)
-    elif not report.state.studied:
+    elif not report.state.explanation_events:
         missing = Prose(("Functions were not recorded: this hunt has no explanation.",))
         yield Section("Functions", (missing,), within=True)
     if files or note:
@@ -183,7 +183,10 @@ def runs(report: HuntReport, change: NamedChange, anchor: str) -> Iterator[Secti
     """
     metric = report.settings.metric
     sides = {"parent": [parent.sha for parent in change.parents], "culprit": [change.commit.sha]}
-    finished = {side: [run for run in report.state.runs_like(*of) if not run.slower_than] for side, of in sides.items()}
+    finished = {
+        side: [run for run in report.state.runs_of_equal_binaries(*of) if not run.slower_than]
+        for side, of in sides.items()
+    }
     timed, counted = (
         [(side, [run for run in runs_of_side if bool(run.counted) is exact]) for side, runs_of_side in finished.items()]
         for exact in (False, True)

@@ -171,7 +171,7 @@ def interval(estimate: Interval | None, scale: Scale, tone: str = "") -> Markup:
         return chart(ROW, "not measured", *grid, line_at_one)
     low, high = scale(estimate.low), scale(min(estimate.high, scale.high))
     marks = [across(low, high, middle, "interval")]
-    if not estimate.bound:
+    if not estimate.only_bound:
         marks.append(dot(scale(estimate.middle), middle, 4.5, "dot"))
     text = ratio(estimate)
     return chart(ROW, text, *grid, line_at_one, element("g", element("title", text), *marks, class_=tone or None))
