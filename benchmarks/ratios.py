@@ -42,7 +42,7 @@ class Row:
 def scenario(effect: float, noise: float, *, changes: str = "one", build: float = 4.0, **habits: object) -> Scenario:
     """A drop in 60 commits on a host with these habits."""
     usual = HostModel(noise=noise, run_seconds=RUN, build_seconds=build * RUN, link_seconds=RUN / 10)
-    return Scenario(Graph.line(60), effect, changes, replace(usual, **habits))  # type: ignore[arg-type]
+    return Scenario(Graph.straight_history(60), effect, changes, replace(usual, **habits))  # type: ignore[arg-type]
 
 
 BURSTS: dict[str, object] = {"phases": (0.12, math.log(0.6), 3 * RUN)}  # of three runs on average
@@ -90,7 +90,7 @@ def rows(world: Scenario, seed: int) -> Iterator[Row]:
         one, other = min(product(mine, good), key=lambda pair: abs(pair[0] - pair[1]))
         interval = shown.get(candidate, Interval(0.0, 1.0, math.inf))
         held = interval.low <= math.exp(truth) <= interval.high
-        width = math.log(interval.high / interval.low) if interval.known else math.nan
+        width = math.log(interval.high / interval.low) if interval.has_bound else math.nan
         yield Row(held, width, len(mine), abs(one - other) / RUN, abs(speed.at(one) - speed.at(other)) > MOVED)
 
 

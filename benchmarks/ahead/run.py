@@ -52,7 +52,7 @@ class Cell:
         habits = HostModel(
             noise=0.01, build_seconds=60.0 * self.runs, cached_share=0.1 if self.world == "cached" else 1.0
         )
-        graph = random_merging_graph(COMMITS) if self.world == "merges" else Graph.line(COMMITS)
+        graph = random_merging_graph(COMMITS) if self.world == "merges" else Graph.straight_history(COMMITS)
         return Scenario(graph, effect=0.05, failing=0.1 if self.world == "failing" else 0.0, habits=habits)
 
     def search(self) -> SearchRule:

@@ -30,7 +30,7 @@ from perfbisect.simulate.world import World
 
 PATIENCE = 120  # seconds for git
 GRAPHS: dict[str, Callable[[], Graph]] = {
-    "line, 100,000 commits": lambda: Graph.line(100_000),
+    "line, 100,000 commits": lambda: Graph.straight_history(100_000),
     "100,000 commits, 14,000 merges": lambda: random_merging_graph(
         100_000, seed=1, merge_chance=0.2, branch_length=3.0
     ),
@@ -66,7 +66,7 @@ def measure(name: str, orders: int, build_hosts: int, *, with_git: bool) -> str:
     before = peak()
     times = list(ahead(graph, orders, build_hosts) if build_hosts else decisions(graph, orders))
     memory = f"{before:.0f} + {peak() - before:.0f} MB"
-    merges = int((np.diff(graph.first) > 1).sum())
+    merges = int((np.diff(graph.parent_offsets) > 1).sum())
     later = sorted(times[1:])
     git = git_bisect(graph) if with_git else ""
     return " | ".join((

@@ -20,7 +20,7 @@ from perfbisect.simulate.scenario import Scenario, random_merging_graph
 SIZES = (3, 6, 12, 25, 60, 150, 400)
 FEW = 60  # most commits of hunts for every change, as these are long
 GRAPHS: dict[str, Callable[[int, int], Graph]] = {
-    "line": lambda commits, _: Graph.line(commits),
+    "line": lambda commits, _: Graph.straight_history(commits),
     "merges": lambda commits, seed: random_merging_graph(commits, seed),
     "back-merges": lambda commits, seed: random_merging_graph(
         commits, seed, merge_chance=0.3, branch_length=8.0, back_merge_chance=0.4

@@ -52,7 +52,7 @@ class Cell:
     def scenario(self) -> Scenario:
         """A line of commits, a noise of 1 % and runs of a minute."""
         habits = HostModel(noise=0.01, build_seconds=60.0 * self.runs)
-        return Scenario(Graph.line(self.commits), failing=self.failing, habits=habits)
+        return Scenario(Graph.straight_history(self.commits), failing=self.failing, habits=habits)
 
     @property
     def members(self) -> list[Workload]:

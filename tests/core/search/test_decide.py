@@ -26,7 +26,7 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.domain.settings import COUNTED, Direction, Policy, PriorKnowledge
-from perfbisect.core.inference.analysis import CAP, min_log_change
+from perfbisect.core.inference.analysis import MAX_PROBABILITY, min_log_change
 from perfbisect.core.inference.ancestry import separate_hypotheses
 from perfbisect.core.inference.noise_model import weigh_readings
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
@@ -62,10 +62,10 @@ def test_every_decision(state: tuple[Graph, list[Observation]]) -> None:
             assert all(share.runs > 0 for share in plan)
             assert len({share.candidate for share in plan} - skipped) == len(plan)
         case Found(step):
-            assert step.probability <= CAP
+            assert step.probability <= MAX_PROBABILITY
             assert step.ratio.low <= step.ratio.middle <= step.ratio.high < 1
         case Inconclusive(candidates, probabilities):
-            assert candidates and max(probabilities) <= CAP
+            assert candidates and max(probabilities) <= MAX_PROBABILITY
 
 
 @given(measured(), st.randoms(use_true_random=False))
