@@ -63,7 +63,7 @@ def test_each_machine_has_its_own_course(history: History) -> None:
     assert unfit(history) == ["a", "n1"]
     assert found["n1"][-1].check.host == "pool:/1"
     assert [len(each) for each in found.values()] == [6, 6, 6]
-    why = "a is unfit: its level fell by 10 %, since 2023-11-18. If it is meant to be so: bisect hosts --accept a"
+    why = "a is unfit: its level fell by 10 %, since 2023-11-18. If this is intended: bisect hosts --accept a"
     assert unfit_hosts(history.path, ["n2", "a", "nobody"]) == {"a": why}
 
 

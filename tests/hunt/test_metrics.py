@@ -178,7 +178,7 @@ def test_one_per_cent_more_instructions_are_named_always(log: SavedLog, setup: S
     assert named(hunt.events) == CULPRIT
     [chosen] = hunt.chosen
     assert (chosen.metric, chosen.usual) == (INSTRUCTIONS, "qps")
-    assert chosen.why.startswith("The metric is instructions/o from here on, which shows a rise of 1.0 %, where runs")
+    assert chosen.why.startswith("The metric is instructions/o from here on, which shows a rise of 1.0 %, and runs")
     assert " of good, is not enough to find it." in chosen.why
     assert len(hunt.counted) <= 16
     stored = log.history.settings(log.hunt)
@@ -214,7 +214,7 @@ def test_a_change_that_may_be_another_is_said_with_the_option_for_it(log: SavedL
     hunt = Hunted(log, small, world(1, slow=0.99, more=1.012, noise=0.03))
     [said] = [event for event in hunt.events if isinstance(event, Warned) and "instructions/o" in event.text]
     assert said.text.endswith("that is no change of interest")
-    assert said.advice == "To hunt it: --metric instructions/o --min-effect 0.8%"
+    assert said.advice == "To hunt this change: --metric instructions/o --min-effect 0.8%"
 
 
 def test_where_nothing_can_be_counted_nothing_changes(log: SavedLog, setup: SessionSetup, method: Any) -> None:

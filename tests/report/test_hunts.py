@@ -167,10 +167,10 @@ def test_what_is_proven_before_there_is_a_verdict_is_shown_first() -> None:
     events = list(islice(sample.events(), 30))
     at, decided = next((at, event) for at, event in reversed(events) if isinstance(event, Decided))
     story = story_of([*events, (at, Decided(replace(decided.decision, found=(step,))))], "interrupted")
-    assert story.found[0] == "As found so far, 1 change of QPS:" and "99.0 % sure" in story.found[1]
+    assert story.found[0] == "Found so far, 1 change of QPS:" and "99.0 % sure" in story.found[1]
     assert [change.commit.sha for change in story.changes] == [sample.CANDIDATES[sample.CULPRIT]]
     for shown in (printed(story), issue(story)):
-        assert shown.index("As found so far") < shown.index("There is no verdict yet")
+        assert shown.index("Found so far") < shown.index("There is no verdict yet")
     assert of_hunt(story)["found"] == story.found and story_of(sample.events()).found == ()
 
 
@@ -227,7 +227,7 @@ def test_ends_that_were_not_measured_show_no_effect_and_no_suspects() -> None:
     prior = Decided(Decision(order, prior_belief(Graph.straight_history(len(sample.CANDIDATES)))))
     text = printed(story_of([(sample.BEGAN, prior)], "interrupted"))
     assert "There is no verdict yet." in text and "bisect resume 1" in text
-    assert "of that of good" not in text and "Most probable so far" not in text
+    assert "of QPS of good" not in text and "Most probable so far" not in text
 
 
 def test_foreign_text_cannot_steer_a_terminal_or_break_markdown() -> None:

@@ -117,7 +117,7 @@ def test_nothing_is_wider_or_higher_than_the_terminal(events: Events, views: lis
             assert max(map(len, drawn)) <= width
             assert height is None or len(drawn) <= height
     view, now = moment(events, views, Purpose.CONFIRM, 4)
-    assert "against its parent: 0 of about 6 runs" in "\n".join(picture(view, 80, 2, now)), "what runs now stays"
+    assert "with its parent: 0 of about 6 runs" in "\n".join(picture(view, 80, 2, now)), "what runs now stays"
 
 
 def test_the_strip_shows_where_was_tested(events: Events, views: list[SessionView]) -> None:

@@ -34,8 +34,8 @@ from perfbisect.report.trial import document
 from perfbisect.simulate.hunt import simulate_hunt
 from perfbisect.simulate.scenario import Scenario
 from perfbisect.simulate.world import HostModel, World
-from perfbisect.wording.trials import proof_status
-from perfbisect.wording.verdicts import Teller
+from perfbisect.wording.trials import proof_exit_status
+from perfbisect.wording.verdicts import VerdictSentences
 from pinned import pinned
 from simulated_worlds import ImpatientWorld, decide
 
@@ -222,7 +222,9 @@ def test_every_ending() -> None:
     ends = {name: of() for name, of in HUNTS.items()}
     assert {type(verdict) for verdict, _ in ends.values()} == {*get_args(Verdict)} - {Found}
     assert {one.reason for one, _ in ends.values() if isinstance(one, Inconclusive)} == set(Reason)
-    rendered = {name: Teller(of_size(size), commit_of).sentences(verdict) for name, (verdict, size) in ends.items()}
+    rendered = {
+        name: VerdictSentences(of_size(size), commit_of).sentences(verdict) for name, (verdict, size) in ends.items()
+    }
     assert [name for name, lines in rendered.items() if not lines[-1].startswith("Try next: ")] == []
     trials = {name: made for name, (_, made) in PROOFS.items()} | OTHERS
     rendered |= {name: document(made).summary for name, made in trials.items()}
@@ -231,6 +233,6 @@ def test_every_ending() -> None:
 
 
 def test_the_status_of_a_proof() -> None:
-    assert {name: proof_status(made) for name, (_, made) in PROOFS.items()} == {
+    assert {name: proof_exit_status(made) for name, (_, made) in PROOFS.items()} == {
         name: status for name, (status, _) in PROOFS.items()
     }

@@ -30,7 +30,7 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.domain.settings import Direction
 from perfbisect.wording.quantities import between, middle, ratio, slower_than
-from perfbisect.wording.verdicts import Teller, effect, exit_status
+from perfbisect.wording.verdicts import VerdictSentences, effect, exit_status
 from pinned import pinned
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def commit_of(candidate: int) -> Commit:
     return Commit(f"{candidate:02d}" * 20, "2021-10-13", "A. Author", f"Change {candidate}")
 
 
-def teller_of(metric: str = "qps", usual: str = "qps", **known: Any) -> Teller:
+def teller_of(metric: str = "qps", usual: str = "qps", **known: Any) -> VerdictSentences:
     """Of a hunt of which nothing is known but what is given."""
     state = {"id": 7, "pairing": None, "belief": None, "started": None, "hosts": (), "latest_build": lambda _: None}
     state |= {
@@ -145,7 +145,7 @@ def teller_of(metric: str = "qps", usual: str = "qps", **known: Any) -> Teller:
     known = (
         state | {"facts_of": lambda _: NOT_SKIPPED, "chosen": SimpleNamespace(usual=usual), "metric": metric} | known
     )
-    return Teller(cast("SessionState", SimpleNamespace(**known)), commit_of)
+    return VerdictSentences(cast("SessionState", SimpleNamespace(**known)), commit_of)
 
 
 def said(told: Told) -> tuple[str, ...]:
@@ -167,7 +167,7 @@ def test_a_bad_end_that_has_most_of_the_loss_no_more_is_said() -> None:
     for each in ((1.12, 1.14, 1.16), (0.86, 0.88, 0.9), (1.7, 1.9, 2.1), (3.2, 3.3, 3.4), (1.1, 1.14, math.inf)):
         ends = Interval(*each)
         teller = teller_of("latency", belief=Belief(np.empty(0), 1.0, 0.01, ends))
-        sentence = f"Other commits take most of that back: latency of bad is {ratio(ends)} of that of good."
+        sentence = f"Other commits undo most of this change: latency of bad is {ratio(ends)} of latency of good."
         lines = teller.sentences(Found(replace(STEP, ratio=Interval(3.2, 3.3, 3.4))))
         told.append(sentence in lines)
         assert told[-1] or not [line for line in lines if "take most" in line]

@@ -253,7 +253,7 @@ def conclude(ended: "Ended", given: Given) -> int:
     from perfbisect.core.stats.noise import noise_of_trial
     from perfbisect.core.stats.paired_comparison import is_every_ratio_measured
     from perfbisect.hunt.drop_hunts import huntable_drops
-    from perfbisect.wording.trials import proof_status
+    from perfbisect.wording.trials import proof_exit_status
 
     trial, cut = ended
     kind = trial.request.kind
@@ -273,7 +273,7 @@ def conclude(ended: "Ended", given: Given) -> int:
     if not given.form:
         note(f"To see counters per operation: {command_on('show', trial.name, given.history)}")
     if kind is TrialType.PROVE:
-        return proof_status(trial)
+        return proof_exit_status(trial)
     if not given.form and (drops := huntable_drops(given.history, trial)):
         several = f"{len(drops)} drops are real. To find their commits"
         text = several if len(drops) > 1 else "A drop is real. To find its commit"

@@ -38,7 +38,7 @@ from perfbisect.store.history import History
 from perfbisect.store.listing import was_reason_interrupted
 from perfbisect.wording.quantities import count, percent, ratio
 from perfbisect.wording.text import listed, printable, shell_word
-from perfbisect.wording.trials import difference
+from perfbisect.wording.trials import difference_text
 
 T = TypeVar("T", bound="HuntedComparison")
 
@@ -144,7 +144,7 @@ def hunt_lines(comparison: HuntedComparison) -> Iterator[str]:
             hunt = comparison.hunt_of(drop)
             hunt_text = f"; hunt {hunt.hunt}: {hunt.culprit[:10] or hunt.state}" if hunt else ""
             work = printable(request.works[drop.work].name)
-            yield f"  {work}: {difference(request.metric, drop.ratio.ratio)}{hunt_text}"
+            yield f"  {work}: {difference_text(request.metric, drop.ratio.ratio)}{hunt_text}"
         try:
             yield f"  {count(candidate_count(settings_for(comparison, span.drops[0])), 'candidate')}"
         except PerfBisectError as error:  # the other ranges are hunted nevertheless

@@ -26,7 +26,7 @@ from perfbisect.hunt.loop import Append, FixedPlan, run
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor
 from perfbisect.hunt.setup import SessionSetup
 from perfbisect.lab.measure.counting import PERF, has_length
-from perfbisect.wording.unnamed import changed_over, not_taken
+from perfbisect.wording.unnamed import ignored_instructions_warning, metric_change_sentence
 
 
 def append_after_verdict(log: SavedLog) -> Append[LabEvent, TimedEvent]:
@@ -130,12 +130,12 @@ def setup_by_instructions(
         return None
     if not difference.is_large(policy) or not difference.may_explain(time, settings.metric, policy):
         if has_ended and difference.ratio > 1 + COUNTED:
-            yield log.append(Warned(*not_taken(difference, settings.metric, policy)))
+            yield log.append(Warned(*ignored_instructions_warning(difference, settings.metric, policy)))
         return None
     changed = replace(changed, settings=replace(changed.settings, run_hash=changed.run_hash(changed.workload)))
     with log.history.transaction():
         log.history.update_settings(log.hunt, changed.settings)
-        reason = changed_over(difference, settings.metric, time)
+        reason = metric_change_sentence(difference, settings.metric, time)
         chosen = log.append(MetricChosen(INSTRUCTIONS, reason, settings.metric))
     yield chosen
     return changed

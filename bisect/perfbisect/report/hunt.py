@@ -40,7 +40,7 @@ from perfbisect.wording.quantities import (
     MISSING,
     amount,
     between,
-    builds,
+    build_times,
     cached,
     chance,
     compared,
@@ -49,13 +49,13 @@ from perfbisect.wording.quantities import (
     extent,
     factor,
     figure,
+    phase_times,
     share,
     slower_than,
-    went,
 )
 from perfbisect.wording.reasons import function_notes, plan_lines
 from perfbisect.wording.table import cut
-from perfbisect.wording.text import built_with, cited, metric_title, patched, printable, titled
+from perfbisect.wording.text import built_with, cited, metric_title, patch_summary, printable, titled
 from perfbisect.wording.trials import ratio_title
 from perfbisect.wording.verdicts import classification_name, effect
 
@@ -302,7 +302,7 @@ def candidates(report: HuntReport, *, page: bool) -> Section | None:
             commit.date or MISSING,
             *compared(interval, baseline=baseline, unknown=MISSING),
             str(runs) if runs else MISSING,
-            builds(tested, duration, MISSING),
+            build_times(tested, duration, MISSING),
             share(tested.hit_rate),
             classification_name(classification),
             *([sure.get(sha, MISSING)] if sure else []),
@@ -337,7 +337,7 @@ def remarks(report: HuntReport) -> Iterator[str]:
             how = "timed" if report.settings.prior.exact else "counted exactly"
             yield f"{short} was also {how}: {count(further, 'run')}"
         if tested.builds and tested.builds[-1].patches:
-            yield f"{short} was built {patched(tested.builds[-1].patches)}"
+            yield f"{short} was built {patch_summary(tested.builds[-1].patches)}"
         if tested.same_as:
             yield f"{short} has the same binary as {report.commit(tested.same_as).short}"
 
@@ -360,7 +360,7 @@ def costs(report: HuntReport) -> Prose:
     cache = f" ({cached_share})" if cached_share else ""
     incremental = f", {costs.incremental} of them incremental," if costs.incremental else ""
     shared = f" and {costs.shared} from the shared builds" if costs.shared else ""
-    largest, phases = went(seconds_by_phase(report.made))
+    largest, phases = phase_times(seconds_by_phase(report.made))
     spent = (
         f"Cost: {count(costs.builds, 'build')}{incremental}{shared} in {duration(costs.build_seconds)}{largest}{cache},"
         f" {count(costs.runs, 'run')} in {duration(costs.run_seconds)}; {duration(costs.seconds)} in all."

@@ -39,7 +39,7 @@ from perfbisect.wording import reasons
 from perfbisect.wording.quantities import MISSING, count, figure, scale, share, signed
 from perfbisect.wording.text import listed, printable, printable_commit
 from perfbisect.wording.trials import proof_sentences
-from perfbisect.wording.verdicts import Teller
+from perfbisect.wording.verdicts import VerdictSentences
 
 SUSPECTS = 10  # of an unfinished hunt
 UNKNOWN = 0.005  # a table mentions the share of a cost whose callers are unknown if it is at least this
@@ -148,9 +148,9 @@ class HuntReport:
         return ratios_to_good(self.state, self.settings.metric, self.state.hosts, self.settings.prior.host_classes)
 
     @property
-    def teller(self) -> Teller:
+    def teller(self) -> VerdictSentences:
         """The wording of the hunt's results."""
-        return Teller(self.state, self.candidate)
+        return VerdictSentences(self.state, self.candidate)
 
     @property
     def verdict(self) -> tuple[str, ...]:
@@ -381,7 +381,7 @@ def function_costs(explanation: Explanation) -> Iterator[tuple[str, Sequence[Fun
         ("Instructions", counted, "", explanation.counts, ""),
     ):
         if measured:
-            divisor, name = scale(max(max(row.parent, row.culprit) for row in measured), unit, least=10.0)
+            divisor, name = scale(max(max(row.parent, row.culprit) for row in measured), unit, smallest=10.0)
             rows = [scaled(row, divisor) for row in measured]
             yield f"{sort} of each function per {of}{name and f', {name}'}; share of the whole difference{note}", rows
 

@@ -31,7 +31,7 @@ from perfbisect.report.terminal import lines
 from perfbisect.store.history import History
 from perfbisect.wording.text import printable
 from perfbisect.wording.trials import proof_sentences
-from perfbisect.wording.unnamed import why
+from perfbisect.wording.unnamed import inconclusive_reason
 
 UNFINISHED = "running"  # state in the history before a process ends a session
 
@@ -59,7 +59,7 @@ def of_hunt(report: HuntReport) -> dict[str, Any]:
                 "good": report.candidate(part.good),
                 "bad": report.candidate(part.bad),
                 "ratio": part.known.ratio if part.known.ratio.has_bound else None,
-                "reason": why(part.known, settings.metric, report.teller.skip_of),
+                "reason": inconclusive_reason(part.known, settings.metric, report.teller.skip_of),
                 "suspects": [
                     Suspect(report.candidate(node), probability)
                     for node, probability in zip(part.known.candidates, part.known.probabilities, strict=True)

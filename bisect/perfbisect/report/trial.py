@@ -55,8 +55,8 @@ from perfbisect.wording.trials import (
     pairs_sentence,
     proof_sentences,
     relative_metric,
-    runs_of,
-    unmeasured,
+    run_counts,
+    unmeasured_sentences,
 )
 
 ABSOLUTE, RELATIVE = "--- absolute", "--- relative to first result"
@@ -101,7 +101,7 @@ def facts(trial: SessionState) -> Iterator[tuple[str, str]]:
     changed = "".join(f", {name} {value}" for name, value in request.overrides.items())
     texts = {
         "builder": ", ".join(filter(None, (request.builder, request.variant))),
-        "measured": f"{metric_title(request.metric)}{changed}; {runs_of(trial)}",
+        "measured": f"{metric_title(request.metric)}{changed}; {run_counts(trial)}",
         "pairing": trial.pairing.why if trial.pairing else "",
         "origin": f"imported from {trial.origin}" if trial.origin else "",
         "host": host_line(trial.host),
@@ -203,7 +203,7 @@ def intervals(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table:
         ends = (f"{ratio.interval.low:.4f}", f"{ratio.interval.high:.4f}") if ratio.interval else ("", "")
         return Cell(between(ratio.interval), (*ends, better_or_worse(ratio, trial.request.metric)))
 
-    title = f"95 % intervals, from {runs_of(trial, rounds)}"
+    title = f"95 % intervals, from {run_counts(trial, rounds)}"
     head = columns(trial)
     plain = tuple(f"{column} {part}" for column in head for part in ("low", "high", "real"))
     return numbers(head, "workload", [*by_group(rows, cell, 3)], (title,), plain=plain)
@@ -358,7 +358,7 @@ def noise_summary(trial: SessionState) -> tuple[str, ...]:
     request, subject = trial.request, trial.request.subjects[0]
     estimate = noise.noise_of_trial(trial)
     if estimate is None:
-        return tuple(unmeasured(trial, "Not known"))
+        return tuple(unmeasured_sentences(trial, "Not known"))
     wild = f", {count(estimate.wild, 'outlier')} left out" if estimate.wild else ""
     groups = count(estimate.visits, "visit" if estimate.shared else "round")
     # The duration of a command is known from its runs only.

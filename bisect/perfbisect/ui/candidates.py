@@ -23,7 +23,7 @@ from perfbisect.wording import table as tables
 from perfbisect.wording.glyphs import Glyphs, dumbbell
 from perfbisect.wording.quantities import (
     MISSING,
-    builds,
+    build_times,
     chance,
     clock,
     compared,
@@ -213,7 +213,7 @@ def cells(view: SessionView, candidate: int) -> dict[str, str]:
         "rate": figure(median(rates)) if rates else "",
         "ratio": ratio,
         "95 % interval": interval,
-        "build": builds(row, brief),
+        "build": build_times(row, brief),
         "runs": str(len(row.runs) or ""),
         "prob.": chance(share) if share >= 0.005 else "",
         "state": state,

@@ -59,8 +59,8 @@ from perfbisect.ui.screen import verdict_sentences
 from perfbisect.ui.session_update import recalled, update
 from perfbisect.ui.session_view import REPORT, ActiveBuild, ActiveRun, Report, SessionRow, SessionView, TimedEvent
 from perfbisect.ui.stream import put
-from perfbisect.wording.quantities import count, duration, extent, figure, made, ratio, slower_than, time_of_day
-from perfbisect.wording.text import advised, execution, listed, patched, printable, safe_json
+from perfbisect.wording.quantities import build_origin, count, duration, extent, figure, ratio, slower_than, time_of_day
+from perfbisect.wording.text import advised, execution, listed, patch_summary, printable, safe_json
 from perfbisect.wording.verdicts import PURPOSES
 
 OfCommit = (
@@ -201,11 +201,11 @@ def named(view: SessionView, host: str) -> str:
 def built(view: SessionView, event: BuildFinished) -> str:
     """The duration of a build, the patches it needed, and the commit with the same binary."""
     facts, commit = event.facts, view.commit(event.candidate)
-    parts = made(facts)
+    parts = build_origin(facts)
     if facts.reused and not facts.shared:
         parts = [f"{commit.date} {commit.title}: {parts[0]}"]
     twin = view.state.facts_of(facts.commit).same_as
-    parts += [patched(facts.patches), f"same binary as {Commit(twin).short}" if twin else ""]
+    parts += [patch_summary(facts.patches), f"same binary as {Commit(twin).short}" if twin else ""]
     return ", ".join(filter(None, parts))
 
 

@@ -12,9 +12,19 @@ from perfbisect.core.domain.orders import Purpose, Verdict
 from perfbisect.ui.candidates import RECENT, end_of_range, pairs, ratio_lines, strip, table
 from perfbisect.ui.session_view import ActiveBuild, ActiveRun, SessionView, minutes_left, within
 from perfbisect.wording.glyphs import ASCII, UNICODE, Glyphs, bar, sparkline, writable
-from perfbisect.wording.quantities import chance, clock, count, estimate, figure, made, percent, ratio, slower_than
+from perfbisect.wording.quantities import (
+    build_origin,
+    chance,
+    clock,
+    count,
+    estimate,
+    figure,
+    percent,
+    ratio,
+    slower_than,
+)
 from perfbisect.wording.text import advised, execution, printable
-from perfbisect.wording.verdicts import PHASES, Teller
+from perfbisect.wording.verdicts import PHASES, VerdictSentences
 
 SMALLEST = 5  # columns of a progress bar
 ENOUGH = 7  # lines of the table that take precedence over empty lines and warnings
@@ -210,7 +220,7 @@ def build_line(view: SessionView, build: ActiveBuild, room: int, now: float, gly
     row = view.rows.get(build.candidate)
     if build.finished and row is not None and row.builds:
         latest = row.builds[-1]
-        first, *details = made(latest)
+        first, *details = build_origin(latest)
         parts = [first if latest.reused else f"in {first}", *details]
         fraction = 1.0
     elif build.finished:
@@ -303,7 +313,7 @@ def warnings(view: SessionView, room: int, complete: bool) -> list[Text]:
 
 def verdict_sentences(view: SessionView, verdict: Verdict) -> tuple[str, ...]:
     """The verdict in sentences, and the remedy that made commits build."""
-    return *Teller(view.state, view.commit).sentences(verdict), *view.state.remedy
+    return *VerdictSentences(view.state, view.commit).sentences(verdict), *view.state.remedy
 
 
 def verdict(view: SessionView, room: int) -> list[Text]:

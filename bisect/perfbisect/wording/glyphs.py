@@ -25,7 +25,7 @@ UNICODE = Glyphs("▁▂▃▄▅▆▇█", "─", "○", "●", "◐", "×", "
 ASCII = Glyphs("_.:-=+*#", "-", "o", "@", "?", "x", "^", "=", "-", "|", "->")
 
 # Of each sign one that is similar, never a double quote: in JSON text it would end a string.
-SIMILAR = dict(zip("“”’…×–·→●○━─│", "'''~x-|>o.=-|", strict=True))
+ASCII_SIGNS = dict(zip("“”’…×–·→●○━─│", "'''~x-|>o.=-|", strict=True))
 
 
 def glyphs_for(encoding: str) -> Glyphs:
@@ -38,7 +38,7 @@ def writable(text: str, encoding: str) -> str:
     """``text``, of the same length; what ``encoding`` lacks is replaced by a similar sign, or by "?"."""
     if encodable(text, encoding):
         return text
-    return "".join(sign if encodable(sign, encoding) else SIMILAR.get(sign, "?") for sign in text)
+    return "".join(sign if encodable(sign, encoding) else ASCII_SIGNS.get(sign, "?") for sign in text)
 
 
 def encodable(text: str, encoding: str) -> bool:
@@ -73,7 +73,8 @@ def dumbbell(
     """
     low, size = span[0], max(span[1] - span[0], 1e-12)
     ends = sorted(
-        (round((each - low) / size * (width - 1)), sign) for each, sign in ((before, glyphs.good), (after, glyphs.bad))
+        (round((value - low) / size * (width - 1)), sign)
+        for value, sign in ((before, glyphs.good), (after, glyphs.bad))
     )
     (first, left), (last, right) = ends
     drawn = left + glyphs.done * (last - first - 1) + right if last > first else glyphs.bad

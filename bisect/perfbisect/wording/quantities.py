@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from perfbisect.core.domain.session_state import TestedCommit
 
 MISSING = "–"
-LEAST = 0.001  # ratio: an interval from less than that to more than its inverse says nothing
-NARROW = 0.001  # width of an interval of ratios from which on three decimals show it
+USELESS_RATIO = 0.001  # ratio: an interval from less than that to more than its inverse says nothing
+NARROW_INTERVAL = 0.001  # width of an interval of ratios from which on three decimals show it
 HUGE = 1e12  # numbers from here on are written with an exponent
 
 
@@ -33,15 +33,17 @@ def figure(value: float | None) -> str:
     return decimals(value, 0) if abs(value) >= 99.95 else f"{value:#.3g}".rstrip(".")
 
 
-TEN = 9.95  # from which on a count has no decimals
+NO_DECIMALS_FROM = 9.95  # from which on a count has no decimals
 SCALES = {"us": ((1e6, "s"), (1e3, "ms"), (1.0, "µs")), "": ((1e9, "billion"), (1e6, "million"), (1.0, ""))}
 
 
-def scale(largest: float, unit: str = "", least: float = 1.0) -> tuple[float, str]:
+def scale(largest: float, unit: str = "", smallest: float = 1.0) -> tuple[float, str]:
     """By what numbers up to ``largest`` are divided to be read easily, and their unit then, whose largest has that size at least."""
     name = "" if unit == "us" or not unit else unit
     divisor, prefix = next(
-        each for each in SCALES.get(unit, SCALES[""]) if largest >= least * each[0] or each[0] == 1.0
+        scale_pair
+        for scale_pair in SCALES.get(unit, SCALES[""])
+        if largest >= smallest * scale_pair[0] or scale_pair[0] == 1.0
     )
     return divisor, " ".join(filter(None, (prefix, name)))
 
@@ -51,10 +53,10 @@ def amount(value: float, unit: str = "") -> str:
     divisor, name = scale(abs(value), unit)
     scaled = value / divisor
     digits = 10.0 ** max(0, math.floor(math.log10(abs(scaled))) - 2) if abs(scaled) >= 1e4 else 1.0
-    whole = not name and abs(value) >= TEN  # a count
+    is_count = not name and abs(value) >= NO_DECIMALS_FROM  # a count
     text = (
         decimals(scaled, 0)
-        if whole and digits == 1.0
+        if is_count and digits == 1.0
         else figure(round(scaled / digits) * digits if digits > 1 else scaled)
     )
     return f"{text} {name}".rstrip()
@@ -111,7 +113,7 @@ def chance(probability: float | None) -> str:
 
 def between(interval: "Interval | None") -> str:
     """The ends of an interval of ratios: 0.698–0.726, or <0.204 where it has one; a dash for None, and for one that says nothing."""
-    if interval is None or (interval.low < LEAST and interval.high > 1 / LEAST):
+    if interval is None or (interval.low < USELESS_RATIO and interval.high > 1 / USELESS_RATIO):
         return MISSING
     return bound(interval) or f"{_fine(interval, interval.low)}–{_fine(interval, interval.high)}"
 
@@ -133,12 +135,12 @@ def compared(ratio: "Interval | None", *, baseline: bool, unknown: str = "") -> 
     return middle(ratio), between(ratio)
 
 
-def builds(row: "TestedCommit", in_words: Callable[[float], str], unknown: str = "") -> str:
+def build_times(row: "TestedCommit", in_words: Callable[[float], str], unknown: str = "") -> str:
     """How long the builds of a candidate took, in a column of a table: 3× 12 s, shared: 0.4 s, kept."""
     if not row.build_seconds:
         return "kept" if row.builds else unknown
-    made = len(row.new_builds)
-    return f"{'shared: ' if row.shared else f'{made}× ' if made > 1 else ''}{in_words(row.build_seconds)}"
+    number = len(row.new_builds)
+    return f"{'shared: ' if row.shared else f'{number}× ' if number > 1 else ''}{in_words(row.build_seconds)}"
 
 
 def slower_than(factor: float, seconds: float) -> str:
@@ -155,7 +157,7 @@ def bound(interval: "Interval") -> str:
 
 def _fine(interval: "Interval", value: float) -> str:
     """One of the numbers of an interval, with more decimals where it is too narrow for three: exact counts."""
-    return decimals(value, 5) if 0 < interval.high - interval.low < NARROW < value else _ratio(value)
+    return decimals(value, 5) if 0 < interval.high - interval.low < NARROW_INTERVAL < value else _ratio(value)
 
 
 def _ratio(value: float) -> str:
@@ -181,21 +183,21 @@ def duration(seconds: float) -> str:
     """A length of time in a sentence: 0.4 s, 31 s, 12 min 5 s, 3 h 20 min."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded} s"
+    minutes, remaining_seconds = divmod(rounded, 60)
     if minutes < 60:
-        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+        return f"{minutes} min {remaining_seconds} s" if remaining_seconds else f"{minutes} min"
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 
 def clock(seconds: float) -> str:
     """A length of time that is still growing, or that a narrow column shows: 0:07, 12:30, 1:02:03."""
-    minutes, rest = divmod(max(0, int(seconds)), 60)
+    minutes, remaining_seconds = divmod(max(0, int(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{hours}:{minutes:02}:{remaining_seconds:02}" if hours else f"{minutes}:{remaining_seconds:02}"
 
 
 def span_of(low: int, high: int, noun: str) -> str:
@@ -210,18 +212,22 @@ def estimate(minutes: float) -> str:
     if minutes < 59.5:
         step = 1 if minutes < 10 else 5
         return f"about {round(minutes / step) * step} min"
-    hours, rest = divmod(round(minutes / 10) * 10, 60)
-    return f"about {hours} h {rest} min" if rest and hours < 10 else f"about {round(minutes / 60)} h"
+    hours, remaining_minutes = divmod(round(minutes / 10) * 10, 60)
+    return (
+        f"about {hours} h {remaining_minutes} min"
+        if remaining_minutes and hours < 10
+        else f"about {round(minutes / 60)} h"
+    )
 
 
-def moment(at: float) -> str:
+def moment(seconds: float) -> str:
     """Local day and time of seconds since the epoch: 2023-11-14 22:13."""
-    return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M")
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
 
 
-def time_of_day(at: float) -> str:
+def time_of_day(seconds: float) -> str:
     """Local time of seconds since the epoch: 22:13:20."""
-    return datetime.fromtimestamp(at).strftime("%H:%M:%S")
+    return datetime.fromtimestamp(seconds).strftime("%H:%M:%S")
 
 
 def extent(commits: int, candidates: int, merges: int) -> str:
@@ -234,15 +240,15 @@ def extent(commits: int, candidates: int, merges: int) -> str:
     return ", ".join(parts)
 
 
-def size(number: int) -> str:
+def size(number_of_bytes: int) -> str:
     """Bytes with a unit."""
-    for unit, one in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if number >= one:
-            return f"{number / one:.1f} {unit}"
-    return f"{number} B"
+    for unit, bytes_per_unit in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if number_of_bytes >= bytes_per_unit:
+            return f"{number_of_bytes / bytes_per_unit:.1f} {unit}"
+    return f"{number_of_bytes} B"
 
 
-def made(facts: "BuildFacts") -> list[str]:
+def build_origin(facts: "BuildFacts") -> list[str]:
     """How a build came about: what it took, and what the compiler cache found."""
     from perfbisect.core.domain.facts import remote_hit_rate
 
@@ -259,15 +265,15 @@ PHASES = {
 }  # fmt: skip
 
 
-def went(phases: Mapping[str, float]) -> tuple[str, str]:
+def phase_times(phases: Mapping[str, float]) -> tuple[str, str]:
     """Where the time of builds went, by the seconds of their phases: the largest phase, to be continued after the time, and a
     sentence about all that take a tenth of a second; "" without any.
     """
-    if not (whole := sum(phases.values())):
+    if not (total := sum(phases.values())):
         return "", ""
     ordered = sorted(phases, key=lambda phase: -phases[phase])
     parts = (f"{PHASES[phase]} {duration(phases[phase])}" for phase in ordered if phases[phase] >= 0.05)
-    largest = f", {share(phases[ordered[0]] / whole)} of it {PHASES[ordered[0]]}"
+    largest = f", {share(phases[ordered[0]] / total)} of it {PHASES[ordered[0]]}"
     return largest, f"Phases of these builds: {', '.join(parts)}."
 
 

@@ -21,9 +21,9 @@ def cut(text: str, width: int) -> str:
 
 def aligned(text: str, width: int, *, right: bool) -> str:
     """``text`` in exactly ``width`` columns of the terminal."""
-    kept = cut(text, width)
-    space = " " * (width - cell_len(kept))
-    return space + kept if right else kept + space
+    shown = cut(text, width)
+    space = " " * (width - cell_len(shown))
+    return space + shown if right else shown + space
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -66,28 +66,28 @@ class Layout:
         drop: Sequence[str] = (),
     ) -> "Layout":
         """The layout that suits these rows; see ``table``."""
-        wide = [max(cell_len(row[place]) for row in (header, *rows)) for place in range(len(header))]
-        shown = list(range(len(header)))
+        widths = [max(cell_len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+        shown_columns = list(range(len(header)))
         if width is not None:
             for title in drop:
-                if _room(wide, shown, width) < min(LEAST, wide[-1]):
-                    shown.remove(header.index(title))
-            wide[-1] = min(wide[-1], max(_room(wide, shown, width), 1))
-        return cls(tuple((place, wide[place], header[place] in right) for place in shown), width)
+                if _width_of_last(widths, shown_columns, width) < min(LEAST, widths[-1]):
+                    shown_columns.remove(header.index(title))
+            widths[-1] = min(widths[-1], max(_width_of_last(widths, shown_columns, width), 1))
+        return cls(tuple((column, widths[column], header[column] in right) for column in shown_columns), width)
 
-    def line(self, row: Sequence[str], *, whole: bool = False) -> str:
+    def line(self, row: Sequence[str], *, uncut: bool = False) -> str:
         """The line of a row. With ``whole`` wider cells than those of the layout are not cut, but for the terminal."""
         cells = (
-            row[place] if whole and cell_len(row[place]) > size else aligned(row[place], size, right=right)
-            for place, size, right in self.columns
+            row[column] if uncut and cell_len(row[column]) > size else aligned(row[column], size, right=right)
+            for column, size, right in self.columns
         )
         line = GAP.join(cells).rstrip()
-        return line if self.cut_at is None or not whole else cut(line, self.cut_at)
+        return line if self.cut_at is None or not uncut else cut(line, self.cut_at)
 
 
-def _room(wide: Sequence[int], shown: Sequence[int], width: int) -> int:
+def _width_of_last(widths: Sequence[int], shown_columns: Sequence[int], width: int) -> int:
     """The columns of ``width`` that are left for the last column of the table."""
-    return width - sum(wide[place] + len(GAP) for place in shown[:-1])
+    return width - sum(widths[column] + len(GAP) for column in shown_columns[:-1])
 
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")

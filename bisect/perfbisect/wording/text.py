@@ -27,14 +27,14 @@ def safe(text: str) -> str:
     \x1b]0;title\x07
     """
     if not _is_plain(text):
-        text = UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+        text = UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
     return mask_credentials(text)
 
 
 def safe_json(text: str) -> str:
     """JSON that is as safe to print, and read back as the same values, but for masked passwords."""
     if not _is_plain(text):
-        text = UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1] if found[0] != "\x7f" else "\\u007f", text)
+        text = UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1] if match[0] != "\x7f" else "\\u007f", text)
     return mask_credentials(text)
 
 
@@ -66,13 +66,13 @@ def shell_word(word: str) -> str:
     """One word of such a command, in the `$'…'` of POSIX shells if it has unsafe characters or several lines."""
     if not UNSAFE.search(word) and "\n" not in word and "\t" not in word:
         return shlex.quote(word)
-    return f"$'{''.join(_in_quotes(sign) for sign in word)}'"
+    return f"$'{''.join(_escaped(sign) for sign in word)}'"
 
 
 _QUOTED = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t"}
 
 
-def _in_quotes(sign: str) -> str:
+def _escaped(sign: str) -> str:
     if sign in _QUOTED or not UNSAFE.match(sign):
         return _QUOTED.get(sign, sign)
     byte_of_a_path = "\udc80" <= sign <= "\udcff"
@@ -115,21 +115,27 @@ def titled(metric: str) -> str:
     return UNITS.get(metric, metric_title(metric))
 
 
-def execution(begun: "ExecutionStarted") -> str:
+def execution(started: "ExecutionStarted") -> str:
     """What an execution of a counted run is for."""
-    if not begun.of:
-        return f"counting, how long is long enough: {begun.operations:,}"
-    length = f" {begun.operations:,} operations" if begun.operations else ""
-    return f"counting{length}{f', {begun.number} of {begun.of}' if begun.of > 1 else ''}"
+    if not started.of:
+        return f"counting, how long is long enough: {started.operations:,}"
+    length = f" {started.operations:,} operations" if started.operations else ""
+    return f"counting{length}{f', {started.number} of {started.of}' if started.of > 1 else ''}"
 
 
-def patched(patches: Mapping[str, bool]) -> str:
+def patch_summary(patches: Mapping[str, bool]) -> str:
     """Which of these patches a build has, and which do not fit its commit; "" where there are none."""
-    names = ([printable(name) for name, applied in patches.items() if applied is wanted] for wanted in (True, False))
-    return ", ".join(f"{word} {listed(found)}" for word, found in zip(("with", "without"), names, strict=True) if found)
+    names = (
+        [printable(name) for name, applied in patches.items() if applied is has_patch] for has_patch in (True, False)
+    )
+    return ", ".join(
+        f"{word} {listed(patch_names)}"
+        for word, patch_names in zip(("with", "without"), names, strict=True)
+        if patch_names
+    )
 
 
-_RUN = {  # by build systems, in short
+_COMMANDS_OF_SYSTEM = {  # by build systems, in short
     "auto": "the first build system that each commit has",
     "cmake": "cmake: cmake, cmake --build, its install script",
     "meson": "meson: meson setup, ninja, meson install",
@@ -142,4 +148,4 @@ _RUN = {  # by build systems, in short
 
 def built_with(system: str) -> str:
     """The build system that was recognised, and what it runs; "" where commands of a user or a recipe build."""
-    return _RUN.get(system, "")
+    return _COMMANDS_OF_SYSTEM.get(system, "")

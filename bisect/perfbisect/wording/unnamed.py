@@ -1,4 +1,4 @@
-"""Why a hunt names no culprit, or does not hunt a difference, and what to try next."""
+"""The reasons for which a hunt names no culprit or ignores a difference, and advice."""
 
 import math
 from collections.abc import Callable
@@ -21,36 +21,36 @@ REASONS = {
     Reason.TOO_NOISY: "the runs vary too much to decide",
     Reason.BY_CHANCE: "the ends may differ by chance alone",
     Reason.LAYOUT_TIE: "neighbouring builds differ by no more than code layout alone can cause",
-    Reason.MANY_STEPS: "several changes together make the difference, and none of them stands out as the largest",
+    Reason.MANY_STEPS: "several changes together make the difference, and no change is clearly the largest",
     Reason.BRANCH_POINT_UNKNOWN: (
-        "the culprit may be on a branch older than good, whose branch point is not known to be as fast as good"
+        "the culprit may be on a branch that began before good, and its branch point is not known to be as fast as good"
     ),
     Reason.NOT_IN_BAD: (
-        "bad does not contain the change that separates it from good (its branch point differs from good as much)"
+        "bad does not contain the change that separates bad from good (the branch point of bad differs from good as much)"
     ),
     Reason.GOOD_UNMEASURABLE: "the good end cannot be measured",
     Reason.BAD_UNMEASURABLE: "the bad end cannot be measured",
-    Reason.NO_HOST: "no host is left",
-    Reason.STOPPED_RUNS: "runs were stopped, and how slow they would have been decides which change is the largest",
+    Reason.NO_HOST: "no host can be reached any more",
+    Reason.STOPPED_RUNS: "runs were stopped, and the largest change depends on the duration of these runs",
     Reason.BUILDS_SPENT: "the budget of builds is used up",
     Reason.RUNS_SPENT: "the budget of runs is used up",
     Reason.MINUTES_SPENT: "the budget of time is used up",
 }
 
-BUDGET = "bisect resume {{hunt}} {}, which goes on with all that is known."
-DOUBTED = (Reason.NOT_CONFIRMED, Reason.BY_CHANCE)  # reasons for which even a single suspect may be none
-NEXT = {  # what to try
+RESUME_WITH = "bisect resume {{hunt}} {}, which continues with all results."
+DOUBTED = (Reason.NOT_CONFIRMED, Reason.BY_CHANCE)  # with these reasons, even a single suspect may not be the culprit
+NEXT = {  # reason → advice
     Reason.TOO_NOISY: "longer runs (--time), a quieter host, or a metric that varies less (instructions/o).",
     Reason.NOT_CONFIRMED: "longer runs (--time) or a quieter host.",
     Reason.BY_CHANCE: "longer runs (--time), or another variant, which changes the code layout.",
     Reason.LAYOUT_TIE: "another compiler or variant, which changes the code layout; more runs do not help.",
-    Reason.RUNS_SPENT: BUDGET.format("--max-runs MORE"),
-    Reason.BUILDS_SPENT: BUDGET.format("--max-builds MORE"),
-    Reason.MINUTES_SPENT: BUDGET.format("--max-time MORE"),
-    Reason.GOOD_UNMEASURABLE: "another good; or a recipe or a --patch with which this one builds and runs.",
-    Reason.BAD_UNMEASURABLE: "another bad; or a recipe or a --patch with which this one builds and runs.",
-    Reason.NO_HOST: "the same hunt once a host can be reached.",
-    Reason.NOT_IN_BAD: "a hunt between the branch point of bad and good, for what good has and bad lacks.",
+    Reason.RUNS_SPENT: RESUME_WITH.format("--max-runs MORE"),
+    Reason.BUILDS_SPENT: RESUME_WITH.format("--max-builds MORE"),
+    Reason.MINUTES_SPENT: RESUME_WITH.format("--max-time MORE"),
+    Reason.GOOD_UNMEASURABLE: "another good; or a recipe or a --patch with which good builds and runs.",
+    Reason.BAD_UNMEASURABLE: "another bad; or a recipe or a --patch with which bad builds and runs.",
+    Reason.NO_HOST: "the same hunt when a host can be reached.",
+    Reason.NOT_IN_BAD: "a hunt between the branch point of bad and good, for the change that good has and bad lacks.",
     Reason.MANY_STEPS: "--all, which names every change of at least --min-effect.",
     Reason.UNBUILDABLE: "a recipe or a --patch with which these commits {succeed}; {again}, if the host was the cause.",
     Reason.LEFT_OUT: "fewer commits in --skip, and a recipe or a --patch with which they build.",
@@ -59,85 +59,100 @@ NEXT = {  # what to try
 }
 
 
-SkipOf = Callable[[int], SkipFacts | None]  # why a candidate could not be measured
+SkipOf = Callable[[int], SkipFacts | None]  # candidate → the reason for which it could not be measured
 
 
-def why(verdict: Inconclusive, metric: str, skip_of: SkipOf) -> str:
-    """Why no culprit is named, as a clause."""
+def inconclusive_reason(verdict: Inconclusive, metric: str, skip_of: SkipOf) -> str:
+    """The reason for which no culprit is named, as a clause."""
     match verdict.reason, verdict.detail:
         case Reason.RUNS_SPENT, float(limit):
             return f"the budget of {count(int(limit), 'run')} is used up"
         case Reason.MINUTES_SPENT, float(limit):
             time = duration(60 * limit).replace(".0 s", " s")
             return f"the budget of {time} is used up"
-        case Reason.MERGE_BASE, MergeBase(commit, good, known):
-            differ = f"{metric_title(metric)} of good is {ratio(known.ratio)} of that of the merge base, and "
+        case Reason.MERGE_BASE, MergeBase(commit, good, search_result):
+            comparison = f"{metric_title(metric)} of good is {ratio(search_result.ratio)} of {metric_title(metric)} of the merge base, and "
             return (
                 f"the merge base {commit} is not shown to be as fast as good {good}"
-                f" ({differ if known.ratio.has_bound else ''}{why(known, metric, skip_of)})"
+                f" ({comparison if search_result.ratio.has_bound else ''}{inconclusive_reason(search_result, metric, skip_of)})"
             )
         case reason, _:
-            return REASONS[reason].format(fail=failing(verdict, skip_of))
+            return REASONS[reason].format(fail=failed_steps(verdict, skip_of))
 
 
-def failing(known: Inconclusive, skip_of: SkipOf) -> str:
-    """What those commits of the set that were skipped do not do: build, run, or either."""
-    skips = [skip for candidate in known.candidates if (skip := skip_of(candidate))]
+def failed_steps(verdict: Inconclusive, skip_of: SkipOf) -> str:
+    """The steps that fail for the skipped commits of the set: build, run, or "build or run"."""
+    skips = [skip for candidate in verdict.candidates if (skip := skip_of(candidate))]
     return " or ".join(sorted({"build" if skip.of_build else "run" for skip in skips})) or "build or run"
 
 
-def what_next(known: Inconclusive, skip_of: SkipOf, hunt: int) -> str:
-    """What to try where the hunt of that number names no culprit."""
-    if isinstance(base := known.detail, MergeBase):
-        return f"{what_next(base.known, skip_of, hunt)} Or, without good: bisect run {base.commit} BAD"
-    fail = failing(known, skip_of)
-    again = "--retry-failed" if "build" in fail else "a new hunt"  # which remembers builds that failed, and no runs
-    named = hunt or "HUNT"
-    return f"Try next: {NEXT[known.reason].format(succeed=fail.replace(' or ', ' and '), again=again, hunt=named)}"
+def next_advice(verdict: Inconclusive, skip_of: SkipOf, hunt: int) -> str:
+    """The advice after a hunt that named no culprit; ``hunt`` is its number, or 0."""
+    if isinstance(base := verdict.detail, MergeBase):
+        return f"{next_advice(base.known, skip_of, hunt)} Or, without good: bisect run {base.commit} BAD"
+    steps = failed_steps(verdict, skip_of)
+    again = "--retry-failed" if "build" in steps else "a new hunt"  # which remembers builds that failed, and no runs
+    hunt_name = hunt or "HUNT"
+    return (
+        f"Try next: {NEXT[verdict.reason].format(succeed=steps.replace(' or ', ' and '), again=again, hunt=hunt_name)}"
+    )
 
 
-def changed_over(shown: "InstructionChange", usual: str, time: Interval) -> str:
-    """That a hunt goes on by instructions."""
-    seen = f"{metric_title(usual)}, of which bad has {ratio(time)} of good, is not enough to find it"
-    return f"The metric is {INSTRUCTIONS} from here on, which shows {shown_by(shown)}; {seen}."
+def metric_change_sentence(shown: "InstructionChange", usual: str, time: Interval) -> str:
+    """The sentence that a hunt continues with the metric instructions."""
+    reason = f"{metric_title(usual)} of bad is {ratio(time)} of good, which is not enough to find the change"
+    return f"The metric is {INSTRUCTIONS} from here on, which shows {visible_change(shown)}; {reason}."
 
 
-def shown_by(one: "InstructionChange") -> str:
-    """The change, and the noise that it is seen in."""
-    noise = "less than 0.01 %" if one.noise < 0.0001 else percent(one.noise)
-    return f"{change(one.ratio)}, where runs are taken to vary by {noise}"
+def visible_change(shown: "InstructionChange") -> str:
+    """The clause with a change of a metric and the noise of its runs."""
+    noise = "less than 0.01 %" if shown.noise < 0.0001 else percent(shown.noise)
+    return f"{change(shown.ratio)}, and runs are assumed to vary by {noise}"
 
 
-def not_taken(shown: "InstructionChange", usual: str, policy: Policy) -> tuple[str, str]:
-    """Why a rise of the instructions is not hunted, and how it is."""
-    small = not shown.is_large(policy)
-    seen = "that is no change of interest" if small else f"{metric_title(usual)} may show another change than this one"
-    option = f" {smaller_option(shown.ratio)}" * small
-    return f"{INSTRUCTIONS} shows {shown_by(shown)}: {seen}", f"To hunt it: --metric {INSTRUCTIONS}{option}"
+def ignored_instructions_warning(shown: "InstructionChange", usual: str, policy: Policy) -> tuple[str, str]:
+    """The reason for which a rise of instructions is not hunted, and the option that hunts it."""
+    is_small = not shown.is_large(policy)
+    reason = "this change is too small to be of interest"
+    if not is_small:
+        reason = f"{metric_title(usual)} may show a different change"
+    option = f" {min_effect_option(shown.ratio)}" * is_small
+    return (
+        f"{INSTRUCTIONS} shows {visible_change(shown)}: {reason}",
+        f"To hunt this change: --metric {INSTRUCTIONS}{option}",
+    )
 
 
-TOO_SMALL = 1.5e-4  # log ratio below which the search takes no change for one
+TOO_SMALL = 1.5e-4  # the smallest log ratio that a search can find
 
 
 def why_not_hunted(verdict: NotReproduced) -> tuple[str, str]:
-    """Why a difference between the ends that is shown is not hunted; and what to try, "" where nothing hunts it."""
-    seen, wanted = abs(math.log(verdict.ratio.middle)), verdict.direction
-    way = Direction.DROP if verdict.ratio.middle < 1 else Direction.RISE
-    least = -math.log1p(-verdict.least) if wanted is Direction.DROP else math.log1p(verdict.least)
-    small, other = seen < least, wanted not in (way, Direction.ANY)
-    options = " ".join([*([f"--direction {way}"] * other), *([smaller_option(verdict.ratio.middle)] * small)])
-    less = f"that is less than the smallest change of interest, {percent(verdict.least)} (--min-effect)"
-    if small and seen < TOO_SMALL:
-        return f"{less}, and too small to be hunted", ""
-    if other:
-        swapped = "the older revision first, if good and bad were swapped"
-        return f"a {wanted} is hunted, and excluded", f"{swapped}; or {options}, which hunts this {way}"
-    if small:
-        return less, f"{options}, which hunts it"
-    more = "longer runs (--time), or another variant, which changes the code layout"
-    return "that is no more than noise or code layout can cause", more
+    """The reason for which a shown difference between the ends is not hunted, and advice; "" if no option hunts it."""
+    change_size, direction = abs(math.log(verdict.ratio.middle)), verdict.direction
+    direction_found = Direction.DROP if verdict.ratio.middle < 1 else Direction.RISE
+    smallest_change = -math.log1p(-verdict.least) if direction is Direction.DROP else math.log1p(verdict.least)
+    is_small, is_other_direction = change_size < smallest_change, direction not in (direction_found, Direction.ANY)
+    options = " ".join(
+        [
+            *([f"--direction {direction_found}"] * is_other_direction),
+            *([min_effect_option(verdict.ratio.middle)] * is_small),
+        ]
+    )
+    too_small = f"that is less than the smallest change of interest, {percent(verdict.least)} (--min-effect)"
+    if is_small and change_size < TOO_SMALL:
+        return f"{too_small}, and too small to be hunted", ""
+    if is_other_direction:
+        swapped = "if good and bad were swapped, the older revision first"
+        return (
+            f"the hunt is for a {direction}, which is excluded",
+            f"{swapped}; or {options}, to hunt this {direction_found}",
+        )
+    if is_small:
+        return too_small, f"{options}, to hunt this change"
+    advice = "longer runs (--time), or another variant, which changes the code layout"
+    return "that is no more than noise or code layout can cause", advice
 
 
-def smaller_option(ratio: float) -> str:
-    """The option with which a change by that factor is large enough to be hunted: three quarters of it, in one digit."""
+def min_effect_option(ratio: float) -> str:
+    """The option that hunts a change by this factor: ``--min-effect`` of 70 % of the change, with one digit."""
     return f"--min-effect {float(f'{70 * -math.expm1(-abs(math.log(ratio))):.1g}'):g}%"

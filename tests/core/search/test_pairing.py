@@ -68,7 +68,7 @@ def test_those_that_wait_nearly_all_of_their_time_are_measured_in_turns() -> Non
     """As for a disk that two would share."""
     log, decision, ways = until_chosen(World(LINE, {26: -0.2}, SHARED, seed=1), log_wait=3)
     assert not rounds(log)
-    assert "interleaved: they wait for 95 % of their time, and two may" in pairing_chosen(ways).why
+    assert "interleaved: the builds wait for 95 % of their time, and paired runs may" in pairing_chosen(ways).why
     assert isinstance(decision.order, Measure)
 
 
@@ -84,7 +84,7 @@ def test_a_change_that_only_waits_is_found_though_rounds_are_compared_by_cpu_tim
         if decision.pairing_comparison:
             why = pairing_chosen(decision.pairing_comparison).why
             assert why.startswith("Builds are compared by time from here on: bad has 0.9")
-            assert why.endswith(" of good, though their CPU time is the same: one of them waits longer.")
+            assert why.endswith(" of good, but their CPU times are equal, so one of them waits longer.")
             assert not pairing_chosen(decision.pairing_comparison).by_cpu
     assert switched
     same = simulate_hunt(World(LINE, {}, replace(waiting, stalls=0.0), seed=1), AUTO)
@@ -135,11 +135,11 @@ def test_what_was_chosen_is_said_with_its_figures() -> None:
     alone, beside, chosen = ways.interleaved_ratio, ways.paired_ratio, pairing_chosen(ways)
     assert ways.chooses_paired and (chosen.together, chosen.alone, chosen.beside) == (True, alone, beside)
     assert beside.low < 0.95 < beside.high < alone.high, "together it is known better"
-    both = f"bad has {ratio(beside)} of good paired and {ratio(alone)} interleaved, the ratio is taken to vary"
+    both = f"bad has {ratio(beside)} of good paired and {ratio(alone)} interleaved, the ratio is assumed to vary"
     assert chosen.why.startswith(f"Builds run in pairs: {both}")
     assert ways.paired_noise < ways.interleaved_noise / 5
     lost = PairingComparison(False, 0.1, 0.01, alone, beside, hides_difference=True)
-    assert "two disturb each other" in pairing_chosen(lost).why
+    assert "paired runs disturb each other" in pairing_chosen(lost).why
     named = pairing_chosen(replace(lost, hides_difference=False, uses_cpu_time=True), "v1", "v2\x1b").why
     assert named.startswith("Builds run interleaved: v2\\x1b has ")
     assert " of v1 by CPU time paired and " in named
@@ -203,7 +203,7 @@ def test_ends_that_pairs_and_turns_show_differently_are_measured_longer_and_that
         shape = (0.3, -0.4, 0.5, -0.3)
         seen += [Reading(20 * (at % 2), 0.1 * shape[at] - 0.2 * (at % 2), 40.0 + at, 40 + at) for at in range(4)]
         ways = decide(Graph.straight_history(20), seen, AUTO).pairing_comparison
-        assert ways and ways.is_contradictory and "Both contradict each other" in pairing_chosen(ways).why
+        assert ways and ways.is_contradictory and "The two ratios contradict each other" in pairing_chosen(ways).why
 
 
 @pytest.mark.parametrize(

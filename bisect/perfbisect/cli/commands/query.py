@@ -119,7 +119,7 @@ def write_table(answer: QueryResult) -> None:
     layout = Layout.fit(head, [cells(row, answer.columns) for row in first], right=numbers, width=output_width())
     say(layout.line(head))
     for index, row in enumerate(chain(first, answer.rows)):
-        say(layout.line(cells(row, answer.columns), whole=index >= len(first)))
+        say(layout.line(cells(row, answer.columns), uncut=index >= len(first)))
 
 
 def cells(row: tuple[Any, ...], names: Sequence[str]) -> list[str]:

@@ -134,7 +134,7 @@ def replay(given: Given) -> int:
     from perfbisect.repository.discovery import open_repository
     from perfbisect.store.history import History
     from perfbisect.wording.quantities import chance
-    from perfbisect.wording.verdicts import Teller, exit_status
+    from perfbisect.wording.verdicts import VerdictSentences, exit_status
 
     with closing(History.open(given.history, read_only=True)) as store:
         number = store.latest_hunt() if given.hunt is None else given.hunt
@@ -171,7 +171,7 @@ def replay(given: Given) -> int:
             state = fold(events)
             state.use_range(candidates)
             state.belief = decision.belief
-            say("\n".join(Teller(state, commits.__getitem__).sentences(order)))
+            say("\n".join(VerdictSentences(state, commits.__getitem__).sentences(order)))
             return exit_status(order)
         leader = int(culprit.argmax())
         alike = int((culprit > 0.99 * culprit[leader]).sum())

@@ -122,7 +122,7 @@ def drawn_change(report: HuntReport, diff_of: DiffOf, position: int) -> Iterator
         yield Section("The change", (drawing,), f"{anchor}-change", within=True)
     if profiles:
         sides = profiles.parent, profiles.culprit
-        divisor, unit = scale(max(sum(stacks.values()) for stacks in sides), profiles.unit, least=10.0)
+        divisor, unit = scale(max(sum(stacks.values()) for stacks in sides), profiles.unit, smallest=10.0)
         of_parent, of_culprit = ({stack: cost / divisor for stack, cost in stacks.items()} for stacks in sides)
         graph = partial(flame_graph, of_parent, of_culprit, unit)
         remarks = (f"Widths are costs per {explanation.operation}, in {unit}.", *profiles.notes)
