@@ -125,8 +125,10 @@ HUNTS: dict[str, Callable[[], Ended]] = {
     "by chance": lambda: drop(0.03, HostModel(noise=0.01, layout=0.01), 0, commits=1),
     "layout tie": lambda: drop(0.04, HostModel(noise=0.005, layout=0.02), 2),
     "many steps": lambda: ended(Scenario(LINE, changes="slope", habits=COUNTS).world(3), FEW, EXACT),
-    "an unknown branch point": lambda: on_line({3: -0.06}, graph=TWO, older={1: -0.05, 2: 0.04}, broken={1, 2}),
-    "what bad does not contain": lambda: on_line({}, graph=OLDER, older={1: -0.05}),
+    "an unknown branch point": lambda: on_line(
+        {3: -0.06}, graph=TWO, older_branch_changes={1: -0.05, 2: 0.04}, broken={1, 2}
+    ),
+    "what bad does not contain": lambda: on_line({}, graph=OLDER, older_branch_changes={1: -0.05}),
     "good does not build": lambda: on_line({}, broken={0}),
     "bad does not build": lambda: on_line({}, broken={30}),
     "no host": lambda: decided([], **NO_HOST),

@@ -60,7 +60,7 @@ def event_kind(event: Event) -> str:
 
 
 def encode(event: Event) -> dict[str, Any]:
-    """The fields of an event as plain values."""
+    """The fields of an event as plain values for JSON."""
     match event:
         case Decided(decision, fleet):
             decided = {"order": encode_order(decision.order), "belief": encode_belief(decision.belief)}
@@ -185,7 +185,7 @@ def with_infinity(value: Any) -> Any:
 def run_lengths(values: Iterable[float]) -> list[list[float]]:
     """The run-length encoding ``[[how many, value], …]``; round values first, so that nearly equal values share a run.
 
-    >>> packed([0.0, 0.0, 0.2])
+    >>> run_lengths([0.0, 0.0, 0.2])
     [[2, 0.0], [1, 0.2]]
     """
     return [[len(list(run)), value] for value, run in groupby(values)]

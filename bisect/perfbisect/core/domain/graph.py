@@ -7,7 +7,7 @@ or an ancestor of v.
 A branch that began before good lacks the changes since then that good has. The commit at which it began, its *branch
 point*, is a node, too, right after node 0, without parents and without weight: it is no candidate, but can be measured.
 
-And parts of a diff that need others: an order in which these precede them.
+Parts of a diff that need other parts can be sorted, so that the needed parts come first.
 """
 
 from collections import defaultdict
@@ -70,34 +70,34 @@ class Graph:
 
 
 def sort_by_needs(parts: Sequence[frozenset[int]], needs: Mapping[int, Collection[int]]) -> list[frozenset[int]]:
-    """Sets of parts in this order, but each behind what it needs, as far as there is no circle."""
-    places = {number: place for place, part in enumerate(parts) for number in part}
-    earlier = [
-        sorted({places[each] for own in part for each in needs.get(own, ()) if each in places and each not in part})
+    """The sets of parts in the order of ``parts``, except that a set follows the sets that it needs, unless in a circle."""
+    index_of = {number: index for index, part in enumerate(parts) for number in part}
+    needed = [
+        sorted({index_of[n] for number in part for n in needs.get(number, ()) if n in index_of and n not in part})
         for part in parts
     ]
     done: dict[int, None] = {}
     for top in range(len(parts)):
-        waiting, begun = [top], set[int]()
-        while waiting:  # depth first: what a part needs comes right before it
-            place = waiting[-1]
-            left = [] if place in begun else [each for each in earlier[place] if each not in done and each not in begun]
-            begun.add(place)
-            if not left:
-                done.setdefault(waiting.pop())
-            waiting += reversed(left)
-    return [parts[place] for place in done]
+        stack, begun = [top], set[int]()
+        while stack:  # depth first: the needs of a set come right before the set
+            index = stack[-1]
+            open_needs = [] if index in begun else [n for n in needed[index] if n not in done and n not in begun]
+            begun.add(index)
+            if not open_needs:
+                done.setdefault(stack.pop())
+            stack += reversed(open_needs)
+    return [parts[index] for index in done]
 
 
 def merge_mutual_needs(parts: Sequence[frozenset[int]], needs: Mapping[int, Collection[int]]) -> list[frozenset[int]]:
-    """Sets of parts; those of which each needs the other, if by others, are one."""
-    places = {number: place for place, part in enumerate(parts) for number in part}
+    """The sets of parts; sets that need each other, directly or through other sets, are united."""
+    index_of = {number: index for index, part in enumerate(parts) for number in part}
     reach = np.eye(len(parts), dtype=np.float32)
-    for number, place in places.items():
-        reach[place, [places[each] for each in needs.get(number, ()) if each in places]] = 1
+    for number, index in index_of.items():
+        reach[index, [index_of[need] for need in needs.get(number, ()) if need in index_of]] = 1
     for _ in range(len(parts).bit_length()):
         reach = np.minimum(reach @ reach, 1)
     sets = defaultdict[int, frozenset[int]](frozenset)
-    for place, first in enumerate((reach * reach.T).argmax(axis=1)):
-        sets[int(first)] |= parts[place]
+    for index, first in enumerate((reach * reach.T).argmax(axis=1)):
+        sets[int(first)] |= parts[index]
     return [*sets.values()]

@@ -1,7 +1,7 @@
 """The part of a log from which observations are made: builds, failures and runs.
 
-If options are added to all builds, this part is emptied. Earlier events are set aside, and count again for a commit whose
-build with the options has the same binary. Incremental builds are set aside, too, after a proof that contradicts them.
+If options are added to all builds, this part is emptied. Earlier events are excluded, and count again for a commit whose
+build with the options has the same binary. Incremental builds are excluded, too, after a proof that contradicts them.
 """
 
 from collections import defaultdict
@@ -19,13 +19,13 @@ class CommitsByBinary(dict[tuple[int, str], str]):
     """(host, binary) → the first commit built with that binary; host is 0 if there is one, SHARED for all build hosts."""
 
     def add_build(self, host: int, build: BuildFacts) -> str | None:
-        """Add a build; return another commit that was built earlier with the same binary, or None."""
+        """Add a build of a host; return another commit that was built earlier with the same binary, or None."""
         first = self.setdefault((host, build.binary), build.commit)
         return None if first == build.commit else first
 
 
 def binary_host_number(name: str, hosts: Mapping[str, int], build_hosts: Collection[str]) -> int:
-    """The number under which binaries of the host ``name`` are compared."""
+    """The number of a host in ``CommitsByBinary``: SHARED for a build host, if there are several hosts."""
     return SHARED if len(hosts) > 1 and name in build_hosts else hosts.get(name, 0)
 
 
@@ -37,10 +37,10 @@ def is_of_build(event: Event) -> bool:
 
 
 class ExcludedRuns(dict[str, tuple[str, list[tuple[float, RunFinished]]]]):
-    """The runs of each commit that are set aside, with the binary that made them."""
+    """The excluded runs of each commit, with the binary of these runs."""
 
     def exclude(self, log: Log, commits: Collection[str]) -> None:
-        """Move everything about ``commits`` out of a log, except --skip: builds that failed may succeed now."""
+        """Move the events of ``commits`` out of ``log``, except of --skip: builds that failed may succeed now."""
         runs: dict[str, list[tuple[float, RunFinished]]] = defaultdict(list)
         removed = [(at, event) for at, event in log if event.facts.commit in commits]
         for at, event in removed:
@@ -57,9 +57,7 @@ class ExcludedRuns(dict[str, tuple[str, list[tuple[float, RunFinished]]]]):
         ]
 
     def restore(self, build: BuildFacts, log: Log) -> tuple[RunFacts, ...]:
-        """Put the runs of a commit back into a log, in order of time, if it was built again as the same binary; return
-        them.
-        """
+        """The runs of a commit, put back into ``log`` in order of time; empty if ``build`` is another binary."""
         binary, runs = self.pop(build.commit, ("", []))
         if binary != build.binary:
             return ()

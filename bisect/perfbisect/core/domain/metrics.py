@@ -43,7 +43,7 @@ def role_counters(
 
 
 def worst_background(runs: Iterable[RunFacts]) -> Background | None:
-    """The background of several runs of one build, together; None if no role is paced."""
+    """The background role that is furthest behind its rate, over all ``runs`` of a build; None if no role is paced."""
     all_runs = list(runs)
     roles = {name.removesuffix(DUE) for run in all_runs for name in run.counters if name.endswith(DUE)}
     backgrounds = [of_role for role in sorted(roles) if (of_role := _background_of_role(role, all_runs))]
@@ -256,13 +256,13 @@ def shown_metric(run: RunFacts, metric: str, usual: str = "qps") -> str:
 
 
 def shown_value(run: RunFacts, metric: str) -> float:
-    """The number that is shown for a run while ``metric`` is hunted."""
+    """The value that is shown for a run while ``metric`` is hunted, in the unit of ``shown_unit``."""
     reading = metric_value(run, shown_metric(run, metric))
     return run.qps if reading is None else reading
 
 
 def shown_unit(metric: str, run: RunFacts | None = None) -> str:
-    """The unit of the number that ``shown`` returns."""
+    """The unit of the value that is shown for a run while ``metric`` is hunted."""
     entry = find_metric(metric)
     return entry.unit_of(run) if entry.is_shown else "QPS"
 

@@ -33,7 +33,7 @@ class Interval:
 
     @property
     def has_bound(self) -> bool:
-        """Whether the interval has a finite or positive bound."""
+        """Whether the interval has a positive lower or a finite upper bound."""
         return self.low > 0 or self.high < math.inf
 
     @property
@@ -48,13 +48,13 @@ class Interval:
 
     @classmethod
     def from_log_ratio(cls, log: float, half: float | None) -> "Interval":
-        """The interval from the logarithm of a ratio, and half of its length; unbounded if that is None."""
+        """The interval of a ratio from its logarithm and half of the length in log units; unbounded if ``half`` is None."""
         low, high = (0.0, math.inf) if half is None else (ratio_of_log(log - half), ratio_of_log(log + half))
         return cls(low, ratio_of_log(log), high)
 
 
 def ratio_of_log(log: float) -> float:
-    """The ratio with that logarithm, limited to exp(±700), beyond which there are no floating-point numbers."""
+    """The ratio whose logarithm is ``log``, limited to exp(±700), beyond which there are no floating-point numbers."""
     return math.exp(min(LARGEST_LOG, max(-LARGEST_LOG, log)))
 
 
@@ -70,13 +70,13 @@ class LayoutRatios:
 
 @dataclass(frozen=True, slots=True)
 class PairingComparison:
-    """The comparison of the ends in both ways: by interleaved and by paired runs."""
+    """The comparison of the ends by interleaved runs and by paired runs, and the choice between the two."""
 
-    chooses_paired: bool  # the way that was chosen; True: paired
+    chooses_paired: bool  # whether paired runs are chosen, not interleaved runs
     interleaved_noise: float  # s.d. of the ratio of two interleaved runs, as a fraction
     paired_noise: float  # s.d. of the ratio of paired runs
     interleaved_ratio: Interval  # bad against good, by interleaved runs
-    paired_ratio: Interval  # by paired runs
+    paired_ratio: Interval  # bad against good, by paired runs
     hides_difference: bool = False  # paired runs are less noisy, but do not show the difference of interleaved runs
     is_contradictory: bool = False  # the two differences contradict each other
     uses_cpu_time: bool = False  # paired runs are compared by CPU time instead of time

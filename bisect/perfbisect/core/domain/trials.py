@@ -39,7 +39,7 @@ def pairs_to_try(trial: SessionState) -> int:
 
 
 def comparable_runs(trial: SessionState, work: int | None = None) -> list[TrialRun]:
-    """The runs of one workload, or of all, that were made in the way in which builds are compared."""
+    """The runs by which builds are compared, paired or interleaved; of one workload, or of all for None."""
     runs = trial.runs if work is None else runs_of_workload(trial, work)
     return [run for run in runs if bool(run.facts.round) is trial.is_paired]
 

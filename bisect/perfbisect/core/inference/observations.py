@@ -41,7 +41,7 @@ class Reading:
 
     @property
     def measurement_kind(self) -> tuple[bool, bool]:
-        """Whether the layout is randomized, and whether the run is paired; like ``RunFacts.way``."""
+        """Whether the layout is randomized, and whether the run is paired; like ``RunFacts.measurement_kind``."""
         return bool(self.layout), self.partner is not None
 
     @property
