@@ -13,7 +13,7 @@ from perfbisect.lab.building.log_parser import BuildLog
 from perfbisect.lab.workload import command
 from perfbisect.masking import mask_credentials, mask_credentials_in_fields
 from perfbisect.recipes.output_pattern import find_number
-from perfbisect.repository.commits import _cut
+from perfbisect.repository.commits import _shortened
 
 
 def test_passwords_in_urls_are_masked_and_nothing_else() -> None:
@@ -41,10 +41,10 @@ def test_what_is_cut_has_no_part_of_a_password() -> None:
         line = f"error: {'x' * before} https://u:s3cret@h/x"
         log = BuildLog()
         log.read(line)
-        quoted = [log.why(), *log.tail, command.last(line), _cut(line)]
+        quoted = [log.why(), *log.tail, command.last(line), _shortened(line)]
         with pytest.raises(ValueError, match="not a number") as failure:
             find_number("$.n", json.dumps({"n": line.removeprefix("error: ")}))
-        for text in (*quoted, str(failure.value), Commit("a" * 40, "", "", _cut(line)).title):
+        for text in (*quoted, str(failure.value), Commit("a" * 40, "", "", _shortened(line)).title):
             assert "s3c" not in mask_credentials(text), before
 
 

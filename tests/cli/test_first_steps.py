@@ -20,7 +20,7 @@ from perfbisect.errors import INTERRUPTED, UsageError
 from perfbisect.hunt import setup
 from perfbisect.recipes.builder_reader import load_builder
 from perfbisect.recipes.workload import load_workload
-from perfbisect.repository.commits import resolve
+from perfbisect.repository.commits import resolve_commit
 from perfbisect.repository.discovery import open_repository
 from program import LIMIT, PROGRAM, exits
 from repos import Repo
@@ -177,7 +177,7 @@ def test_nothing_of_the_repository_runs(repo: Repo, tmp_path: Path) -> None:
     assert "bisect run 1.10 2.0 --builder kv --workload kv-bench" in exits(0, "init", "--name", "kv")
     assert not (tmp_path / "ran").exists()
     opened = open_repository(repo.path)
-    assert resolve(opened, "1.10", load_builder("kv").release_tags) == resolve(opened, "v1.10", [])
+    assert resolve_commit(opened, "1.10", load_builder("kv").release_tags) == resolve_commit(opened, "v1.10", [])
 
 
 # `bisect demo --folder`: what lies there and is not a demo's stays.

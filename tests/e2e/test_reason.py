@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.tools,
     pytest.mark.slow,
-    pytest.mark.skipif(ctags.program() is None, reason="Universal Ctags is not installed"),
+    pytest.mark.skipif(ctags.universal_ctags() is None, reason="Universal Ctags is not installed"),
 ]
 
 COMMITS, CULPRIT = 2, 1

@@ -19,10 +19,17 @@ from perfbisect.lab.building import checkout
 from perfbisect.lab.building.checkout import REFS, push
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.changed_functions import changed_functions
-from perfbisect.repository.commits import UnknownRevision, commits_touching, describe, diff, look_up, resolve
-from perfbisect.repository.derived import reverted
-from perfbisect.repository.discovery import is_dirty, open_repository
-from perfbisect.repository.git import Repository, borrowed
+from perfbisect.repository.commits import (
+    UnknownRevision,
+    commits_of_names,
+    commits_touching,
+    describe_commit,
+    resolve_commit,
+    unified_diff,
+)
+from perfbisect.repository.derived import temporary_revert
+from perfbisect.repository.discovery import has_uncommitted_changes, open_repository
+from perfbisect.repository.git import Repository, temporary_bare_repository
 from perfbisect.repository.range import read_range
 from program import executable, run
 from repos import Repo
@@ -74,18 +81,21 @@ def hostile(git: Repo, commits: list[str], trap: Trap) -> Path:
 
 def use(repo: Repository, host: LocalHost, commits: list[str]) -> None:
     """Everything that is done with a repository."""
-    assert resolve(repo, "v0", []) == commits[0]
+    assert resolve_commit(repo, "v0", []) == commits[0]
     with pytest.raises(UnknownRevision):
-        resolve(repo, "1234567890", [])
-    assert look_up(repo, ["1234512345" * 4, "v1"]) == [None, commits[1]]  # the first would be fetched from a promisor
+        resolve_commit(repo, "1234567890", [])
+    assert commits_of_names(repo, ["1234512345" * 4, "v1"]) == [
+        None,
+        commits[1],
+    ]  # the first would be fetched from a promisor
     assert read_range(repo, commits[0], commits[2], ["doc/**"]).candidates == tuple(commits)
-    assert describe(repo, commits[1]).subject == "change 1"
+    assert describe_commit(repo, commits[1]).subject == "change 1"
     assert commits_touching(repo, commits[0], commits[2], ["a.c"])["a.c"] == {*commits[1:]}
-    assert "+1\n" in diff(repo, commits[0], commits[1]).text
+    assert "+1\n" in unified_diff(repo, commits[0], commits[1]).text
     assert changed_functions(repo, commits[0], commits[1]).files
-    with reverted(repo, commits[2], [commits[2]], []) as made:
-        assert describe(made.repository, made.commit).subject.startswith("Revert")
-    is_dirty(repo)
+    with temporary_revert(repo, commits[2], [commits[2]], []) as made:
+        assert describe_commit(made.repository, made.commit).subject.startswith("Revert")
+    has_uncommitted_changes(repo)
     bare = finish(checkout.mirror(host, repo, "n", [commits[2]]))[1]
     source = host.root / "work" / "n" / "source"
     for commit in commits:
@@ -162,23 +172,23 @@ def test_no_missing_object_is_fetched(
         partial[f"remote.origin.{name}"] = value.replace("\t", " ")
     configure(git.path / ".git/config", partial | {"core.sshCommand": trap.command("ssh")})
     opened = open_repository(git.path)
-    assert look_up(opened, ["1234512345" * 4, "v1"]) == [None, commits[1]]
+    assert commits_of_names(opened, ["1234512345" * 4, "v1"]) == [None, commits[1]]
     with pytest.raises(EnvironmentFailure, match="git rev-list failed"):
         read_range(opened, commits[0], commits[2], ["doc/**"])
-    assert not is_dirty(opened)
+    assert not has_uncommitted_changes(opened)
 
 
 def test_what_a_filter_would_make_of_a_file_is_not_known(hostile: Path, trap: Trap) -> None:
     opened = open_repository(hostile)
-    assert not is_dirty(opened)
+    assert not has_uncommitted_changes(opened)
     for name, text, dirty in (("a.c", "changed\n", False), ("plain", "changed\n", True), ("plain", "2\n", False)):
         (hostile / name).write_text(text)
-        assert is_dirty(opened) == dirty
+        assert has_uncommitted_changes(opened) == dirty
     (hostile / "plain").unlink()
-    assert is_dirty(opened)
+    assert has_uncommitted_changes(opened)
     configure(hostile / ".git/config", {"filter.a=b.clean": trap.command("equals")})
     (hostile / ".git/info/attributes").write_text("* filter=a=b\n")
-    assert not is_dirty(opened)
+    assert not has_uncommitted_changes(opened)
 
 
 def test_a_checkout_configured_elsewhere_is_not_looked_at(hostile: Path, tmp_path: Path, commits: list[str]) -> None:
@@ -186,8 +196,8 @@ def test_a_checkout_configured_elsewhere_is_not_looked_at(hostile: Path, tmp_pat
     for place in (Repo(tmp_path / "other").path, tmp_path / "nowhere", Path("/"), Path("/proc/self/root")):
         configure(hostile / ".git/config", {"core.worktree": str(place)})
         opened = open_repository(hostile / ".git")
-        assert (opened.git_dir, opened.work_tree, is_dirty(opened)) == (hostile / ".git", None, False)
-        assert resolve(opened, "v0", []) == commits[0]
+        assert (opened.git_dir, opened.work_tree, has_uncommitted_changes(opened)) == (hostile / ".git", None, False)
+        assert resolve_commit(opened, "v0", []) == commits[0]
 
 
 @pytest.fixture
@@ -251,7 +261,7 @@ def test_nothing_is_searched_in_the_working_directory(
         with mock.patch.dict(os.environ, {variable: folders.format(usual)}), contextlib.chdir(tmp_path):
             opened = open_repository(repo)
             assert read_range(opened, commits[0], commits[2], []).candidates == tuple(commits)
-            assert is_dirty(opened) is False
+            assert has_uncommitted_changes(opened) is False
             bare = finish(checkout.mirror(host, opened, "n", []))[1]
             for commit in (armed, commits[2]):
                 checkout.checkout(host, bare, commit, host.root / "source", [])
@@ -263,12 +273,15 @@ def test_an_odd_folder_for_temporary_files(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", "a b;touch x\n-x")
-    with borrowed(open_repository(git.path)) as lender:
+    with temporary_bare_repository(open_repository(git.path)) as lender:
         assert subprocess.run(["git", f"--git-dir={lender}", "cat-file", "-e", commits[0]], check=False).returncode == 0
         assert lender.is_absolute()
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(EnvironmentFailure, match="Not a directory"), borrowed(open_repository(git.path)):
+    with (
+        pytest.raises(EnvironmentFailure, match="Not a directory"),
+        temporary_bare_repository(open_repository(git.path)),
+    ):
         pass
 
 

@@ -17,7 +17,7 @@ from fake_host import FakeHost
 from perfbisect.errors import BuildFailed, CommandFailed, EnvironmentFailure
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.building import checkout
-from perfbisect.repository.commits import resolve
+from perfbisect.repository.commits import resolve_commit
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.range import read_range
 from program import PROGRAM, bisect_until, rows, run
@@ -284,7 +284,7 @@ def test_sources_of_both_formats_have_a_mirror_of_their_own(tmp_path: Path, host
     mark = Path(host.root, "git", "n.git", "mark")
     for name, kept in (("sha256", False), ("sha1", False), ("sha1", True), ("sha256", False)):
         repo, commits = open_repository(tmp_path / name), made[name]
-        assert resolve(repo, commits[2][:8], []) == resolve(repo, "v2", []) == commits[2]
+        assert resolve_commit(repo, commits[2][:8], []) == resolve_commit(repo, "v2", []) == commits[2]
         bare = finish(checkout.mirror(host, repo, "n", [commits[-1]]))[1]
         source = host.root / "work" / "n" / "source"
         checkout.checkout(host, bare, commits[2], source, [])

@@ -7,7 +7,7 @@ import pytest
 from perfbisect.core.domain.orders import Found, Inconclusive, Interval, Reason, Step, Verdict
 from perfbisect.hunt.patches import PartSearch, needs_from_error
 from perfbisect.repository.discovery import open_repository
-from perfbisect.repository.range import diff_in_parts
+from perfbisect.repository.range import partial_diff_commits
 from repos import Repo
 
 SLOW = Interval(0.5, 0.4, 0.6)
@@ -24,7 +24,7 @@ def test_what_is_named_is_shown_where_a_budget_ends_its_proof_which_is_made_late
     parent = made.commit({f"{name}.c": "int z;\n" for name in "abc"})
     culprit = made.commit({f"{name}.c": f"int {name};\n" for name in "abc"})
     spent = Inconclusive((1, 2), (0.5, 0.5), SLOW, Reason.MINUTES_SPENT)
-    with diff_in_parts(open_repository(made.path), parent, culprit, []) as commits:
+    with partial_diff_commits(open_repository(made.path), parent, culprit, []) as commits:
         search = PartSearch.begin(commits)
         first = search.present
         assert not search.advance(spent, {}), "nothing is named: the session ends"
@@ -47,7 +47,7 @@ def test_an_error_tells_by_its_line_which_part_belongs_beside_which(tmp_path: Pa
     parent, culprit = (
         made.commit({"a.h": header.format(name), "src/b.c": user.format(name)}) for name in ("old", "fresh")
     )
-    with diff_in_parts(open_repository(made.path), parent, culprit, []) as commits:
+    with partial_diff_commits(open_repository(made.path), parent, culprit, []) as commits:
         [(_, of_header), (_, of_user)] = sorted((piece.shown.path, at) for at, piece in enumerate(commits.diff.pieces))
         declared, used = frozenset({of_header}), frozenset({of_user})
         no_member = "build/src/b.c:4:11: error: 'struct s' has no member named '{}'"

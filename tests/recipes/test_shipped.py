@@ -12,7 +12,7 @@ from perfbisect.recipes.builder_reader import load_builder, load_builders
 from perfbisect.recipes.inventory import at_once, load_host, load_hosts, load_lease
 from perfbisect.recipes.placeholders import fill
 from perfbisect.recipes.workload import load_workloads, read_suite
-from perfbisect.repository.git import all_but
+from perfbisect.repository.git import pathspecs_except
 
 ROOT = Path(__file__).parents[2]
 GUIDE, HOSTS = ((ROOT / "docs" / page).read_text() for page in ("recipes.md", "hosts.md"))
@@ -40,7 +40,7 @@ def test_what_sqlite_leaves_out_is_neither_built_nor_read(git: Callable[..., str
         (place := tmp_path / "repo" / path).parent.mkdir(parents=True, exist_ok=True)
         place.touch()
     git("add", "-A")
-    assert set(git("ls-files", "--", *all_but(load_builder("sqlite").ignore)).split()) == set(read)
+    assert set(git("ls-files", "--", *pathspecs_except(load_builder("sqlite").ignore)).split()) == set(read)
 
 
 @pytest.mark.parametrize("name", ["mysql", "percona"])

@@ -7,7 +7,7 @@ import pytest
 
 from perfbisect.core.domain.facts import ChangeFacts
 from perfbisect.repository import changed_functions as module
-from perfbisect.repository.changed_functions import bare, changed_functions, named
+from perfbisect.repository.changed_functions import changed_functions, function_in_hunk_header, stripped_code
 from perfbisect.repository.discovery import open_repository
 from program import executable
 from repos import Repo
@@ -15,7 +15,7 @@ from repos import Repo
 Read = Callable[..., ChangeFacts]
 
 pytestmark = pytest.mark.tools
-needs_ctags = pytest.mark.skipif(module.program() is None, reason="Universal Ctags is not installed")
+needs_ctags = pytest.mark.skipif(module.universal_ctags() is None, reason="Universal Ctags is not installed")
 
 PAGE = Path(__file__).with_name("page.c").read_text()
 
@@ -136,7 +136,7 @@ def test_callers_of_what_profiles_lack_are_looked_for_until_they_have_some(read:
 
 
 def test_without_ctags_functions_are_those_that_git_names(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "program", lambda: None)
+    monkeypatch.setattr(module, "universal_ctags", lambda: None)
     found = read({"page.c": PAGE}, {"page.c": PAGE.replace("\t\ti++;\n", "")}, ("main",))
     assert (found.functions, found.approximate, found.callers) == (("slot_of",), True, {})
     assert "universal-ctags" in found.note
@@ -149,7 +149,7 @@ def test_the_function_beside_a_hunk() -> None:
         "struct page {": "",
         "": "",
     }
-    assert {scope: named(scope) for scope in scopes} == scopes
+    assert {scope: function_in_hunk_header(scope) for scope in scopes} == scopes
 
 
 @needs_ctags
@@ -157,8 +157,8 @@ def test_a_program_of_another_kind_is_not_used_and_a_failure_costs_exactness_onl
     read: Read, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fake = executable(tmp_path / "ctags", "#!/bin/sh\necho Exuberant Ctags 5.8\nexit 1\n")
-    assert (module.program(str(tmp_path)), module.program("")) == (None, None)
-    monkeypatch.setattr(module, "program", lambda: str(fake))
+    assert (module.universal_ctags(str(tmp_path)), module.universal_ctags("")) == (None, None)
+    monkeypatch.setattr(module, "universal_ctags", lambda: str(fake))
     found = read({"page.c": PAGE}, {"page.c": PAGE.replace("return 4096", "return 8192")})
     assert found.approximate
     assert "Universal Ctags failed" in found.note
@@ -181,9 +181,9 @@ def test_hostile_trees_are_harmless(git: Repo, read: Read, tmp_path: Path, monke
 
 
 def test_texts_without_comments() -> None:
-    assert bare("a = b; // c\n/* d */ e") == "a=b;e"
-    assert bare('"// no comment" + 1') == '"//nocomment"+1'
-    assert bare("/* never ends " * 50_000) == "", "in time that is in proportion to the length"
+    assert stripped_code("a = b; // c\n/* d */ e") == "a=b;e"
+    assert stripped_code('"// no comment" + 1') == '"//nocomment"+1'
+    assert stripped_code("/* never ends " * 50_000) == "", "in time that is in proportion to the length"
 
 
 @needs_ctags

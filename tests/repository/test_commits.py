@@ -19,21 +19,21 @@ from perfbisect.repository.commits import (
     ReleaseRange,
     Tag,
     UnknownRevision,
-    by_pattern,
-    commits_of,
+    ambiguous_tags,
+    commit_web_page,
+    commits_in_set,
     commits_touching,
-    describe,
-    diff,
-    ends_of,
-    first_commit,
-    is_plain,
-    number_of,
-    release_range,
-    resolve,
-    tagged_versions,
-    tags_and_branches,
-    tags_of,
-    web_address,
+    describe_commit,
+    is_numeric_version,
+    possible_tags,
+    releases_by_pattern,
+    releases_in_range,
+    resolve_commit,
+    revisions_in,
+    root_commit,
+    unified_diff,
+    version_sort_key,
+    versions_of_tags,
 )
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository
@@ -63,7 +63,7 @@ def test_the_first_commit_is_that_of_the_main_line(git: Repo, repo: Repository) 
     git("switch", "-q", "main")
     git("merge", "-q", "--allow-unrelated-histories", "-m", "both", "other")
     assert len(git("rev-list", "--max-parents=0", "HEAD").split()) == 2
-    assert first_commit(repo, "HEAD") == first
+    assert root_commit(repo, "HEAD") == first
 
 
 def test_releases_and_revisions(git: Repo, repo: Repository) -> None:
@@ -84,25 +84,25 @@ def test_releases_and_revisions(git: Repo, repo: Repository) -> None:
         ":/^Read .* one": "HEAD",
         "HEAD^{/1}": "HEAD~2",
     }.items():
-        assert resolve(repo, name, TAGS) == git("rev-parse", f"{revision}^{{commit}}"), name
+        assert resolve_commit(repo, name, TAGS) == git("rev-parse", f"{revision}^{{commit}}"), name
     with pytest.raises(UnknownRevision, match="':/nothing of it' is neither"):
-        resolve(repo, ":/nothing of it", TAGS)
+        resolve_commit(repo, ":/nothing of it", TAGS)
 
 
 def test_names_of_a_tag_and_a_branch_are_known(git: Repo, repo: Repository) -> None:
     git("branch", "plain", "HEAD~2")
-    assert resolve(repo, "plain", TAGS) == git("rev-parse", "tags/plain^{commit}")
-    assert resolve(repo, "heads/plain", TAGS) == git("rev-parse", "HEAD~2")
-    assert tags_and_branches(repo, ["main", "8.0.28..plain~1", "plain@lto", ":/0", "heads/plain", ""]) == ["plain"]
+    assert resolve_commit(repo, "plain", TAGS) == git("rev-parse", "tags/plain^{commit}")
+    assert resolve_commit(repo, "heads/plain", TAGS) == git("rev-parse", "HEAD~2")
+    assert ambiguous_tags(repo, ["main", "8.0.28..plain~1", "plain@lto", ":/0", "heads/plain", ""]) == ["plain"]
 
 
 def test_an_unknown_release_names_the_nearest(repo: Repository) -> None:
     with pytest.raises(UnknownRevision, match=r"'8\.0\.20' is neither a release nor a revision in .*/repo") as caught:
-        resolve(repo, "8.0.20", TAGS)
+        resolve_commit(repo, "8.0.20", TAGS)
     assert "8.0.28" in caught.value.advice
     assert caught.value.exit_status == 3
     tags = ["mysql-8.0.28", "REL_16_0", "REL_16_BETA1", "other"]
-    versions = [version for pattern in TAGS for version, _ in tagged_versions(tags, pattern)]
+    versions = [version for pattern in TAGS for version, _ in versions_of_tags(tags, pattern)]
     assert versions == ["8.0.28", "16.0", "16.BETA1"]
 
 
@@ -111,11 +111,11 @@ def test_odd_names_are_only_unknown(repo: Repository) -> None:
     no_text = [os.fsdecode(name) for name in (b"caf\xe9", b"\xff", b"v0\xc3", b"\xed\xa0\x80")]
     for odd in [*options, *no_text, "a b", "", "'", '"', "$(x)", "x\ny", "\0", "..", "^HEAD", "HEAD^{tree}", "HEAD:"]:
         with pytest.raises(UnknownRevision):
-            resolve(repo, odd, TAGS)
+            resolve_commit(repo, odd, TAGS)
     # A log of references that is too short, and a branch that follows none.
     for odd, why in {"HEAD@{9}": "log for", "main@{upstream}": "no upstream", "@{push}": "branch '.*' has no"}.items():
         with pytest.raises(UnknownRevision, match=rf"'.*' is not a revision in .*/repo: ({why}|no upstream)"):
-            resolve(repo, odd, TAGS)
+            resolve_commit(repo, odd, TAGS)
 
 
 def test_a_hash_that_is_too_short_is_refused(history: Callable[..., tuple[Any, dict[str, str]]]) -> None:
@@ -124,16 +124,16 @@ def test_a_hash_that_is_too_short_is_refused(history: Callable[..., tuple[Any, d
     beginnings = sorted(commit[:4] for commit in hashes.values())
     shared = next(one for one, other in pairwise(beginnings) if one == other)
     with pytest.raises(UsageError, match=f"'{shared}' is the beginning of several hashes"):
-        resolve(repo, shared, [])
+        resolve_commit(repo, shared, [])
 
 
 def test_of_equal_trees_and_of_a_missing_commit(git: Repo, repo: Repository) -> None:
-    assert diff(repo, git.head, git.head) == module.Diff("", 0)
+    assert unified_diff(repo, git.head, git.head) == module.Diff("", 0)
     with pytest.raises(EnvironmentFailure):
-        diff(repo, "0" * 40, git.head)
+        unified_diff(repo, "0" * 40, git.head)
     (repo.git_dir / "HEAD").unlink()
     with pytest.raises(EnvironmentFailure, match=r"git cat-file failed in .*: fatal: not a git repository"):
-        resolve(repo, "HEAD", [])
+        resolve_commit(repo, "HEAD", [])
 
 
 def test_a_commit_is_described(git: Repo) -> None:
@@ -141,12 +141,12 @@ def test_a_commit_is_described(git: Repo) -> None:
     message = "two: “quoted”\twith tab\n\nand a body"
     git("commit", "-q", "--allow-empty", "-m", message, "--author=Zoë Ö <z@example.org>")
     repo, head = open_repository(git.path), git.head
-    assert describe(repo, head) == Commit(head, "2020-01-02", "Zoë Ö", "two: “quoted”\twith tab")
+    assert describe_commit(repo, head) == Commit(head, "2020-01-02", "Zoë Ö", "two: “quoted”\twith tab")
     (git.path / "message").write_bytes("größer".encode("latin-1"))
     git("-c", "i18n.commitEncoding=ISO-8859-1", "commit", "-q", "--allow-empty", "-F", "message")
-    assert describe(repo, git.head).subject == "größer"
+    assert describe_commit(repo, git.head).subject == "größer"
     git("commit", "-q", "--allow-empty", "--allow-empty-message", "-m", "")
-    assert describe(repo, git.head).subject == ""
+    assert describe_commit(repo, git.head).subject == ""
 
 
 def test_what_a_damaged_commit_lacks_is_empty(git: Repo) -> None:
@@ -169,15 +169,15 @@ def test_what_a_damaged_commit_lacks_is_empty(git: Repo) -> None:
         b"author %s <a> 0 +0000\n" % long + committer + b"\nx\n": (date, "A" * LONGEST + "…", "x"),
     }.items():
         sha = odd.write("commit", tree + body)
-        assert describe(repo, sha) == Commit(sha, *expected), body[:100]
+        assert describe_commit(repo, sha) == Commit(sha, *expected), body[:100]
 
 
 def test_a_revision_or_a_range_of_two() -> None:
     for ends in (("v1.0",), ("8.0.28", "8.0.29"), ("HEAD~3", "x^")):
-        assert ends_of("..".join(ends)) == ends
+        assert revisions_in("..".join(ends)) == ends
     for text in ("..", "a..", "..b", "a...b", "a..b..c", ""):
         with pytest.raises(UsageError, match=r"neither a revision nor a range of two"):
-            ends_of(text)
+            revisions_in(text)
 
 
 def test_the_commits_of_the_newer_that_the_older_lacks(git: Repo) -> None:
@@ -189,9 +189,9 @@ def test_the_commits_of_the_newer_that_the_older_lacks(git: Repo) -> None:
     first = git.commit(title="first")
     git("merge", "-q", "--no-ff", "-m", "merge", "side")
     merge, repo = git.head, open_repository(git.path)
-    assert commits_of(repo, f"{first}..{merge}") == {side, merge}
-    assert commits_of(repo, f"{root}..{merge}") == {side, first, merge}
-    assert (commits_of(repo, f"{merge}..{root}"), commits_of(repo, side)) == (set(), {side})
+    assert commits_in_set(repo, f"{first}..{merge}") == {side, merge}
+    assert commits_in_set(repo, f"{root}..{merge}") == {side, first, merge}
+    assert (commits_in_set(repo, f"{merge}..{root}"), commits_in_set(repo, side)) == (set(), {side})
 
 
 def test_files_folders_and_globs(git: Repo) -> None:
@@ -203,7 +203,7 @@ def test_files_folders_and_globs(git: Repo) -> None:
 
 def shown(git: Repo, before: Files, after: Files) -> module.Diff:
     """The diff of two commits."""
-    return diff(open_repository(git.path), git.commit(before), git.commit(after))
+    return unified_diff(open_repository(git.path), git.commit(before), git.commit(after))
 
 
 def test_a_diff_has_files_hunks_and_their_functions(git: Repo) -> None:
@@ -238,11 +238,11 @@ PAGES = [line.split("\t") for line in Path(__file__).with_name("pages.txt").read
 
 
 def test_the_page_of_a_commit(git: Repo, repo: Repository) -> None:
-    assert web_address(repo, "ab") == ""
+    assert commit_web_page(repo, "ab") == ""
     git("config", "url.https://github.com/.insteadOf", "mine:")
     for remote, page in PAGES:
         git("config", "remote.upstream.url", remote)
-        assert web_address(open_repository(git.path), "ab") == (f"{page}ab" if page else ""), remote
+        assert commit_web_page(open_repository(git.path), "ab") == (f"{page}ab" if page else ""), remote
 
 
 PATTERNS = {
@@ -256,25 +256,25 @@ PATTERNS = {
 
 def test_patterns() -> None:
     for pattern, (tags, versions) in PATTERNS.items():
-        found = by_pattern(Tag(tag, 0) for tag in tags.split())
+        found = releases_by_pattern(Tag(tag, 0) for tag in tags.split())
         assert list(found) == [pattern]
         assert " ".join(release.version for release in found[pattern]) == versions
-    assert by_pattern(Tag(tag, 0) for tag in ("2024", "nightly", "v1-rc1", "a{b}1.0", 'v1";x')) == {}
+    assert releases_by_pattern(Tag(tag, 0) for tag in ("2024", "nightly", "v1-rc1", "a{b}1.0", 'v1";x')) == {}
 
 
 def test_the_pattern_in_use_is_first() -> None:
     old = [Tag(f"old-{number}.0", number) for number in range(9)]
     new = [Tag("v1.0", 100), Tag("v1.1", 101), Tag("once-1.0", 200)]
-    assert list(by_pattern([*old, *new])) == ["v{version}", "old-{version}", "once-{version}"]
+    assert list(releases_by_pattern([*old, *new])) == ["v{version}", "old-{version}", "once-{version}"]
 
 
 @given(
     st.lists(st.from_regex(re.compile(r"[A-Za-z0-9._/-]{0,8}[0-9](?:[._][0-9]{1,3}){0,3}", re.ASCII), fullmatch=True))
 )
 def test_each_release_leads_back_to_its_tag(tags: list[str]) -> None:
-    for pattern, found in by_pattern(Tag(tag, 0) for tag in tags).items():
+    for pattern, found in releases_by_pattern(Tag(tag, 0) for tag in tags).items():
         for release in found:
-            assert tags_of(release.version, [pattern]) == [release.tag]
+            assert possible_tags(release.version, [pattern]) == [release.tag]
             assert release.tag in tags
 
 
@@ -292,17 +292,17 @@ def tagged(git: Repo) -> Repository:
 
 def test_versions_in_order_without_pre_releases_and_other_branches(tagged: Repository) -> None:
     left_out = (("1.10-rc1", "a pre-release"), ("1.10.1", "2.0 does not contain it"))
-    assert release_range(tagged, "1.9..2.0", ["v{version}"]) == ReleaseRange(("1.9", "1.10", "2.0"), left_out)
-    by_tags = release_range(tagged, "1.9..2.0", [])
+    assert releases_in_range(tagged, "1.9..2.0", ["v{version}"]) == ReleaseRange(("1.9", "1.10", "2.0"), left_out)
+    by_tags = releases_in_range(tagged, "1.9..2.0", [])
     assert by_tags.taken == ("v1.9", "v1.10", "v2.0"), "a recipe without patterns knows tags, but no versions"
     assert dict(by_tags.left_out).keys() == {"v1.10-rc1", "v1.10.1"}
 
 
 def test_ends(tagged: Repository) -> None:
     """On a branch, and of a release with two tags."""
-    assert release_range(tagged, "v1.9..v1.10.1", ["v{version}"]).taken == ("1.9", "1.10", "1.10.1")
-    assert release_range(tagged, "1.10.1..2.1", ["v{version}"]).taken == ("1.10.1", "2.0", "2.1")
-    assert release_range(tagged, "1.10..2.1", ["v{version}", "{version}"]).taken == ("1.10", "2.0", "2.1")
+    assert releases_in_range(tagged, "v1.9..v1.10.1", ["v{version}"]).taken == ("1.9", "1.10", "1.10.1")
+    assert releases_in_range(tagged, "1.10.1..2.1", ["v{version}"]).taken == ("1.10.1", "2.0", "2.1")
+    assert releases_in_range(tagged, "1.10..2.1", ["v{version}", "{version}"]).taken == ("1.10", "2.0", "2.1")
 
 
 def test_what_is_no_range(tagged: Repository) -> None:
@@ -313,15 +313,15 @@ def test_what_is_no_range(tagged: Repository) -> None:
     }.items():
         for text in texts.split():
             with pytest.raises(UsageError, match=reason):
-                release_range(tagged, text, ["v{version}"])
+                releases_in_range(tagged, text, ["v{version}"])
 
 
 def test_a_repository_without_releases(git: Repo) -> None:
     with pytest.raises(UsageError, match=r"\(none\)"):
-        release_range(open_repository(git.path), "1.0..2.0", [])
+        releases_in_range(open_repository(git.path), "1.0..2.0", [])
 
 
 def test_the_order_of_versions() -> None:
     versions = ["8.0.9", "8.0.10", "8.0.36-28", "8.0.36-29", "8.1.0-alpha"]
-    assert sorted(["8.1.0-alpha", *versions[:-1]], key=number_of) == versions
-    assert [is_plain(version) for version in versions] == [True, True, True, True, False]
+    assert sorted(["8.1.0-alpha", *versions[:-1]], key=version_sort_key) == versions
+    assert [is_numeric_version(version) for version in versions] == [True, True, True, True, False]

@@ -9,8 +9,8 @@ import pytest
 
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.recipes.builder import Build, Builder
-from perfbisect.repository.commits import resolve
-from perfbisect.repository.discovery import cached_clone, download, is_dirty, open_repository
+from perfbisect.repository.commits import resolve_commit
+from perfbisect.repository.discovery import cached_clone, download, has_uncommitted_changes, open_repository
 from repos import Repo
 from shelf import Shelf, shelf, sum_of
 from traps import Trap
@@ -86,7 +86,7 @@ def test_every_place_of_a_repository_leads_to_it(git: Repo, repo: Path, bare: Pa
         assert opened.work_tree == (tmp_path / work_tree if work_tree else None)
         assert opened.objects == (bare if place == "bare" else repo / ".git") / "objects"
         for name in ("v0", "HEAD")[: 1 + (place == "linked")]:
-            assert resolve(opened, name, []) == git("rev-parse", "HEAD~1"), place
+            assert resolve_commit(opened, name, []) == git("rev-parse", "HEAD~1"), place
 
 
 def test_odd_paths_are_only_paths(repo: Path, tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_odd_paths_are_only_paths(repo: Path, tmp_path: Path) -> None:
         place = tmp_path / name
         repo.rename(place)
         assert open_repository(place).folder == place
-        assert resolve(open_repository(place), "v0", [])
+        assert resolve_commit(open_repository(place), "v0", [])
         place.rename(repo)
 
 
@@ -114,7 +114,7 @@ def test_a_bare_repository_that_is_only_found_obeys_the_users_setting(bare: Path
     assert open_repository(bare).git_dir == bare
     for path, named in ((bare, False), (bare / "refs", True)):
         with pytest.raises(EnvironmentFailure, match="cannot use bare repository") as caught:
-            open_repository(path, named=named)
+            open_repository(path, is_named_by_user=named)
         assert "--repo" in caught.value.advice
 
 
@@ -122,10 +122,10 @@ def test_a_checkout_with_changes_is_dirty_and_one_with_new_files_is_not(git: Rep
     git.commit({"file": "1"})
     for text, dirty in (({"new": "1"}, False), ({"file": "2"}, True)):
         git.write(text)
-        assert is_dirty(open_repository(git.path)) is dirty
-    assert not is_dirty(open_repository(bare))
+        assert has_uncommitted_changes(open_repository(git.path)) is dirty
+    assert not has_uncommitted_changes(open_repository(bare))
     (bare / "config").unlink()
-    assert not is_dirty(open_repository(bare)), "a mirror without a configuration has no checkout"
+    assert not has_uncommitted_changes(open_repository(bare)), "a mirror without a configuration has no checkout"
 
 
 @pytest.fixture
@@ -160,14 +160,18 @@ def test_what_is_missing_is_fetched_and_what_is_there_needs_no_network(git: Repo
     for name in ("main", "1.1"):
         cached_clone(builder, ["v1.0", name])
         git("tag", "-f", "v1.1")
-        assert resolve(opened, name, builder.release_tags) == commit != resolve(opened, "1.0", builder.release_tags)
+        assert (
+            resolve_commit(opened, name, builder.release_tags)
+            == commit
+            != resolve_commit(opened, "1.0", builder.release_tags)
+        )
     repo.rename(repo.with_name("gone"))
     cached_clone(builder, ["1.0", "v1.0", commit, commit[:8]])
     with pytest.raises(EnvironmentFailure, match=r"file:.*/repo cannot be fetched: fatal: "):
         cached_clone(builder, ["1.2"])
     forked = Repo(repo.with_name("fork")).commit(title="forked", tag="v1.0")
     cached_clone(recipe(f"file://{repo.with_name('fork')}"), ["1.0"])
-    assert resolve(opened, "1.0", builder.release_tags) == forked
+    assert resolve_commit(opened, "1.0", builder.release_tags) == forked
 
 
 def test_a_clone_that_fails_leaves_nothing_behind(builder: Builder, tmp_path: Path, seal: Path) -> None:
@@ -213,7 +217,7 @@ def test_hooks_of_the_user_do_not_run(builder: Builder, git: Repo, tmp_path: Pat
     git("-c", "core.hooksPath=/dev/null", "commit", "-q", "--allow-empty", "-m", "1")
     git("-c", "core.hooksPath=/dev/null", "tag", "v1.1")
     cached_clone(builder, ["1.1"])
-    assert resolve(repo, "1.1", builder.release_tags)
+    assert resolve_commit(repo, "1.1", builder.release_tags)
     assert trap.sprung == []
 
 

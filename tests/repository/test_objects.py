@@ -10,9 +10,17 @@ import pytest
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.repository import objects
 from perfbisect.repository.discovery import open_repository
-from perfbisect.repository.git import PROTOCOLS, Repository, environment, failure, sealed, temporary_folder, to_remotes
+from perfbisect.repository.git import (
+    PROTOCOLS,
+    Repository,
+    git_failure,
+    isolated_environment,
+    local_environment,
+    remote_environment,
+    temporary_folder,
+)
 from perfbisect.repository.library import GitProgress
-from perfbisect.repository.objects import Listing, listing, texts_in, top_level
+from perfbisect.repository.objects import TreeFiles, small_file_texts, top_level_files, tree_files
 from program import executable
 from repos import Repo
 from traps import FILE, FOLDER, LINK, MODULE, OddTrees, Trap
@@ -37,23 +45,23 @@ def repo(request: pytest.FixtureRequest, tmp_path: Path) -> Repository:
 
 
 def test_a_tree_and_its_files(repo: Repository) -> None:
-    assert top_level(repo, "HEAD") == top_level(repo, "HEAD^{tree}") == {"zero", "link"}
-    found, odd = listing(repo, "HEAD"), "a b/\N{REPLACEMENT CHARACTER}\n.c"
+    assert top_level_files(repo, "HEAD") == top_level_files(repo, "HEAD^{tree}") == {"zero", "link"}
+    found, odd = tree_files(repo, "HEAD"), "a b/\N{REPLACEMENT CHARACTER}\n.c"
     assert (set(found.files), found.submodules) == ({"zero", odd}, ("module",))
-    assert texts_in(repo, found, ["zero", odd, "absent"]) == {odd: "one\ntwo\N{REPLACEMENT CHARACTER}\n"}
+    assert small_file_texts(repo, found, ["zero", odd, "absent"]) == {odd: "one\ntwo\N{REPLACEMENT CHARACTER}\n"}
 
 
 def test_headers(repo: Repository) -> None:
     names = ["HEAD", "HEAD:zero", "HEAD:absent", "a b", "x\N{REPLACEMENT CHARACTER} 5", "", "-x", "HEAD^{tree}"]
-    head, zero, *unknown, tree = objects.headers(repo, names)
+    head, zero, *unknown, tree = objects.object_headers(repo, names)
     assert (head and head[1], zero and zero[1:], tree and tree[1]) == ("commit", ("blob", 3), "tree")
     assert unknown == [None] * 5
-    assert objects.headers(repo, []) == []
+    assert objects.object_headers(repo, []) == []
 
 
 def test_what_is_not_there(repo: Repository) -> None:
     absent = "12345" * 8
-    asked = [(objects.texts, {"x": absent}), (objects.entries, absent), (objects.entries, "HEAD:zero")]
+    asked = [(objects.file_texts, {"x": absent}), (objects.tree_entries, absent), (objects.tree_entries, "HEAD:zero")]
     for ask, what in asked:
         with pytest.raises(EnvironmentFailure, match=r"git (cat-file|ls-tree) failed in .*: fatal: "):
             ask(repo, what)  # type: ignore[operator]
@@ -66,13 +74,13 @@ def test_trees_that_git_would_not_write(git: Repo, tmp_path: Path) -> None:
     opened = open_repository(tmp_path / "repo")
     blob = odd.blob()
     tree = odd.tree((b"100664", b"a", blob), (b"140000", b"b", blob), (LINK, b"c", blob), (FILE, b"..", blob))
-    assert listing(opened, tree) == Listing({"a": blob, "..": blob}, ("b",))
-    assert listing(opened, odd.tree((FOLDER, b"d", tree), (MODULE, b"m", blob))).submodules == ("d/b", "m")
+    assert tree_files(opened, tree) == TreeFiles({"a": blob, "..": blob}, ("b",))
+    assert tree_files(opened, odd.tree((FOLDER, b"d", tree), (MODULE, b"m", blob))).submodules == ("d/b", "m")
     broken = odd.write("tree", b"100644 name without an end")
     with pytest.raises(EnvironmentFailure, match="git ls-tree failed"):
-        objects.entries(opened, broken)
+        objects.tree_entries(opened, broken)
     with pytest.raises(EnvironmentFailure, match="git cat-file failed in"):
-        objects.texts(opened, {"x": odd.damaged(), "y": blob})
+        objects.file_texts(opened, {"x": odd.damaged(), "y": blob})
 
 
 def test_its_import_runs_and_writes_nothing(tmp_path: Path) -> None:
@@ -92,25 +100,33 @@ def test_its_import_runs_and_writes_nothing(tmp_path: Path) -> None:
 
 def test_lines_of_progress() -> None:
     steps = GitProgress()
-    assert steps.step("Receiving objects:  50% (1/2), 3.00 KiB | 1.00 MiB/s\n") == ("Receiving objects", 1, 2)
-    assert steps.step("remote: Counting objects: 100% (7/7), done.\n") == ("Counting objects", 7, 7)
+    assert steps.parsed_progress("Receiving objects:  50% (1/2), 3.00 KiB | 1.00 MiB/s\n") == (
+        "Receiving objects",
+        1,
+        2,
+    )
+    assert steps.parsed_progress("remote: Counting objects: 100% (7/7), done.\n") == ("Counting objects", 7, 7)
     for line in ("remote: Enumerating objects: 5, done.\n", "fatal: Receiving objects:  50% (1/2)\n", "", "x\n"):
-        assert steps.step(line) is None
+        assert steps.parsed_progress(line) is None
 
 
 def test_the_environment_is_a_list_of_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert to_remotes()["GIT_ALLOW_PROTOCOL"] == PROTOCOLS
+    assert remote_environment()["GIT_ALLOW_PROTOCOL"] == PROTOCOLS
     wanted = dict.fromkeys(("SUDO_UID", "GIT_CONFIG_COUNT", "GIT_CONFIG_KEY_0", "GIT_EXEC_PATH"), "1")
     reach = dict.fromkeys(("GIT_SSH_COMMAND", "SSH_AUTH_SOCK", "https_proxy", "GIT_ASKPASS", "GIT_ALLOW_PROTOCOL"), "x")
     unwanted = {"GIT_DIR": "/x", "GIT_GRAFT_FILE": "/x", "BASH_ENV": "/x", "LD_PRELOAD": "/x", "LC_ALL": "de_DE.UTF-8"}
     for name, value in (wanted | reach | unwanted).items():
         monkeypatch.setenv(name, value)
     ours = {"LC_ALL": "C", "GIT_GRAFT_FILE": "/dev/null", "GIT_ALLOW_PROTOCOL": "none"}
-    for made, inherited in ((environment(), wanted), (to_remotes(), wanted | reach), (sealed(), {})):
+    for made, inherited in (
+        (local_environment(), wanted),
+        (remote_environment(), wanted | reach),
+        (isolated_environment(), {}),
+    ):
         told = {name: made.get(name) for name in wanted | reach | unwanted}
         assert told == dict.fromkeys(told) | ours | inherited
         assert made["PATH"]
-    assert ("HOME" in environment(), "HOME" in sealed()) == (True, False)
+    assert ("HOME" in local_environment(), "HOME" in isolated_environment()) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +140,7 @@ def test_the_environment_is_a_list_of_what_is_allowed(monkeypatch: pytest.Monkey
 )
 def test_the_line_that_gives_the_reason(stderr: str, sentence: str, advice: str) -> None:
     """Of formats that git does not know, and of repositories of other users: hostile/test_git_configuration."""
-    error = failure("it failed", stderr)
+    error = git_failure("it failed", stderr)
     assert (str(error), error.advice) == (f"it failed: {sentence}", advice)
 
 

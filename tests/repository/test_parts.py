@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfbisect.core.search.parts import CommitDiff, Entry, FileDiff, split_lines
-from perfbisect.repository.commits import describe
+from perfbisect.repository.commits import describe_commit
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository
 from perfbisect.repository.git import git as ask
-from perfbisect.repository.range import diff_in_parts, file_in_parts
+from perfbisect.repository.range import partial_diff_commits, parts_of_file
 from repos import Repo
 
 FUNCTIONS = '#include "a.h"\n\n/* Adds. */\nint add(int a)\n{\n    return a + 1;\n}\n\nstatic int table[] = {\n    1,\n};\n\nint twice(int a)\n{\n    return 2 * a;\n}\n'
@@ -33,7 +33,7 @@ def test_edits_of_a_file_make_any_state_between(
     )
     before, after = (Entry("a.c", "100644", b"".join(each)) for each in (old, new))
     codes = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
-    file, pieces = file_in_parts(0, before, after, [(*code[1:], "") for code in codes if code[0] != "equal"])
+    file, pieces = parts_of_file(0, before, after, [(*code[1:], "") for code in codes if code[0] != "equal"])
     if not any(piece.edits for piece in pieces):
         return
     assert file.with_parts([]) == before and file.with_parts(pieces) == after
@@ -48,7 +48,7 @@ def test_edits_of_a_file_make_any_state_between(
 
 def test_a_new_file_is_divided_into_its_functions_and_all_else() -> None:
     entry = Entry("a.c", "100644", FUNCTIONS.encode())
-    file, [frame, add, twice] = file_in_parts(0, None, entry, [(0, 0, 0, len(split_lines(entry.content)), "")])
+    file, [frame, add, twice] = parts_of_file(0, None, entry, [(0, 0, 0, len(split_lines(entry.content)), "")])
     assert [piece.shown.title for piece in (frame, add, twice)] == [
         "a.c:1-12",
         "a.c:3-8 in add()",
@@ -103,7 +103,7 @@ def listed(repo: Repository, commit: str) -> dict[str, str]:
 def test_the_states_between_a_commit_and_its_parent_are_commits(odd: tuple[Repository, str, str]) -> None:
     repo, parent, commit = odd
     before = {path: path.read_bytes() for path in repo.git_dir.rglob("*") if path.is_file() and path.name != "index"}
-    with diff_in_parts(repo, parent, commit, ["docs/**"]) as made:
+    with partial_diff_commits(repo, parent, commit, ["docs/**"]) as made:
         diff, drawn = made.diff, Random(1)
         assert {
             *["binary", "edited.c", "empty", "end.c", "gone.c", "link", "module", "new.c", "run.sh"],
@@ -129,8 +129,8 @@ def test_the_states_between_a_commit_and_its_parent_are_commits(odd: tuple[Repos
         own = {path for path in trees[0].keys() | trees[-1].keys() if trees[0].get(path) != trees[-1].get(path)}
         for tree in trees[1:-1]:
             assert {path for path in tree if tree[path] != trees[0].get(path)} <= own
-        assert describe(made.repository, shas[1]).subject.startswith(f"{parent[:10]} with ")
-        assert describe(made.repository, shas[-2]).subject.startswith(f"{commit[:10]} without ")
+        assert describe_commit(made.repository, shas[1]).subject.startswith(f"{parent[:10]} with ")
+        assert describe_commit(made.repository, shas[-2]).subject.startswith(f"{commit[:10]} without ")
     assert before == {
         path: path.read_bytes() for path in repo.git_dir.rglob("*") if path.is_file() and path.name != "index"
     }

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.repository.commits import describe
-from perfbisect.repository.derived import MARKER, NotReverted, reverted, settle_conflicts, settle_lines
+from perfbisect.repository.commits import describe_commit
+from perfbisect.repository.derived import MARKER, CannotRevert, settle_conflicts, settle_lines, temporary_revert
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository
 from perfbisect.repository.git import git as ask
@@ -42,13 +42,13 @@ def tree(repo: Repository, commit: str) -> dict[str, str]:
 
 def after(repo: Repository, tip: str, *which: str, ignore: tuple[str, ...] = ()) -> dict[str, str]:
     """The tree of ``tip`` once these are reverted."""
-    with reverted(repo, tip, list(which), list(ignore)) as made:
+    with temporary_revert(repo, tip, list(which), list(ignore)) as made:
         return tree(made.repository, made.commit)
 
 
 def refused(repo: Repository, tip: str, *which: str, ignore: tuple[str, ...] = ()) -> str:
     """Why these are not reverted."""
-    with pytest.raises(NotReverted) as caught:
+    with pytest.raises(CannotRevert) as caught:
         after(repo, tip, *which, ignore=ignore)
     assert caught.value.exit_status == 2
     return str(caught.value)
@@ -61,18 +61,18 @@ def test_only_the_change_goes_the_clone_stays(repo: Repository, git: Repo, monke
     git("mv", "src/a.c", "src/b.c")
     tip = git.commit({"src/b.c": text(l7="slow", l30="later")})
     before = state(repo.folder)
-    with reverted(repo, tip, [culprit], []) as made:
+    with temporary_revert(repo, tip, [culprit], []) as made:
         found = tree(made.repository, made.commit)
         assert made.merges == ()
-        assert describe(made.repository, made.commit).subject == f"Revert {culprit[:10]}"
+        assert describe_commit(made.repository, made.commit).subject == f"Revert {culprit[:10]}"
         assert ask(made.repository, "rev-list", "--parents", "--max-count=1", made.commit).split()[1:] == [tip]
     assert found == {"src/b.c": text(l30="later"), "src/old.c": "old\n", "other.c": "other\n"}
     assert state(repo.folder) == before
     with pytest.raises(EnvironmentFailure):
-        describe(repo, made.commit)
+        describe_commit(repo, made.commit)
     monkeypatch.setenv("GIT_AUTHOR_NAME", "Another")
     monkeypatch.setenv("GIT_COMMITTER_DATE", "2022-02-02T02:02:02Z")
-    with reverted(repo, tip, [culprit], []) as again:
+    with temporary_revert(repo, tip, [culprit], []) as again:
         assert again.commit == made.commit, "the hash, whoever makes it"
 
 
@@ -111,7 +111,7 @@ def test_a_merge_is_reverted_relative_to_its_first_parent(repo: Repository, git:
     git("checkout", "-q", "main")
     git("merge", "-q", "--no-ff", "-m", "merge", "side")
     merge, tip = git.head, git.commit({"b.c": "b\n"})
-    with reverted(repo, tip, [merge], []) as made:
+    with temporary_revert(repo, tip, [merge], []) as made:
         assert made.merges == (merge,)
         assert tree(made.repository, made.commit) == {"a.c": text(l3="mainline"), "b.c": "b\n"}
 
@@ -140,7 +140,7 @@ def test_lines_that_later_commits_put_beside_those_of_the_commit_stay(repo: Repo
     for more in (b"", b"slow\nslower\n", b"slow\nslower\nlater\nlatest\n"):
         (git.path / "a.c").write_bytes(base + more)
         commits.append(git.commit())
-    with reverted(repo, commits[2], [commits[1]], []) as made:
+    with temporary_revert(repo, commits[2], [commits[1]], []) as made:
         assert made.beside == ("a.c",)
         found = ask(made.repository, "show", f"{made.commit}:a.c", errors="surrogateescape")
     lines = (base + b"later\nlatest\n").replace(b"\r\n", b"\n")
@@ -154,7 +154,7 @@ def test_a_clone_that_lacks_an_object_of_another_file_serves(repo: Repository, g
     tip = git.commit({"src/a.c": text(l7="slow", l30="later")})
     blob = git("rev-parse", "HEAD:test/large")
     (git.path / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
-    with reverted(repo, tip, [culprit], ["test/**"]) as made:
+    with temporary_revert(repo, tip, [culprit], ["test/**"]) as made:
         assert ask(made.repository, "show", f"{made.commit}:src/a.c") == text(l30="later")
 
 

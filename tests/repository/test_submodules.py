@@ -12,12 +12,12 @@ from perfbisect.repository.submodules import (
     ModuleEntry,
     Submodule,
     Unavailable,
+    is_safe_name,
     module_entries,
+    needed_submodules,
     patterns_below,
-    refusal,
-    resolved,
-    safe_name,
-    submodules,
+    refusal_reason,
+    resolved_url,
 )
 from repos import Repo
 from traps import FILE, LINK, OddTrees
@@ -30,9 +30,9 @@ REFUSED = ["", "-oProxyCommand=x", "--upload-pack=x", "ext::sh -c x", "ext::x", 
 
 
 def test_addresses() -> None:
-    assert [url for url in USED if refusal(url)] == []
-    assert [url for url in REFUSED if not refusal(url)] == ["https:/a"]  # a host of that name, for git too
-    assert "https" in refusal("ext::x")
+    assert [url for url in USED if refusal_reason(url)] == []
+    assert [url for url in REFUSED if not refusal_reason(url)] == ["https:/a"]  # a host of that name, for git too
+    assert "https" in refusal_reason("ext::x")
 
 
 @pytest.mark.tools
@@ -48,11 +48,11 @@ def test_relative_addresses_are_those_of_git(tmp_path: Path) -> None:
             repo("update-index", "--add", "--cacheinfo", f"160000,{'1234512345' * 4},m{number}")
         repo("submodule", "init")
         for number, url in enumerate(urls):
-            if not (ours := resolved(url, base)).startswith("."):  # those that lead above the path of the base
+            if not (ours := resolved_url(url, base)).startswith("."):  # those that lead above the path of the base
                 assert ours == repo("config", f"submodule.m{number}.url"), (base, url)
                 compared += 1
     assert compared > 40
-    assert all(refusal(resolved("../c", base)) for base in ("https://h", "https://h/", "", "h:"))
+    assert all(refusal_reason(resolved_url("../c", base)) for base in ("https://h", "https://h/", "", "h:"))
 
 
 @given(st.lists(st.sampled_from(["**", "*", "a", "a?", "b", "t*"]), min_size=1, max_size=4), st.data())
@@ -78,8 +78,8 @@ def matches(pattern: list[str], path: list[str]) -> bool:
 
 
 def test_names_that_lead_elsewhere() -> None:
-    assert all(map(safe_name, ["a", "a/b", "storage/rocksdb", "..a", "a..", "."]))
-    assert not any(map(safe_name, ["", "..", "../a", "a/..", "a/../b", "a\\..\\b"]))
+    assert all(map(is_safe_name, ["a", "a/b", "storage/rocksdb", "..a", "a..", "."]))
+    assert not any(map(is_safe_name, ["", "..", "../a", "a/..", "a/../b", "a\\..\\b"]))
 
 
 @pytest.mark.tools
@@ -94,16 +94,19 @@ def test_submodules_of_a_commit(tmp_path: Path) -> None:
     repo("checkout", "-q", two, cwd=repo.path / "storage/one")
     third = repo.commit({"doc/x": "1"})
     opened, ignore = open_repository(repo.path), ["doc/**", "storage/one/test/**", "**/*.md"]
-    assert set(submodules(opened, first, ignore)) == {
+    assert set(needed_submodules(opened, first, ignore)) == {
         Submodule("storage/one", one, ("test/**", "**/*.md")),
         Submodule("ü 'x'", two, ("**/*.md",)),
     }
     for left_out in ("storage/one", "storage/**", "storage", "storage/one/**", "**/one"):
-        assert [each.path for each in submodules(opened, second, [left_out])] == ["ü 'x'"], left_out
+        assert [each.path for each in needed_submodules(opened, second, [left_out])] == ["ü 'x'"], left_out
     entries = {"storage/one": ModuleEntry("storage/one", str(sub.path)), "ü 'x'": ModuleEntry("ü 'x'", "../sub")}
     assert module_entries(opened, first) == entries
     assert read_range(opened, first, third, ignore).candidates == (first, second), "only a submodule changes"
-    assert (module_entries(open_repository(sub.path), two), submodules(open_repository(sub.path), two, [])) == ({}, ())
+    assert (module_entries(open_repository(sub.path), two), needed_submodules(open_repository(sub.path), two, [])) == (
+        {},
+        (),
+    )
 
 
 @pytest.mark.tools

@@ -29,7 +29,7 @@ import msgspec
 import numpy as np
 
 from perfbisect.errors import UsageError
-from perfbisect.repository.git import failure, run, sealed
+from perfbisect.repository.git import git_failure, isolated_environment, run_git
 
 FOLDER = Path(__file__).parent
 
@@ -386,6 +386,6 @@ def _data(text: str) -> str:
 
 def _git(folder: Path, *arguments: str, stdin: str = "") -> None:
     """Run git in ``folder`` without the configuration of the machine. Raises EnvironmentFailure if it fails."""
-    done = run(arguments, folder, sealed(), stdin)
+    done = run_git(arguments, folder, isolated_environment(), stdin)
     if done.returncode:
-        raise failure(f"git {arguments[0]} failed in {folder}", done.stderr)
+        raise git_failure(f"git {arguments[0]} failed in {folder}", done.stderr)

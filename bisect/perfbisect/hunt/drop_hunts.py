@@ -31,7 +31,7 @@ from perfbisect.hunt.setup import SessionSetup, read_hunt_range
 from perfbisect.hunt.trials.rounds import TrialDesign
 from perfbisect.recipes.requested import requested_workloads
 from perfbisect.report.command_line import command_on
-from perfbisect.repository.commits import resolve
+from perfbisect.repository.commits import resolve_commit
 from perfbisect.repository.discovery import open_repository
 from perfbisect.store.batches import batch_of_one_process
 from perfbisect.store.history import History
@@ -370,7 +370,7 @@ def revision_of(settings: Settings, build: TrialBuild) -> str:
     name = build.name.removesuffix(f"@{build.variant}")
     with suppress(PerfBisectError):
         repository = open_repository(Path(settings.repository))
-        if resolve(repository, name, builder_of(settings).release_tags) == build.commit:
+        if resolve_commit(repository, name, builder_of(settings).release_tags) == build.commit:
             return name
     return build.commit
 

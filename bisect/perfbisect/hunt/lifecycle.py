@@ -47,7 +47,7 @@ from perfbisect.hunt.session_hosts import HostLocks
 from perfbisect.hunt.setup import SessionSetup
 from perfbisect.lab.host_watch import changed
 from perfbisect.report.command_line import command_to_run
-from perfbisect.repository.commits import describe
+from perfbisect.repository.commits import describe_commit
 from perfbisect.repository.discovery import open_repository
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_failed_builds
@@ -221,7 +221,7 @@ def described_suspects(verdict: Verdict, log: SavedLog, settings: Settings) -> t
     ]
     with suppress(PerfBisectError, OSError):  # the verdict is complete without descriptions
         repository = open_repository(Path(settings.repository))
-        return tuple(describe(repository, sha) for sha in not_described[:MAX_DESCRIBED])
+        return tuple(describe_commit(repository, sha) for sha in not_described[:MAX_DESCRIBED])
     return ()
 
 

@@ -26,7 +26,7 @@ from perfbisect.hunt.drop_hunts import OPEN, HuntedComparison, with_open_reasons
 from perfbisect.hunt.setup import SessionSetup
 from perfbisect.hunt.trials.rounds import TrialDesign
 from perfbisect.recipes.workload import Workload
-from perfbisect.repository.commits import commits_of, look_up
+from perfbisect.repository.commits import commits_in_set, commits_of_names
 from perfbisect.repository.discovery import open_repository
 from perfbisect.store.connection import default_history_path
 from perfbisect.store.history import History
@@ -55,7 +55,7 @@ class Watch:
         for night in nights:
             refuse_imported(history, night.id, "it cannot be an earlier night of this branch", night.name)
         repository = open_repository(Path(self.settings.repository))
-        tips = look_up(repository, [night.request.subjects[-1].commit for night in nights])
+        tips = commits_of_names(repository, [night.request.subjects[-1].commit for night in nights])
         with_tip = [night for night, tip in zip(nights, tips, strict=True) if tip]
         return [night for night in reversed(with_tip) if night.request.works == with_tip[0].request.works]
 
@@ -141,7 +141,7 @@ class BranchComparison(HuntedComparison):
         culprits = {hunt.culprit for hunt in self.trial.hunts if hunt.culprit and hunt.work == drop.work}
         ends = (self.trial.request.subjects[number].commit for number in (drop.first, drop.last))
         return bool(
-            culprits and culprits & commits_of(open_repository(Path(self.settings.repository)), "..".join(ends))
+            culprits and culprits & commits_in_set(open_repository(Path(self.settings.repository)), "..".join(ends))
         )
 
 

@@ -29,10 +29,10 @@ from perfbisect.core.search.parts import (
 from perfbisect.errors import RunsNotComparable, UsageError
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import check_names, recipe_patches
-from perfbisect.repository.derived import apply, paths_of
+from perfbisect.repository.derived import apply_patch, paths_of_patch
 from perfbisect.repository.discovery import open_repository
-from perfbisect.repository.git import all_but, borrowed, git, run, sealed
-from perfbisect.repository.range import CommitRange, DiffCommits
+from perfbisect.repository.git import git, isolated_environment, pathspecs_except, run_git, temporary_bare_repository
+from perfbisect.repository.range import CommitRange, PartialDiffCommits
 
 QUOTED = re.compile(r"[`'\"‘]([^`'\"\s’]*\w[^`'\"\s’]*)['\"’]")
 LOCATION = re.compile(r"([^\s:]+):(\d+):(?:\d+:)? (?:fatal )?error")  # the file and the line of a compiler's error
@@ -68,14 +68,17 @@ class _PatchTrial:
     def apply_all(self, commit: str) -> None:
         """Apply the patches to a commit, each patch on top of the patches before it, and note the results."""
         for patch in self.patches:
-            patched, refusal = apply(self.bare, commit, patch.content)
+            patched, refusal = apply_patch(self.bare, commit, patch.content)
             if not patched:
                 self.refusals.setdefault(patch.name, refusal)
                 continue
             self.applicable.add(patch.name)
             compare = ["diff-tree", "-r", "--quiet", "--no-renames", "--no-ext-diff", commit, patched, "--"]
-            git_dir, paths = f"--git-dir={self.bare}", all_but(self.ignored_paths)
-            if patch.name not in self.effective and run([git_dir, *compare, *paths], self.bare, sealed()).returncode:
+            git_dir, paths = f"--git-dir={self.bare}", pathspecs_except(self.ignored_paths)
+            if (
+                patch.name not in self.effective
+                and run_git([git_dir, *compare, *paths], self.bare, isolated_environment()).returncode
+            ):
                 self.effective.add(patch.name)
             commit = patched
 
@@ -93,8 +96,8 @@ def check_patches(
     if not patches:
         return ()
     repository = open_repository(Path(settings.repository))
-    with borrowed(repository) as bare:
-        paths = {patch.name: paths_of(bare, patch.file or patch.name, patch.content) for patch in patches}
+    with temporary_bare_repository(repository) as bare:
+        paths = {patch.name: paths_of_patch(bare, patch.file or patch.name, patch.content) for patch in patches}
         trial = _PatchTrial(bare, tuple(patch for patch in patches if not patch.version), builder.ignore)
         ends = (settings.good_commit, settings.bad_commit) if is_range else span.candidates
         commits = [commit for commit in dict.fromkeys(ends) if re.fullmatch("[0-9a-f]{40,}", commit)]
@@ -249,7 +252,7 @@ def build_errors(events: Iterable[Event]) -> dict[str, tuple[str, ...]]:
 class PartSearch:
     """The search for the slow part in the diff of a commit; each of its rounds is a range of commits."""
 
-    commits: DiffCommits
+    commits: PartialDiffCommits
     rounds: PartRounds
     present: Round
     learnt: Learnt
@@ -258,7 +261,7 @@ class PartSearch:
     unfinished_proof: Round | None = None
 
     @classmethod
-    def begin(cls, commits: DiffCommits) -> "PartSearch":
+    def begin(cls, commits: PartialDiffCommits) -> "PartSearch":
         """The search in its first round."""
         learnt = Learnt(set)
         rounds = part_search(commits.diff, learnt)
@@ -348,4 +351,4 @@ class PartSearch:
         proofs = (
             tuple(zip(commits.make([present.alone, present.without]), needed_counts, strict=True)) if proven else ()
         )
-        return replace(started, parts=tuple(map(commits.shown, present.steps)), proofs=proofs)
+        return replace(started, parts=tuple(map(commits.parts_for_display, present.steps)), proofs=proofs)

@@ -23,10 +23,10 @@ from perfbisect.recipes.proposal import (
     to_read,
 )
 from perfbisect.recipes.workload import load_workloads
-from perfbisect.repository.commits import ProposedRange, latest_range, resolve, tags_of
+from perfbisect.repository.commits import ProposedRange, possible_tags, proposed_range, resolve_commit
 from perfbisect.repository.discovery import open_repository
-from perfbisect.repository.git import Repository, configured, git
-from perfbisect.repository.objects import Listing, lines_with, listing, texts_in
+from perfbisect.repository.git import Repository, config_value, git
+from perfbisect.repository.objects import TreeFiles, lines_containing, small_file_texts, tree_files
 from perfbisect.wording.text import shell_words
 
 _NAMES = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
@@ -65,11 +65,11 @@ def propose(path: Path, name: str = "", program: str = "", *, is_named: bool) ->
     called like one. Raises UsageError if there is no repository, no range, no way to build or no benchmark, and for a
     name that cannot be used.
     """
-    repo = open_repository(path, named=is_named)
-    url = configured(repo, "remote.origin.url")
-    range_ = latest_range(repo)
-    ends = [resolve(repo, revision, range_.patterns) for revision in (range_.good, range_.bad)]
-    listings = [listing(repo, commit) for commit in ends]
+    repo = open_repository(path, is_named_by_user=is_named)
+    url = config_value(repo, "remote.origin.url")
+    range_ = proposed_range(repo)
+    ends = [resolve_commit(repo, revision, range_.patterns) for revision in (range_.good, range_.bad)]
+    listings = [tree_files(repo, commit) for commit in ends]
     good, bad = trees = [tree_of(repo, commit, files, program) for commit, files in zip(ends, listings, strict=True)]
     if not name and (known := _known_repository(repo, url, bad, range_)):
         return known
@@ -105,10 +105,10 @@ def propose(path: Path, name: str = "", program: str = "", *, is_named: bool) ->
     )
 
 
-def tree_of(repo: Repository, commit: str, listed: Listing, program: str = "") -> Tree:
+def tree_of(repo: Repository, commit: str, listed: TreeFiles, program: str = "") -> Tree:
     """The tree of a commit, with the texts of files that a proposal needs."""
-    paths, embedding = frozenset(listed.files), lines_with(repo, commit, EMBEDDING, ("*.rs", "*.go"))
-    return Tree(paths, texts_in(repo, listed, to_read(paths)), embedding, program)
+    paths, embedding = frozenset(listed.files), lines_containing(repo, commit, EMBEDDING, ("*.rs", "*.go"))
+    return Tree(paths, small_file_texts(repo, listed, to_read(paths)), embedding, program)
 
 
 def _known_repository(repo: Repository, url: str, tree: Tree, range_: ProposedRange) -> KnownRepository | None:
@@ -140,7 +140,7 @@ def _known_repository(repo: Repository, url: str, tree: Tree, range_: ProposedRa
 def _revision(version: str, range_: ProposedRange) -> str:
     """An end of the range as a revision of git, which needs no recipe."""
     tagged = range_.patterns and not version.startswith("HEAD")
-    return tags_of(version, range_.patterns[:1])[0] if tagged else version
+    return possible_tags(version, range_.patterns[:1])[0] if tagged else version
 
 
 def _canonical(url: str) -> str:

@@ -13,10 +13,10 @@ from perfbisect.recipes.builder import Build, Builder
 from perfbisect.recipes.builder_reader import build_of, variant_of
 from perfbisect.recipes.requested import command_words, load_requested, program_of, requested_builder, typed_overrides
 from perfbisect.recipes.workload import Workload
-from perfbisect.repository.commits import DOTS, ends_of, first_commit, resolve
+from perfbisect.repository.commits import DOTS, resolve_commit, revisions_in, root_commit
 from perfbisect.repository.discovery import Progress, cached_clone, open_repository
 from perfbisect.repository.git import Repository
-from perfbisect.repository.objects import listing, texts_in, top_level
+from perfbisect.repository.objects import small_file_texts, top_level_files, tree_files
 
 
 def resolve_settings(
@@ -65,7 +65,7 @@ def resolve_skips(settings: Settings, builder: Builder) -> dict[str, str]:
     """The commits of --skip: each text of the option → the text with full hashes."""
     git = open_repository(Path(settings.repository))
     return {
-        text: DOTS.join(resolve(git, revision, builder.release_tags) for revision in ends_of(text))
+        text: DOTS.join(resolve_commit(git, revision, builder.release_tags) for revision in revisions_in(text))
         for text in settings.skips
     }
 
@@ -124,7 +124,7 @@ def worse_direction(metric: str) -> Direction:
 def with_repository(settings: Settings) -> Settings:
     """The settings; if they have a build command but no repository, with the repository of the current folder."""
     if settings.quick and settings.quick.build is not None and not settings.repository:
-        return replace(settings, repository=str(open_repository(Path.cwd(), named=False).folder))
+        return replace(settings, repository=str(open_repository(Path.cwd(), is_named_by_user=False).folder))
     return settings
 
 
@@ -144,14 +144,14 @@ def resolve_commits(
     """
     repository = Path(settings.repository) if settings.repository else cached_clone(builder, revisions, clone_progress)
     git = open_repository(repository)
-    commits = [resolve(git, revision, builder.release_tags) for revision in revisions]
+    commits = [resolve_commit(git, revision, builder.release_tags) for revision in revisions]
     resolved = replace(
         settings,
         repository=str(repository),
         variant=settings.variant or builder.variant,
         usual_variant=builder.variant,
         system=choose_system(git, builder, dict(zip(revisions, commits, strict=True)), settings),
-        root=first_commit(git, commits[-1]) if settings.quick and settings.quick.build is not None else "",
+        root=root_commit(git, commits[-1]) if settings.quick and settings.quick.build is not None else "",
     )
     return resolved, commits
 
@@ -172,7 +172,7 @@ def choose_system(git: Repository, builder: Builder, commits: Mapping[str, str],
                 f"{option} has no effect, because {builder.name} is built by commands.", "Change these commands."
             )
         return ""
-    trees = {revision: top_level(git, commit) for revision, commit in commits.items()}
+    trees = {revision: top_level_files(git, commit) for revision, commit in commits.items()}
     for revision, paths in trees.items():
         systems = systems_in(paths)
         if build.system and build.system not in systems:
@@ -190,8 +190,8 @@ def choose_system(git: Repository, builder: Builder, commits: Mapping[str, str],
     quick = settings.quick if without_recipe else None
     started = program_of(command_words(quick.run), ()) if quick and not quick.then else []
     if started and min(len(systems_in(paths)) for paths in trees.values()) > 1:
-        tree = listing(git, [*commits.values()][-1])
-        text = "\n".join(texts_in(git, tree, ("Cargo.toml", "go.mod")).values())
+        tree = tree_files(git, [*commits.values()][-1])
+        text = "\n".join(small_file_texts(git, tree, ("Cargo.toml", "go.mod")).values())
         maker = making(started[0], tree.files, text).partition(" ")[0]
         system = maker if all(maker in systems_in(paths) for paths in trees.values()) else system
     if settings.flags.options:

@@ -33,8 +33,8 @@ from perfbisect.recipes.configuration import load_configuration
 from perfbisect.recipes.inventory import HostEntry, load_host
 from perfbisect.recipes.requested import ServerConfig, as_measured, check_fit, load_requested, requested_builder
 from perfbisect.recipes.workload import Workload, load_training
-from perfbisect.repository.commits import commits_of, commits_touching, describe, tags_and_branches
-from perfbisect.repository.discovery import is_dirty, open_repository
+from perfbisect.repository.commits import ambiguous_tags, commits_in_set, commits_touching, describe_commit
+from perfbisect.repository.discovery import has_uncommitted_changes, open_repository
 from perfbisect.repository.git import Repository
 from perfbisect.repository.range import CommitRange, read_range
 
@@ -120,7 +120,7 @@ class SessionSetup:
         build_ahead(entries)
         checks = BuildHostChecks(settings, needed, waiting)
         hosts = tuple(PreparedHost.prepare(entry, settings, needed, workloads, checks) for entry in entries)
-        dirty = settings.repository and is_dirty(open_repository(Path(settings.repository)))
+        dirty = settings.repository and has_uncommitted_changes(open_repository(Path(settings.repository)))
         uncommitted = f"{settings.repository} has uncommitted changes, which are not measured"
         warned = (
             *([Warned(uncommitted, "Commit them first.")] if dirty else []),
@@ -246,7 +246,7 @@ class SessionSetup:
         return Candidates(
             repository=repository,
             commits=commits,
-            describe=lambda commit: describe(repository, commit) if repository else Commit(commit),
+            describe=lambda commit: describe_commit(repository, commit) if repository else Commit(commit),
             ends={
                 self.span.candidates[0]: "the merge base",  # unless it is good itself
                 self.span.candidates[-1]: "the bad end",
@@ -346,7 +346,7 @@ def on_one_machine(hosts: Sequence[PreparedHost]) -> Iterator[Warned]:
 
 def both_tag_and_branch(settings: Settings, revisions: Iterable[str]) -> Iterator[Warned]:
     """A warning about each revision, or end of a range, that is the name of a tag and of a branch."""
-    for name in tags_and_branches(open_repository(Path(settings.repository)), revisions) if settings.repository else ():
+    for name in ambiguous_tags(open_repository(Path(settings.repository)), revisions) if settings.repository else ():
         yield Warned(f"{name} is a tag and a branch: the tag is measured", f"Write heads/{name} for the branch.")
 
 
@@ -375,7 +375,7 @@ def left_out(settings: Settings, span: CommitRange) -> tuple[SkipFacts, ...]:
     repository = open_repository(Path(settings.repository)) if settings.skips else None
     for text, resolved in settings.skips.items():
         assert repository
-        commits = commits_of(repository, resolved)
+        commits = commits_in_set(repository, resolved)
         for commit, name in ends.items():
             if commit in commits:
                 raise UsageError(

@@ -23,8 +23,8 @@ from pathlib import PurePosixPath
 from perfbisect.core.domain.facts import ChangeFacts
 from perfbisect.core.explain.profiles import scope_and_name
 from perfbisect.repository.commits import OPTIONS
-from perfbisect.repository.git import Repository, git, sealed, temporary_folder
-from perfbisect.repository.objects import fitting, headers, texts
+from perfbisect.repository.git import Repository, git, isolated_environment, temporary_folder
+from perfbisect.repository.objects import file_texts, object_headers, within_limits
 
 PROGRAMS = ("ctags", "ctags-universal", "universal-ctags")
 SECONDS = 60.0
@@ -58,12 +58,12 @@ def is_source(path: str) -> bool:
 
 
 @cache
-def program(path: str | None = None) -> str | None:
-    """The Universal Ctags in ``path``, a value of PATH (None: the present value); None if there is none.
+def universal_ctags(search_path: str | None = None) -> str | None:
+    """The path of Universal Ctags in ``search_path``, a value of PATH (None: the present value); None if not installed.
 
     Other programs named ctags print no ends of functions.
     """
-    searched = sealed().get("PATH", "") if path is None else path
+    searched = isolated_environment().get("PATH", "") if search_path is None else search_path
     for name in PROGRAMS:
         ctags = shutil.which(name, path=searched)
         if ctags:
@@ -73,12 +73,9 @@ def program(path: str | None = None) -> str | None:
     return None
 
 
-def definitions(texts: Mapping[str, str]) -> Mapping[str, Sequence[Definition]] | None:
-    """The functions of source files, given as path → text, in order of their lines.
-
-    None if ctags is missing, fails or takes too long.
-    """
-    ctags = program()
+def functions_in_files(texts: Mapping[str, str]) -> Mapping[str, Sequence[Definition]] | None:
+    """The functions of source files (path → text) in order of lines; None if ctags is missing, fails, or takes too long."""
+    ctags = universal_ctags()
     if ctags is None:
         return None
     paths = [path for path in texts if is_source(path)]
@@ -94,7 +91,7 @@ def definitions(texts: Mapping[str, str]) -> Mapping[str, Sequence[Definition]] 
             done = subprocess.run(
                 [ctags, *CTAGS, *files],
                 cwd=folder,
-                env={**sealed(), "LC_ALL": "C", "TMPDIR": str(folder)},
+                env={**isolated_environment(), "LC_ALL": "C", "TMPDIR": str(folder)},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 check=False,
@@ -104,12 +101,12 @@ def definitions(texts: Mapping[str, str]) -> Mapping[str, Sequence[Definition]] 
             )
         except (OSError, subprocess.TimeoutExpired):
             return None
-    return None if done.returncode else parsed(done.stdout, files)
+    return None if done.returncode else functions_in_output(done.stdout, files)
 
 
-def parsed(output: str, files: Mapping[str, str]) -> Mapping[str, Sequence[Definition]]:
-    """The functions in the output of ctags, which has a JSON object per line; ``files`` maps ctags' file names to paths."""
-    functions: dict[str, list[Definition]] = {path: [] for path in files.values()}
+def functions_in_output(output: str, path_by_file: Mapping[str, str]) -> Mapping[str, Sequence[Definition]]:
+    """The functions in the output of ctags, which has a JSON object per line; ``path_by_file`` maps ctags' names to paths."""
+    functions: dict[str, list[Definition]] = {path: [] for path in path_by_file.values()}
     for line in output.splitlines():
         try:
             tag = json.loads(line)
@@ -122,11 +119,12 @@ def parsed(output: str, files: Mapping[str, str]) -> Mapping[str, Sequence[Defin
         # Ctags 5.9 does not say where a Rust function ends: it ends before the next function, then.
         last = UNKNOWN if tag["path"].endswith(".rs") and tag["kind"] != "macro" else first
         function = Definition(name, first, int(tag.get("end", last)), tag["kind"] == "macro")
-        functions[files[tag["path"]]].append(function)
-    return {path: ended(sorted(unsorted, key=lambda function: function.first)) for path, unsorted in functions.items()}
+        functions[path_by_file[tag["path"]]].append(function)
+    by_line = {path: sorted(unsorted, key=lambda function: function.first) for path, unsorted in functions.items()}
+    return {path: with_estimated_ends(in_file) for path, in_file in by_line.items()}
 
 
-def ended(functions: Sequence[Definition]) -> Sequence[Definition]:
+def with_estimated_ends(functions: Sequence[Definition]) -> Sequence[Definition]:
     """The functions of a file; a function with an unknown end extends to the next function."""
     nexts = [*(function.first for function in functions[1:]), UNKNOWN]
     return [
@@ -157,8 +155,8 @@ FAILED = f"Universal Ctags failed, {BY_HUNKS}, which are approximate."
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
-    """A source file that differs, with the hashes of its two contents; "" if one does not exist."""
+class ChangedFile:
+    """A source file that differs, with the hashes of both contents; "" for a side without the file."""
 
     path: str
     before: str
@@ -174,27 +172,27 @@ class HunkLines:
     scope: str  # git's name of the function
 
 
-def changed_functions(repo: Repository, parent: str, commit: str, seen: Collection[str] = ()) -> ChangeFacts:
-    """The changes of a commit, by functions; ``seen`` are the names of functions in profiles.
+def changed_functions(repo: Repository, parent: str, commit: str, profiled: Collection[str] = ()) -> ChangeFacts:
+    """The changes of a commit, by functions; ``profiled`` are the names of functions in profiles.
 
-    Without ``seen``, no callers are searched. Raises EnvironmentFailure if the repository lacks a commit.
+    Without ``profiled``, no callers are searched. Raises EnvironmentFailure if the repository lacks a commit.
     """
-    files, paths, notes = source_files(repo, parent, commit)
-    old_texts = texts(repo, {file.path: file.before for file in files if file.before})
-    new_texts = texts(repo, {file.path: file.after for file in files if file.after})
+    files, paths, notes = changed_sources(repo, parent, commit)
+    old_texts = file_texts(repo, {file.path: file.before for file in files if file.before})
+    new_texts = file_texts(repo, {file.path: file.after for file in files if file.after})
     hunks = {file.path: hunks_of(repo, file, old_texts, new_texts) for file in files}
-    old, new = (definitions(side) if files else {} for side in (old_texts, new_texts))
+    old, new = (functions_in_files(side) if files else {} for side in (old_texts, new_texts))
     if old is None or new is None:
-        notes.append(FAILED if program() else NO_CTAGS)
-        scopes = (named(hunk.scope) for in_file in hunks.values() for hunk in in_file)
-        names = list(dict.fromkeys(filter(None, scopes)))
+        notes.append(FAILED if universal_ctags() else NO_CTAGS)
+        headers = (function_in_hunk_header(hunk.scope) for in_file in hunks.values() for hunk in in_file)
+        names = list(dict.fromkeys(filter(None, headers)))
         callers: Mapping[str, tuple[str, ...]] = {}
     else:
-        names = [*changed(hunks, (old_texts, old), (new_texts, new))]
+        names = [*functions_with_changed_text(hunks, (old_texts, old), (new_texts, new))]
         macros = {row.name for side in (old, new) for rows in side.values() for row in rows if row.macro}
-        search = CallerSearch(repo, commit, seen, {file.path for file in files})
-        names += named_by_macros(search, [name for name in names if MACRO.fullmatch(name)], files)
-        callers, left_out = search.callers(names, macros) if seen else ({}, 0)
+        search = CallerSearch(repo, commit, profiled, {file.path for file in files})
+        names += functions_made_by_macros(search, [name for name in names if MACRO.fullmatch(name)], files)
+        callers, left_out = search.callers(names, macros) if profiled else ({}, 0)
         if left_out:
             notes.append(
                 f"{left_out:,} changed functions are in no profile, and their callers were not searched: it is unknown into which"
@@ -215,24 +213,25 @@ def changed_functions(repo: Repository, parent: str, commit: str, seen: Collecti
     )
 
 
-def named_by_macros(search: "CallerSearch", macros: Iterable[str], files: Iterable[Changed]) -> list[str]:
-    """The names that define ``macros`` in source files that include one of ``files``, from which these functions are made."""
+def functions_made_by_macros(search: "CallerSearch", macros: Iterable[str], files: Iterable[ChangedFile]) -> list[str]:
+    """The functions as which a file that includes one of ``files`` defines ``macros``; the macros make their bodies."""
     included = re.compile(rf"#\s*include.*(?:{'|'.join(re.escape(PurePosixPath(file.path).name) for file in files)})")
-    around = {name: [text for text in search.files([name]).values() if included.search(text)] for name in macros}
+    texts_of = {name: search.sources_containing([name]).values() for name in macros}
+    around = {name: filter(included.search, texts) for name, texts in texts_of.items()}
     define = r"(?m)^[ \t]*#[ \t]*define[ \t]+{}[ \t]+([A-Za-z_]\w*)\s*$"
-    return [
-        value for name, texts in around.items() for text in texts for value in re.findall(define.format(name), text)
-    ]
+    matches = (re.findall(define.format(name), text) for name, texts in around.items() for text in texts)
+    return [*chain.from_iterable(matches)]
 
 
 def replaced_lines(repo: Repository, parent: str, commit: str, paths: Iterable[str], some: bool) -> Lines:
-    """Lines of these files that others replace: path, old, new. If more differs, none, or those of the other files (``some``)."""
+    """(path, old line, new line) of few short replaced lines; for larger changes empty, or with ``some`` the other files."""
     pairs: list[tuple[str, str, str]] = []
     for path in (path for path in paths if not BESIDE.search(path)):
         printed = git(repo, "diff", "-U0", *OPTIONS, "--no-renames", parent, commit, "--", f":(literal,top){path}")
         _, *hunks = re.split(r"^@@ .*\n", printed, flags=re.MULTILINE)
         sides = [[[row[1:] for row in hunk.splitlines() if row.startswith(sign)] for sign in "-+"] for hunk in hunks]
-        code_hunks = [hunk for hunk in sides if not is_comment(hunk[0], hunk[1], by_hash=not is_source(path))]
+        hash_comments = not is_source(path)
+        code_hunks = [(old, new) for old, new in sides if not differs_in_comments_only(old, new, hash_comments)]
         if all(len(old) == len(new) for old, new in code_hunks):
             rows = [row for hunk in code_hunks for row in zip(*hunk, strict=True)]
             pairs += [(path, old.strip(), new.strip()) for old, new in rows]
@@ -242,14 +241,14 @@ def replaced_lines(repo: Repository, parent: str, commit: str, paths: Iterable[s
     return tuple(pairs) if short and len(pairs) <= LINES else ()
 
 
-def is_comment(old: Sequence[str], new: Sequence[str], by_hash: bool) -> bool:
-    """Whether two texts differ only in white space and in comments, of C or beginning with a hash."""
-    hashed = by_hash and all(row.lstrip().startswith("#") for row in chain(old, new))
-    return hashed or bare("\n".join(old)) == bare("\n".join(new))
+def differs_in_comments_only(old: Sequence[str], new: Sequence[str], hash_comments: bool) -> bool:
+    """Whether two texts differ only in white space and comments: of C or, with ``hash_comments``, after a hash."""
+    hashed = hash_comments and all(row.lstrip().startswith("#") for row in chain(old, new))
+    return hashed or stripped_code("\n".join(old)) == stripped_code("\n".join(new))
 
 
-def source_files(repo: Repository, parent: str, commit: str) -> tuple[list[Changed], tuple[str, ...], list[str]]:
-    """The source files that differ between two commits, some paths that differ, and sentences about what is left out."""
+def changed_sources(repo: Repository, parent: str, commit: str) -> tuple[list[ChangedFile], tuple[str, ...], list[str]]:
+    """The source files that differ between two commits, some paths that differ, and sentences about omitted files."""
     raw = iter(git(repo, "diff-tree", "-r", "-z", "--raw", "--no-abbrev", "-M", *OPTIONS, parent, commit).split("\0"))
     files, paths, notes, modules = [], list[str](), [], False
     for head in filter(None, raw):
@@ -260,12 +259,13 @@ def source_files(repo: Repository, parent: str, commit: str) -> tuple[list[Chang
         if is_source(path):
             contents = zip(modes, (old, new), strict=True)
             sides = (blob if mode.startswith("100") and blob.strip("0") else "" for mode, blob in contents)
-            files.append(Changed(path, *sides))
+            files.append(ChangedFile(path, *sides))
     files = [file for file in files if file.before != file.after]
     blobs = [blob for file in files for blob in (file.before, file.after) if blob]
-    sizes = {"": 0, **dict(zip(blobs, sizes_of(repo, blobs), strict=True))}
-    by_size = sorted(files, key=lambda file: sizes[file.before] + sizes[file.after])
-    chosen = fitting({file: sizes[file.before] + sizes[file.after] for file in by_size}, 2 * LARGEST, TOGETHER, FILES)
+    sizes = {"": 0, **dict(zip(blobs, content_sizes(repo, blobs), strict=True))}
+    total_size = {file: sizes[file.before] + sizes[file.after] for file in files}
+    by_size = dict(sorted(total_size.items(), key=lambda item: item[1]))
+    chosen = within_limits(by_size, 2 * LARGEST, TOGETHER, FILES)
     if len(chosen) < len(files):
         why = "not read, because there are too many" if len(chosen) == FILES else "not read, because they are too large"
         notes.append(f"{len(files) - len(chosen)} of {len(files)} source files of the commit are {why}.")
@@ -276,13 +276,13 @@ def source_files(repo: Repository, parent: str, commit: str) -> tuple[list[Chang
     return sorted(chosen, key=lambda file: file.path), tuple(paths[:NAMED_FILES]), notes
 
 
-def sizes_of(repo: Repository, names: Sequence[str]) -> list[int]:
-    """The bytes of contents, by names for git; 0 if a content does not exist."""
-    return [header[2] if header else 0 for header in headers(repo, names)]
+def content_sizes(repo: Repository, names: Sequence[str]) -> list[int]:
+    """The sizes of objects, in bytes, by git's names for objects; 0 for a missing object."""
+    return [header[2] if header else 0 for header in object_headers(repo, names)]
 
 
-def hunks_of(repo: Repository, file: Changed, old: Mapping[str, str], new: Mapping[str, str]) -> list[HunkLines]:
-    """The hunks of one file; all its lines if it exists on one side only."""
+def hunks_of(repo: Repository, file: ChangedFile, old: Mapping[str, str], new: Mapping[str, str]) -> list[HunkLines]:
+    """The hunks of a file. A file that exists on one side only is one hunk."""
     if not (file.before and file.after):
         (text,) = [side[file.path] for side in (old, new) if file.path in side] or [""]
         every, none = (1, text.count("\n") + 1), (1, 0)
@@ -290,25 +290,25 @@ def hunks_of(repo: Repository, file: Changed, old: Mapping[str, str], new: Mappi
     if file.path not in old or file.path not in new:
         return []
     printed = git(repo, "diff", "-U0", *OPTIONS, "--no-indent-heuristic", file.before, file.after)
-    hunks = []
+    hunks = list[HunkLines]()
     for *numbers, scope in HUNK.findall(printed):
         first, count, first_after, count_after = (int(number or 1) for number in numbers)
         hunks.append(HunkLines((first, first + count - 1), (first_after, first_after + count_after - 1), scope))
     return hunks
 
 
-def named(scope: str) -> str:
-    """The function in git's text beside a hunk; "" if there is none."""
+def function_in_hunk_header(scope: str) -> str:
+    """The function in git's text beside a hunk; "" if the text has no function."""
     if "(" not in scope:
         return ""
     class_, name = scope_and_name(scope)
     return f"{class_}::{name}" if class_ and name else name
 
 
-def changed(
+def functions_with_changed_text(
     hunks: Mapping[str, Sequence[HunkLines]], *sides: tuple[Mapping[str, str], Mapping[str, Sequence[Definition]]]
 ) -> Iterator[str]:
-    """The functions that hunks touch and whose text differs; ``sides`` are texts and functions, the parent's first."""
+    """The functions that hunks touch and whose code differs. ``sides``: texts and functions of the parent, of the commit."""
     touched: dict[str, None] = {}
     bodies: list[dict[str, Counter[str]]] = []
     for number, (text, functions) in enumerate(sides):
@@ -318,7 +318,7 @@ def changed(
             ranges = [(first, last) for first, last in both if first <= last]
             rows = text[path].split("\n")
             for function in definitions:
-                bodies_of[function.name][bare("\n".join(rows[function.first - 1 : function.last]))] += 1
+                bodies_of[function.name][stripped_code("\n".join(rows[function.first - 1 : function.last]))] += 1
                 beside = function.name == "main" and BESIDE.search(path)  # that of another program
                 if not beside and any(first <= function.last and function.first <= last for first, last in ranges):
                     touched[function.name] = None
@@ -326,14 +326,14 @@ def changed(
     return (name for name in touched if bodies[0].get(name) != bodies[1].get(name))
 
 
-def uncommented(text: str) -> str:
-    """A text without comments."""
+def without_comments(text: str) -> str:
+    """A source text without comments of C."""
     return COMMENT.sub(lambda match: match[1] or " ", text)
 
 
-def bare(text: str) -> str:
-    """A text without comments and white space."""
-    return "".join(uncommented(text).split())
+def stripped_code(text: str) -> str:
+    """A source text without comments and white space."""
+    return "".join(without_comments(text).split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,15 +342,15 @@ class CallerSearch:
 
     repo: Repository
     commit: str
-    seen: Collection[str]  # functions whose callers are not needed
+    profiled: Collection[str]  # functions whose callers are not needed
     first: Collection[str]  # paths that are searched before others
 
     def callers(self, functions: Sequence[str], macros: Collection[str]) -> tuple[dict[str, tuple[str, ...]], int]:
-        """Function → its callers, for functions that no profile contains, and for their callers that no profile contains.
+        """Function → callers, for functions and for callers that no profile contains.
 
-        Also the number of functions whose callers were not searched, because there are too many.
+        The second value is the number of functions whose callers were not searched, because there are too many.
         """
-        profiled_names = {scope_and_name(name)[1] for name in self.seen}
+        profiled_names = {scope_and_name(name)[1] for name in self.profiled}
         callers_of: dict[str, tuple[str, ...]] = {}
         dropped: set[str] = set()
         waiting = [name for name in functions if scope_and_name(name)[1] not in profiled_names]
@@ -360,25 +360,25 @@ class CallerSearch:
             dropped.update(unknown[NAMES:])
             if not searched:
                 break
-            above = self.above(searched, macros)
+            above = self.direct_callers(searched, macros)
             callers_of |= {name: tuple(above.get(name, ())) for name in searched}
             callers = [name for name in chain(*above.values()) if not MACRO.fullmatch(scope_and_name(name)[1])]
             waiting = [name for name in callers if scope_and_name(name)[1] not in profiled_names]
         return {name: names for name, names in callers_of.items() if names}, len(dropped - callers_of.keys())
 
-    def above(self, functions: Sequence[str], macros: Collection[str]) -> dict[str, list[str]]:
-        """Function → functions whose bodies name it."""
+    def direct_callers(self, functions: Sequence[str], macros: Collection[str]) -> dict[str, list[str]]:
+        """Function → functions whose bodies name the function."""
         full_names: dict[str, list[str]] = defaultdict(list)
         for name in functions:
             full_names[scope_and_name(name)[1]].append(name)
-        contents = self.files(full_names)
+        contents = self.sources_containing(full_names)
         word = re.compile(rf"(?<![\w$])({'|'.join(map(re.escape, full_names))})(?![\w$])\s*(\()?")
         arrow = re.compile(r"(?:->|\.)\s*$")  # before a member, which in C is no function of that name
         callers: dict[str, dict[str, None]] = defaultdict(dict)
-        for path, functions_there in (definitions(contents) or {}).items():
+        for path, functions_there in (functions_in_files(contents) or {}).items():
             rows = contents[path].split("\n")
             for function in functions_there:
-                text = uncommented("\n".join(rows[function.first - 1 : function.last]))
+                text = without_comments("\n".join(rows[function.first - 1 : function.last]))
                 for use in word.finditer(text):
                     if path.endswith(".c") and arrow.search(text, max(0, use.start() - 4), use.start()):
                         continue
@@ -387,8 +387,8 @@ class CallerSearch:
                             callers[name][function.name] = None
         return {name: [*names] for name, names in callers.items()}
 
-    def files(self, words: Iterable[str]) -> dict[str, str]:
-        """The source files with any of these words: path → text."""
+    def sources_containing(self, words: Iterable[str]) -> dict[str, str]:
+        """The source files that contain any of ``words``: path → text."""
         patterns_of_words = [option for word in words for option in ("-e", word)]
         plain = ("-l", "-z", "-I", "-F", "-w", "--full-name", "--no-recurse-submodules")
         patterns = [f":(top,icase,glob)**/*{extension}" for extension in LANGUAGES]
@@ -396,5 +396,5 @@ class CallerSearch:
         paths = [path for entry in printed.split("\0") if (path := entry.removeprefix(f"{self.commit}:"))]
         paths = sorted((path for path in paths if "\n" not in path), key=lambda path: (path not in self.first, path))
         named = {path: f"{self.commit}:{path}" for path in paths[:SEARCHED]}
-        sizes = dict(zip(named, sizes_of(self.repo, [*named.values()]), strict=True))
-        return texts(self.repo, {path: named[path] for path in fitting(sizes, LARGEST, TOGETHER, SEARCHED)})
+        sizes = dict(zip(named, content_sizes(self.repo, [*named.values()]), strict=True))
+        return file_texts(self.repo, {path: named[path] for path in within_limits(sizes, LARGEST, TOGETHER, SEARCHED)})

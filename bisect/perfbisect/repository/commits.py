@@ -17,7 +17,7 @@ from perfbisect.core.domain.events import Commit
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.masking import mask_credentials
 from perfbisect.repository.git import Repository, git
-from perfbisect.repository.objects import fitting, headers
+from perfbisect.repository.objects import object_headers, within_limits
 
 # Forge, or the software that begins a host's name → the part of an address before the hash of a commit.
 FORGES = dict.fromkeys(("github", "gitea", "forgejo", "codeberg", "git.sr.ht"), "commit")
@@ -35,15 +35,15 @@ class UnknownRevision(UsageError):
     """The repository has no such release or revision."""
 
 
-def resolve(repo: Repository, name: str, release_tags: Sequence[str]) -> str:
+def resolve_commit(repo: Repository, name: str, release_tags: Sequence[str]) -> str:
     """The commit of a release as in the recipe's tags ("8.0.28"), or of any git revision.
 
     Raises UnknownRevision, with similar releases, if there is none, and UsageError for an ambiguous hash.
     """
     logged = "@{" in name  # git fails if a reflog is too short, or a branch has no upstream
-    spelled_so = [] if logged else [f"refs/tags/{tag}" for tag in tags_of(name, release_tags)]
+    spelled_so = [] if logged else [f"refs/tags/{tag}" for tag in possible_tags(name, release_tags)]
     try:
-        if commit := next(filter(None, look_up(repo, [*spelled_so, name])), None):
+        if commit := next(filter(None, commits_of_names(repo, [*spelled_so, name])), None):
             return commit
     except EnvironmentFailure as failed:
         if not logged:
@@ -54,7 +54,7 @@ def resolve(repo: Repository, name: str, release_tags: Sequence[str]) -> str:
     if git(repo, "cat-file", "--batch-check", stdin=asked).endswith(" ambiguous\n"):
         raise UsageError(f"'{name}' is the beginning of several hashes.", "Write more characters of the hash.")
     tags = list_refs(repo, "refs/tags", names="strip=2")
-    releases = [version for pattern in release_tags for version, _ in tagged_versions(tags, pattern)]
+    releases = [version for pattern in release_tags for version, _ in versions_of_tags(tags, pattern)]
     near = get_close_matches(name, dict.fromkeys([*releases, *tags]), 3)
     raise UnknownRevision(
         f"'{name}' is neither a release nor a revision in {repo.folder}.",
@@ -62,12 +62,12 @@ def resolve(repo: Repository, name: str, release_tags: Sequence[str]) -> str:
     )
 
 
-def first_commit(repo: Repository, commit: str) -> str:
+def root_commit(repo: Repository, commit: str) -> str:
     """The first commit on the main line to ``commit``, equal in every clone."""
     return git(repo, "rev-list", "--first-parent", "--max-parents=0", commit).strip()
 
 
-def tags_and_branches(repo: Repository, names: Iterable[str]) -> list[str]:
+def ambiguous_tags(repo: Repository, names: Iterable[str]) -> list[str]:
     """The tags, among revisions and ranges as written, that are also branches: git uses the tag."""
     names_of_refs = set(list_refs(repo, "refs/heads", "refs/tags"))
     bare = dict.fromkeys(re.split(r"[~^:@+]", end)[0] for name in names for end in name.split(".."))
@@ -79,7 +79,7 @@ def list_refs(repo: Repository, *selection: str, names: str = "") -> list[str]:
     return git(repo, "for-each-ref", f"--format=%(refname{names and ':'}{names})", *selection).split()
 
 
-def described_refs(repo: Repository) -> dict[str, str]:
+def refs_with_subjects(repo: Repository) -> dict[str, str]:
     """HEAD, branches and tags, newest first, each with its date and subject."""
     form = "--format=%(refname:short)%09%(creatordate:short) %(subject)"
     folders = ("refs/heads", "refs/tags", "refs/remotes")
@@ -87,34 +87,34 @@ def described_refs(repo: Repository) -> dict[str, str]:
     return {"HEAD": "the commit that is checked out"} | dict(line.split("\t", 1) for line in lines if "\t" in line)
 
 
-def tags_of(version: str, release_tags: Sequence[str]) -> list[str]:
+def possible_tags(version: str, release_tags: Sequence[str]) -> list[str]:
     """The possible tags of a release, by the recipe's patterns."""
     return [tag.replace("{version}", version).replace("{version:_}", version.replace(".", "_")) for tag in release_tags]
 
 
-def tagged_versions(tags: Sequence[str], pattern: str) -> list[tuple[str, str]]:
+def versions_of_tags(tags: Sequence[str], pattern: str) -> list[tuple[str, str]]:
     """(version, tag) of the tags that match ``pattern``, one of the recipe's patterns."""
     head, spelling, tail = re.split(r"\{version(:_|)\}", pattern, maxsplit=1)
     matches = [re.fullmatch(f"{re.escape(head)}(.+){re.escape(tail)}", tag) for tag in tags]
     return [(match[1].replace("_", ".") if spelling else match[1], match[0]) for match in matches if match]
 
 
-def look_up(repo: Repository, names: Sequence[str]) -> list[str | None]:
+def commits_of_names(repo: Repository, names: Sequence[str]) -> list[str | None]:
     """The commit of each name; None for an unknown name."""
     safe = [name if name and not re.search(r"[\n\0]", name) else "." for name in names]
     # after :/ comes a text by which a commit is searched
-    objects = headers(repo, [name if name.startswith(":/") else f"{name}^{{commit}}" for name in safe])
+    objects = object_headers(repo, [name if name.startswith(":/") else f"{name}^{{commit}}" for name in safe])
     return [header[0] if header else None for header in objects]
 
 
-def describe(repo: Repository, commit: str) -> Commit:
+def describe_commit(repo: Repository, commit: str) -> Commit:
     """One commit, given by its full hash. Fields that its object lacks are empty."""
     shown = git(repo, "rev-list", "--max-count=1", "--no-commit-header", "--format=%H%x00%cs%x00%an%x00%s", commit)
     sha, date, author, subject = shown.rstrip("\n").split("\0")
-    return Commit(sha, date if re.match(r"\d", date) else "", _cut(author), _cut(subject))
+    return Commit(sha, date if re.match(r"\d", date) else "", _shortened(author), _shortened(subject))
 
 
-def web_address(repo: Repository, commit: str) -> str:
+def commit_web_page(repo: Repository, commit: str) -> str:
     """The web page of a commit at the forge of the usual remote; "" if the form of that address is unknown."""
     match = REMOTE.fullmatch(git(repo, "ls-remote", "--get-url", allowed=(0, 128)).strip())
     scheme, host, port, path = match.groups("") if match else ("",) * 4
@@ -123,12 +123,12 @@ def web_address(repo: Repository, commit: str) -> str:
     return f"{server}/{path}/{kind}/{commit}" if kind else ""
 
 
-def _cut(text: str) -> str:
+def _shortened(text: str) -> str:
     text = mask_credentials(text)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
-def ends_of(text: str) -> tuple[str, ...]:
+def revisions_in(text: str) -> tuple[str, ...]:
     """The revisions in ``text``: one, or the two of A..B. Raises UsageError for anything else."""
     ends = tuple(text.split(DOTS))
     if len(ends) > 2 or not all(ends) or any(end.startswith(".") for end in ends):
@@ -136,9 +136,9 @@ def ends_of(text: str) -> tuple[str, ...]:
     return ends
 
 
-def commits_of(repo: Repository, text: str) -> frozenset[str]:
+def commits_in_set(repo: Repository, text: str) -> frozenset[str]:
     """The commits (full hashes) of ``text``, whose revisions are full hashes."""
-    older, *newer = ends_of(text)
+    older, *newer = revisions_in(text)
     return frozenset(git(repo, "rev-list", "--stdin", stdin=f"{newer[0]}\n^{older}\n").split() if newer else [text])
 
 
@@ -167,13 +167,13 @@ class Diff:
     left_out: int  # number of files
 
 
-def diff(repo: Repository, before: str, after: str) -> Diff:
+def unified_diff(repo: Repository, before: str, after: str) -> Diff:
     """The difference between two commits, given by their full hashes.
 
     Raises EnvironmentFailure if the repository lacks one of them.
     """
-    sizes = changed_lines(repo, before, after)
-    paths_shown = fitting(dict(sorted(sizes.items(), key=lambda item: item[1])), LINES, LINES, FILES)
+    sizes = changed_line_counts(repo, before, after)
+    paths_shown = within_limits(dict(sorted(sizes.items(), key=lambda item: item[1])), LINES, LINES, FILES)
     if not paths_shown:
         return Diff("", len(sizes))
     paths = [f":(top,literal){path}" for path in paths_shown]
@@ -184,7 +184,7 @@ def diff(repo: Repository, before: str, after: str) -> Diff:
     return Diff(text, len(sizes) - len(paths_shown))
 
 
-def changed_lines(repo: Repository, before: str, after: str) -> dict[str, int]:
+def changed_line_counts(repo: Repository, before: str, after: str) -> dict[str, int]:
     """Path → number of added and removed lines; 0 for binary files. The paths can be passed to git, whatever their bytes."""
     text = git(repo, "diff-tree", "-r", "-z", "--numstat", *OPTIONS, before, after, errors="surrogateescape")
     sizes = {}
@@ -230,7 +230,7 @@ class ProposedRange(NamedTuple):
     patterns: tuple[str, ...]  # patterns of the tags of releases, the pattern of this range first
 
 
-def by_pattern(tags: Iterable[Tag]) -> dict[str, list[Release]]:
+def releases_by_pattern(tags: Iterable[Tag]) -> dict[str, list[Release]]:
     """Pattern as in a recipe's release_tags ("v{version}") → its releases, latest version first.
 
     The first pattern is the one with the latest tag, among patterns with two or more releases.
@@ -248,31 +248,31 @@ def by_pattern(tags: Iterable[Tag]) -> dict[str, list[Release]]:
         groups.setdefault(pattern, []).append(Release(tag.name, match["version"].replace("_", ".")))
         latest[pattern] = max(latest.get(pattern, 0), tag.seconds)
     for releases in groups.values():
-        releases.sort(key=lambda release: number_of(release.version), reverse=True)
+        releases.sort(key=lambda release: version_sort_key(release.version), reverse=True)
     order = sorted(groups, key=lambda pattern: (len(groups[pattern]) > 1, latest[pattern], len(groups[pattern])))
     return {pattern: groups[pattern] for pattern in reversed(order)}
 
 
-def latest_range(repo: Repository) -> ProposedRange:
+def proposed_range(repo: Repository) -> ProposedRange:
     """The last two releases, one of which precedes the other if possible; or the last commits if there are no tags.
 
     Raises UsageError if the repository has no commit, or only one.
     """
-    head = look_up(repo, ["HEAD"])[0]
+    head = commits_of_names(repo, ["HEAD"])[0]
     if head is None:
         raise UsageError(f"The present branch of {repo.folder} has no commits.", "Check out a branch with commits.")
     merged, since = tags_of_commits(repo, "--merged=HEAD"), int(git(repo, "log", "-1", "--format=%ct", head)) - RECENT
     # If releases are on branches, the tags that HEAD contains are years old.
-    releases_of = by_pattern(merged if any(tag.seconds > since for tag in merged) else tags_of_commits(repo))
+    releases_of = releases_by_pattern(merged if any(tag.seconds > since for tag in merged) else tags_of_commits(repo))
     patterns = tuple(releases_of)[:4]
     newest = releases_of[patterns[0]] if patterns else []
     if len(newest) > 1:
         bad = newest[0]
-        older = _older(repo, bad.tag, [release.tag for release in newest[1 : TRIED + 1]])
+        older = _older_or_other_tag(repo, bad.tag, [release.tag for release in newest[1 : TRIED + 1]])
         if older:
             good = next(release.version for release in newest if release.tag == older)
             return ProposedRange(good, bad.version, patterns)
-    if newest and _older(repo, "HEAD", [newest[0].tag]):
+    if newest and _older_or_other_tag(repo, "HEAD", [newest[0].tag]):
         return ProposedRange(newest[0].version, "HEAD", patterns)
     first_parents = git(repo, "rev-list", "--first-parent", f"--max-count={FEW + 1}", head).split()
     if len(first_parents) == 1:
@@ -288,14 +288,14 @@ def tags_of_commits(repo: Repository, *selection: str) -> list[Tag]:
     listed = git(repo, "for-each-ref", "--format=%(creatordate:unix) %(refname:strip=2)", *selection, "refs/tags")
     rows = (line.partition(" ") for line in listed.splitlines())
     tags = [Tag(name, int(seconds or 0)) for seconds, _, name in rows]
-    commits = look_up(repo, [f"refs/tags/{tag.name}" for tag in tags])
+    commits = commits_of_names(repo, [f"refs/tags/{tag.name}" for tag in tags])
     return [tag for tag, commit in zip(tags, commits, strict=True) if commit]
 
 
-def _older(repo: Repository, newer: str, tags: Sequence[str]) -> str:
+def _older_or_other_tag(repo: Repository, newer: str, tags: Sequence[str]) -> str:
     """The first of these tags that precedes ``newer``; otherwise the first tag of another commit, or ""."""
     name = newer if newer == "HEAD" else f"refs/tags/{newer}"
-    [end, *commits] = look_up(repo, [name, *(f"refs/tags/{tag}" for tag in tags)])
+    [end, *commits] = commits_of_names(repo, [name, *(f"refs/tags/{tag}" for tag in tags)])
     distinct = [(tag, commit) for tag, commit in zip(tags, commits, strict=True) if commit and commit != end]
     for tag, commit in distinct:
         if git(repo, "merge-base", commit, str(end), allowed=(0, 1)).strip() == commit:
@@ -311,29 +311,29 @@ class ReleaseRange:
     left_out: tuple[tuple[str, str], ...]  # with the reason
 
 
-def release_range(repo: Repository, text: str, release_tags: Sequence[str]) -> ReleaseRange:
+def releases_in_range(repo: Repository, text: str, release_tags: Sequence[str]) -> ReleaseRange:
     """The releases from A to B, both included, of ``A..B``, by the recipe's patterns (none: by patterns found in the
     tags).
 
     Raises UsageError if an end is no release, or the order is wrong.
     """
-    first, last = release_ends(text)
+    first, last = ends_of_release_range(text)
     tags = tags_of_commits(repo)
-    patterns = release_tags or list(by_pattern(tags))[:1]
+    patterns = release_tags or list(releases_by_pattern(tags))[:1]
     tag_of = dict[str, str]()  # version → its tag; a recipe's first pattern has precedence
     for pattern in patterns:
-        for version, tag in tagged_versions([tag.name for tag in tags], pattern):
+        for version, tag in versions_of_tags([tag.name for tag in tags], pattern):
             tag_of.setdefault(version, tag)
-    first, last = (_named(end, tag_of, patterns, repo) for end in (first, last))
-    low, high = number_of(first), number_of(last)
+    first, last = (_version_of_end(end, tag_of, patterns, repo) for end in (first, last))
+    low, high = version_sort_key(first), version_sort_key(last)
     if low >= high:
         raise UsageError(f"{first} is not before {last}.", FORM)
-    within = sorted((number, version) for version in tag_of if low <= (number := number_of(version)) <= high)
+    within = sorted((number, version) for version in tag_of if low <= (number := version_sort_key(version)) <= high)
     contained = list_refs(repo, "refs/tags", f"--merged=refs/tags/{tag_of[last]}", names="strip=2")
     included, left_out = [], []
     for _, version in within:
         name = version if release_tags else tag_of[version]  # without patterns a recipe has no versions
-        if not is_plain(version):
+        if not is_numeric_version(version):
             left_out.append((name, "a pre-release"))
         elif version not in (first, last) and tag_of[version] not in contained:
             left_out.append((name, f"{last} does not contain it"))
@@ -342,7 +342,7 @@ def release_range(repo: Repository, text: str, release_tags: Sequence[str]) -> R
     return ReleaseRange(tuple(included), tuple(left_out))
 
 
-def release_ends(text: str) -> tuple[str, str]:
+def ends_of_release_range(text: str) -> tuple[str, str]:
     """The two ends of ``A..B``. Raises UsageError for anything else."""
     match text.split(DOTS):
         case [first, last] if first and last and not last.startswith("."):
@@ -350,11 +350,11 @@ def release_ends(text: str) -> tuple[str, str]:
     raise UsageError(f"'{text}' is not a range of releases.", FORM)
 
 
-def _named(end: str, tag_of: dict[str, str], patterns: Sequence[str], repo: Repository) -> str:
+def _version_of_end(end: str, tag_of: dict[str, str], patterns: Sequence[str], repo: Repository) -> str:
     """The version that ``end`` names, as a version or a tag. Raises UsageError if there is none."""
     versions = {version: version for version in tag_of} | {tag: version for version, tag in tag_of.items()}
-    if end not in versions or not is_plain(versions[end]):
-        near = get_close_matches(end, [version for version in tag_of if is_plain(version)], 3)
+    if end not in versions or not is_numeric_version(versions[end]):
+        near = get_close_matches(end, [version for version in tag_of if is_numeric_version(version)], 3)
         raise UsageError(
             f"'{end}' is not a release in {repo.folder}. Its tags of releases have the form {' or '.join(patterns) or '(none)'}.",
             f"Similar: {', '.join(near)}."
@@ -364,12 +364,12 @@ def _named(end: str, tag_of: dict[str, str], patterns: Sequence[str], repo: Repo
     return versions[end]
 
 
-def is_plain(version: str) -> bool:
+def is_numeric_version(version: str) -> bool:
     """Whether a version consists of numbers only, unlike a pre-release."""
     return re.fullmatch(r"[0-9]+(?:[.-][0-9]+)*", version) is not None
 
 
-def number_of(version: str) -> tuple[int, ...]:
+def version_sort_key(version: str) -> tuple[int, ...]:
     """The sort key of a version: its numbers up to the first other sign. 8.0.11-rc follows 8.0.10."""
     head = re.match(r"[0-9]+(?:[.-][0-9]+)*", version)
     return tuple(int(part) for part in re.split("[.-]", head[0])) if head else ()

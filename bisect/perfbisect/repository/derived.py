@@ -26,7 +26,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from perfbisect.errors import PerfBisectError, UsageError
-from perfbisect.repository.git import Repository, borrowed, failure, printable, run, sealed
+from perfbisect.repository.git import (
+    Repository,
+    git_failure,
+    isolated_environment,
+    printable_path,
+    run_git,
+    temporary_bare_repository,
+)
 
 INCONCLUSIVE = 2
 
@@ -44,14 +51,14 @@ _ERROR = 128  # smallest error status of `git merge-file`; a smaller status is t
 _SHOWN = 10  # paths of a conflict that a message names
 
 
-class NotReverted(PerfBisectError):
+class CannotRevert(PerfBisectError):
     """The commits cannot be reverted, or their revert changes nothing."""
 
     exit_status = INCONCLUSIVE
 
 
 @dataclass(frozen=True, slots=True)
-class Reverted:
+class RevertedCommit:
     """A commit with reverts, which exists temporarily."""
 
     repository: Repository  # the user's repository, with this commit and its objects
@@ -62,18 +69,18 @@ class Reverted:
 
 
 @contextmanager
-def reverted(
+def temporary_revert(
     repo: Repository, tip: str, commits: Sequence[str], ignore: Sequence[str],
-    unread: Callable[[str], bool] = lambda path: False, compare: str = "bisect compare GOOD BAD reverted",
-) -> Iterator[Reverted]:  # fmt: skip
+    is_unread: Callable[[str], bool] = lambda path: False, compare_command: str = "bisect compare GOOD BAD reverted",
+) -> Iterator[RevertedCommit]:  # fmt: skip
     """``tip`` without the changes of ``commits`` (full hashes, newest first); of a merge, relative to its first parent.
 
-    Equal arguments always give the same commit. Raises NotReverted, with the command to ``compare`` a revert by hand, for
-    conflicts in paths that match no pattern of ``ignore`` (a recipe's globs) and for which ``unread`` is false; and if
+    Equal arguments always give the same commit. Raises NotReverted, with the command to ``compare_command`` a revert by hand, for
+    conflicts in paths that match no pattern of ``ignore`` (a recipe's globs) and for which ``is_unread`` is false; and if
     the result equals ``tip`` in these paths. Raises EnvironmentFailure if git fails.
     """
-    with borrowed(repo) as bare:
-        ask = Temporary(bare)
+    with temporary_bare_repository(repo) as bare:
+        ask = TemporaryGit(bare)
         ask.git("update-ref", "--no-deref", "HEAD", tip)
         tip_tree = tree = ask.git("rev-parse", f"{tip}^{{tree}}").strip()
         merges: list[str] = []
@@ -82,30 +89,30 @@ def reverted(
             is_merge = len(ask.git("rev-list", "--max-count=1", "--parents", commit).split()) > 2
             merges += [commit] if is_merge else []
             mainline = ["--mainline", "1"] if is_merge else []
-            tree, touching, stay, conflicts = _without(bare, tree, [*mainline, commit], ignore, unread)
-            if conflicts := [*map(printable, conflicts)]:
+            tree, touching, stay, conflicts = _tree_without_commits(bare, tree, [*mainline, commit], ignore, is_unread)
+            if conflicts := [*map(printable_path, conflicts)]:
                 further = f" and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
                 shown = f"{', '.join(conflicts[:_SHOWN])}{further}"
-                raise NotReverted(
+                raise CannotRevert(
                     f"The revert of {commit[:10]} has conflicts in {shown}.",
                     f"Revert it by hand (git switch -c reverted {tip[:10]}; git revert {commit[:10]}), commit, and"
-                    f" compare: {compare}",
+                    f" compare: {compare_command}",
                 )
-            beside.update(map(printable, touching))
-            unchanged.update(map(printable, stay))
+            beside.update(map(printable_path, touching))
+            unchanged.update(map(printable_path, stay))
         if tree == tip_tree:
-            raise NotReverted(
-                f"The revert of {_short(commits)} changes nothing in {tip[:10]}.",
+            raise CannotRevert(
+                f"The revert of {_shortened_hashes(commits)} changes nothing in {tip[:10]}.",
                 "Later commits have reverted the commit already, or the commit changes only paths that the recipe ignores.",
             )
-        message = f"Revert {_short(commits)}\n\nThis is {tip} without {', '.join(commits)}.\n"
+        message = f"Revert {_shortened_hashes(commits)}\n\nThis is {tip} without {', '.join(commits)}.\n"
         revert = ask.git("commit-tree", "-p", tip, tree, stdin=message).strip()
         of_user = replace(repo, objects=bare / "objects")
-        yield Reverted(of_user, revert, tuple(merges), tuple(sorted(beside)), tuple(sorted(unchanged)))
+        yield RevertedCommit(of_user, revert, tuple(merges), tuple(sorted(beside)), tuple(sorted(unchanged)))
 
 
-def _without(
-    bare: Path, tree: str, what: Sequence[str], ignore: Sequence[str], unread: Callable[[str], bool]
+def _tree_without_commits(
+    bare: Path, tree: str, commits: Sequence[str], ignore: Sequence[str], is_unread: Callable[[str], bool]
 ) -> tuple[str, list[str], list[str], list[str]]:
     """The hash of ``tree`` without the commits that git reverts, and three lists of paths with a conflict.
 
@@ -113,17 +120,17 @@ def _without(
     tree.
     """
     with TemporaryDirectory(prefix="revert-", dir=bare) as folder:
-        ask = Temporary(bare, Path(folder))
+        ask = TemporaryGit(bare, Path(folder))
         ask.git("read-tree", tree)
-        done = ask.run("revert", "--no-commit", *what)
-        unmerged = ask.unmerged()
+        done = ask.run("revert", "--no-commit", *commits)
+        unmerged = ask.conflicts()
         if done.returncode and not (done.returncode == _CONFLICT and unmerged):
-            raise failure(f"{what[-1][:10]} cannot be reverted", done.stderr)
+            raise git_failure(f"{commits[-1][:10]} cannot be reverted", done.stderr)
         if ignore:
             ask.run("reset", "-q", tree, "--", *(f":(top,glob){pattern}" for pattern in ignore))
-        conflicts = ask.unmerged()
-        beside = [path for path, stages in conflicts.items() if ask.settle(path, stages)]
-        stay = [path for path in conflicts if path not in beside and unread(path)]
+        conflicts = ask.conflicts()
+        beside = [path for path, stages in conflicts.items() if ask.settle_file(path, stages)]
+        stay = [path for path in conflicts if path not in beside and is_unread(path)]
         if stay:
             ask.run("reset", "-q", tree, "--", *(f":(top,literal){path}" for path in stay))
         conflicts_left = [path for path in conflicts if path not in (*beside, *stay)]
@@ -133,7 +140,7 @@ def _without(
 
 
 @dataclass(frozen=True, slots=True)
-class Temporary:
+class TemporaryGit:
     """git in the temporary repository; with ``folder``, on an index and a work tree there."""
 
     bare: Path
@@ -141,19 +148,19 @@ class Temporary:
 
     def run(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
-        options, env = [f"--git-dir={self.bare}"], sealed() | _WHO
+        options, env = [f"--git-dir={self.bare}"], isolated_environment() | _WHO
         if self.folder:
             files = self.folder / "files"
             files.mkdir(exist_ok=True)
             options += ["-c", "core.bare=false", f"--work-tree={files}"]
             env["GIT_INDEX_FILE"] = str(self.folder / "index")
-        return run([*options, *arguments], self.folder or self.bare, env, stdin, errors="surrogateescape")
+        return run_git([*options, *arguments], self.folder or self.bare, env, stdin, errors="surrogateescape")
 
     def git(self, *arguments: str, stdin: str = "") -> str:
         """The output of a command. Raises EnvironmentFailure if it fails."""
         done = self.run(*arguments, stdin=stdin)
         if done.returncode:
-            raise failure(f"git {arguments[0]} failed in {self.bare}", done.stderr)
+            raise git_failure(f"git {arguments[0]} failed in {self.bare}", done.stderr)
         return done.stdout
 
     def content(self, blob: str) -> bytes:
@@ -163,7 +170,7 @@ class Temporary:
         file.unlink()
         return content
 
-    def unmerged(self) -> dict[str, dict[str, tuple[str, str]]]:
+    def conflicts(self) -> dict[str, dict[str, tuple[str, str]]]:
         """The paths with a conflict, with mode and blob of each existing side: "1" the base, "2" ours, "3" theirs."""
         conflicts: dict[str, dict[str, tuple[str, str]]] = {}
         for entry in filter(None, self.git("ls-files", "--unmerged", "-z").split("\0")):
@@ -172,7 +179,7 @@ class Temporary:
             conflicts.setdefault(path, {})[stage] = mode, blob
         return conflicts
 
-    def settle(self, path: str, stages: Mapping[str, tuple[str, str]]) -> bool:
+    def settle_file(self, path: str, stages: Mapping[str, tuple[str, str]]) -> bool:
         """Merge a file whose changes are adjacent; return false if this is impossible."""
         assert self.folder
         modes = {mode for mode, _ in stages.values()}
@@ -193,7 +200,7 @@ class Temporary:
         return True
 
 
-def _short(commits: Sequence[str]) -> str:
+def _shortened_hashes(commits: Sequence[str]) -> str:
     return ", ".join(commit[:10] for commit in commits)
 
 
@@ -248,36 +255,38 @@ rm -f "$GIT_INDEX_FILE"
 """
 
 
-def encoded(content: bytes) -> str:
+def encoded_patch(content: bytes) -> str:
     """A patch in the script's encoding."""
     return base64.b64encode(content).decode()
 
 
-def outcome(printed: str) -> tuple[str, str]:
+def parsed_apply_output(printed: str) -> tuple[str, str]:
     """The new commit and "", or "" and git's first reason, from the output of the script."""
     first, _, details = printed.partition("\n")
-    return ("", reason(details)) if first == "refused" else (first.strip(), "")
+    return ("", apply_failure_reason(details)) if first == "refused" else (first.strip(), "")
 
 
-def reason(stderr: str) -> str:
+def apply_failure_reason(stderr: str) -> str:
     """The first reason in the stderr of `git apply`."""
     match = re.search(r"^(?:error|fatal): (.+)$", stderr, re.MULTILINE)
     return match[1] if match else "git gives no reason"
 
 
-def apply(bare: Path, commit: str, content: bytes) -> tuple[str, str]:
+def apply_patch(bare: Path, commit: str, content: bytes) -> tuple[str, str]:
     """A commit with a patch and "", or "" and git's first reason; ``bare`` is a repository from ``borrowed``."""
-    done = run([str(bare), commit], bare, sealed(), encoded(content), script=APPLY)
-    return outcome(done.stdout) if done.returncode == 0 else ("", reason(done.stderr))
+    done = run_git([str(bare), commit], bare, isolated_environment(), encoded_patch(content), script=APPLY)
+    return parsed_apply_output(done.stdout) if done.returncode == 0 else ("", apply_failure_reason(done.stderr))
 
 
-def paths_of(bare: Path, name: str, content: bytes) -> list[str]:
+def paths_of_patch(bare: Path, name: str, content: bytes) -> list[str]:
     """The paths that a patch changes. Raises UsageError if ``content`` is no patch."""
     text = content.decode(errors="surrogateescape")
-    done = run([f"--git-dir={bare}", "apply", "--numstat", "-z"], bare, sealed(), text, errors="surrogateescape")
+    done = run_git(
+        [f"--git-dir={bare}", "apply", "--numstat", "-z"], bare, isolated_environment(), text, errors="surrogateescape"
+    )
     if done.returncode:
         raise UsageError(
-            f"git cannot read the patch {name}: {reason(done.stderr)}.",
+            f"git cannot read the patch {name}: {apply_failure_reason(done.stderr)}.",
             "Use the output of `git diff` or `git format-patch --stdout`.",
         )
     return [line.split("\t", 2)[2] for line in done.stdout.split("\0") if line.count("\t") >= 2]

@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING
 
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.folders import cache_folder
-from perfbisect.repository.commits import look_up, tags_of
+from perfbisect.repository.commits import commits_of_names, possible_tags
 from perfbisect.repository.git import (
     NO_WORK_TREE,
     Repository,
-    configured,
-    environment,
-    failure,
+    config_value,
     git,
-    printable,
-    run,
+    git_failure,
+    local_environment,
+    printable_path,
+    remote_environment,
+    run_git,
     run_with_progress,
-    to_remotes,
 )
 
 if TYPE_CHECKING:
@@ -46,26 +46,28 @@ _READ = {  # file or setting → a git command that reads it and finds nothing
 }
 
 
-def open_repository(path: Path, *, named: bool = True, shallow: bool = False) -> Repository:
+def open_repository(path: Path, *, is_named_by_user: bool = True, allow_shallow: bool = False) -> Repository:
     """The repository at ``path`` or in a folder above it, bare or not.
 
-    A path that the user has ``named`` may be a bare repository even if ``safe.bareRepository`` is "explicit". Raises
-    UsageError if there is no repository, for a shallow clone unless ``shallow``, and for a path that is not UTF-8;
+    A path that the user has ``is_named_by_user`` may be a bare repository even if ``safe.bareRepository`` is "explicit". Raises
+    UsageError if there is no repository, for a shallow clone unless ``allow_shallow``, and for a path that is not UTF-8;
     EnvironmentFailure if git refuses it, for instance because it belongs to another user.
     """
-    _refuse_bytes(path)
+    _check_is_utf8(path)
     folder = path.expanduser()
     if not folder.is_dir():
-        raise UsageError(f"The folder {printable(path)} does not exist.", _TAKES)
+        raise UsageError(f"The folder {printable_path(path)} does not exist.", _TAKES)
     is_git_dir = all((folder / name).exists() for name in ("HEAD", "objects", "refs"))
-    explicit = ["-c", "safe.bareRepository=all"] if named and is_git_dir else []
-    git_dir = Path(_ask(folder, [*explicit, NO_WORK_TREE, "rev-parse", "--absolute-git-dir"]).removesuffix("\n"))
-    _refuse_bytes(git_dir)
+    explicit = ["-c", "safe.bareRepository=all"] if is_named_by_user and is_git_dir else []
+    git_dir = Path(_git_answer(folder, [*explicit, NO_WORK_TREE, "rev-parse", "--absolute-git-dir"]).removesuffix("\n"))
+    _check_is_utf8(git_dir)
     for reads, arguments in _READ.items():
-        run([f"--git-dir={git_dir}", NO_WORK_TREE, *arguments], git_dir, environment(), reads=reads)
+        run_git([f"--git-dir={git_dir}", NO_WORK_TREE, *arguments], git_dir, local_environment(), may_wait_for=reads)
     of_it = ["rev-parse", "--is-shallow-repository", "--show-object-format", "--git-path", "objects"]
-    is_shallow, object_format, objects = _ask(git_dir, [f"--git-dir={git_dir}", NO_WORK_TREE, *of_it]).split("\n", 2)
-    if is_shallow == "true" and not shallow:
+    is_shallow, object_format, objects = _git_answer(git_dir, [f"--git-dir={git_dir}", NO_WORK_TREE, *of_it]).split(
+        "\n", 2
+    )
+    if is_shallow == "true" and not allow_shallow:
         raise UsageError(
             f"{path} is a shallow clone: a part of its history is missing.",
             f"Fetch the whole history: git -C {shlex.quote(str(path))} fetch --unshallow",
@@ -77,7 +79,7 @@ def open_repository(path: Path, *, named: bool = True, shallow: bool = False) ->
     )
 
 
-def is_partial(repo: Repository) -> bool:
+def is_partial_clone(repo: Repository) -> bool:
     """Whether a clone was made with ``--filter``, and so may lack objects."""
     promisors = r"^remote\..*\.(promisor|partialclonefilter)$"
     return bool(git(repo, "config", "--get-regexp", promisors, allowed=(0, 1)))
@@ -87,36 +89,37 @@ def _work_tree(folder: Path, git_dir: Path) -> Path | None:
     """The checkout around ``folder`` if it belongs to the git directory, as ``core.worktree`` may name any folder;
     otherwise None.
     """
-    done = run(["rev-parse", "--show-toplevel"], folder, environment(), errors="surrogateescape")
+    done = run_git(["rev-parse", "--show-toplevel"], folder, local_environment(), errors="surrogateescape")
     top = Path(done.stdout.removesuffix("\n"))
     if done.returncode or not (top / ".git").exists():
         return None
-    _refuse_bytes(top)
-    back = run(["rev-parse", "--absolute-git-dir"], top, environment(), errors="surrogateescape")
+    _check_is_utf8(top)
+    back = run_git(["rev-parse", "--absolute-git-dir"], top, local_environment(), errors="surrogateescape")
     return top if back.stdout == f"{git_dir}\n" else None
 
 
-def _refuse_bytes(path: Path) -> None:
+def _check_is_utf8(path: Path) -> None:
     """Raise UsageError for a path that is not UTF-8, which a history or a report cannot contain."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
         raise UsageError(
-            f"The path of the repository {printable(path)} is not UTF-8.", "Rename the folder, or clone the repository."
+            f"The path of the repository {printable_path(path)} is not UTF-8.",
+            "Rename the folder, or clone the repository.",
         ) from None
 
 
-def _ask(folder: Path, arguments: list[str]) -> str:
+def _git_answer(folder: Path, arguments: list[str]) -> str:
     config = "its configuration, or a file that the configuration includes"
-    done = run(arguments, folder, environment(), errors="surrogateescape", reads=config)
+    done = run_git(arguments, folder, local_environment(), errors="surrogateescape", may_wait_for=config)
     if done.returncode == 0:
         return done.stdout
     if "fatal: not a git repository (or any" in done.stderr:
-        raise UsageError(f"{printable(folder)} is not a git repository.", _TAKES)
-    raise failure(f"{printable(folder)} cannot be used", done.stderr)
+        raise UsageError(f"{printable_path(folder)} is not a git repository.", _TAKES)
+    raise git_failure(f"{printable_path(folder)} cannot be used", done.stderr)
 
 
-def is_dirty(repo: Repository) -> bool:
+def has_uncommitted_changes(repo: Repository) -> bool:
     """Whether the user's checkout has uncommitted changes of tracked files; False without a checkout.
 
     Filters (``filter.NAME.clean``) are programs and are not run, so files with a filter count as unchanged.
@@ -163,46 +166,48 @@ def cached_clone(builder: "Builder", revisions: Sequence[str] = (), progress: Pr
         )
     path = clone_path(builder.name)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # git stores the address, which may contain a password
-    with locked(path.with_suffix(".lock")):
+    with download_lock(path.with_suffix(".lock")):
         url, partial = builder.repository, path.with_suffix(".partial")
         if not path.exists():  # the clone gets its name when it is complete
             shutil.rmtree(partial, ignore_errors=True)
             try:
                 clone = ["clone", "--bare", "--progress", "--origin=origin", "--template="]
-                _talk(f"{url} cannot be cloned", [*clone, "--", url, str(partial)], progress)
+                _run_git_with_progress(f"{url} cannot be cloned", [*clone, "--", url, str(partial)], progress)
                 partial.rename(path)
             finally:
                 shutil.rmtree(partial, ignore_errors=True)
-        elif _is_behind(path, builder, revisions):
+        elif _needs_fetch(path, builder, revisions):
             fetch = [f"--git-dir={path}", "fetch", "--progress", "--prune", "--no-tags", "--no-write-fetch-head"]
-            _talk(f"{url} cannot be fetched", [*fetch, "--", url, *REFS], progress)
-            _talk(f"{path} cannot be written", [f"--git-dir={path}", "config", "remote.origin.url", url], None)
+            _run_git_with_progress(f"{url} cannot be fetched", [*fetch, "--", url, *REFS], progress)
+            _run_git_with_progress(
+                f"{path} cannot be written", [f"--git-dir={path}", "config", "remote.origin.url", url], None
+            )
     return path
 
 
 @contextmanager
-def locked(lock: Path) -> Iterator[None]:
+def download_lock(lock: Path) -> Iterator[None]:
     """A lock between hunts: if two start at once, the second waits for the first's download."""
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def _is_behind(path: Path, builder: "Builder", revisions: Sequence[str]) -> bool:
+def _needs_fetch(path: Path, builder: "Builder", revisions: Sequence[str]) -> bool:
     repo = open_repository(path)
-    if configured(repo, "remote.origin.url") != builder.repository:
+    if config_value(repo, "remote.origin.url") != builder.repository:
         return True
     for revision in revisions:
-        fixed = [f"refs/tags/{tag}" for tag in (*tags_of(revision, builder.release_tags), revision)]
+        fixed = [f"refs/tags/{tag}" for tag in (*possible_tags(revision, builder.release_tags), revision)]
         if re.fullmatch("[0-9a-f]{7,}", revision):
             fixed.append(revision)
-        if not any(look_up(repo, fixed)):
+        if not any(commits_of_names(repo, fixed)):
             return True
     return False
 
 
-def _talk(what: str, arguments: Sequence[str], progress: Progress | None) -> None:
-    for step in run_with_progress(what, arguments, to_remotes()):
+def _run_git_with_progress(what: str, arguments: Sequence[str], progress: Progress | None) -> None:
+    for step in run_with_progress(what, arguments, remote_environment()):
         if progress:
             progress(*step)
 
@@ -224,12 +229,12 @@ def download(name: str, address: str, sha256: str) -> Generator[tuple[int, int],
     folder, file = cache_folder() / "archives", address.rpartition("/")[2]
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path, part = folder / file, folder / f"{file}.{sha256[:8]}.part"
-    with locked(folder / "lock"):
-        if (digest := _sum(path)) != sha256:
+    with download_lock(folder / "lock"):
+        if (digest := _file_sha256(path)) != sha256:
             present = f"The file in {folder} has the checksum {digest}. " if digest else ""
             by_hand = f"{present}To copy the file there yourself: `cp {shlex.quote(file)} {shlex.quote(str(folder))}/`."
             try:
-                digest = yield from _fetched(address, sha256, part)
+                digest = yield from _download_rest(address, sha256, part)
             except (OSError, HTTPException, ValueError) as error:
                 cause = getattr(error, "reason", error)
                 why = getattr(cause, "strerror", "") or cause
@@ -242,7 +247,7 @@ def download(name: str, address: str, sha256: str) -> Generator[tuple[int, int],
     return path
 
 
-def _fetched(address: str, sha256: str, part: Path) -> Generator[tuple[int, int], None, str]:
+def _download_rest(address: str, sha256: str, part: Path) -> Generator[tuple[int, int], None, str]:
     """Download the missing part of the file at the address into ``part``, and return the checksum of ``part``.
 
     Raises OSError, HTTPException or ValueError if nothing more comes, or nothing that could be an archive.
@@ -251,28 +256,28 @@ def _fetched(address: str, sha256: str, part: Path) -> Generator[tuple[int, int]
     from urllib.error import HTTPError  # a slow import, and most verbs need no archive
 
     while True:
-        size = _size(part)
+        size = _file_size(part)
         try:
-            yield from _appended(address, part)
+            yield from _append_download(address, part)
         except (OSError, HTTPException, ValueError) as error:
             full = False
             if isinstance(error, HTTPError):
                 error.close()  # the error is also the answer, and holds the connection
                 full = error.code == REQUESTED_RANGE_NOT_SATISFIABLE
-            if _size(part) > size:
+            if _file_size(part) > size:
                 continue
             if not (size and full):
                 raise
-        if (digest := _sum(part)) == sha256 or not size:
+        if (digest := _file_sha256(part)) == sha256 or not size:
             return digest
         part.unlink()  # start again: the beginning may be of another file
 
 
-def _appended(address: str, part: Path) -> Generator[tuple[int, int]]:
+def _append_download(address: str, part: Path) -> Generator[tuple[int, int]]:
     from http.client import PARTIAL_CONTENT, HTTPException
     from urllib.request import Request, urlopen
 
-    headers = {"User-Agent": "perfbisect"} | ({"Range": f"bytes={size}-"} if (size := _size(part)) else {})
+    headers = {"User-Agent": "perfbisect"} | ({"Range": f"bytes={size}-"} if (size := _file_size(part)) else {})
     yield 0, 0
     with (
         urlopen(Request(address, headers=headers), timeout=SILENCE) as answer,
@@ -288,11 +293,11 @@ def _appended(address: str, part: Path) -> Generator[tuple[int, int]]:
             raise HTTPException(f"{total - file.tell()} of {total} bytes are missing")
 
 
-def _size(path: Path) -> int:
+def _file_size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _sum(path: Path) -> str:
+def _file_sha256(path: Path) -> str:
     """The sha256 of a file; "" if there is none."""
     if not path.exists():
         return ""

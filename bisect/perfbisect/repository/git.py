@@ -72,22 +72,22 @@ class Repository:
         return self.work_tree or self.git_dir
 
 
-def environment() -> dict[str, str]:
+def local_environment() -> dict[str, str]:
     """The environment of commands in a repository on this machine."""
-    return _inherited(_INHERITED) | FIXED | NO_REMOTE
+    return _inherited_variables(_INHERITED) | FIXED | NO_REMOTE
 
 
-def to_remotes() -> dict[str, str]:
+def remote_environment() -> dict[str, str]:
     """The environment of clone and fetch."""
-    return {"GIT_ALLOW_PROTOCOL": PROTOCOLS} | _inherited(_TO_REMOTES) | FIXED
+    return {"GIT_ALLOW_PROTOCOL": PROTOCOLS} | _inherited_variables(_TO_REMOTES) | FIXED
 
 
-def sealed() -> dict[str, str]:
+def isolated_environment() -> dict[str, str]:
     """The environment of commands that need no configuration of the user."""
-    return _inherited(PROGRAMS) | SEALED
+    return _inherited_variables(PROGRAMS) | SEALED
 
 
-def _inherited(patterns: Sequence[str]) -> dict[str, str]:
+def _inherited_variables(patterns: Sequence[str]) -> dict[str, str]:
     names = [name for name in os.environ if any(fnmatchcase(name, pattern) for pattern in patterns)]
     values = {name: os.environ[name] for name in names}
     for name in values.keys() & set(SEARCHED):
@@ -95,19 +95,19 @@ def _inherited(patterns: Sequence[str]) -> dict[str, str]:
     return {name: value for name, value in values.items() if value}
 
 
-def all_but(ignore: Iterable[str]) -> list[str]:
+def pathspecs_except(ignore: Iterable[str]) -> list[str]:
     """Pathspecs of everything in a tree except the ignored paths, which are git's globs from its top."""
     return [":(top)", *(f":(top,exclude,glob){pattern}" for pattern in ignore)]
 
 
-def run(
+def run_git(
     arguments: Sequence[str], folder: Path, env: Mapping[str, str], stdin: str = "", *, errors: str = "replace",
-    script: str = "", reads: str = "",
+    script: str = "", may_wait_for: str = "",
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """Run a git command, or a shell ``script`` with such commands, in a folder of this machine to its end.
 
     ``errors`` says how bytes that are not UTF-8 are decoded; with "surrogateescape" a CR, which a path may have, stays.
-    ``reads`` is something that git may wait for, and has to read in LIMITED seconds. Raises EnvironmentFailure if git is
+    ``may_wait_for`` is something that git may wait for, and has to read in LIMITED seconds. Raises EnvironmentFailure if git is
     missing or does not end in time.
     """
     program = ["sh", "-c", script, "git"] if script else ["git", *OPTIONS]
@@ -119,7 +119,7 @@ def run(
             input=stdin.encode(errors=errors),
             check=False,
             capture_output=True,
-            timeout=LIMITED if reads else LONGEST,
+            timeout=LIMITED if may_wait_for else LONGEST,
         )
         streams = [stream.decode(errors=errors) for stream in (done.stdout, done.stderr)]
         if errors != "surrogateescape":
@@ -131,19 +131,19 @@ def run(
         raise EnvironmentFailure("git is not installed.", "To install it: apt-get install git") from None
     except subprocess.TimeoutExpired as error:
         raise EnvironmentFailure(
-            f"git did not end within {error.timeout:g} s in {printable(folder)}{reads and '; it may wait to read '}{reads}",
+            f"git did not end within {error.timeout:g} s in {printable_path(folder)}{may_wait_for and '; it may wait to read '}{may_wait_for}",
             "Check whether a file of the repository is a FIFO, or is on a server that does not answer.",
         ) from None
 
 
-def arguments_of(repo: Repository) -> list[str]:
+def repository_arguments(repo: Repository) -> list[str]:
     """The arguments that select a repository, whatever the working directory and ``core.worktree`` are."""
     return [f"--git-dir={repo.git_dir}", NO_WORK_TREE]
 
 
-def environment_of(repo: Repository) -> dict[str, str]:
+def repository_environment(repo: Repository) -> dict[str, str]:
     """The environment of commands in a repository that may borrow objects."""
-    return environment() | {"GIT_OBJECT_DIRECTORY": str(repo.objects)}
+    return local_environment() | {"GIT_OBJECT_DIRECTORY": str(repo.objects)}
 
 
 def git(
@@ -155,29 +155,40 @@ def git(
     ``options`` are git's options before the command; ``errors`` as for ``run``. Raises EnvironmentFailure with git's
     message if its status is not among ``allowed``.
     """
-    done = run([*arguments_of(repo), *options, *arguments], repo.git_dir, environment_of(repo), stdin, errors=errors)
+    done = run_git(
+        [*repository_arguments(repo), *options, *arguments],
+        repo.git_dir,
+        repository_environment(repo),
+        stdin,
+        errors=errors,
+    )
     if done.returncode not in allowed:
-        raise failure(f"git {arguments[0]} failed in {repo.git_dir}", done.stderr)
+        raise git_failure(f"git {arguments[0]} failed in {repo.git_dir}", done.stderr)
     return done.stdout
 
 
-def configured(repo: Repository, key: str) -> str:
+def config_value(repo: Repository, key: str) -> str:
     """The value of a key in a repository's configuration; "" if there is none."""
     return git(repo, "config", "--get", key, allowed=(0, 1)).strip()
 
 
-def printable(path: str | Path) -> str:
+def printable_path(path: str | Path) -> str:
     """A path as text; bytes that are not UTF-8 become escapes."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def run_with_progress(
-    what: str, arguments: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int] = (), *, prompts: bool = True
+    failed_action: str,
+    arguments: Sequence[str],
+    env: Mapping[str, str],
+    pass_fds: Sequence[int] = (),
+    *,
+    may_prompt: bool = True,
 ) -> Iterator[tuple[str, int, int]]:
     """Run a git command that reports progress, and yield its activity, the finished steps, and all steps.
 
-    Without ``prompts`` neither git nor ssh can ask for a password on the terminal. If the generator is closed or
-    interrupted, the command is terminated. Raises EnvironmentFailure, beginning with ``what``, if it fails.
+    Without ``may_prompt`` neither git nor ssh can ask for a password on the terminal. If the generator is closed or
+    interrupted, the command is terminated. Raises EnvironmentFailure, beginning with ``failed_action``, if it fails.
     """
     from perfbisect.repository.library import GitProgress
 
@@ -189,13 +200,13 @@ def run_with_progress(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         pass_fds=pass_fds,
-        start_new_session=not prompts,  # without a terminal
+        start_new_session=not may_prompt,  # without a terminal
         encoding="utf-8",
         errors="replace",
     ) as process:
         try:
             for line in process.stderr or ():
-                if step := steps.step(line):
+                if step := steps.parsed_progress(line):
                     yield step
                 else:
                     messages.append(line)
@@ -203,10 +214,10 @@ def run_with_progress(
             process.terminate()  # not killed, so that it can end its children, which write, too
             raise
     if process.returncode:
-        raise failure(what, "\n".join(messages))
+        raise git_failure(failed_action, "\n".join(messages))
 
 
-def failure(what: str, stderr: str) -> EnvironmentFailure:
+def git_failure(failed_action: str, stderr: str) -> EnvironmentFailure:
     """The error for a failed git command, with the line of its output that has the reason."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     fatal = [line for line in lines if line.startswith(("fatal:", "error:"))]
@@ -221,7 +232,7 @@ def failure(what: str, stderr: str) -> EnvironmentFailure:
         advice = "Give the bare repository itself with --repo FOLDER."
     elif "No space left on device" in stderr:
         advice = "Free space on that disk."
-    return EnvironmentFailure(f"{what}: {why}", advice)
+    return EnvironmentFailure(f"{failed_action}: {why}", advice)
 
 
 # $1 is the bare repository, $2 its object format, $3 a line for its alternates (empty: it borrows no objects)
@@ -244,11 +255,11 @@ def alternates_line(objects: Path) -> str:
     return f'"{escaped}"'
 
 
-def make_bare(path: Path, object_format: str, alternates: str = "") -> None:
+def ensure_bare_repository(path: Path, object_format: str, alternates_line: str = "") -> None:
     """Make a bare repository at ``path`` unless it exists. Raises EnvironmentFailure if this fails."""
-    done = run([str(path), object_format, alternates], path.parent, sealed(), script=BARE)
+    done = run_git([str(path), object_format, alternates_line], path.parent, isolated_environment(), script=BARE)
     if done.returncode:
-        raise failure(f"{path} cannot be created", done.stderr)
+        raise git_failure(f"{path} cannot be created", done.stderr)
 
 
 @contextmanager
@@ -278,9 +289,9 @@ def temporary_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def borrowed(repo: Repository) -> Iterator[Path]:
+def temporary_bare_repository(repo: Repository) -> Iterator[Path]:
     """A temporary bare repository with the objects of ``repo``. Raises EnvironmentFailure if it cannot be made."""
     with temporary_folder() as folder:
         bare = folder / "objects.git"
-        make_bare(bare, repo.object_format, alternates_line(repo.objects))
+        ensure_bare_repository(bare, repo.object_format, alternates_line(repo.objects))
         yield bare

@@ -16,9 +16,16 @@ from tempfile import TemporaryFile
 from typing import IO, Any
 
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.repository.git import OPTIONS, Repository, arguments_of, environment_of, failure, sealed
+from perfbisect.repository.git import (
+    OPTIONS,
+    Repository,
+    git_failure,
+    isolated_environment,
+    repository_arguments,
+    repository_environment,
+)
 
-_environment, os.environ = os.environ, sealed()  # type: ignore[assignment]
+_environment, os.environ = os.environ, isolated_environment()  # type: ignore[assignment]
 try:
     from git import Git, IndexObject, RemoteProgress, Repo, Tree
     from git.db import GitCmdObjectDB
@@ -32,22 +39,22 @@ finally:
 Header = tuple[str, str, int]  # hash, type and size in bytes of an object
 
 
-class Sealed(Git):
+class IsolatedGit(Git):
     """git in a repository. Its stderr goes to a file, so that it never waits for a reader."""
 
-    def __init__(self, repository: Repository, said: IO[bytes]) -> None:
+    def __init__(self, repository: Repository, stderr_file: IO[bytes]) -> None:
         super().__init__()
         self._repository = repository
-        self._said = said
+        self._said = stderr_file
 
     def execute(  # type: ignore[override]
         self, command: Sequence[str], istream: int | None = None, **_: Any
     ) -> "Git.AutoInterrupt":
         """Start a command as a process, the only way in which GitPython reads objects."""
         process = subprocess.Popen(
-            ["git", *OPTIONS, *arguments_of(self._repository), *command[1:]],
+            ["git", *OPTIONS, *repository_arguments(self._repository), *command[1:]],
             cwd=self._repository.git_dir,
-            env=environment_of(self._repository),
+            env=repository_environment(self._repository),
             stdin=istream or subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._said,
@@ -55,16 +62,16 @@ class Sealed(Git):
         return self.AutoInterrupt(process, command)
 
 
-class Objects(Repo):
+class ObjectReader(Repo):
     """The objects of a repository that git has found."""
 
-    def __init__(self, repository: Repository, said: IO[bytes]) -> None:
+    def __init__(self, repository: Repository, stderr_file: IO[bytes]) -> None:
         # Not GitPython's __init__, which would search for the repository by different rules, and read its configuration.
         self.git_dir = str(repository.git_dir)
-        self.git: Git = Sealed(repository, said)
+        self.git: Git = IsolatedGit(repository, stderr_file)
         self.odb = GitCmdObjectDB(str(repository.objects), self.git)
 
-    def header(self, name: str) -> Header | None:
+    def object_header(self, name: str) -> Header | None:
         """The header of an object by any name for git; None if the name is unknown or ambiguous."""
         try:
             sha, kind, size = self.git.get_object_header(name)
@@ -72,7 +79,7 @@ class Objects(Repo):
             return None
         return _text(sha), _text(kind), size
 
-    def content(self, name: str) -> bytes:
+    def object_content(self, name: str) -> bytes:
         """The content of an object. Raises ValueError if there is none."""
         return self.git.get_object_data(name)[3]
 
@@ -81,13 +88,13 @@ class Objects(Repo):
         sha, _, _ = self.git.get_object_header(f"{name}^{{tree}}")
         return Tree(self, bytes.fromhex(_text(sha)), Tree.tree_id << 12, "")
 
-    def entries(self, name: str, *, whole: bool) -> Iterator[IndexObject]:
-        """The entries of a tree; with ``whole``, everything below it except folders. Raises ValueError or TypeError if it
+    def tree_entries(self, name: str, *, recursive: bool) -> Iterator[IndexObject]:
+        """The entries of a tree; with ``recursive``, everything below it except folders. Raises ValueError or TypeError if it
         is no tree.
         """
         top = self.tree(name)
-        items = top.traverse() if whole else top
-        return (item for item in items if isinstance(item, IndexObject) and not (whole and isinstance(item, Tree)))
+        items = top.traverse() if recursive else top
+        return (item for item in items if isinstance(item, IndexObject) and not (recursive and isinstance(item, Tree)))
 
 
 def _text(value: str | bytes) -> str:
@@ -96,22 +103,24 @@ def _text(value: str | bytes) -> str:
 
 
 @contextmanager
-def objects(repository: Repository) -> Iterator[Objects]:
+def object_reader(repository: Repository) -> Iterator[ObjectReader]:
     """The objects of a SHA-1 repository. Raises EnvironmentFailure at the end if git failed."""
     with TemporaryFile() as said:
-        opened = Objects(repository, said)
+        opened = ObjectReader(repository, said)
         try:
             with suppress(BrokenPipeError):
                 yield opened
         finally:
-            statuses = [_ended(process) for process in (opened.git.cat_file_header, opened.git.cat_file_all) if process]
+            statuses = [
+                _exit_status(process) for process in (opened.git.cat_file_header, opened.git.cat_file_all) if process
+            ]
             opened.close()
         if any(statuses):
             said.seek(0)
-            raise failure(f"git cat-file failed in {repository.git_dir}", said.read().decode(errors="replace"))
+            raise git_failure(f"git cat-file failed in {repository.git_dir}", said.read().decode(errors="replace"))
 
 
-def _ended(process: "Git.AutoInterrupt") -> int:
+def _exit_status(process: "Git.AutoInterrupt") -> int:
     """Close git's pipes, and return its exit status; its remaining output is not read."""
     with suppress(BrokenPipeError):
         process.stdin.close()
@@ -127,7 +136,7 @@ class GitProgress(RemoteProgress):
         super().__init__()
         self._step: tuple[str, int, int] | None = None
 
-    def step(self, line: str) -> tuple[str, int, int] | None:
+    def parsed_progress(self, line: str) -> tuple[str, int, int] | None:
         """The activity of a line, the steps done, and all steps; None for any other line."""
         self._step = None
         self.new_message_handler()(line)

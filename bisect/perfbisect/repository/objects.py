@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from perfbisect.repository.git import Repository, failure, git
+from perfbisect.repository.git import Repository, git, git_failure
 
 if TYPE_CHECKING:
     from perfbisect.repository.library import Header
@@ -21,12 +21,12 @@ MAX_FILES = 1000  # files that are read at once
 T = TypeVar("T")
 
 
-def fitting(sizes: Mapping[T, int], largest: int, together: int, count: int) -> list[T]:
-    """The items to read, in their order: at most ``count``, each of at most the size ``largest``, and ``together`` in all."""
+def within_limits(sizes: Mapping[T, int], max_size: int, max_total: int, max_count: int) -> list[T]:
+    """The items to read, in their order: at most ``max_count``, each of at most the size ``max_size``, and ``max_total`` in all."""
     chosen: list[T] = []
     for item, size in sizes.items():
-        together -= size
-        if size <= largest and together >= 0 and len(chosen) < count:
+        max_total -= size
+        if size <= max_size and max_total >= 0 and len(chosen) < max_count:
             chosen.append(item)
     return chosen
 
@@ -40,14 +40,14 @@ class TreeEntry(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class TreeFiles:
     """All files and submodules of a tree."""
 
     files: Mapping[str, str]  # path → hash of its content
     submodules: tuple[str, ...]  # paths
 
 
-def headers(repo: Repository, names: Sequence[str]) -> list["Header | None"]:
+def object_headers(repo: Repository, names: Sequence[str]) -> list["Header | None"]:
     """Hash, type and size of objects, by any names for git; None for an unknown name.
 
     Raises EnvironmentFailure if git fails.
@@ -55,44 +55,44 @@ def headers(repo: Repository, names: Sequence[str]) -> list["Header | None"]:
     if not names:
         return []
     if repo.object_format == "sha1":
-        from perfbisect.repository.library import objects
+        from perfbisect.repository.library import object_reader
 
-        with objects(repo) as read:
-            return [read.header(name) for name in names]
+        with object_reader(repo) as read:
+            return [read.object_header(name) for name in names]
     # By standard input, which git does not parse for options.
     lines = git(repo, "cat-file", "--batch-check", stdin="".join(f"{name}\n" for name in names)).splitlines()
     rows = (line.split(" ") for line in lines)
     return [(row[0], row[1], int(row[2])) if row[-1].isdecimal() else None for row in rows]
 
 
-def texts(repo: Repository, names: Mapping[str, str]) -> dict[str, str]:
+def file_texts(repo: Repository, hash_by_path: Mapping[str, str]) -> dict[str, str]:
     """The contents of files as path → text, given as path → hash of the content; contents with a NUL are left out.
 
     Raises EnvironmentFailure if the repository lacks one.
     """
     read: list[str] = []
     if repo.object_format == "sha1":
-        from perfbisect.repository.library import objects
+        from perfbisect.repository.library import object_reader
 
-        with objects(repo) as reader:
-            for name in names.values():
+        with object_reader(repo) as reader:
+            for name in hash_by_path.values():
                 try:
-                    data = reader.content(name)
+                    data = reader.object_content(name)
                 except ValueError as missing:
-                    raise failure(f"git cat-file failed in {repo.git_dir}", f"fatal: {missing}") from missing
+                    raise git_failure(f"git cat-file failed in {repo.git_dir}", f"fatal: {missing}") from missing
                 read.append(data.decode(errors="replace").replace("\r\n", "\n"))
     else:
-        read = [git(repo, "cat-file", "blob", name) for name in names.values()]
-    return {path: text for path, text in zip(names, read, strict=True) if "\0" not in text}
+        read = [git(repo, "cat-file", "blob", name) for name in hash_by_path.values()]
+    return {path: text for path, text in zip(hash_by_path, read, strict=True) if "\0" not in text}
 
 
-def entries(repo: Repository, tree: str, *, whole: bool = False) -> list[TreeEntry]:
-    """The entries at the top of a tree, or of the tree of a commit; with ``whole``, everything below except folders."""
+def tree_entries(repo: Repository, tree: str, *, recursive: bool = False) -> list[TreeEntry]:
+    """The entries at the top of a tree, or of the tree of a commit; with ``recursive``, everything below except folders."""
     if repo.object_format == "sha1":
-        from perfbisect.repository.library import objects
+        from perfbisect.repository.library import object_reader
 
-        with suppress(ValueError, TypeError, IndexError), objects(repo) as read:
-            items = read.entries(tree, whole=whole)
+        with suppress(ValueError, TypeError, IndexError), object_reader(repo) as read:
+            items = read.tree_entries(tree, recursive=recursive)
             return [
                 TreeEntry(
                     item.mode >> 9,
@@ -101,33 +101,35 @@ def entries(repo: Repository, tree: str, *, whole: bool = False) -> list[TreeEnt
                 )
                 for item in items
             ]
-    listed = git(repo, "ls-tree", *(["-r"] if whole else []), "-z", "--full-tree", tree).split("\0")[:-1]
+    listed = git(repo, "ls-tree", *(["-r"] if recursive else []), "-z", "--full-tree", tree).split("\0")[:-1]
     rows = (entry.partition("\t") for entry in listed)
     return [TreeEntry(int(about.split()[0], 8) >> 9, about.split()[2], path) for about, _, path in rows]
 
 
-def top_level(repo: Repository, commit: str) -> frozenset[str]:
+def top_level_files(repo: Repository, commit: str) -> frozenset[str]:
     """The names of the files at the top of a commit's tree."""
-    return frozenset(entry.path for entry in entries(repo, commit) if entry.type in (FILE, LINK))
+    return frozenset(entry.path for entry in tree_entries(repo, commit) if entry.type in (FILE, LINK))
 
 
-def listing(repo: Repository, commit: str) -> Listing:
+def tree_files(repo: Repository, commit: str) -> TreeFiles:
     """All files and submodules of a commit's tree; symbolic links are left out."""
-    content = entries(repo, commit, whole=True)
+    content = tree_entries(repo, commit, recursive=True)
     files = {entry.path: entry.hash for entry in content if entry.type == FILE}
-    return Listing(files, tuple(entry.path for entry in content if entry.type == MODULE))
+    return TreeFiles(files, tuple(entry.path for entry in content if entry.type == MODULE))
 
 
-def lines_with(repo: Repository, commit: str, words: Collection[str], files: Collection[str]) -> str:
-    """The lines with any of these words, in the files of a commit that match the patterns ``files``."""
+def lines_containing(repo: Repository, commit: str, words: Collection[str], file_patterns: Collection[str]) -> str:
+    """The lines with any of these words, in the files of a commit that match the patterns ``file_patterns``."""
     options = [option for word in words for option in ("-e", word)]
     plain = ("-h", "-I", "-F", "--no-line-number", "--no-column", "--no-recurse-submodules")
-    return git(repo, "grep", *plain, *options, commit, "--", *files, allowed=(0, 1))
+    return git(repo, "grep", *plain, *options, commit, "--", *file_patterns, allowed=(0, 1))
 
 
-def texts_in(repo: Repository, tree: Listing, paths: Collection[str]) -> dict[str, str]:
+def small_file_texts(repo: Repository, tree: TreeFiles, paths: Collection[str]) -> dict[str, str]:
     """The contents of these files that are text: at most MAX_FILES, of less than LARGEST bytes each."""
     blobs = {path: tree.files[path] for path in paths if path in tree.files}
-    pairs = zip(blobs, headers(repo, [*blobs.values()]), strict=True)
+    pairs = zip(blobs, object_headers(repo, [*blobs.values()]), strict=True)
     sizes = {path: header[2] for path, header in pairs if header}
-    return texts(repo, {path: blobs[path] for path in fitting(sizes, LARGEST - 1, LARGEST * MAX_FILES, MAX_FILES)})
+    return file_texts(
+        repo, {path: blobs[path] for path in within_limits(sizes, LARGEST - 1, LARGEST * MAX_FILES, MAX_FILES)}
+    )

@@ -29,8 +29,8 @@ from perfbisect.core.search.parts import CommitDiff, DiffPiece, Entry, FileDiff,
 from perfbisect.errors import UsageError
 from perfbisect.repository.changed_functions import HUNK
 from perfbisect.repository.commits import OPTIONS
-from perfbisect.repository.derived import Temporary
-from perfbisect.repository.git import Repository, all_but, borrowed, git
+from perfbisect.repository.derived import TemporaryGit
+from perfbisect.repository.git import Repository, git, pathspecs_except, temporary_bare_repository
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +53,7 @@ def read_range(
 
     Raises UsageError if there is nothing to search: equal or swapped ends, no common history, no candidates.
     """
-    base = _base(repo, good, bad)
+    base = _merge_base(repo, good, bad)
     walk = ["rev-list", "--stdin", "--parents", *(["--first-parent"] if first_parent else [])]
     ends = [bad, f"^{good}", f"^{base}"]
     listing = git(repo, *walk, stdin="\n".join(ends))
@@ -61,7 +61,7 @@ def read_range(
     boundary = {parent for row in inside for parent in row[1:]} - {row[0] for row in inside}
 
     limits = [*ends, *(f"^{commit}" for commit in sorted(boundary))]
-    paths = ["--", *all_but(ignore)]
+    paths = ["--", *pathspecs_except(ignore)]
     simplified = git(repo, *walk, "--topo-order", "--reverse", stdin="\n".join(limits + paths))
     rows = [line.split(" ") for line in simplified.splitlines()]
     if first_parent:
@@ -69,7 +69,7 @@ def read_range(
         # others.
         parents_of_rows = [boundary, *([row[0]] for row in rows)]
         rows = [[row[0], *parent] for row, parent in zip(rows, parents_of_rows, strict=False)]
-        if joins := _joins(repo, base, bad, inside, boundary):
+        if joins := _first_containing_base(repo, base, bad, inside, boundary):
             rows = [[*row, base] if row[0] == joins else row for row in rows]
     if not rows:
         raise UsageError(
@@ -78,14 +78,14 @@ def read_range(
         )
     # Independent of `submodule.NAME.ignore`.
     compare = ["diff-tree", "-r", "--name-only", "--no-renames", "--ignore-submodules=none", base]
-    outside = _outside(rows, base, lambda commit: not git(repo, *compare, commit, *paths).strip())
-    points = _by_age(repo, {parent for parents in outside.values() for parent in parents})
+    outside = _outside_parents(rows, base, lambda commit: not git(repo, *compare, commit, *paths).strip())
+    points = _ancestors_first(repo, {parent for parents in outside.values() for parent in parents})
     merges = sum(line.count(" ") > 1 for line in listing.splitlines())
     graph = Graph.from_parents(_parents(rows, outside, points), branch_points=len(points))
     return CommitRange(good, bad, base, len(inside), merges, graph, (base, *points, *(row[0] for row in rows)))
 
 
-def _base(repo: Repository, good: str, bad: str) -> str:
+def _merge_base(repo: Repository, good: str, bad: str) -> str:
     """The merge base. Raises UsageError for equal or swapped ends, and for ends without common history."""
     if good == bad:
         raise UsageError(f"Good and bad are the same commit {good[:10]}.", "Give two different revisions.")
@@ -101,7 +101,7 @@ def _base(repo: Repository, good: str, bad: str) -> str:
     return base
 
 
-def _joins(
+def _first_containing_base(
     repo: Repository, base: str, bad: str, inside: Sequence[Sequence[str]], boundary: Collection[str]
 ) -> str | None:
     """The first commit of a walk along first parents that contains ``base``; None if all of them do."""
@@ -111,8 +111,10 @@ def _joins(
     return next((row[0] for row in reversed(inside) if row[0] in later), None)
 
 
-def _outside(rows: Sequence[Sequence[str]], good: str, same: Callable[[str], bool]) -> dict[str, tuple[str, ...]]:
-    """The parents outside the range of each row without ``good``; ``same`` is true for a commit that equals good."""
+def _outside_parents(
+    rows: Sequence[Sequence[str]], good: str, is_same_as_good: Callable[[str], bool]
+) -> dict[str, tuple[str, ...]]:
+    """The parents outside the range of each row without ``good``; ``is_same_as_good`` is true for a commit that equals good."""
     candidates = {row[0] for row in rows}
     as_good = {good: True}
     has_good: set[str] = set()
@@ -122,7 +124,7 @@ def _outside(rows: Sequence[Sequence[str]], good: str, same: Callable[[str], boo
         if any(parent in has_good or as_good.get(parent) for parent in parents):
             has_good.add(commit)
             continue
-        as_good |= {parent: same(parent) for parent in outside if parent not in as_good}
+        as_good |= {parent: is_same_as_good(parent) for parent in outside if parent not in as_good}
         if any(as_good[parent] for parent in outside):
             has_good.add(commit)
         elif outside:
@@ -130,7 +132,7 @@ def _outside(rows: Sequence[Sequence[str]], good: str, same: Callable[[str], boo
     return parents_of
 
 
-def _by_age(repo: Repository, commits: Collection[str]) -> list[str]:
+def _ancestors_first(repo: Repository, commits: Collection[str]) -> list[str]:
     """The commits, ancestors first."""
     if len(commits) < 2:
         return list(commits)
@@ -164,14 +166,14 @@ FUNCTION = re.compile(
 
 
 @dataclass(eq=False)
-class DiffCommits:
+class PartialDiffCommits:
     """Makes commits between a parent and a commit, in a temporary repository."""
 
     repository: Repository  # the user's repository, with the objects of all commits that are made
     parent: str  # full hashes
     commit: str
     diff: CommitDiff
-    _ask: Temporary
+    _ask: TemporaryGit
     _when: str  # seconds since the epoch, the date of the commit
     _made: dict[frozenset[int], str] = field(default_factory=dict)
 
@@ -193,7 +195,7 @@ class DiffCommits:
             commits |= {state: hash_of_mark[f":{number}"] for number, state in enumerate(todo, 1)}
         return tuple(commits[state] for state in states)
 
-    def shown(self, chosen: Collection[int]) -> tuple[DiffPart, ...]:
+    def parts_for_display(self, chosen: Collection[int]) -> tuple[DiffPart, ...]:
         """The parts for people: a file with all of its parts is one part."""
         of_file = defaultdict[int, list[int]](list)
         for number, piece in enumerate(self.diff.pieces):
@@ -217,7 +219,7 @@ class DiffCommits:
                 reference = new_entry.content if is_module else b":%d" % mark
                 changes.append(b"M %s %s %s\n" % (new_entry.mode.encode(), reference, fast_import_path(new_entry.path)))
         few = len(state) * 2 <= len(self.diff.all_parts)
-        shown = part_titles(self.shown(state if few else self.diff.all_parts - state))
+        shown = part_titles(self.parts_for_display(state if few else self.diff.all_parts - state))
         message = f"{self.parent[:10]} with {shown}" if few else f"{self.commit[:10]} without {shown}"
         message_bytes = message.encode(errors="replace")
         who = b"perfbisect <perfbisect@localhost> %s +0000" % self._when.encode()
@@ -236,14 +238,16 @@ def fast_import_path(path: str) -> bytes:
 
 
 @contextmanager
-def diff_in_parts(repo: Repository, parent: str, commit: str, ignore: Sequence[str]) -> Iterator[DiffCommits]:
+def partial_diff_commits(
+    repo: Repository, parent: str, commit: str, ignore: Sequence[str]
+) -> Iterator[PartialDiffCommits]:
     """The changes of a commit against a parent (full hashes), in parts; ``ignore`` has a recipe's glob patterns.
 
     Raises UsageError if nothing that counts changes.
     """
-    with borrowed(repo) as bare:
-        ask = Temporary(bare)
-        raw = iter(ask.git(*RAW, parent, commit, "--", *all_but(ignore)).split("\0"))
+    with temporary_bare_repository(repo) as bare:
+        ask = TemporaryGit(bare)
+        raw = iter(ask.git(*RAW, parent, commit, "--", *pathspecs_except(ignore)).split("\0"))
         files, pieces = list[FileDiff](), list[DiffPiece]()
         for head in filter(None, raw):
             (mode, new_mode, blob, new_blob, status), path = head.removeprefix(":").split(" "), next(raw)
@@ -264,18 +268,18 @@ def diff_in_parts(repo: Repository, parent: str, commit: str, ignore: Sequence[s
                     hunks.append((start, start + size, start_after, start_after + size_after, scope.rstrip()))
             elif by_lines and new_entry and new_entry.content:
                 hunks.append((0, 0, 0, len(split_lines(new_entry.content)), ""))
-            file, file_pieces = file_in_parts(len(files), old_entry, new_entry, hunks)
+            file, file_pieces = parts_of_file(len(files), old_entry, new_entry, hunks)
             files.append(file)
             pieces += file_pieces
         if not pieces:
             raise UsageError(f"{commit[:10]} differs from {parent[:10]} only in ignored paths.")
         when = ask.git("rev-list", "--max-count=1", "--no-commit-header", "--format=%ct", commit).strip()
-        yield DiffCommits(
+        yield PartialDiffCommits(
             replace(repo, objects=bare / "objects"), parent, commit, CommitDiff(tuple(files), tuple(pieces)), ask, when
         )
 
 
-def file_in_parts(
+def parts_of_file(
     number: int, before: Entry | None, after: Entry | None, hunks: Sequence[tuple[int, int, int, int, str]]
 ) -> tuple[FileDiff, list[DiffPiece]]:
     """A file of a diff, and its parts.
@@ -296,7 +300,7 @@ def file_in_parts(
         pieces.append(DiffPiece(number, DiffPart(after.path)))
     line_number = 0
     for first, end, first_after, end_after, scope in hunks:
-        blocks = functions_in(new[first_after:end_after]) if first == end else [[range(end_after - first_after)]]
+        blocks = functions_in_block(new[first_after:end_after]) if first == end else [[range(end_after - first_after)]]
         removed = decoded(old[first:end])
         for ranges in blocks:
             edits = []
@@ -307,7 +311,7 @@ def file_in_parts(
             # A part of several ranges is the frame of functions; it is shown by its first lines.
             at = first_after + ranges[0].start
             alone = len(blocks) > 1 and len(ranges) == 1
-            shown_scope = headline(text) if alone else scope
+            shown_scope = line_with_function_name(text) if alone else scope
             last = at + (ranges[-1].stop - ranges[0].start)
             lines_shown = (at + 1, last) if text else (first_after, first_after)
             pieces.append(
@@ -319,7 +323,7 @@ def file_in_parts(
     return (file, pieces) if file.with_parts(pieces) == after else (as_a_whole, [whole_file])
 
 
-def functions_in(lines: Sequence[bytes]) -> list[list[range]]:
+def functions_in_block(lines: Sequence[bytes]) -> list[list[range]]:
     """The lines of each function in a new block, after the lines of everything else; a single entry for fewer than two
     functions.
     """
@@ -344,7 +348,7 @@ def is_function(text: bytes) -> bool:
     return bool(FUNCTION.match(code)) and code.count(b"{") == code.count(b"}") and conditions
 
 
-def headline(text: Sequence[bytes]) -> str:
+def line_with_function_name(text: Sequence[bytes]) -> str:
     """The line of a function that has its name."""
     code = [line for line in text if b"(" in line and not line.lstrip().startswith((b"/", b"*", b"#", b"@"))]
     return decoded([*code, *text][:1]).strip().removesuffix("{").strip()

@@ -19,9 +19,17 @@ from pathlib import Path
 
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.folders import cache_folder
-from perfbisect.repository.discovery import REFS, is_partial, locked, open_repository
-from perfbisect.repository.git import Repository, all_but, configured, git, make_bare, run_with_progress, to_remotes
-from perfbisect.repository.objects import FILE, entries, headers
+from perfbisect.repository.discovery import REFS, download_lock, is_partial_clone, open_repository
+from perfbisect.repository.git import (
+    Repository,
+    config_value,
+    ensure_bare_repository,
+    git,
+    pathspecs_except,
+    remote_environment,
+    run_with_progress,
+)
+from perfbisect.repository.objects import FILE, object_headers, tree_entries
 
 SCHEMES = ("file", "https", "ssh")  # allowed schemes of addresses
 LARGEST = 1 << 20  # bytes of a .gitmodules
@@ -61,12 +69,12 @@ class Unavailable(EnvironmentFailure):
         self.tried = tuple(tried)
 
 
-def submodules(repo: Repository, commit: str, ignore: Sequence[str]) -> tuple[Submodule, ...]:
+def needed_submodules(repo: Repository, commit: str, ignore: Sequence[str]) -> tuple[Submodule, ...]:
     """The submodules of a commit that are needed: not ignored, not below an ignored path, and not empty without ignored
     paths.
     """
     empty = git(repo, "hash-object", "-t", "tree", "--stdin").strip()
-    paths = ["--", *all_but(ignore)]
+    paths = ["--", *pathspecs_except(ignore)]
     # Otherwise `submodule.NAME.ignore` of the present checkout would exclude some.
     listing = ["diff-tree", "-r", "-z", "--no-renames", "--no-ext-diff", "--ignore-submodules=none", empty, commit]
     fields = git(repo, *listing, *paths).split("\0")
@@ -88,31 +96,31 @@ def patterns_below(ignore: Sequence[str], path: str) -> tuple[str, ...]:
     """
     patterns: dict[str, None] = {}
     for pattern in ignore:
-        for parts in _rests(pattern.split("/"), path.split("/")):
+        for parts in _pattern_rests(pattern.split("/"), path.split("/")):
             patterns["/".join(parts)] = None
     return tuple(patterns)
 
 
-def _rests(pattern: Sequence[str], path: Sequence[str]) -> list[Sequence[str]]:
+def _pattern_rests(pattern: Sequence[str], path: Sequence[str]) -> list[Sequence[str]]:
     if not pattern:
         return []
     if not path:
         return [pattern]
     if pattern[0] == "**":
-        return [*_rests(pattern, path[1:]), *_rests(pattern[1:], path)]
+        return [*_pattern_rests(pattern, path[1:]), *_pattern_rests(pattern[1:], path)]
     if re.search(r"[\[\\]", pattern[0]) or not fnmatchcase(path[0], pattern[0]):
         return []
-    return _rests(pattern[1:], path[1:])
+    return _pattern_rests(pattern[1:], path[1:])
 
 
 def module_entries(repo: Repository, commit: str) -> Mapping[str, ModuleEntry]:
     """The entries of a commit's ``.gitmodules``, by path. Raises Unavailable if it cannot be read."""
-    entry = next((item for item in entries(repo, commit) if item.path == _MODULES), None)
+    entry = next((item for item in tree_entries(repo, commit) if item.path == _MODULES), None)
     if entry is None:
         return {}
     if entry.type != FILE:
         raise Unavailable(f"{_MODULES} is not a file")
-    [header] = headers(repo, [entry.hash])
+    [header] = object_headers(repo, [entry.hash])
     if header and header[2] > LARGEST:
         raise Unavailable(f"{_MODULES} has {header[2]} bytes, but at most {LARGEST} bytes are read")
     try:
@@ -129,12 +137,12 @@ def module_entries(repo: Repository, commit: str) -> Mapping[str, ModuleEntry]:
     }
 
 
-def safe_name(name: str) -> bool:
+def is_safe_name(name: str) -> bool:
     """Whether a submodule's name can be a folder below ``modules``, as in git: no part of it leads upwards."""
     return bool(name) and ".." not in re.split(r"[/\\]", name) and "\0" not in name
 
 
-def resolved(url: str, base: str) -> str:
+def resolved_url(url: str, base: str) -> str:
     """The address ``url`` relative to the address ``base`` of the repository that names it, as resolved by git.
 
     A relative address that leads above the path of the base, for which git would change the host, is returned unchanged.
@@ -154,7 +162,7 @@ def resolved(url: str, base: str) -> str:
     return match[1] + "/".join([*parts, relative.rstrip("/")])
 
 
-def refusal(url: str) -> str:
+def refusal_reason(url: str) -> str:
     """Why a resolved address is not used; "" if it is used."""
     if not url:
         return "the address is empty"
@@ -183,7 +191,7 @@ class ModuleSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class SubmoduleOrigin:
     """The places from which a submodule may be obtained."""
 
     places: tuple[Path, ...]  # repositories in the user's clone
@@ -192,22 +200,22 @@ class Origin:
     advice: str  # how the user can obtain the submodule
 
 
-def find(
+def find_submodule(
     repo: Repository, commit: str, submodule: Submodule, upstream: str
 ) -> Generator[tuple[int, int], None, ModuleSource]:
     """The repository that has the commit of a submodule of ``commit``; during a download, yields finished and all steps.
 
     ``upstream`` is the address of ``repo``, unless one is configured. Raises Unavailable.
     """
-    origin = origin_of(repo, commit, submodule, upstream)
+    origin = find_origin(repo, commit, submodule, upstream)
     source, tried = find_locally(origin, repo, submodule)
     if source:
         return source
     why = origin.refused
     if not why:
         try:
-            repository = yield from _fetched(origin.address, submodule.commit, repo.object_format)
-            if tree := _tree(repository, submodule.commit):
+            repository = yield from _fetched_repository(origin.address, submodule.commit, repo.object_format)
+            if tree := _tree_of_commit(repository, submodule.commit):
                 return ModuleSource(repository, tree, origin.address)
             why = f"{origin.address} lacks it"
         except EnvironmentFailure as failed:
@@ -217,23 +225,25 @@ def find(
     raise Unavailable(f"{subject}, and {why}", origin.advice, tried=tried)
 
 
-def find_locally(origin: Origin, repo: Repository, submodule: Submodule) -> tuple[ModuleSource | None, list[str]]:
+def find_locally(
+    origin: SubmoduleOrigin, repo: Repository, submodule: Submodule
+) -> tuple[ModuleSource | None, list[str]]:
     """The source of a submodule of ``repo`` on this machine; and the reason for each place that cannot be used."""
     tried = []
-    cached = () if origin.refused else (_cache(origin.address, repo.object_format).git_dir,)
+    cached = () if origin.refused else (_cached_repository(origin.address, repo.object_format).git_dir,)
     for location in (*origin.places, *(folder for folder in cached if folder.exists())):
         try:
-            repository = _open(location)
+            repository = _open_at(location)
         except PerfBisectError as error:
             tried.append(f"{location}: {error}")
             continue
-        if tree := _tree(repository, submodule.commit):
+        if tree := _tree_of_commit(repository, submodule.commit):
             return ModuleSource(repository, tree, origin.address), tried
         tried.append(f"{location}: the commit is missing there")
     return None, tried
 
 
-def origin_of(repo: Repository, commit: str, submodule: Submodule, upstream: str) -> Origin:
+def find_origin(repo: Repository, commit: str, submodule: Submodule, upstream: str) -> SubmoduleOrigin:
     """The places from which a submodule of ``commit`` may be obtained. Nothing is fetched."""
     try:
         entry = module_entries(repo, commit).get(submodule.path)
@@ -242,12 +252,12 @@ def origin_of(repo: Repository, commit: str, submodule: Submodule, upstream: str
         entry, refused = None, str(error)
     if "\N{REPLACEMENT CHARACTER}" in submodule.path:
         entry, refused = None, "its path is not UTF-8"
-    address = resolved(entry.url, _address(repo) or upstream) if entry else ""
-    if entry and not safe_name(entry.name):
+    address = resolved_url(entry.url, _clone_address(repo) or upstream) if entry else ""
+    if entry and not is_safe_name(entry.name):
         refused = f"its name in .gitmodules, {entry.name}, leads outside the folder of submodules"
-    elif entry and (reason := refusal(address)):
+    elif entry and (reason := refusal_reason(address)):
         refused = f"its address in .gitmodules, {address}, is not used: {reason}"
-    places = dict.fromkeys(_places(repo, submodule, entry.name if entry and safe_name(entry.name) else ""))
+    places = dict.fromkeys(_folders_in_clone(repo, submodule, entry.name if entry and is_safe_name(entry.name) else ""))
     bringing = not refused or address.startswith(("http://", "git://"))
     command: list[str] = []
     if bringing and places:
@@ -258,16 +268,16 @@ def origin_of(repo: Repository, commit: str, submodule: Submodule, upstream: str
     advice = f'If the build does not need the submodule, ignore it in the recipe: ignore = ["{pattern}"].'
     if command:
         advice = f"Try: {shlex.join(command)}"
-    return Origin(tuple(places), address, refused, advice)
+    return SubmoduleOrigin(tuple(places), address, refused, advice)
 
 
-def _address(repo: Repository) -> str:
+def _clone_address(repo: Repository) -> str:
     """The address from which the clone came; "" if unknown."""
-    url = configured(repo, "remote.origin.url")
+    url = config_value(repo, "remote.origin.url")
     return os.path.normpath(repo.folder / url) if url and not re.match("[^/]*:", url) else url
 
 
-def _places(repo: Repository, submodule: Submodule, name: str) -> Iterator[Path]:
+def _folders_in_clone(repo: Repository, submodule: Submodule, name: str) -> Iterator[Path]:
     """The folders of a submodule in the user's clone.
 
     These are repositories of that name below the git directory, and below the main one of a linked work tree; and the
@@ -276,15 +286,15 @@ def _places(repo: Repository, submodule: Submodule, name: str) -> Iterator[Path]
     if name:
         common = git(repo, "rev-parse", "--git-common-dir").removesuffix("\n")
         for folder in (repo.git_dir, (repo.git_dir / common).resolve()):
-            if _exists(module_folder := Path(f"{folder}/modules/{name}"), "HEAD"):
+            if _has_entry(module_folder := Path(f"{folder}/modules/{name}"), "HEAD"):
                 yield module_folder
     if repo.work_tree:
         module_folder = repo.work_tree / submodule.path
-        if _exists(module_folder, ".git") and module_folder.resolve() == repo.work_tree.resolve() / submodule.path:
+        if _has_entry(module_folder, ".git") and module_folder.resolve() == repo.work_tree.resolve() / submodule.path:
             yield module_folder
 
 
-def _exists(folder: Path, name: str) -> bool:
+def _has_entry(folder: Path, name: str) -> bool:
     """Whether a folder has an entry of that name; false if the path is too long."""
     try:
         return (folder / name).exists()
@@ -292,51 +302,57 @@ def _exists(folder: Path, name: str) -> bool:
         return False
 
 
-def _open(place: Path) -> Repository:
+def _open_at(place: Path) -> Repository:
     """The repository at exactly this place, if git trusts it. Raises PerfBisectError."""
-    repository = open_repository(place, shallow=True)
+    repository = open_repository(place, allow_shallow=True)
     if place.resolve() not in (repository.git_dir.resolve(), repository.work_tree and repository.work_tree.resolve()):
         raise UsageError("it is not a repository")
-    if is_partial(repository):
+    if is_partial_clone(repository):
         raise UsageError("it is a partial clone")
     return repository
 
 
-def _tree(repo: Repository, commit: str) -> str:
+def _tree_of_commit(repo: Repository, commit: str) -> str:
     """The tree of a commit; "" if the repository lacks it."""
-    [header] = headers(repo, [f"{commit}^{{tree}}"])
+    [header] = object_headers(repo, [f"{commit}^{{tree}}"])
     return header[0] if header else ""
 
 
-def _cache(url: str, object_format: str) -> Repository:
+def _cached_repository(url: str, object_format: str) -> Repository:
     """The repository in the user's cache for an address."""
     name = hashlib.sha256(f"{object_format} {url}".encode()).hexdigest()[:16]
     folder = cache_folder() / "submodules" / f"{name}.git"
     return Repository(folder, folder / "objects", object_format)
 
 
-def _fetched(url: str, commit: str, object_format: str) -> Generator[tuple[int, int], None, Repository]:
+def _fetched_repository(url: str, commit: str, object_format: str) -> Generator[tuple[int, int], None, Repository]:
     """The repository in the user's cache, after a commit was fetched into it. Raises EnvironmentFailure if this fails."""
-    repo = _cache(url, object_format)
+    repo = _cached_repository(url, object_format)
     repo.git_dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with locked(repo.git_dir.with_suffix(".lock")):
-        make_bare(repo.git_dir, object_format)
-        if _tree(repo, commit):  # another hunt has fetched it meanwhile
+    with download_lock(repo.git_dir.with_suffix(".lock")):
+        ensure_bare_repository(repo.git_dir, object_format)
+        if _tree_of_commit(repo, commit):  # another hunt has fetched it meanwhile
             return repo
         (repo.git_dir / "shallow.lock").unlink(missing_ok=True)  # left by a killed process, as the lock is ours
         yield 0, 0
         try:  # without its history
-            yield from _talk(repo, url, ["--depth=1"], [f"+{commit}:refs/perfbisect/{commit}"])
+            yield from _fetch_with_progress(repo, url, ["--depth=1"], [f"+{commit}:refs/perfbisect/{commit}"])
         except EnvironmentFailure as failed:
             if _UNADVERTISED not in str(failed):
                 raise
-            yield from _talk(repo, url, [], REFS)  # everything, from a server that provides only branches and tags
+            yield from _fetch_with_progress(
+                repo, url, [], REFS
+            )  # everything, from a server that provides only branches and tags
     return repo
 
 
-def _talk(repo: Repository, url: str, options: Sequence[str], refs: Sequence[str]) -> Iterator[tuple[int, int]]:
-    allowed = to_remotes()["GIT_ALLOW_PROTOCOL"].split(":")
-    env = to_remotes() | {"GIT_ALLOW_PROTOCOL": ":".join(scheme for scheme in SCHEMES if scheme in allowed) or "none"}
+def _fetch_with_progress(
+    repo: Repository, url: str, options: Sequence[str], refs: Sequence[str]
+) -> Iterator[tuple[int, int]]:
+    allowed = remote_environment()["GIT_ALLOW_PROTOCOL"].split(":")
+    env = remote_environment() | {
+        "GIT_ALLOW_PROTOCOL": ":".join(scheme for scheme in SCHEMES if scheme in allowed) or "none"
+    }
     arguments = [*_SETTINGS, f"--git-dir={repo.git_dir}", *_FETCH, *options, "--", url, *refs]
-    for _, done, total in run_with_progress(f"{url} cannot be fetched", arguments, env, prompts=False):
+    for _, done, total in run_with_progress(f"{url} cannot be fetched", arguments, env, may_prompt=False):
         yield done, total

@@ -201,7 +201,7 @@ def chosen_graph(given: Given) -> "Graph":
     """The graph of a real repository, as `bisect run` sees it, or a random one."""
     from perfbisect.core.domain.graph import Graph
     from perfbisect.recipes.builder_reader import load_builder
-    from perfbisect.repository.commits import resolve
+    from perfbisect.repository.commits import resolve_commit
     from perfbisect.repository.discovery import cached_clone, open_repository
     from perfbisect.repository.range import read_range
     from perfbisect.simulate.scenario import random_merging_graph
@@ -232,7 +232,7 @@ def chosen_graph(given: Given) -> "Graph":
         repo = cached_clone(builder, (good, bad), clone_progress)
     git = open_repository(repo)
     tags, ignored = (builder.release_tags, builder.ignore) if builder else ((), ())
-    ends = resolve(git, good, tags), resolve(git, bad, tags)
+    ends = resolve_commit(git, good, tags), resolve_commit(git, bad, tags)
     return read_range(git, *ends, ignored, first_parent=given.first_parent).graph
 
 

@@ -130,7 +130,7 @@ def replay(given: Given) -> int:
     from perfbisect.hunt.setup import read_hunt_range
     from perfbisect.recipes.requested import requested_builder
     from perfbisect.report.hunt_report import together_with
-    from perfbisect.repository.commits import describe
+    from perfbisect.repository.commits import describe_commit
     from perfbisect.repository.discovery import open_repository
     from perfbisect.store.history import History
     from perfbisect.wording.quantities import chance
@@ -167,7 +167,7 @@ def replay(given: Given) -> int:
         order, culprit = decision.order, decision.belief.culprit
         if not isinstance(order, Measure):
             say(f"{runs:5} runs  verdict")
-            commits = [describe(repository, commit) for commit in candidates]
+            commits = [describe_commit(repository, commit) for commit in candidates]
             state = fold(events)
             state.use_range(candidates)
             state.belief = decision.belief

@@ -66,14 +66,16 @@ def revisions(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
 
     They come from --repo; else from the clone of the recipe, if there is one; else from the current folder.
     """
-    from perfbisect.repository.commits import described_refs, tagged_versions
+    from perfbisect.repository.commits import refs_with_subjects, versions_of_tags
     from perfbisect.repository.discovery import clone_path, open_repository
 
     builder = named_builder(ctx)
     clone = clone_path(builder.name) if builder else Path()
-    repo = open_repository(ctx.params.get("repo") or (clone if clone.exists() else Path()), named=False)
-    refs = described_refs(repo)
-    tags = (pair for pattern in (builder.release_tags if builder else ()) for pair in tagged_versions([*refs], pattern))
+    repo = open_repository(ctx.params.get("repo") or (clone if clone.exists() else Path()), is_named_by_user=False)
+    refs = refs_with_subjects(repo)
+    tags = (
+        pair for pattern in (builder.release_tags if builder else ()) for pair in versions_of_tags([*refs], pattern)
+    )
     begun = incomplete[: incomplete.rfind("..") + 2] if ".." in incomplete else ""
     return {begun + name: text for name, text in ({version: refs[tag] for version, tag in tags} | refs).items()}
 

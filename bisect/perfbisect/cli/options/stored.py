@@ -136,21 +136,21 @@ class Clone:
     def describe(self, sha: str) -> "Commit":
         """The commit with that full hash; only the hash if the repository does not have the commit."""
         from perfbisect.core.domain.events import Commit
-        from perfbisect.repository.commits import describe
+        from perfbisect.repository.commits import describe_commit
 
-        return self.asked(lambda repository: describe(repository, sha), Commit(sha))
+        return self.asked(lambda repository: describe_commit(repository, sha), Commit(sha))
 
     def link(self, sha: str) -> str:
         """The page of a commit at the forge of the repository's remote; "" if there is none."""
-        from perfbisect.repository.commits import web_address
+        from perfbisect.repository.commits import commit_web_page
 
-        return self.asked(lambda repository: web_address(repository, sha), "")
+        return self.asked(lambda repository: commit_web_page(repository, sha), "")
 
     def diff(self, old: str, new: str) -> tuple[str, int] | None:
         """(diff of two commits, number of files left out); None if the repository lacks one of them."""
-        from perfbisect.repository.commits import diff
+        from perfbisect.repository.commits import unified_diff
 
-        difference = self.asked(lambda repository: diff(repository, old, new), None)
+        difference = self.asked(lambda repository: unified_diff(repository, old, new), None)
         return (difference.text, difference.left_out) if difference else None
 
     def asked(self, ask: "Callable[[Repository], T]", otherwise: T) -> T:

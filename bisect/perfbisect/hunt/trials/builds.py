@@ -27,7 +27,13 @@ from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.recipes.inventory import load_host
 from perfbisect.recipes.requested import has_config, load_config, unknown_config
 from perfbisect.report.command_line import of_settings
-from perfbisect.repository.commits import ReleaseRange, UnknownRevision, release_ends, release_range, resolve
+from perfbisect.repository.commits import (
+    ReleaseRange,
+    UnknownRevision,
+    ends_of_release_range,
+    releases_in_range,
+    resolve_commit,
+)
 from perfbisect.repository.discovery import Progress, cached_clone, open_repository
 from perfbisect.repository.git import Repository
 from perfbisect.store.connection import NoHistory, history_option
@@ -124,7 +130,7 @@ def refuse(repo: Repository, builder: Builder, word: str, is_revision: Callable[
     head, at, variant = word.rpartition("@")
     if at and not variant.startswith("{") and is_revision(head):
         variant_of(builder, variant.partition("+")[0])
-    resolve(repo, word, builder.release_tags)
+    resolve_commit(repo, word, builder.release_tags)
     raise UsageError(f"'{word}' is no revision.", "Behind an entry of a reflog, only ~ and ^ may follow.")
 
 
@@ -133,7 +139,7 @@ def has(repo: Repository, revision: str, release_tags: Sequence[str]) -> bool:
     if NO_REVISION.search(revision):
         return False
     try:
-        resolve(repo, revision, release_tags)
+        resolve_commit(repo, revision, release_tags)
     except UnknownRevision:
         return False
     return True
@@ -223,8 +229,8 @@ def read_releases(
     The metric of ``settings`` must be known. Raises UsageError if there are too few releases for a line.
     """
     if not settings.repository:
-        settings = replace(settings, repository=str(cached_clone(builder, release_ends(text), clone_progress)))
-    releases = release_range(open_repository(Path(settings.repository)), text, builder.release_tags)
+        settings = replace(settings, repository=str(cached_clone(builder, ends_of_release_range(text), clone_progress)))
+    releases = releases_in_range(open_repository(Path(settings.repository)), text, builder.release_tags)
     if len(releases.taken) < FEWEST:
         raise UsageError(
             f"{text} has {count(len(releases.taken), 'release')}, and a line with steps needs {FEWEST}.{skipped(releases)}",

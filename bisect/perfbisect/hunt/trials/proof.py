@@ -25,12 +25,12 @@ from perfbisect.hunt.trials.rounds import TrialDesign
 from perfbisect.recipes.proposal import is_unread
 from perfbisect.recipes.requested import load_requested
 from perfbisect.report.command_line import command_on, command_to_compare
-from perfbisect.repository.commits import look_up
-from perfbisect.repository.derived import reverted
+from perfbisect.repository.commits import commits_of_names
+from perfbisect.repository.derived import temporary_revert
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository
-from perfbisect.repository.objects import listing
-from perfbisect.repository.range import diff_in_parts
+from perfbisect.repository.objects import tree_files
+from perfbisect.repository.range import partial_diff_commits
 from perfbisect.store.batches import batch_of_one_process, read_batch
 from perfbisect.store.history import History
 from perfbisect.wording.quantities import count
@@ -97,10 +97,10 @@ def proof_setup(
     commits = claim.reverts.commits
     check_commits_exist(repository, (settings.good_commit, settings.bad_commit, *commits), claim.reverts.hunt)
     bad = settings.bad_commit
-    tree = cache(lambda: tree_of(repository, bad, listing(repository, bad)))
+    tree = cache(lambda: tree_of(repository, bad, tree_files(repository, bad)))
     commands = f"{builder.build} {workload.command} {workload.prepare_commands}"
     compare = command_to_compare(settings, settings.good, settings.bad, "reverted")
-    with reverted(
+    with temporary_revert(
         repository, bad, commits, builder.ignore, lambda path: is_unread(tree(), path, commands), compare
     ) as derived:
         for merge in derived.merges:
@@ -124,7 +124,9 @@ def proof_setup(
 
 def check_commits_exist(repository: Repository, commits: Sequence[str], hunt: int) -> None:
     """Raise UsageError if the repository lacks one of ``commits``, which a hunt measured."""
-    if absent := [name for name, exists in zip(commits, look_up(repository, commits), strict=True) if not exists]:
+    if absent := [
+        name for name, exists in zip(commits, commits_of_names(repository, commits), strict=True) if not exists
+    ]:
         raise UsageError(
             f"{repository.folder} has no commit {absent[0][:10]} any more, which hunt {hunt} measured.",
             "Fetch the commit into that repository, or begin a new hunt with: bisect run",
@@ -197,6 +199,6 @@ def narrowing(settings: Settings, waiting: WaitCallback | None, events: Iterable
     repository = open_repository(Path(settings.repository))
     check_commits_exist(repository, (settings.good_commit, settings.bad_commit), settings.narrows)
     [setup] = SessionSetup.set_up([settings], waiting)
-    with diff_in_parts(repository, settings.good_commit, settings.bad_commit, setup.builder.ignore) as derived:
+    with partial_diff_commits(repository, settings.good_commit, settings.bad_commit, setup.builder.ignore) as derived:
         parts = PartSearch.begin(derived).replay(events)
         yield replace(setup, span=parts.span, repository=derived.repository, parts=parts)

@@ -29,8 +29,8 @@ from perfbisect.host.protocol import Host, Result, check_result, no_space
 from perfbisect.lab.building.log_parser import CHECKOUT, FETCH, SEND, BuildStep, staged
 from perfbisect.masking import mask_credentials
 from perfbisect.recipes.builder_reader import satisfies
-from perfbisect.repository.derived import APPLY, encoded, outcome
-from perfbisect.repository.discovery import is_partial
+from perfbisect.repository.derived import APPLY, encoded_patch, parsed_apply_output
+from perfbisect.repository.discovery import is_partial_clone
 from perfbisect.repository.git import (
     BARE,
     OPTIONS,
@@ -38,14 +38,14 @@ from perfbisect.repository.git import (
     SEALED,
     SEARCHED,
     Repository,
-    all_but,
     alternates_line,
-    borrowed,
+    git_failure,
+    isolated_environment,
+    pathspecs_except,
     run_with_progress,
-    sealed,
+    temporary_bare_repository,
 )
-from perfbisect.repository.git import failure as git_failure
-from perfbisect.repository.submodules import Unavailable, find, find_locally, origin_of, submodules
+from perfbisect.repository.submodules import Unavailable, find_locally, find_origin, find_submodule, needed_submodules
 
 SHORT = 60.0  # seconds that a single command takes at most
 
@@ -98,7 +98,7 @@ def push(host: Host, bare: PurePosixPath, repository: Repository, commits: Seque
         absent = listing.stdout.split() if listing.ok else unique
         if not absent:
             return
-        if is_partial(repository):
+        if is_partial_clone(repository):
             raise EnvironmentFailure(
                 f"{repository.folder} is a partial clone, whose commits cannot be copied to another machine",
                 "Make a clone without --filter, and give it with --repo.",
@@ -115,10 +115,10 @@ def push(host: Host, bare: PurePosixPath, repository: Repository, commits: Seque
 def _push(host: Host, bare: PurePosixPath, repository: Repository, commits: Sequence[str]) -> Iterator[tuple[int, int]]:
     refs = [f"{commit}:{REFS}/{commit}" for commit in commits]
     failure = f"{repository.folder} cannot be pushed to host {host.name}"
-    env = sealed() | {"GIT_ALLOW_PROTOCOL": "fd"}
+    env = isolated_environment() | {"GIT_ALLOW_PROTOCOL": "fd"}
     failed: EnvironmentFailure | None = None
     try:
-        with borrowed(repository) as lender, host.stream([*_RECEIVE, str(bare)]) as socket:
+        with temporary_bare_repository(repository) as lender, host.stream([*_RECEIVE, str(bare)]) as socket:
             end = socket.fileno()
             try:
                 sending = [f"--git-dir={lender}", "push", "--progress", f"fd::{end}", *refs]
@@ -248,7 +248,7 @@ def checkout(
 
 def filtered_tree(host: Host, bare: PurePosixPath, sha: str, ignore: Sequence[str]) -> str:
     """An id of the tree of ``sha`` without the ignored paths: of names, modes and contents. No blob is needed."""
-    paths = ["--", *all_but(ignore)]
+    paths = ["--", *pathspecs_except(ignore)]
     with failures_of(host, bare, sha):
         return scripted(host, _IDENTITY, [str(bare), sha, *paths]).stdout.split()[0]
 
@@ -335,8 +335,8 @@ def for_version(host: Host, bare: PurePosixPath, sources: Sources, patches: Sequ
 def _with(host: Host, bare: PurePosixPath, sources: Sources, patches: Sequence[Patch]) -> Sources:
     for patch in patches:
         with failures_of(host, bare, sources.sha):
-            done = scripted(host, APPLY, [str(bare), sources.commit], stdin=encoded(patch.content))
-        commit, _ = outcome(done.stdout)
+            done = scripted(host, APPLY, [str(bare), sources.commit], stdin=encoded_patch(patch.content))
+        commit, _ = parsed_apply_output(done.stdout)
         if commit:
             sources = replace(sources, commit=commit, patches={**sources.patches, patch.name: True})
     return sources
@@ -350,7 +350,7 @@ def with_submodules(tree: str, repository: Repository, sha: str, ignore: Sequenc
 
     The id of ``tree`` covers the hashes of the submodules already, but not which paths are ignored in them.
     """
-    needed = submodules(repository, sha, ignore)
+    needed = needed_submodules(repository, sha, ignore)
     if not needed:
         return tree
     parts = [tree, *(f"{part}" for module in needed for part in (module.path, module.commit, *module.ignore, ""))]
@@ -366,14 +366,14 @@ def bring_submodules(
     configured. Raises BuildFailed if a submodule cannot be had.
     """
     parts: list[SubTree] = []
-    pending = deque((repository, sha, upstream, "", module) for module in submodules(repository, sha, ignore))
+    pending = deque((repository, sha, upstream, "", module) for module in needed_submodules(repository, sha, ignore))
     while pending:
         parent, tree, address, prefix, submodule = pending.popleft()
         path = prefix + submodule.path
         try:
             if len(parts) == MAX_SUBMODULES:
                 raise Unavailable(f"it has more than {MAX_SUBMODULES} submodules")
-            source = yield from staged(FETCH, find(parent, tree, submodule, address))
+            source = yield from staged(FETCH, find_submodule(parent, tree, submodule, address))
         except Unavailable as failed:
             log = "".join(f"{line}\n" for line in (str(failed), failed.advice, *failed.tried))
             raise cannot(host, sha, str(failed), mask_credentials(log), failed.advice) from failed
@@ -382,15 +382,15 @@ def bring_submodules(
             SEND, mirror(host, source.repository, f"{name}.git/modules/{path_hash}", [source.tree])
         )
         parts.append(SubTree(bare, source.tree, path, submodule.ignore))
-        inner = submodules(source.repository, source.tree, submodule.ignore)
+        inner = needed_submodules(source.repository, source.tree, submodule.ignore)
         pending.extend((source.repository, source.tree, source.address, f"{path}/", module) for module in inner)
     return tuple(parts)
 
 
 def listed_submodules(repository: Repository, sha: str, ignore: Sequence[str], upstream: str) -> Iterator[str]:
     """The origin of each submodule of a commit, one line each; inner submodules are left out. Nothing is fetched."""
-    for module in submodules(repository, sha, ignore):
-        origin = origin_of(repository, sha, module, upstream)
+    for module in needed_submodules(repository, sha, ignore):
+        origin = find_origin(repository, sha, module, upstream)
         source, _ = find_locally(origin, repository, module)
         else_from = f"cannot be fetched: {origin.refused}" if origin.refused else f"fetched from {origin.address}"
         whence = f"from {source.repository.folder}" if source else else_from

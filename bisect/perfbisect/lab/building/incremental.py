@@ -34,7 +34,7 @@ from perfbisect.lab.building.log_parser import CONFIGURE
 from perfbisect.lab.building.plan import BuildContext, BuildPlan
 from perfbisect.recipes.build_systems import SYSTEMS, Incremental
 from perfbisect.recipes.builder_reader import build_of
-from perfbisect.repository.git import all_but
+from perfbisect.repository.git import pathspecs_except
 
 SOURCE = re.compile(r"\.(?:c|cc|cpp|cxx|c\+\+|C|s|S|asm|f|f90|m|mm)$")
 HEADER = re.compile(r"\.(?:h|hh|hpp|hxx|h\+\+|H|inc|inl|ipp|tcc|tpp|def)$")
@@ -310,7 +310,7 @@ def changes(host: Host, bare: PurePosixPath, old: str, new: str, ignore: Sequenc
     """
     options = ["-r", "-z", "--raw", "--no-renames", "--no-ext-diff", "--ignore-submodules=none"]
     listing = checkout.git(
-        host, f"--git-dir={bare}", "diff-tree", *options, old, new, "--", *all_but(ignore), check=False
+        host, f"--git-dir={bare}", "diff-tree", *options, old, new, "--", *pathspecs_except(ignore), check=False
     )
     fields = listing.stdout.split("\0")[:-1]
     entries = [(facts.split(" "), path) for facts, path in zip(fields[::2], fields[1::2], strict=True)]
