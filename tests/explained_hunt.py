@@ -9,7 +9,7 @@ import sample_hunt as sample
 from perfbisect.core.domain.orders import Interval
 from perfbisect.core.explain.evidence import CounterRow, Explanation, FunctionRow, PlanRow
 from perfbisect.report.hunt import document as hunt_document
-from perfbisect.report.hunt_report import HuntReport, read_hunt
+from perfbisect.report.hunt_report import HuntReport, read_hunt_report
 from perfbisect.report.page import pages
 from perfbisect.report.profiles import HuntProfiles
 from perfbisect.store.history import History
@@ -70,10 +70,10 @@ DIFF = (Path(__file__).parent / "given" / "culprit.diff").read_text()
 
 def explained(history: History, hunt: int, plans: tuple[PlanRow, ...] = ()) -> HuntReport:
     """The report of that hunt, which is the sample, with the reason of its culprit."""
-    report = read_hunt(history, hunt, lambda sha: sample.COMMITS[sample.CANDIDATES.index(sha)])
+    report = read_hunt_report(history, hunt, lambda sha: sample.COMMITS[sample.CANDIDATES.index(sha)])
     [change] = report.changes
     found = replace(EXPLANATION, plans=plans)
-    report.changes = (replace(change, explanation=found, unknown=tuple(open_questions(found))),)
+    report.changes = (replace(change, explanation=found, unknown_reasons=tuple(open_questions(found))),)
     report.profiles = PROFILES
     return report
 
@@ -123,10 +123,13 @@ def foreign(value: Any) -> Any:
 def hostile_page(history: History) -> str:
     """The page of a hunt in which everything from outside is hostile."""
     report = explained(history, sample.write(history), (PlanRow(HOSTILE, HOSTILE, HOSTILE),))
-    report.listed, report.settings, report.changes = map(hostile, (report.listed, report.settings, report.changes))
+    report.summary, report.settings, report.changes = map(hostile, (report.summary, report.settings, report.changes))
     report.state.started = hostile(report.state.started)
     report.state.tested = {sha: replace(row, commit=hostile(row.commit)) for sha, row in report.state.tested.items()}
-    report.warnings, report.proofs = foreign(report.warnings), foreign(report.proofs)
+    report.advice_by_warning, report.proof_sentences = (
+        foreign(report.advice_by_warning),
+        foreign(report.proof_sentences),
+    )
     report.profiles = replace(PROFILES, parent={f"{HOSTILE};{HOSTILE}": 1.0}, culprit={HOSTILE: 2.0}, notes=(HOSTILE,))
     diff = f"diff --git a/{HOSTILE} b/{HOSTILE}\n@@ -1 +1 @@ {HOSTILE}\n-{HOSTILE}\n+{HOSTILE}\n"
     return pages.page(hunt_document(report, lambda _before, _after: (diff, 3)))

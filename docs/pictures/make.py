@@ -30,7 +30,7 @@ from perfbisect.demo.history import write_history
 from perfbisect.hunt.watching import FollowedHunt
 from perfbisect.report import hunt as hunts
 from perfbisect.report import terminal, trial
-from perfbisect.report.hunt_report import read_hunt
+from perfbisect.report.hunt_report import read_hunt_report
 from perfbisect.report.page import pages
 from perfbisect.store.history import History
 from perfbisect.ui.screen import lines
@@ -120,14 +120,14 @@ def live(history: History) -> str:
 
 def page(history: History, clone: Clone) -> str:
     """The page of the hunt."""
-    return pages.page(hunts.document(read_hunt(history, 1, clone.describe), clone.diff))
+    return pages.page(hunts.document(read_hunt_report(history, 1, clone.describe), clone.diff))
 
 
 def report(history: History, clone: Clone, session: str) -> str:
     """What `bisect show` prints of a session."""
     if session == "1":
-        return terminal.text(hunts.document(read_hunt(history, 1, clone.describe)))
-    return terminal.text(trial.document(history.trial(session)))
+        return terminal.document_text(hunts.document(read_hunt_report(history, 1, clone.describe)))
+    return terminal.document_text(trial.document(history.trial(session)))
 
 
 def with_transcripts(readme: str, history: History, clone: Clone) -> str:

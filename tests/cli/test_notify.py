@@ -17,7 +17,7 @@ import pytest
 import sample_hunt as sample
 from perfbisect.errors import Interrupted
 from perfbisect.hunt.notification import notifying, run
-from perfbisect.report.published import notice
+from perfbisect.report.published import session_end_json
 from perfbisect.store.history import History
 from program import SCRIPT, executable, exits
 from waiting import processes, until
@@ -101,7 +101,7 @@ def test_what_is_warned_of_and_when_nothing_is_sent(tmp_path: Path) -> None:
     keep = ["sh", "-c", f"cat >{kept}"]
     with closing(History.open(path)) as history:
         hunt, whole = sample.begin(history), sample.write(history)
-        assert notice(history, str(hunt)) is None
+        assert session_end_json(history, str(hunt)) is None
     with pytest.raises(Interrupted):
         told(hunt, *keep, history=path, ends=Interrupted("Interrupted."))
     assert not kept.exists()
@@ -170,7 +170,7 @@ def test_the_webhook_of_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ex
             """Nothing is printed."""
 
     with closing(History.open(tmp_path / "h.db")) as history:
-        data = notice(history, str(sample.write(history)))
+        data = session_end_json(history, str(sample.write(history)))
     assert data is not None
     with HTTPServer(("127.0.0.1", 0), Chat) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -29,7 +29,7 @@ from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.session_hosts import lock_hosts
 from perfbisect.hunt.setup import SessionSetup
 from perfbisect.process import CLOCK, user_at_machine_and_secret
-from perfbisect.report.profiles import folded, speedscope
+from perfbisect.report.profiles import folded_text, speedscope_json
 from perfbisect.store.batches import begin_batch, end_batch
 from perfbisect.store.history import History
 from program import HUNT, PROGRAM, SCRIPT, Ended, bisect_until, exits, printed, rows, run
@@ -153,14 +153,14 @@ def test_a_damaged_hunt_is_named_and_the_others_are_written(two: Path, tmp_path:
 
 
 def test_json_of_speedscope_is_what_its_schema_asks() -> None:
-    made = json.loads(speedscope(PROFILES, "hunt 1"))
+    made = json.loads(speedscope_json(PROFILES, "hunt 1"))
     names = [frame["name"] for frame in made["shared"]["frames"]]
     assert len(names) == len(set(names))
     for found, costs in zip(made["profiles"], (PROFILES.culprit, PROFILES.parent), strict=True):
         assert found["type"] == "sampled" and found["endValue"] == pytest.approx(sum(costs.values()))
         assert len(found["samples"]) == len(found["weights"]) == len(costs)
         assert {";".join(names[number] for number in sample) for sample in found["samples"]} == set(costs)
-    lines = folded(PROFILES.parent).splitlines()
+    lines = folded_text(PROFILES.parent).splitlines()
     assert "engine;main;run_workload 600000" in lines and len(lines) == len(PROFILES.parent)
 
 

@@ -53,7 +53,7 @@ from perfbisect.hunt.lifecycle import compare_merge_base
 from perfbisect.hunt.search_problem import SavedLog, replay, run_length_warning
 from perfbisect.hunt.workers import ThreadWorkers
 from perfbisect.lab import Work
-from perfbisect.report.hunt_report import read_hunt
+from perfbisect.report.hunt_report import read_hunt_report
 from perfbisect.store.history import History
 
 NAMES = commits(30)
@@ -225,7 +225,7 @@ def test_options_that_are_added_set_aside_what_was_measured_until_a_build_is_the
     rows = [state.facts_of(sample.CANDIDATES[node]) for node in (0, 9, 3, 4)]
     assert [(len(row.runs), row.skip is None) for row in rows] == [(1, True), (1, True), (0, True), (0, False)]
     assert state.remedy == ("it does not build without: everything was built with that.",)
-    costs = read_hunt(history, log.hunt).costs
+    costs = read_hunt_report(history, log.hunt).costs
     assert (costs.builds, costs.runs) == (4, 3), "of all that was made"
     assert history.select("SELECT build_count, run_count FROM sessions") == [(4, 3)]
 

@@ -21,7 +21,7 @@ from perfbisect.core.domain.settings import (
     QuickCommand,
     Settings,
 )
-from perfbisect.report.command_line import command_on, command_to_compare, command_to_run
+from perfbisect.report.command_line import bisect_command, command_to_compare, command_to_run
 from perfbisect.store.connection import default_history_path
 
 REQUESTED = Settings(
@@ -95,5 +95,5 @@ def test_what_is_usual_or_impossible_is_left_out() -> None:
 
 
 def test_commands_name_a_history_only_when_it_is_not_the_usual_one(tmp_path: Path) -> None:
-    assert command_on("resume", 3, default_history_path()) == "bisect resume 3"
-    assert command_on("resume", 3, tmp_path / "a b.db") == f"bisect resume 3 --history '{tmp_path}/a b.db'"
+    assert bisect_command("resume", 3, default_history_path()) == "bisect resume 3"
+    assert bisect_command("resume", 3, tmp_path / "a b.db") == f"bisect resume 3 --history '{tmp_path}/a b.db'"

@@ -11,11 +11,11 @@ from perfbisect.core.domain.facts import ChangeFacts, PlanFacts
 from perfbisect.core.explain.evidence import Cause, Evidence, FunctionRow, Sureness
 from perfbisect.report.hunt import document, function_tables
 from perfbisect.report.hunt import document as hunt_document
-from perfbisect.report.hunt_report import HuntReport, read_hunt
-from perfbisect.report.markdown import markdown
+from perfbisect.report.hunt_report import HuntReport, read_hunt_report
+from perfbisect.report.markdown import document_lines
 from perfbisect.report.page import pages
-from perfbisect.report.published import of_hunt
-from perfbisect.report.terminal import text as in_terminal
+from perfbisect.report.published import hunt_object
+from perfbisect.report.terminal import document_text as in_terminal
 from perfbisect.store.history import History
 from pinned import pinned
 
@@ -41,7 +41,7 @@ def printed(told: HuntReport) -> str:
 
 
 def issue(told: HuntReport) -> str:
-    return "\n".join(markdown(document(told)))
+    return "\n".join(document_lines(document(told)))
 
 
 def write(history: History, changed: ChangeFacts | None) -> int:
@@ -62,7 +62,7 @@ def change(*functions: str, note: str = "") -> ChangeFacts:
 
 def story(history: History, changed: ChangeFacts | None) -> HuntReport:
     write(history, changed)
-    return read_hunt(history, 1)
+    return read_hunt_report(history, 1)
 
 
 def test_text_markdown_and_json_contain_them(history: History) -> None:
@@ -70,7 +70,7 @@ def test_text_markdown_and_json_contain_them(history: History) -> None:
     for name, text in (("functions.txt", printed(seen)), ("functions.md", issue(seen))):
         assert "\x1b" not in text and "<script>" not in text.replace("`<script>`", "")
         pinned(f"report/{name}", text)
-    [case] = msgspec.json.decode(msgspec.json.encode(of_hunt(seen)))["cases"]
+    [case] = msgspec.json.decode(msgspec.json.encode(hunt_object(seen)))["cases"]
     found = case["explanation"]
     assert (found["changed"], found["functions"][0]["inlined"]) == (["less"], ["less"])
     assert "Some of it is approximate." in found["missing"]
@@ -79,7 +79,7 @@ def test_text_markdown_and_json_contain_them(history: History) -> None:
 
 def test_the_page_joins_functions_diff_and_flame_graph(history: History) -> None:
     hunt = write(history, change("less"))
-    told = read_hunt(history, hunt, lambda sha: sample.COMMITS[sample.CANDIDATES.index(sha)])
+    told = read_hunt_report(history, hunt, lambda sha: sample.COMMITS[sample.CANDIDATES.index(sha)])
     text = pages.page(hunt_document(told, lambda *_: (DIFF, 0)))
     for part in (
         "into which <code>less</code> is inlined",
@@ -99,7 +99,7 @@ def test_what_was_not_read_or_recorded_is_not_said(history: History) -> None:
     assert "of the loss is in `search`." in text and "this commit changes" not in text
     hunt = sample.write(history)
     history.append(hunt, Profiled(PARENT, profile(sample.CANDIDATES[PARENT], BEFORE)), sample.BEGAN + 9000)
-    text = printed(read_hunt(history, hunt))
+    text = printed(read_hunt_report(history, hunt))
     assert "Own cost of each function" not in text and "of the loss" not in text
 
 
@@ -113,7 +113,7 @@ def test_where_a_commit_waits_comes_before_what_it_computes(history: History) ->
         read.changes = (replace(named, explanation=explanation),)
         tables = list(function_tables(explanation))
         titles = ["Waiting"] * len(classes) + ["Own cost"]
-        assert [table.above[0].partition(" of each function per operation, µs")[0] for table in tables] == titles
+        assert [table.lines_above[0].partition(" of each function per operation, µs")[0] for table in tables] == titles
         assert (tables[0].rows[0].cells[0].text == "journal") is bool(classes)
         for shown in (printed, issue):
             assert ("journal" in shown(read)) is bool(classes)
@@ -130,7 +130,7 @@ def planned(history: History, *plans: tuple[int, str, str]) -> HuntReport:
     for node, statement, plan in plans:
         facts = PlanFacts(sample.CANDIDATES[node], "key", "local", statement, plan)
         history.append(hunt, Planned(node, facts), sample.BEGAN + 9000)
-    return read_hunt(history, hunt)
+    return read_hunt_report(history, hunt)
 
 
 def test_both_plans_come_first(history: History) -> None:
@@ -139,6 +139,6 @@ def test_both_plans_come_first(history: History) -> None:
     seen = planned(history, (PARENT, STATEMENT, INDEX), (sample.CULPRIT, STATEMENT, SCAN), *same)
     pinned("report/plans.txt", printed(seen))
     written = issue(seen)
-    assert written.index("another query plan") < written.index(seen.changes[0].why[0])
+    assert written.index("another query plan") < written.index(seen.changes[0].reason_sentences[0])
     assert "\n  before  Bitmap Heap Scan on sbtest1\n" in written
     assert "another query plan" not in printed(planned(history, *same, (0, STATEMENT, SCAN)))

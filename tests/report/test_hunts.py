@@ -46,11 +46,11 @@ from perfbisect.core.domain.settings import Flags, PriorKnowledge, Settings
 from perfbisect.core.inference.analysis import prior_belief
 from perfbisect.core.inference.classification import Classification
 from perfbisect.report.command_line import command_to_run
-from perfbisect.report.hunt import costs, document
-from perfbisect.report.hunt_report import HuntReport, known_failures, read_hunt
-from perfbisect.report.markdown import escape, fenced, markdown
-from perfbisect.report.published import of_hunt
-from perfbisect.report.terminal import text as in_terminal
+from perfbisect.report.hunt import cost_sentences, document
+from perfbisect.report.hunt_report import HuntReport, advice_by_known_error, read_hunt_report
+from perfbisect.report.markdown import code_block_lines, document_lines, escaped
+from perfbisect.report.published import hunt_object
+from perfbisect.report.terminal import document_text as in_terminal
 from perfbisect.store.connection import default_history_path
 from perfbisect.store.history import History
 from perfbisect.store.listing import SessionSummary
@@ -81,7 +81,7 @@ def printed(story: HuntReport, width: int | None = None) -> str:
 
 
 def issue(story: HuntReport) -> str:
-    return "".join(f"{line}\n" for line in markdown(document(story)))
+    return "".join(f"{line}\n" for line in document_lines(document(story)))
 
 
 Timed = Iterator[tuple[float, Event]]
@@ -121,12 +121,12 @@ def rounded(number: float) -> float:
 
 
 def test_a_history_and_its_events_give_the_same_report(history: History) -> None:
-    story = read_hunt(history, sample.write(history))
-    listed = story.listed
+    story = read_hunt_report(history, sample.write(history))
+    listed = story.summary
     assert (listed.state, listed.culprit, listed.probability) == ("found", sample.CANDIDATES[sample.CULPRIT], 0.9731)
     straight = story_of(sample.events())
-    straight.listed = listed
-    assert of_hunt(story) == of_hunt(straight)
+    straight.summary = listed
+    assert hunt_object(story) == hunt_object(straight)
 
 
 def test_found() -> None:
@@ -137,7 +137,7 @@ def test_found() -> None:
         table = printed(story, width).split("Candidates, oldest first")[1].split("\n\n")[0]
         assert max(map(len, table.splitlines())) <= width
     pinned("report/found.md", issue(story))
-    encoded = msgspec.json.encode(map_floats(of_hunt(story), rounded))
+    encoded = msgspec.json.encode(map_floats(hunt_object(story), rounded))
     pinned("report/found.json", msgspec.json.format(encoded, indent=2).decode() + "\n")
 
 
@@ -167,25 +167,25 @@ def test_what_is_proven_before_there_is_a_verdict_is_shown_first() -> None:
     events = list(islice(sample.events(), 30))
     at, decided = next((at, event) for at, event in reversed(events) if isinstance(event, Decided))
     story = story_of([*events, (at, Decided(replace(decided.decision, found=(step,))))], "interrupted")
-    assert story.found[0] == "Found so far, 1 change of QPS:" and "99.0 % sure" in story.found[1]
+    assert story.proven_sentences[0] == "Found so far, 1 change of QPS:" and "99.0 % sure" in story.proven_sentences[1]
     assert [change.commit.sha for change in story.changes] == [sample.CANDIDATES[sample.CULPRIT]]
     for shown in (printed(story), issue(story)):
         assert shown.index("Found so far") < shown.index("There is no verdict yet")
-    assert of_hunt(story)["found"] == story.found and story_of(sample.events()).found == ()
+    assert hunt_object(story)["found"] == story.proven_sentences and story_of(sample.events()).proven_sentences == ()
 
 
 def test_commits_that_were_not_built_are_described_by_the_repository(history: History) -> None:
     hunt = sample.begin(history)
     history.append(hunt, SessionEnded(Inconclusive((3,), (0.9,), RATIO, Reason.BUILDS_SPENT)), sample.BEGAN)
-    story = read_hunt(history, hunt, lambda sha: Commit(sha, "2020-01-02", "A. Author", "Known\x1b to git"))
-    assert r"“Known\x1b to git”" in "".join(story.verdict)
+    story = read_hunt_report(history, hunt, lambda sha: Commit(sha, "2020-01-02", "A. Author", "Known\x1b to git"))
+    assert r"“Known\x1b to git”" in "".join(story.verdict_sentences)
     assert story.suspects[0].commit.date == "2020-01-02"
 
 
 def test_what_is_left_open_is_in_every_report() -> None:
     known = Inconclusive((7, 8), (0.6, 0.3), Interval(0.79, 0.8, 0.81), Reason.UNBUILDABLE)
     story = story_of(ended(Several(SEVERAL[:1], (), (UnsettledRange(6, 8, known),))), "unsettled")
-    [part] = of_hunt(story)["unsettled"]
+    [part] = hunt_object(story)["unsettled"]
     ends = part["good"]["sha"], part["bad"]["sha"], part["ratio"]["middle"]
     assert ends == (sample.CANDIDATES[6], sample.CANDIDATES[8], 0.8)
     assert [suspect["commit"]["sha"] for suspect in part["suspects"]] == [*sample.CANDIDATES[7:9]]
@@ -211,12 +211,12 @@ def also_counted() -> Iterator[tuple[float, Event]]:
 
 
 def test_counts_and_readings_of_timed_runs_are_not_mixed() -> None:
-    runs = [(each["runs"], each["runs"]) for each in of_hunt(story_of(sample.events()))["candidates"]]
+    runs = [(each["runs"], each["runs"]) for each in hunt_object(story_of(sample.events()))["candidates"]]
     for settings, parent, other in ((sample.SETTINGS, 280_000, "counted exactly"), (EXACT, 28_000, "timed")):
         story = story_of(also_counted(), settings=settings)
-        counters = {metric: parent for metric, (parent, _) in story.counters(story.changes[0].step).items()}
+        counters = {metric: parent for metric, (parent, _) in story.typical_values(story.changes[0].step).items()}
         assert (counters["instructions/o"], counters["cpu/o"]) == (pytest.approx(parent), pytest.approx(48))
-        assert [(each["runs"], each["further"]) for each in of_hunt(story)["candidates"]] == runs
+        assert [(each["runs"], each["further"]) for each in hunt_object(story)["candidates"]] == runs
         assert f"91d72b601b was also {other}: 4 runs" in printed(story)
 
 
@@ -255,12 +255,12 @@ def test_the_largest_phase_of_builds_is_said(history: History) -> None:
         facts = replace(sample.build(number, seconds=280.0), phases=phases)
         for event in (BuildStarted(number, sample.COMMITS[number]), BuildFinished(number, facts, None)):
             history.append(hunt, event, sample.BEGAN)
-    story = read_hunt(history, hunt)
-    assert costs(story).texts == (
+    story = read_hunt_report(history, hunt)
+    assert cost_sentences(story).texts == (
         "Cost: 2 builds in 9 min 20 s, 61 % of it compiling (ccache 90 %), 0 runs in 0.0 s; 0.0 s in all.",
         "Phases of these builds: compiling 5 min 40 s, other work 3 min 30 s, checking out 9.5 s.",
     )
-    told = of_hunt(story)
+    told = hunt_object(story)
     assert [sum(each["phases"].values()) for each in (told["costs"], *told["candidates"])] == [560.0, 280.0, 280.0]
 
 
@@ -274,13 +274,13 @@ def test_costs_leave_out_the_time_between_two_sessions(history: History) -> None
     history.sessions_of_process.clear()  # as another process would
     history.append(hunt, sample.started(resumed=True), later)
     assert history.attempts(hunt) == [sample.BEGAN, later]
-    assert read_hunt(history, hunt).costs.seconds == pytest.approx(events[-1][0] - sample.BEGAN)
+    assert read_hunt_report(history, hunt).costs.seconds == pytest.approx(events[-1][0] - sample.BEGAN)
     hunt = sample.begin(history)
     for started in (BuildStarted(0, sample.COMMITS[0]), BuildFinished(0, replace(sample.build(0), reused=True), None)):
         history.append(hunt, started, sample.BEGAN)
-    story = read_hunt(history, hunt)
+    story = read_hunt_report(history, hunt)
     assert (story.costs.builds, story.costs.build_seconds, story.costs.hit_rate) == (0, 0.0, None)
-    assert of_hunt(story)["candidates"][0]["reused"]
+    assert hunt_object(story)["candidates"][0]["reused"]
 
 
 def test_a_binary_equal_to_the_baseline_is_good_without_a_run(history: History) -> None:
@@ -290,7 +290,7 @@ def test_a_binary_equal_to_the_baseline_is_good_without_a_run(history: History) 
     for turn in range(6):
         node, at = (0, 10)[turn % 2], sample.BEGAN + 20 * turn
         history.append(hunt, RunFinished(node, sample.run(node, at, qps=20_000 - 5_000 * (turn % 2))), at + 12)
-    rows = {row["node"]: row for row in of_hunt(read_hunt(history, hunt))["candidates"]}
+    rows = {row["node"]: row for row in hunt_object(read_hunt_report(history, hunt))["candidates"]}
     assert rows[3]["same_as"]["sha"] == sample.CANDIDATES[0]
     assert (rows[3]["state"], rows[3]["runs"]) == (Classification.GOOD, 0)
     assert (rows[10]["state"], rows[0]["ratio"]) == (Classification.BAD, None)
@@ -324,8 +324,8 @@ def test_a_class_of_known_errors_says_how_often_it_was_seen_and_what_mends_it(tm
     again = command_to_run(replace(settings, flags=Flags("-O1 -include x.h -include y.h")), path)
     assert "--cflags '-O1 -include x.h -include y.h'" in again
     state = fold(enumerate(skips))
-    assert known_failures(state, settings, path, set()) == {}, "of commits that cannot be the culprit"
-    header, python = known_failures(state, settings, path, state.tested.keys()).items()
+    assert advice_by_known_error(state, settings, path, set()) == {}, "of commits that cannot be the culprit"
+    header, python = advice_by_known_error(state, settings, path, state.tested.keys()).items()
     assert header[0] == f"2 commits did not build for a header, such as {sample.CANDIDATES[4][:10]}"
     assert header[1] == f"Mended by --cflags '-include x.h -include y.h': {again}"
     assert python[0] == f"1 commit did not build for Python 2, such as {sample.CANDIDATES[6][:10]}"
@@ -344,22 +344,22 @@ MENTIONS = (
 
 def test_it_neither_mentions_nor_links() -> None:
     for mention in MENTIONS:
-        found = re.fullmatch(r"see (`+) ?(.*?) ?\1 now", escape(f"see {mention} now"))
+        found = re.fullmatch(r"see (`+) ?(.*?) ?\1 now", escaped(f"see {mention} now"))
         assert found, mention
         assert found[2] == mention
 
 
 def test_it_has_no_markup_of_others() -> None:
     for text in ("<img src=x onerror=y>", "[a](javascript:b)", "![a](b)", "a|b", "`c`", "*d* _e_", "&lt;"):
-        shown = re.sub(r"\\[\\`*_\[\]<>|#~&]", "", escape(text))
+        shown = re.sub(r"\\[\\`*_\[\]<>|#~&]", "", escaped(text))
         assert not set("`*_[]<>|&") & set(re.sub(r"(`+).*?\1", "", shown)), text
 
 
 def test_a_span_of_code_stays_one_in_markdown() -> None:
-    assert escape("in `f_1`, by `g<x> @u`") == "in `f_1`, by `g<x> @u`"
-    assert escape("a ` b, ``c``, `d|e`") == r"a \` b, \`\`c\`\`, \`d\|e\`"
+    assert escaped("in `f_1`, by `g<x> @u`") == "in `f_1`, by `g<x> @u`"
+    assert escaped("a ` b, ``c``, `d|e`") == r"a \` b, \`\`c\`\`, \`d\|e\`"
 
 
 def test_a_block_of_code_ends_where_it_should() -> None:
-    first, *_, last = fenced(["a", "```", "````", "<b>"], "sh")
+    first, *_, last = code_block_lines(["a", "```", "````", "<b>"], "sh")
     assert (first, last) == ("`````sh", "`````")

@@ -23,10 +23,10 @@ from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import RevertedCommits, TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.core.stats.watched_branch import BranchLine
 from perfbisect.report import terminal
-from perfbisect.report.markdown import delimited, markdown
+from perfbisect.report.markdown import delimited_lines, document_lines
 from perfbisect.report.page.pages import page
-from perfbisect.report.published import of_trial
-from perfbisect.report.series import branch_document, branch_summary, night
+from perfbisect.report.published import trial_object
+from perfbisect.report.series import branch_document, branch_sentences, night_sentences
 from perfbisect.report.trial import document
 from perfbisect.wording.glyphs import writable
 from pinned import pinned
@@ -133,11 +133,11 @@ def painted(line: str | Text) -> str:
 
 
 def plain(made: SessionState) -> list[str]:
-    return [str(line) for line in terminal.lines(document(made))]
+    return [str(line) for line in terminal.document_lines(document(made))]
 
 
 def as_object(made: SessionState) -> Any:
-    return msgspec.json.decode(msgspec.json.encode(of_trial(made)))
+    return msgspec.json.decode(msgspec.json.encode(trial_object(made)))
 
 
 def as_json(made: SessionState) -> str:
@@ -147,9 +147,9 @@ def as_json(made: SessionState) -> str:
 
 
 FORMS: dict[str, Callable[[SessionState], Iterable[str]]] = {
-    "txt": lambda made: map(painted, terminal.lines(document(made))),
-    "md": lambda made: markdown(document(made)),
-    "tsv": lambda made: delimited(document(made), "\t"),
+    "txt": lambda made: map(painted, terminal.document_lines(document(made))),
+    "md": lambda made: document_lines(document(made)),
+    "tsv": lambda made: delimited_lines(document(made), "\t"),
     "json": lambda made: as_json(made).splitlines(),
 }
 
@@ -166,7 +166,7 @@ def test_every_form(name: str, form: str) -> None:
 
 
 def test_in_short_without_how_it_was_measured_and_costs() -> None:
-    told = [str(line) for line in terminal.lines(document(comparison(), detailed=False), header=False)]
+    told = [str(line) for line in terminal.document_lines(document(comparison(), detailed=False), header=False)]
     assert told[0] == "Throughput relative to: 8.0.28"
     assert " 0.55   1.89  update-index" in told
     assert not [line for line in told if "cpu/o" in line]
@@ -205,10 +205,10 @@ def test_pairs_are_drawn_and_how_they_were_chosen_is_said() -> None:
     two = replace(made.request, subjects=made.request.subjects[:2], works=made.request.works[:1])
     one = replace(made, request=two, pairing=PairingChosen(True, "", by_cpu=True))
     assert any("than 8.0.28 by CPU time" in each for each in plain(one))
-    text = page(document(made, page=True))
+    text = page(document(made, for_page=True))
     assert text.count("paired runs</h2>") == 1, "of one build and one workload of several"
     assert text.count("×0.900</title>") == 3
-    assert "paired runs</h2>" not in page(document(comparison(), page=True))
+    assert "paired runs</h2>" not in page(document(comparison(), for_page=True))
 
 
 def test_json_of_a_series() -> None:
@@ -225,7 +225,7 @@ def test_tables_of_other_programs() -> None:
     made = comparison()
     bare = [replace(run, facts=replace(run.facts, counters={})) for run in made.runs]
     works = (replace(made.request.works[0], name="=1+1"), *made.request.works[1:])
-    told = list(delimited(document(replace(made, runs=bare, request=replace(made.request, works=works))), ","))
+    told = list(delimited_lines(document(replace(made, runs=bare, request=replace(made.request, works=works))), ","))
     assert "1.00,0.90,'=1+1" in told
     at = told.index('"update-index, cpu/o in % of the machine per o/s"')
     assert float(told[at + 3].split(",")[0]) == (80 / 1000 + 80 / 2000) / 2
@@ -244,7 +244,7 @@ def test_what_small_values_change() -> None:
 
 
 def test_pages() -> None:
-    told = {name: page(document(made, page=True)) for name, made in TRIALS.items()}
+    told = {name: page(document(made, for_page=True)) for name, made in TRIALS.items()}
     for name, words in {
         "comparison": ("worse in 3 and better in 1 of 6 ratios</h1>", "col-1 : 8.0.29", "Relative to 8.0.28"),
         "hunted": ("5555555555",),
@@ -254,7 +254,7 @@ def test_pages() -> None:
     }.items():
         assert not [each for each in words if each not in told[name]]
     two = replace(comparison(), request=replace(comparison().request, subjects=comparison().request.subjects[:2]))
-    assert "8.0.29 against 8.0.28: worse in 1 of 3 workloads</h1>" in page(document(two, page=True))
+    assert "8.0.29 against 8.0.28: worse in 1 of 3 workloads</h1>" in page(document(two, for_page=True))
     charts = re.findall(r'<svg class="chart series".*?</svg>', told["series"])
     drawn = [[len(re.findall(sign, chart)) for sign in ("<circle", 'class="step ', '"plateau"')] for chart in charts]
     assert drawn == [[19, 2, 3], [19, 1, 2], [19, 1, 2]]
@@ -266,14 +266,14 @@ def test_installed_releases_are_drawn_as_a_line(releases: int, marks: list[int])
     made = series({"scan": ((3, -0.3),)}, releases=releases)
     builds = tuple(replace(each, path=f"/srv/{each.name}") for each in made.request.subjects)
     made.request = replace(made.request, subjects=builds, series=None)
-    told = page(document(made, page=True))
+    told = page(document(made, for_page=True))
     [scan, *others] = re.findall(r'<svg class="chart series".*?</svg>', told)
     assert [len(re.findall(sign, scan)) for sign in ("<circle", 'class="step ', '"plateau"')] == marks
     assert len(others) == 2 and all(f">{each.name}</text>" in scan for each in builds)
     assert ("scan, 1.2 → 1.3: ×0.7" in told) == (releases == 8) and "Relative to 1.0" in told
     assert "Steps" not in "".join(plain(made))
     made.request = replace(made.request, subjects=tuple(replace(each, path="/srv/one") for each in builds))
-    assert "chart series" not in page(document(made, page=True))
+    assert "chart series" not in page(document(made, for_page=True))
 
 
 def test_what_others_published_is_compared_with_what_was_measured(tmp_path: Path) -> None:
@@ -304,14 +304,14 @@ def watched() -> tuple[SessionState, BranchLine]:
 
 def test_a_step_with_its_commit(watched: tuple[SessionState, BranchLine]) -> None:
     """And on the page, which leads to the hunt."""
-    first, second = branch_summary(*watched)
+    first, second = branch_sentences(*watched)
     assert first == "The series has 8 tips and 1 step:"
     assert second.startswith("  scan, tip 4 → tip 5: ×0.800 (")
     assert second.endswith("a drop of 20 %: cccccccccc Lock <b>twice</b> (hunt 12)")
     trial, lines = watched
     undecided = replace(trial, hunts=(replace(trial.hunts[0], culprit="", state="code placement"),))
-    assert [*branch_summary(undecided, lines)][1].endswith("hunt 12: code placement")
-    assert [*branch_summary(replace(trial, hunts=()), lines)][1].endswith("not hunted")
+    assert [*branch_sentences(undecided, lines)][1].endswith("hunt 12: code placement")
+    assert [*branch_sentences(replace(trial, hunts=()), lines)][1].endswith("not hunted")
     written = page(branch_document(*watched, lambda hunt: f"hunt-{hunt}.html"))
     assert 'href="hunt-12.html"' in written and 'class="chart series"' in written
     assert "main: 8 tips, 1 step" in written and "<b>twice" not in written
@@ -331,17 +331,17 @@ def test_later_tips_that_could_not_be_built_are_told(watched: tuple[SessionState
     assert [tip.name for tip in found.tips] == ["tip 0", "tip 2"]
     trial = replace(watched[0], request=replace(watched[0].request, subjects=found.tips), hunts=())
     said = "2 later tips could not be built: <b>tip 3 and <b>tip 4."
-    assert [*branch_summary(trial, found)] == ["The series has 2 tips and 0 steps.", said]
+    assert [*branch_sentences(trial, found)] == ["The series has 2 tips and 0 steps.", said]
     assert said.replace("<b>", "&lt;b&gt;") in page(branch_document(trial, found, str))
 
 
 def test_what_each_night_says() -> None:
     made = sample.night(5)
-    [said] = night(made)
+    [said] = night_sentences(made)
     assert said.startswith("scan: tip 5 is ×0.800") and "of tip 3, in 3 rounds" in said
-    assert "is the first tip of the series" in next(night(sample.night(0)))
+    assert "is the first tip of the series" in next(night_sentences(sample.night(0)))
     made.skips.append(TrialSkip(0, 2, 0.0, SkipFacts("", "run", "it \x1b[2Jfails", "", 0.0)))
-    assert [*night(made)] == ["scan: tip 5 fails: it \\x1b[2Jfails"]
+    assert [*night_sentences(made)] == ["scan: tip 5 fails: it \\x1b[2Jfails"]
     *others, tip = made.request.subjects
     made.request = replace(made.request, subjects=(*others, replace(tip, trouble="no compiler")))
-    assert [*night(made)] == ["tip 5 cannot be built, so it is not measured: no compiler"]
+    assert [*night_sentences(made)] == ["tip 5 cannot be built, so it is not measured: no compiler"]

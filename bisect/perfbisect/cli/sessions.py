@@ -17,7 +17,7 @@ from perfbisect.cli.options.common import Given, WaitingLine, say
 from perfbisect.cli.options.measurement import announce_system
 from perfbisect.cli.options.stored import print_trial
 from perfbisect.errors import INCONCLUSIVE, INTERRUPTED, EnvironmentFailure, Interrupted
-from perfbisect.report.command_line import command_on
+from perfbisect.report.command_line import bisect_command
 from perfbisect.store.history import History
 from perfbisect.ui.stream import note
 from perfbisect.wording.quantities import count
@@ -59,7 +59,7 @@ def open_view(
     """
 
     def report(hunt: int) -> str:
-        return command_on("show", hunt, history)
+        return bisect_command("show", hunt, history)
 
     def opened(titles: Mapping[int, str]) -> "View":
         out, several = stream or sys.stdout, len(titles) > 1 if together is None else together
@@ -127,7 +127,9 @@ def say_failures(outcomes: "Sequence[HuntOutcome]", history: Path | None) -> int
     for outcome in outcomes:
         if outcome.failure:
             note(f"Hunt {outcome.hunt} failed: {printable(str(outcome.failure))}")
-            again = command_on("resume", str(outcome.hunt), history)  # resumes all hunts of its batch without a verdict
+            again = bisect_command(
+                "resume", str(outcome.hunt), history
+            )  # resumes all hunts of its batch without a verdict
             note("\n".join(filter(None, (printable(outcome.failure.advice), f"To continue: {again}"))))
     return max(outcome.status for outcome in outcomes)
 
@@ -159,7 +161,7 @@ def follow(tasks: "Sequence[Task]", history: History, path: Path | None, go_on: 
         note(f"  output: {task.log(history)}")
     say(f"{len(tasks) - len(open_ones)} of {count(len(tasks), 'hunt')} ended with a verdict.")
     for number in dict.fromkeys(task.batch for task in tasks if task.batch is not None):
-        say(f"To write their pages: {command_on('report', read_batch_at_end(history, number).name, path)}")
+        say(f"To write their pages: {bisect_command('report', read_batch_at_end(history, number).name, path)}")
     if open_ones:
         note(f"To continue the hunts without a verdict: {go_on}")
     return max((task.status or 0 for task in tasks), default=0)
@@ -220,13 +222,13 @@ def hunt_results(given: Given, settings: "Settings", several: "SeveralResults", 
     )
     tell = note if given.view == "json" else say
     tell("\n".join(results_that_differ(trial, compare_builds(trial, trial.request.metric))))
-    policy, again = recognised.policy, f"{command_on('compare', trial.name, history)} --hunt"
+    policy, again = recognised.policy, f"{bisect_command('compare', trial.name, history)} --hunt"
     again = f"to continue: {again}{'' if recognised.explain else ' --no-explain'}"
     if policy != replace(
         policy.unlimited(), direction=worse_direction(recognised.metric), min_effect=Policy().min_effect
     ):
         again = f"to begin again: {command_to_run(recognised, history)}"  # hunts of a comparison have the usual rules
-    note(f"To see all results: {command_on('show', trial.name, history)}; after an interruption, {again}")
+    note(f"To see all results: {bisect_command('show', trial.name, history)}; after an interruption, {again}")
     if cut:
         note(str(cut))
         return INTERRUPTED
@@ -271,11 +273,11 @@ def conclude(ended: "Ended", given: Given) -> int:
     if kind is TrialType.NOISE:
         return 0
     if not given.form:
-        note(f"To see counters per operation: {command_on('show', trial.name, given.history)}")
+        note(f"To see counters per operation: {bisect_command('show', trial.name, given.history)}")
     if kind is TrialType.PROVE:
         return proof_exit_status(trial)
     if not given.form and (drops := huntable_drops(given.history, trial)):
         several = f"{len(drops)} drops are real. To find their commits"
         text = several if len(drops) > 1 else "A drop is real. To find its commit"
-        note(f"{text}: {command_on('compare', trial.name, given.history)} --hunt")
+        note(f"{text}: {bisect_command('compare', trial.name, given.history)} --hunt")
     return 0 if is_every_ratio_measured(trial) else INCONCLUSIVE

@@ -38,8 +38,8 @@ from perfbisect.lab.building.log_parser import KnownFailure
 from perfbisect.lab.workload.command import OutputRecognised
 from perfbisect.process import CLOCK
 from perfbisect.recipes.outputs import Recognised, SeveralResults
-from perfbisect.report.command_line import command_on, command_to_run
-from perfbisect.report.hunt_report import read_hunt
+from perfbisect.report.command_line import bisect_command, command_to_run
+from perfbisect.report.hunt_report import read_hunt_report
 from perfbisect.store.batches import Batch, batch_jobs_of_hunt, end_batch, enter_batch_hunt_status
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_run_noise
@@ -246,7 +246,9 @@ class SessionAttempt:
                 if len(verdicts) == len(numbers):
                     return self._interruption_of_reason(numbers, verdicts)
                 named = [number for number, member in zip(numbers, self.members, strict=True) if member.named]
-                lines = [f"\n{line}" for number in named for line in read_hunt(self.history, number).found]
+                lines = [
+                    f"\n{line}" for number in named for line in read_hunt_report(self.history, number).proven_sentences
+                ]
                 message = f"Interrupted. All measurements are kept; to continue: {self._resume_command}"
                 raise Interrupted(f"{message}{''.join(lines)}") from None
             except Mended as mended:
@@ -310,7 +312,7 @@ class SessionAttempt:
 
     def _interruption_of_reason(self, numbers: Sequence[int], verdicts: Sequence[Verdict]) -> Interrupted:
         """The interruption of the studies of a reason; it has the exit status of the verdicts."""
-        commands = " and ".join(command_on("why", str(number), self.history.path) for number in numbers)
+        commands = " and ".join(bisect_command("why", str(number), self.history.path) for number in numbers)
         verdict = "The verdict is final" if len(numbers) == 1 else "The verdicts are final"
         interruption = Interrupted(f"Interrupted. {verdict}; to measure the rest of the reason: {commands}")
         interruption.exit_status = max(map(exit_status, verdicts))
@@ -318,7 +320,7 @@ class SessionAttempt:
 
     @property
     def _resume_command(self) -> str:
-        return command_on("resume", self.name, self.history.path)
+        return bisect_command("resume", self.name, self.history.path)
 
 
 def measured_outputs(recognised: Recognised, request: TrialRequest) -> tuple[Output, ...]:
@@ -370,6 +372,6 @@ def refuse_imported(history: History, session: int, consequence: str, name: str 
         raise UsageError(
             f"{name or f'Hunt {session}'} was {relation} {printable(owner)}: {consequence}, because its commands, its"
             " repository and its hosts are not yours.",
-            f"To repeat it here: `{command_on('show', name or session, history.path)}` prints its command; check the command"
+            f"To repeat it here: `{bisect_command('show', name or session, history.path)}` prints its command; check the command"
             f" before you run it.{if_own}",
         )

@@ -30,7 +30,7 @@ from perfbisect.hunt.session import Resumption
 from perfbisect.hunt.setup import SessionSetup, read_hunt_range
 from perfbisect.hunt.trials.rounds import TrialDesign
 from perfbisect.recipes.requested import requested_workloads
-from perfbisect.report.command_line import command_on
+from perfbisect.report.command_line import bisect_command
 from perfbisect.repository.commits import resolve_commit
 from perfbisect.repository.discovery import open_repository
 from perfbisect.store.batches import batch_of_one_process
@@ -163,7 +163,7 @@ def read_comparison(history: History, name: str, how: DropOptions) -> HuntedComp
     if trial.request.series:
         raise UsageError(
             f"{name} is a series of releases, whose report has a command for each step that can be hunted.",
-            f"See the commands: {command_on('show', name, history.path)}",
+            f"See the commands: {bisect_command('show', name, history.path)}",
         )
     if trial.request.branch:
         raise UsageError(
@@ -193,9 +193,7 @@ def hunt_drops(name: str, caller: Caller, how: DropOptions) -> list[DropHunt | N
         policy = replace(stored.policy, min_effect=comparison.settings.policy.min_effect)
         # Stored, so that a repeated call has the same options.
         history.update_settings(comparison.trial.id, replace(stored, policy=policy))
-        how_to_continue = (
-            f"to continue: {command_on('compare', name, caller.path)} --hunt{'' if how.explain else ' --no-explain'}"
-        )
+        how_to_continue = f"to continue: {bisect_command('compare', name, caller.path)} --hunt{'' if how.explain else ' --no-explain'}"
         comparison, _ = hunt_all(history, partial(read_comparison, history, name, how), caller, how_to_continue)
         return [comparison.hunt_of(drop) for span in comparison.ranges() for drop in span.drops]
 
@@ -242,7 +240,7 @@ def hunt_range(history: History, comparison: HuntedComparison, span: DropRange, 
     """
     begun = [hunt for drop in span.drops if (hunt := comparison.hunt_of(drop)) and hunt.state in OPEN]
     if running := [hunt for hunt in begun if hunt.state == "running"]:
-        command = command_on("watch", str(running[0].hunt), history.path)
+        command = bisect_command("watch", str(running[0].hunt), history.path)
         raise UsageError(f"Another process works on hunt {running[0].hunt}.", f"See the hunt: {command}")
     resumed, replaced = set[int](), set[int]()
     for hunt in begun:

@@ -16,7 +16,7 @@ from pathlib import Path
 from perfbisect.errors import Interrupted, PerfBisectError, UsageError, as_perfbisect_error
 from perfbisect.process import user_at_machine
 from perfbisect.recipes.configuration import load_configuration
-from perfbisect.report.published import notice
+from perfbisect.report.published import session_end_json
 from perfbisect.store.central import ORIGIN
 from perfbisect.store.connection import history_option
 from perfbisect.store.history import History
@@ -78,7 +78,7 @@ def _notify(command: Sequence[str], path: Path | None, name: str, failure: str) 
     """Run the command with the notice of a session; returns why that failed, "" if it did not."""
     try:
         with closing(History.open(path, read_only=True)) as history:
-            data = notice(history, name, failure)
+            data = session_end_json(history, name, failure)
     except PerfBisectError as error:
         return f"was not run, because the history cannot be read: {error}"
     return "" if data is None else run(command, data)

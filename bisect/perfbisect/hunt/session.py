@@ -32,7 +32,7 @@ from perfbisect.hunt.trials.rounds import TrialDesign, with_prebuilt
 from perfbisect.lab import upkeep
 from perfbisect.process import CLOCK
 from perfbisect.recipes.requested import load_requested, requested_builder, requested_workloads
-from perfbisect.report.command_line import command_on
+from perfbisect.report.command_line import bisect_command
 from perfbisect.store.batches import (
     Batch,
     PlannedHunt,
@@ -169,7 +169,8 @@ def resume(session: int | str, batch: Batch | None, caller: Caller, how: Resumpt
             )
         if trial and trial.state == "done":
             raise UsageError(
-                f"{trial.name} is complete.", f"See its result: {command_on('show', trial.name, history.path)}"
+                f"{trial.name} is complete.",
+                f"See its result: {bisect_command('show', trial.name, history.path)}",
             )
         requested = [how.change_settings(history.settings(number)) for number in numbers]
         if how.lease:

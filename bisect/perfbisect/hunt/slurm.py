@@ -22,7 +22,7 @@ from perfbisect.host.leases import MARGIN, run_briefly
 from perfbisect.hunt.batch import PROGRAM, VERDICTS, last_error, log_of, read_batch_at_end, title_of
 from perfbisect.masking import mask_credentials
 from perfbisect.recipes.inventory import parse_lease_name
-from perfbisect.report.command_line import command_on
+from perfbisect.report.command_line import bisect_command
 from perfbisect.store.batches import (
     Batch,
     BatchHunt,
@@ -224,5 +224,5 @@ def refuse_if_job_is_open(history: History, hunt: int) -> None:
     """Raise UsageError if a job of Slurm carries out a hunt or waits to do so, unless this process is that job."""
     for batch, _, job in batch_jobs_of_hunt(history, hunt):
         if job != os.environ.get("SLURM_JOB_ID") and any(state.is_open for state in job_states([job]).values()):
-            command = command_on("batch", f"b{batch}", history.path)
+            command = bisect_command("batch", f"b{batch}", history.path)
             raise UsageError(f"Hunt {hunt} is carried out by job {job} of Slurm.", f"See the job: {command}")

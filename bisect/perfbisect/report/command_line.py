@@ -15,23 +15,30 @@ from perfbisect.wording.text import shell_words
 def command_to_run(settings: Settings, history: Path | None) -> str:
     """The `bisect run` that repeats a hunt, or the `bisect narrow`; options with their default value are omitted."""
     if settings.narrows:
-        limit = [word for words in _options(settings) if words[0] == "--max-time" for word in words]
+        limit = [word for words in _changed_options(settings) if words[0] == "--max-time" for word in words]
         words = ["bisect", "narrow", str(settings.narrows), *limit]
     else:
-        words = ["bisect", "run", settings.good, settings.bad, *of_recipes(settings), *of_settings(settings)]
+        words = [
+            "bisect",
+            "run",
+            settings.good,
+            settings.bad,
+            *options_of_recipes(settings),
+            *options_of_settings(settings),
+        ]
     return shell_words([*words, *history_option(history)])
 
 
 def command_to_compare(settings: Settings, *builds: str) -> str:
     """The `bisect compare` that measures ``builds`` with the settings of a hunt, on its first host."""
-    options = _options(replace(settings, further_hosts=()))
+    options = _changed_options(replace(settings, further_hosts=()))
     how = [word for words in options if len(words) > 1 and not SEARCHES.match(FIELDS[words[0]]) for word in words]
-    return shell_words(["bisect", "compare", *builds, *of_recipes(settings), *how])
+    return shell_words(["bisect", "compare", *builds, *options_of_recipes(settings), *how])
 
 
-def of_settings(settings: Settings) -> list[str]:
+def options_of_settings(settings: Settings) -> list[str]:
     """The options of a `bisect run`, except the options for its ends, recipes and history."""
-    return [word for words in _options(settings) for word in words]
+    return [word for words in _changed_options(settings) for word in words]
 
 
 FIELDS = {  # option → its field of Settings; of overrides one entry, or for --set the workload's arguments
@@ -59,7 +66,7 @@ OF_RECIPES = (
 SEARCHES = re.compile(r"suspects|skips|policy\.(?!pairing)")  # fields that only a search has
 
 
-def _options(settings: Settings) -> Iterator[tuple[str, ...]]:
+def _changed_options(settings: Settings) -> Iterator[tuple[str, ...]]:
     """The words of each option that differs from its default: the option, with its value unless it is a flag."""
     worse = Direction.DROP if find_metric(settings.metric).higher_is_better else Direction.RISE
     # Equal smallest changes of a time and of a count were given by --min-effect; a hunt by counts may have one only.
@@ -81,10 +88,10 @@ def _options(settings: Settings) -> Iterator[tuple[str, ...]]:
         if value != default:
             if option == "--max-time":
                 value = f"{value:.0f}m" if value.is_integer() else f"{60 * value:.12g}s"
-            yield from _spelled(option, value)
+            yield from _option_words(option, value)
 
 
-def _spelled(option: str, value: object) -> Iterator[tuple[str, ...]]:
+def _option_words(option: str, value: object) -> Iterator[tuple[str, ...]]:
     """The words of an option: a flag alone, or the option with its value, once for each of several values."""
     match value:
         case bool():
@@ -102,16 +109,18 @@ def _spelled(option: str, value: object) -> Iterator[tuple[str, ...]]:
             yield option, str(value)
 
 
-def of_recipes(settings: Settings) -> list[str]:
+def options_of_recipes(settings: Settings) -> list[str]:
     """The options that select builder and workload, or the commands in place of recipes."""
     quick = settings.quick
     if quick is None:
         return ["--builder", settings.builder, "--workload", settings.workload]
     options = ["--builder", settings.builder] if quick.build is None and settings.builder else []
-    options_of_command = (words for name in OF_RECIPES for words in _spelled(f"--{name}", getattr(quick, name) or ()))
+    options_of_command = (
+        words for name in OF_RECIPES for words in _option_words(f"--{name}", getattr(quick, name) or ())
+    )
     return [*options, *(word for words in options_of_command for word in words)]
 
 
-def command_on(verb: str, name: str | int, history: Path | None) -> str:
+def bisect_command(verb: str, argument: str | int, history: Path | None) -> str:
     """The command that shows, resumes, proves or reports a hunt or a trial."""
-    return shell_words(["bisect", verb, str(name), *history_option(history)])
+    return shell_words(["bisect", verb, str(argument), *history_option(history)])

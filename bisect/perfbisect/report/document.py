@@ -4,13 +4,13 @@
 unescaped: renderers make them safe to show. Paragraphs that begin with two spaces are entries of a list.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from perfbisect.core.domain.facts import HostFacts
 from perfbisect.core.domain.orders import Interval
-from perfbisect.wording.quantities import MISSING, count
+from perfbisect.wording.quantities import MISSING, count, decimals, figure
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -21,7 +21,7 @@ class Cell:
     """One entry of a table: its texts for people and for programs, and its look."""
 
     text: str
-    plain: tuple[str, ...] = ()  # a text for each column of CSV that it fills; empty: ``text`` alone
+    csv_texts: tuple[str, ...] = ()  # a text for each column of CSV that it fills; empty: ``text`` alone
     tone: str = ""  # "worse" or "better" for a real difference
     note: str = ""  # for people, behind the text
     link: str = ""  # its address on a page
@@ -42,13 +42,15 @@ class Table:
 
     head: tuple[str, ...]
     rows: tuple[Row, ...]
-    right: Collection[str] = ()  # titles of the columns that are aligned right
-    above: tuple[str, ...] = ()
-    name: str = ""  # its kind on a page
-    axis: str = ""  # title of its plots; empty if it has none
-    minor: tuple[str, ...] = ()  # titles of the columns that a narrow table leaves out, in this order
-    field: bool = False  # layout of benchmark reports: numbers first, the name of the row last and without a title
-    plain_head: tuple[str, ...] = ()  # titles of the columns for programs, if they differ
+    right_aligned: Collection[str] = ()  # titles of the columns that are aligned right
+    lines_above: tuple[str, ...] = ()
+    kind: str = ""  # its kind on a page
+    plot_title: str = ""  # title of its plots; empty if it has none
+    minor_columns: tuple[str, ...] = ()  # titles of the columns that a narrow table leaves out, in this order
+    numbers_first: bool = (
+        False  # layout of benchmark reports: numbers first, the name of the row last and without a title
+    )
+    csv_head: tuple[str, ...] = ()  # titles of the columns for programs, if they differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Facts:
     """Names and their values."""
 
     pairs: tuple[tuple[str, str], ...]
-    fold: str = ""  # title of the fold that a page puts them into; empty: not folded
+    fold_title: str = ""  # title of the fold that a page puts them into; empty: not folded
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class Notes:
 class Code:
     """Preformatted lines; with a title they are one command, to be copied."""
 
-    lines: tuple[str, ...]
+    texts: tuple[str, ...]
     title: str = ""
 
 
@@ -86,12 +88,12 @@ class Figure:
     """A drawing of a page; ``lines`` show it in text, if text can."""
 
     draw: "Callable[[], Markup]"
-    above: str = ""
+    line_above: str = ""
     legend: tuple[tuple[str, str], ...] = ()  # class of colour, its meaning
-    name: str = ""  # its kind on a page
-    lines: tuple[str, ...] = ()
-    y: str = ""  # title of the vertical axis, with its unit
-    x: str = ""  # title of the horizontal axis
+    kind: str = ""  # its kind on a page
+    text_lines: tuple[str, ...] = ()
+    y_title: str = ""  # title of the vertical axis, with its unit
+    x_title: str = ""  # title of the horizontal axis
 
 
 Part = Facts | Prose | Notes | Code | Figure | Table
@@ -104,10 +106,10 @@ class Section:
     title: str
     parts: tuple[Part, ...]
     anchor: str = ""  # the target of a page's links to it
-    quiet: bool = False  # only pages show the title
-    folded: bool = False  # in Markdown, because it is long
-    charted: bool = False  # a terminal omits it: a chart before it shows the content
-    within: bool = False  # it belongs to the section before it
+    hide_title: bool = False  # only pages show the title
+    is_folded: bool = False  # in Markdown, because it is long
+    omitted_on_terminal: bool = False  # a terminal omits it: a chart before it shows the content
+    is_subsection: bool = False  # it belongs to the section before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ class Document:
     """A report."""
 
     session: str  # Hunt 12, Comparison c3
-    what: str  # system, workload and range
+    subject: str  # system, workload and range
     started: float  # seconds since the epoch
     state: str
     facts: Facts  # how the session was measured
@@ -125,19 +127,34 @@ class Document:
 
 
 def row(*texts: str) -> Row:
-    """A row of texts."""
+    """A row with a cell for each text, without colours, notes and links."""
     return Row(tuple(map(Cell, texts)))
 
 
-def missing(wide: int = 1) -> Cell:
-    """The cell of an unknown value; it fills ``wide`` columns for programs."""
-    return Cell(MISSING, ("",) * wide)
+def missing_cell(csv_columns: int = 1) -> Cell:
+    """The cell of an unknown value; the cell fills ``csv_columns`` columns of CSV."""
+    return Cell(MISSING, ("",) * csv_columns)
 
 
-def sections(*drafts: Section | None) -> tuple[Section, ...]:
+def named_row(name: str, cells: Iterable[Cell]) -> Row:
+    """A row whose last cell is ``name``."""
+    return Row((*cells, Cell(name)))
+
+
+def ratio_cell(value: float) -> Cell:
+    """The cell of a ratio, with two decimals."""
+    return Cell(decimals(value, 2), (f"{value:.2f}",))
+
+
+def value_cell(value: float) -> Cell:
+    """The cell of a number that is no ratio."""
+    return Cell(figure(value), (f"{value:.6g}",))
+
+
+def nonempty_sections(*sections: Section | None) -> tuple[Section, ...]:
     """The sections that have a part with content, without their empty parts."""
     empty = (Facts(()), Prose(()), Notes(()))
-    filled = ((section, tuple(part for part in section.parts if part not in empty)) for section in drafts if section)
+    filled = ((section, tuple(part for part in section.parts if part not in empty)) for section in sections if section)
     return tuple(replace(section, parts=parts) for section, parts in filled if parts)
 
 
@@ -149,7 +166,7 @@ def host_line(host: HostFacts) -> str:
     return f"{host.name}: {host.cpu}, {size}, kernel {host.kernel}, {host.compiler}"
 
 
-def tools(hosts: Sequence[HostFacts]) -> tuple[Facts, ...]:
+def tools_and_settings(hosts: Sequence[HostFacts]) -> tuple[Facts, ...]:
     """The tools and settings of each host, folded; none for a host without them."""
     by_host = ((host.name, (*host.tools.items(), *host.settings.items())) for host in hosts)
     return tuple(Facts(pairs, f"Tools and settings of {name}") for name, pairs in by_host if pairs)

@@ -8,7 +8,7 @@ from perfbisect.core.domain.orders import SAME
 from perfbisect.core.explain.evidence import Explanation
 from perfbisect.core.explain.profiles import short_name
 from perfbisect.core.inference.classification import Classification, classify
-from perfbisect.report.command_line import command_on, command_to_compare, command_to_run
+from perfbisect.report.command_line import bisect_command, command_to_compare, command_to_run
 from perfbisect.report.document import (
     Cell,
     Code,
@@ -20,9 +20,9 @@ from perfbisect.report.document import (
     Section,
     Table,
     host_line,
+    nonempty_sections,
     row,
-    sections,
-    tools,
+    tools_and_settings,
 )
 from perfbisect.report.hunt_report import (
     COSTS,
@@ -30,9 +30,9 @@ from perfbisect.report.hunt_report import (
     DiffOf,
     HuntReport,
     NamedChange,
-    costs_of,
-    function_costs,
-    is_left_out,
+    function_cost_cells,
+    is_skipped_by_user,
+    titled_function_rows,
 )
 from perfbisect.wording.functions import an_operation
 from perfbisect.wording.glyphs import UNICODE, dumbbell
@@ -66,9 +66,11 @@ LEAST, LISTED = 3, 10  # functions in text: the first always, the others if they
 
 def document(report: HuntReport, diff_of: DiffOf | None = None) -> Document:
     """The report of a hunt; for a page, with drawings, if ``diff_of`` is given, which returns the diff of parent and commit."""
-    hunt, settings, state = report.listed, report.settings, report.state
-    changes = [section for position in range(len(report.changes)) for section in of_change(report, position, diff_of)]
-    proofs = tuple(f"{name}: {' '.join(sentences)}" for name, sentences in report.proofs.items())
+    hunt, settings, state = report.summary, report.settings, report.state
+    changes = [
+        section for position in range(len(report.changes)) for section in change_sections(report, position, diff_of)
+    ]
+    proofs = tuple(f"{name}: {' '.join(sentences)}" for name, sentences in report.proof_sentences.items())
     hosts = state.started.hosts if diff_of and state.started else ()
     narrowing: Iterable[Section] = ()
     if diff_of:
@@ -77,37 +79,38 @@ def document(report: HuntReport, diff_of: DiffOf | None = None) -> Document:
         narrowing = (*set_in_diff(report, diff_of), *narrowed(report))
     return Document(
         session=f"Hunt {hunt.id}{hunt.origin and f' of {hunt.origin}'}",
-        what=f"{settings.builder} {settings.workload}: {settings.good}..{settings.bad}",
+        subject=f"{settings.builder} {settings.workload}: {settings.good}..{settings.bad}",
         started=hunt.started,
         state=hunt.state,
-        facts=Facts(tuple(facts(report))),
-        summary=report.verdict or tuple(so_far(report)),
+        facts=Facts(tuple(setting_facts(report))),
+        summary=report.verdict_sentences or tuple(progress_sentences(report)),
         headline=headline(report),
-        sections=sections(
-            Section("Proofs", (Prose(proofs),), quiet=True) if proofs else None,
+        sections=nonempty_sections(
+            Section("Proofs", (Prose(proofs),), hide_title=True) if proofs else None,
             *changes,
-            candidates(report, page=diff_of is not None),
+            candidates_section(report, on_page=diff_of is not None),
             *narrowing,
-            Section("Warnings", (Notes(tuple(report.warnings.items())),)) if report.warnings else None,
-            Section("Tools and settings", tools(hosts), "conditions"),
-            Section("Costs", (costs(report),), "costs", quiet=True),
+            Section("Warnings", (Notes(tuple(report.advice_by_warning.items())),)),
+            Section("Tools and settings", tools_and_settings(hosts), "conditions"),
+            Section("Costs", (cost_sentences(report),), "costs", hide_title=True),
             Section(
-                "Summary for a mail or an issue", tuple(Code(tuple(issue(report, change))) for change in report.changes)
+                "Summary for a mail or an issue",
+                tuple(Code(tuple(issue_lines(report, change))) for change in report.changes),
             ),
-            Section("Repeat the hunt", tuple(commands(report)), "repeat", quiet=True),
+            Section("Repeat the hunt", tuple(next_commands(report)), "repeat", hide_title=True),
         ),
     )
 
 
-def facts(report: HuntReport) -> Iterator[tuple[str, str]]:
+def setting_facts(report: HuntReport) -> Iterator[tuple[str, str]]:
     """Names and values of the settings: range, builder, workload, host, …; without those that are empty."""
-    settings, hunt, state = report.settings, report.listed, report.state
+    settings, hunt, state = report.settings, report.summary, report.state
     size = extent(hunt.commits, hunt.candidates, hunt.merges)
     if settings.narrows:
         size = f"the diff of the culprit of hunt {settings.narrows}"
     changed = "".join(f", {name} {value}" for name, value in settings.overrides.items())
-    built = [row.builds[-1].patches for _, row in report.tested if row.builds and row.builds[-1].patches]
-    left_out = sum(is_left_out(row) for _, row in report.tested)
+    built = [row.builds[-1].patches for _, row in report.tested_commits if row.builds and row.builds[-1].patches]
+    left_out = sum(is_skipped_by_user(row) for _, row in report.tested_commits)
     by = " ".join(f"--skip {text}" for text in settings.skips)
     for name, text in (
         ("name", settings.name),
@@ -116,7 +119,7 @@ def facts(report: HuntReport) -> Iterator[tuple[str, str]]:
         ("workload", f"{settings.workload}{changed}; metric {metric_title(settings.metric)}"),
         ("chosen", state.chosen.why),
         ("pairing", state.pairing.why if state.pairing else ""),
-        ("together", report.together),
+        ("together", report.shared_builds_text),
         ("build", built_with(settings.system)),
         ("command", settings.quick.run if settings.quick else ""),
         *(
@@ -133,29 +136,29 @@ def facts(report: HuntReport) -> Iterator[tuple[str, str]]:
     yield from (("host", text) for text in (map(host_line, state.started.hosts) if state.started else settings.hosts))
 
 
-def so_far(report: HuntReport) -> Iterator[str]:
+def progress_sentences(report: HuntReport) -> Iterator[str]:
     """The state of a hunt without a verdict, in sentences."""
-    yield from report.found
+    yield from report.proven_sentences
     yield "There is no verdict yet."
-    if report.listed.failure:
-        yield f"The last attempt failed: {report.listed.failure}"
-    if report.effect is not None:
-        yield f"{report.teller.of_ends(report.effect)}."
-    if report.costs.ahead and report.listed.state == "running":
+    if report.summary.failure:
+        yield f"The last attempt failed: {report.summary.failure}"
+    if report.ratio_of_ends is not None:
+        yield f"{report.teller.of_ends(report.ratio_of_ends)}."
+    if report.costs.ahead and report.summary.state == "running":
         for name, commit in report.costs.ahead.in_flight.items():
             yield f"Host {name} is building {commit.short}  {commit.title}"
 
 
 def headline(report: HuntReport) -> str:
     """The verdict in a line if it names exactly one commit; otherwise ""."""
-    if len(report.changes) != 1 or report.listed.state != "found":
+    if len(report.changes) != 1 or report.summary.state != "found":
         return ""
     [change] = report.changes
     size = effect(change.step.ratio, report.settings.metric)
     return f"{change.commit.short}: {size}{'' if change.step.ratio.only_bound else f' in {report.teller.what}'}"
 
 
-def of_change(report: HuntReport, position: int, diff_of: DiffOf | None) -> Iterator[Section]:
+def change_sections(report: HuntReport, position: int, diff_of: DiffOf | None) -> Iterator[Section]:
     """The sections of a change that the verdict names: commit and reason; with ``diff_of`` also drawings, runs and diff."""
     change, anchor, settings = report.changes[position], f"case-{position + 1}", report.settings
     commit, explanation = change.commit, change.explanation
@@ -167,16 +170,19 @@ def of_change(report: HuntReport, position: int, diff_of: DiffOf | None) -> Iter
         ("parents", ", ".join(f"{parent.short}  {parent.subject}" for parent in change.parents)),
     )
     title = "The part" if settings.narrows else "The commit" if len(report.changes) == 1 else f"Change {position + 1}"
-    yield Section(title, (Facts(tuple(pair for pair in about if pair[1])),), anchor, quiet=True)
+    yield Section(title, (Facts(tuple(pair for pair in about if pair[1])),), anchor, hide_title=True)
     if explanation.plans:
         statements = count(len(explanation.plans), "statement")
         has = "has" if len(explanation.plans) == 1 else "have"
         since = f"Since {commit.short}, {statements} of the workload {has} another query plan."
         parts = (Prose((since,)), Code(tuple(plan_lines(explanation.plans))))
-        yield Section("Query plans", parts, f"{anchor}-plans", quiet=True, within=True)
-    absent = Notes(tuple((text, "") for text in missing(change, report.counters(change.step))))
+        yield Section("Query plans", parts, f"{anchor}-plans", hide_title=True, is_subsection=True)
+    absent = Notes(tuple((text, "") for text in unknown_reason_sentences(change, report.typical_values(change.step))))
     yield Section(
-        f"Why {commit.short}", (Prose(change.why), *counters(explanation), absent), f"{anchor}-why", within=True
+        f"Why {commit.short}",
+        (Prose(change.reason_sentences), *counter_tables(explanation), absent),
+        f"{anchor}-why",
+        is_subsection=True,
     )
     if diff_of:
         from perfbisect.report.page.hunt import drawn_change
@@ -184,12 +190,12 @@ def of_change(report: HuntReport, position: int, diff_of: DiffOf | None) -> Iter
         yield from drawn_change(report, diff_of, position)
         return
     if change.pairs:
-        yield Section("Paired runs", (pairs(change.pairs, report.pairs_metric),), quiet=True)
+        yield Section("Paired runs", (pairs_table(change.pairs, report.pairs_metric),), hide_title=True)
     if tables := tuple(function_tables(explanation)):
-        yield Section("Functions", tables, quiet=True)
+        yield Section("Functions", tables, hide_title=True)
 
 
-def issue(report: HuntReport, change: NamedChange) -> Iterator[str]:
+def issue_lines(report: HuntReport, change: NamedChange) -> Iterator[str]:
     """The lines of a mail or an issue about a change."""
     settings, state, teller, step, commit = report.settings, report.state, report.teller, change.step, change.commit
     parent = change.parents[0].short if change.parents else f"{commit.short}^"
@@ -197,9 +203,9 @@ def issue(report: HuntReport, change: NamedChange) -> Iterator[str]:
     by = f", by {commit.author}" if commit.author else ""
     yield f"{teller.what}: {effect(step.ratio, settings.metric)} since {cited(commit)}"
     yield f"Commit: {report.link_of(commit.sha) or commit.sha}{by}"
-    yield f"Effect: {teller.changed(step.ratio)}; {report.listed.title} on {host}."
+    yield f"Effect: {teller.changed(step.ratio)}; {report.summary.title} on {host}."
     yield f"Probability: {chance(step.probability)}. {teller.proof(step)}"
-    yield f"Why: {' '.join(change.why)}"
+    yield f"Why: {' '.join(change.reason_sentences)}"
     again = (
         command_to_run(settings, report.history)
         if settings.narrows
@@ -212,9 +218,9 @@ WIDE = 24  # columns of a dumbbell
 PAIRS = 40  # in text
 
 
-def pairs(measured: Sequence[tuple[float, float]], metric: str) -> Table:
+def pairs_table(pairs: Sequence[tuple[float, float]], metric: str) -> Table:
     """The latest paired runs of the commit and a parent; each row has their metrics, also as a dumbbell."""
-    shown = measured[-PAIRS:]
+    shown = pairs[-PAIRS:]
     values = [value for pair in shown for value in pair]
     rows = [
         row(
@@ -223,12 +229,12 @@ def pairs(measured: Sequence[tuple[float, float]], metric: str) -> Table:
         )
         for parent, culprit in shown
     ]  # fmt: skip
-    latest = f"the latest {PAIRS} of {count(len(measured), 'pair')}" if len(measured) > PAIRS else "each pair"
+    latest = f"the latest {PAIRS} of {count(len(pairs), 'pair')}" if len(pairs) > PAIRS else "each pair"
     head = ("parent ○", "commit ●", "ratio", "")
-    return Table(head, tuple(rows), head[:3], above=(f"{titled(metric)} of both, in {latest}:",))
+    return Table(head, tuple(rows), head[:3], lines_above=(f"{titled(metric)} of both, in {latest}:",))
 
 
-def counters(explanation: Explanation) -> Iterator[Table]:
+def counter_tables(explanation: Explanation) -> Iterator[Table]:
     """A table of the counters of a culprit and its parent, sorted by how far they moved beyond their noise; none without any.
 
     If perf counted for a part of the time and extrapolated, the name has the share of the time behind it.
@@ -254,12 +260,16 @@ def counters(explanation: Explanation) -> Iterator[Table]:
             f"An operation (o) is {an_operation(explanation)}{' of the command' * (explanation.operation == 'run')}."
         )
         above = () if explanation.operation == "operation" else (stands,)
-        yield Table(COUNTERS, tuple(rows), COUNTERS[1:], above, name="counters", axis=axis, minor=COUNTERS[-1:])
+        yield Table(
+            COUNTERS, tuple(rows), COUNTERS[1:], above, kind="counters", plot_title=axis, minor_columns=COUNTERS[-1:]
+        )
 
 
-def missing(change: NamedChange, counted: Mapping[str, tuple[float | None, float | None]]) -> Iterator[str]:
+def unknown_reason_sentences(
+    change: NamedChange, counted: Mapping[str, tuple[float | None, float | None]]
+) -> Iterator[str]:
     """A sentence for each part of the reason that was not measured or is not known."""
-    yield from change.unknown
+    yield from change.unknown_reasons
     absent = {name for name, sides in counted.items() if sides == (None, None)}
     absent -= {row.name for row in change.explanation.counters}
     if names := [name for name in counted if name in absent and not find_metric(name).is_optional]:
@@ -268,12 +278,12 @@ def missing(change: NamedChange, counted: Mapping[str, tuple[float | None, float
 
 def function_tables(explanation: Explanation) -> Iterator[Table]:
     """Tables of the functions whose costs differ most, one for each sort of cost."""
-    for above, measured in function_costs(explanation):
+    for above, measured in titled_function_rows(explanation):
         rows = [
             row(
                 cut(short_name(function.function), 48),
                 function.binary,
-                *costs_of(function),
+                *function_cost_cells(function),
                 "; ".join(function_notes(function, explanation.changed)),
             )
             for position, function in enumerate(measured)
@@ -282,22 +292,23 @@ def function_tables(explanation: Explanation) -> Iterator[Table]:
         yield Table(("function", "binary", *COSTS, ""), tuple(rows), COSTS, (above,))
 
 
-def candidates(report: HuntReport, *, page: bool) -> Section | None:
+def candidates_section(report: HuntReport, *, on_page: bool) -> Section | None:
     """The table of all candidates that were built, measured or skipped, oldest first; None if there are none.
 
     On a page the subject is beside the hash of its commit, otherwise in the last column.
     """
-    if not report.tested:
+    if not report.tested_commits:
         return None
     relative = ratio_title(report.settings.metric, report.state.pairing)
-    sure = {} if report.verdict else {suspect.commit.sha: chance(suspect.probability) for suspect in report.suspects}
+    suspects = () if report.state.verdict else report.suspects
+    sure = {suspect.commit.sha: chance(suspect.probability) for suspect in suspects}
     rows = []
-    for sha, tested in report.tested:
-        if is_left_out(tested):
+    for sha, tested in report.tested_commits:
+        if is_skipped_by_user(tested):
             continue
-        commit, classification = report.commit(sha), classify(report.state, sha, report.ratios)
+        commit, classification = report.commit(sha), classify(report.state, sha, report.ratios_to_good)
         baseline = classification is Classification.BASELINE
-        interval, runs = report.ratios.get(sha), len(report.own_runs(tested))
+        interval, runs = report.ratios_to_good.get(sha), len(report.search_runs(tested))
         numbers = row(
             commit.date or MISSING,
             *compared(interval, baseline=baseline, unknown=MISSING),
@@ -307,31 +318,31 @@ def candidates(report: HuntReport, *, page: bool) -> Section | None:
             classification_name(classification),
             *([sure.get(sha, MISSING)] if sure else []),
         ).cells
-        name = Cell(commit.short, note=commit.subject if page else "")
-        cells = (name, *numbers, *(() if page else (Cell(commit.subject),)))
+        name = Cell(commit.short, note=commit.subject if on_page else "")
+        cells = (name, *numbers, *(() if on_page else (Cell(commit.subject),)))
         rows.append(Row(cells, SAME if baseline else interval, TONES.get(classification, "unclear")))
-    last = (*(("prob.",) if sure else ()), *(() if page else ("subject",)))
+    last = (*(("prob.",) if sure else ()), *(() if on_page else ("subject",)))
     head = ("commit", "date", relative, "95 %", "runs", "build", "ccache", "state", *last)
     table = Table(
-        head, tuple(rows), (relative, "runs", "build", "ccache", "prob."), name="ladder", axis=f"ratio of {relative[1:]}",
-        minor=("ccache", "date", "build", "runs", "state", "95 %"),
+        head, tuple(rows), (relative, "runs", "build", "ccache", "prob."), kind="ladder", plot_title=f"ratio of {relative[1:]}",
+        minor_columns=("ccache", "date", "build", "runs", "state", "95 %"),
     )  # fmt: skip
     title = f"oldest first; {relative} is relative to {report.settings.good}"
-    notes_below = Notes(tuple((remark, "") for remark in remarks(report)))
-    return Section(f"Candidates, {title}", (table, notes_below), "ladder", folded=True)
+    notes_below = Notes(tuple((remark, "") for remark in candidate_remarks(report)))
+    return Section(f"Candidates, {title}", (table, notes_below), "ladder", is_folded=True)
 
 
-def remarks(report: HuntReport) -> Iterator[str]:
+def candidate_remarks(report: HuntReport) -> Iterator[str]:
     """Remarks on the candidates: suspects not yet measured, skips, stopped runs, further runs, patches, equal binaries."""
-    measured = {sha for sha, _ in report.tested}
-    suspects = [suspect for suspect in report.suspects if not (report.verdict or suspect.commit.sha in measured)]
+    measured = {sha for sha, _ in report.tested_commits}
+    suspects = [suspect for suspect in report.suspects if not (report.state.verdict or suspect.commit.sha in measured)]
     if suspects:
         yield f"not measured yet: {', '.join(f'{suspect.commit.short} ({chance(suspect.probability)})' for suspect in suspects)}"
-    for sha, tested in report.tested:
-        short, further = report.commit(sha).short, len(tested.runs) - len(report.own_runs(tested))
-        if tested.skip and not is_left_out(tested):
-            yield f"{short} was skipped, {skipped(tested.skip)}"
-        if slower := stopped(tested.runs):
+    for sha, tested in report.tested_commits:
+        short, further = report.commit(sha).short, len(tested.runs) - len(report.search_runs(tested))
+        if tested.skip and not is_skipped_by_user(tested):
+            yield f"{short} was skipped, {skip_text(tested.skip)}"
+        if slower := stopped_run_text(tested.runs):
             yield f"{short} is {slower}"
         if further:
             how = "timed" if report.settings.prior.exact else "counted exactly"
@@ -342,25 +353,25 @@ def remarks(report: HuntReport) -> Iterator[str]:
             yield f"{short} has the same binary as {report.commit(tested.same_as).short}"
 
 
-def skipped(skip: SkipFacts) -> str:
+def skip_text(skip: SkipFacts) -> str:
     """The stage at which a commit was skipped, and the reason."""
     return printable(f"{skip.stage}: {skip.reason}")
 
 
-def stopped(runs: Sequence[RunFacts]) -> str:
+def stopped_run_text(runs: Sequence[RunFacts]) -> str:
     """The text of the first run that was stopped for being slow; "" if none was."""
     first = next((run for run in runs if run.slower_than), None)
     return slower_than(first.slower_than, first.seconds) if first else ""
 
 
-def costs(report: HuntReport) -> Prose:
+def cost_sentences(report: HuntReport) -> Prose:
     """Sentences: the builds, runs and time of a hunt, and the builds of each build host, with the useless ones."""
     costs = report.costs
     cached_share = cached(costs.hit_rate, costs.remote_rate)
     cache = f" ({cached_share})" if cached_share else ""
     incremental = f", {costs.incremental} of them incremental," if costs.incremental else ""
     shared = f" and {costs.shared} from the shared builds" if costs.shared else ""
-    largest, phases = phase_times(seconds_by_phase(report.made))
+    largest, phases = phase_times(seconds_by_phase(report.made_builds))
     spent = (
         f"Cost: {count(costs.builds, 'build')}{incremental}{shared} in {duration(costs.build_seconds)}{largest}{cache},"
         f" {count(costs.runs, 'run')} in {duration(costs.run_seconds)}; {duration(costs.seconds)} in all."
@@ -376,14 +387,14 @@ def costs(report: HuntReport) -> Prose:
     return Prose((*sentences, f"Built ahead: {', '.join(parts)}."))
 
 
-def commands(report: HuntReport) -> Iterator[Code]:
+def next_commands(report: HuntReport) -> Iterator[Code]:
     """The commands that repeat, resume and prove the hunt."""
-    number, history = report.listed.id, report.history
+    number, history = report.summary.id, report.history
     yield Code((command_to_run(report.settings, history),), "To repeat")
-    if report.listed.origin:  # imported: its commands and hosts are another user's
+    if report.summary.origin:  # imported: its commands and hosts are another user's
         return
-    if not report.verdict or report.suspects:
-        yield Code((command_on("resume", number, history),), "To resume")
+    if not report.verdict_sentences or report.suspects:
+        yield Code((bisect_command("resume", number, history),), "To resume")
     if report.changes and not report.settings.narrows:
-        yield Code((command_on("narrow", number, history),), "To narrow")
-        yield Code((command_on("prove", number, history),), "To prove")
+        yield Code((bisect_command("narrow", number, history),), "To narrow")
+        yield Code((bisect_command("prove", number, history),), "To prove")

@@ -30,8 +30,8 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.core.explain.evidence import Explanation, FunctionRow
 from perfbisect.core.explain.explanation import profiles_with_operations, step_explanation, waits_if_cause
 from perfbisect.core.inference.classification import Classification, ratios_to_good
-from perfbisect.report.command_line import command_on, command_to_run
-from perfbisect.report.profiles import HuntProfiles, profiles
+from perfbisect.report.command_line import bisect_command, command_to_run
+from perfbisect.report.profiles import HuntProfiles, hunt_profiles
 from perfbisect.store.batches import batch_of_one_process
 from perfbisect.store.history import History
 from perfbisect.store.listing import SessionSummary
@@ -62,11 +62,11 @@ NO_LINK: LinkOf = "".format  # "" for each commit
 
 
 @dataclass(frozen=True, slots=True)
-class Narrowing:
+class SearchDecision:
     """One decision: the belief, and the candidates of the order."""
 
-    culprit: NDArray[np.float64]  # probability of each candidate
-    measured: tuple[int, ...]
+    probabilities: NDArray[np.float64]  # probability of each candidate
+    ordered_candidates: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,8 @@ class NamedChange:
     commit: Commit
     parents: tuple[Commit, ...]  # the parents that it was proven against
     explanation: Explanation  # against the first parent
-    why: tuple[str, ...]  # three sentences at most
-    unknown: tuple[str, ...]  # a sentence for each part that was not measured, or is not known
+    reason_sentences: tuple[str, ...]  # three sentences at most
+    unknown_reasons: tuple[str, ...]  # a sentence for each part that was not measured, or is not known
     pairs: tuple[tuple[float, float], ...]  # the metric of a parent and of the commit in their paired runs
 
 
@@ -122,67 +122,67 @@ class BuiltAhead:
 class HuntReport:
     """The report of a hunt; the range of ``state`` is the range of the hunt, not of a first phase with the merge base."""
 
-    listed: SessionSummary
+    summary: SessionSummary
     settings: Settings
     state: SessionState
     history: Path
     describe: Describe = Commit  # describes the commits that the log does not
     link_of: LinkOf = NO_LINK  # returns a commit's page at a forge
-    course: tuple[Narrowing, ...] = ()  # the decisions about the range of the hunt, in order
-    together: str = ""  # the hunts with which it shares its builds, in words
-    proofs: Mapping[str, Sequence[str]] = field(default_factory=dict)  # p5, or hunt 13 → its sentences
+    decisions: tuple[SearchDecision, ...] = ()  # the decisions about the range of the hunt, in order
+    shared_builds_text: str = ""  # the hunts with which it shares its builds, in words
+    proof_sentences: Mapping[str, Sequence[str]] = field(default_factory=dict)  # p5, or hunt 13 → its sentences
 
     def commit(self, sha: str) -> Commit:
         """The commit of a hash, described if it is known; its texts are safe to print."""
         commit = self.state.facts_of(sha).commit
         return printable_commit(self.describe(sha) if commit == Commit(sha) else commit)
 
-    def candidate(self, node: int) -> Commit:
+    def commit_of_candidate(self, candidate: int) -> Commit:
         """The commit of a candidate."""
-        commit, started = self.commit(self.state.commits[node]), self.state.started
-        return printable_commit(started.with_part_titles(commit, node)) if started else commit
+        commit, started = self.commit(self.state.commits[candidate]), self.state.started
+        return printable_commit(started.with_part_titles(commit, candidate)) if started else commit
 
     @cached_property
-    def ratios(self) -> dict[str, Interval]:
+    def ratios_to_good(self) -> dict[str, Interval]:
         """The metric of each measured commit relative to the good end."""
         return ratios_to_good(self.state, self.settings.metric, self.state.hosts, self.settings.prior.host_classes)
 
     @property
     def teller(self) -> VerdictSentences:
         """The wording of the hunt's results."""
-        return VerdictSentences(self.state, self.candidate)
+        return VerdictSentences(self.state, self.commit_of_candidate)
 
     @property
-    def verdict(self) -> tuple[str, ...]:
+    def verdict_sentences(self) -> tuple[str, ...]:
         """The verdict and the remedy that made commits build, in sentences; empty before the verdict."""
         verdict = self.state.verdict
         return (*self.teller.sentences(verdict), *self.state.remedy) if verdict else ()
 
     @property
-    def found(self) -> tuple[str, ...]:
+    def proven_sentences(self) -> tuple[str, ...]:
         """The changes that are proven before the verdict, in sentences; empty after it."""
         return () if self.state.verdict else self.teller.so_far(self.state.found)
 
     @property
-    def searched(self) -> bool:
+    def ends_are_measured(self) -> bool:
         """Whether both ends were measured; until then the belief is only the prior."""
         return self.state.is_measured(self.state.commits[0]) and self.state.is_measured(self.state.commits[-1])
 
     @property
-    def effect(self) -> Interval | None:
+    def ratio_of_ends(self) -> Interval | None:
         """The ratio of bad to good; None if unknown."""
-        believed = self.state.belief.effect if self.state.belief and self.searched else None
-        return self.ratios.get(self.state.commits[-1]) or believed
+        believed = self.state.belief.effect if self.state.belief and self.ends_are_measured else None
+        return self.ratios_to_good.get(self.state.commits[-1]) or believed
 
     @cached_property
     def changes(self) -> tuple[NamedChange, ...]:
         """The changes that the verdict names, also changes for the better; before the verdict the proven changes."""
         verdict = self.state.verdict
         changes = [*map(self._change, all_steps(verdict) if verdict else self.state.found)]
-        if verdict and changes and not self.listed.origin:
-            command, studied = command_on("why", self.listed.id, self.history), bool(self.state.explanation_events)
+        if verdict and changes and not self.summary.origin:
+            command, studied = bisect_command("why", self.summary.id, self.history), bool(self.state.explanation_events)
             helps = reasons.missing_reason_advice(changes[0].explanation, command, was_measured=studied)
-            changes[0] = replace(changes[0], unknown=tuple(filter(None, (*changes[0].unknown, helps))))
+            changes[0] = replace(changes[0], unknown_reasons=tuple(filter(None, (*changes[0].unknown_reasons, helps))))
         return tuple(changes)
 
     def _change(self, step: Step) -> NamedChange:
@@ -195,8 +195,8 @@ class HuntReport:
         ordered = ((first, second) if sides[first.commit] else (second, first) for first, second in pairs_of_step)
         return NamedChange(
             step,
-            self.candidate(step.candidate),
-            tuple(map(self.candidate, step.parents)),
+            self.commit_of_candidate(step.candidate),
+            tuple(map(self.commit_of_candidate, step.parents)),
             explained,
             reasons.sentences(explained),
             tuple(reasons.open_questions(explained)),
@@ -204,14 +204,14 @@ class HuntReport:
         )
 
     @property
-    def parts(self) -> tuple[DiffPart, ...]:
+    def named_diff_parts(self) -> tuple[DiffPart, ...]:
         """The parts of a diff that the verdict names, or may mean."""
         verdict, added = self.state.verdict, self.state.started.parts if self.state.started else ()
         named = [step.candidate for step in all_steps(verdict)]
         nodes = verdict.candidates if isinstance(verdict, Inconclusive) else named
         return tuple(part for node in sorted(nodes) if 0 < node <= len(added) for part in added[node - 1])
 
-    def counters(self, step: Step) -> dict[str, tuple[float | None, float | None]]:
+    def typical_values(self, step: Step) -> dict[str, tuple[float | None, float | None]]:
         """Metric → its typical value of the parents, and of the commit, of a step; None if the host cannot count it."""
         parent_runs = self.state.runs_of_equal_binaries(*(self.state.commits[parent] for parent in step.parents))
         culprit_runs = self.state.runs_of_equal_binaries(self.state.commits[step.candidate])
@@ -232,12 +232,12 @@ class HuntReport:
         return chosen.metric_of_paired_runs(metric) if chosen else metric
 
     @property
-    def tested(self) -> list[tuple[str, TestedCommit]]:
+    def tested_commits(self) -> list[tuple[str, TestedCommit]]:
         """Each commit that was built, measured or skipped, oldest first; commits outside of the range come before it."""
         rows = sorted(self.state.tested.items(), key=lambda entry: self.state.node.get(entry[0], -1))
         return [(sha, row) for sha, row in rows if row.builds or row.runs or row.skip]
 
-    def own_runs(self, row: TestedCommit) -> list[RunFacts]:
+    def search_runs(self, row: TestedCommit) -> list[RunFacts]:
         """The runs of a commit in the hunt's own way: counted exactly, or timed."""
         return [run for run in row.runs if bool(run.counted) is self.settings.prior.exact]
 
@@ -247,20 +247,20 @@ class HuntReport:
         pairs: Sequence[tuple[float, int]] = ()
         if isinstance(verdict := self.state.verdict, Inconclusive):
             pairs = sorted(zip(verdict.probabilities, verdict.candidates, strict=True), reverse=True)
-        elif verdict is None and self.state.belief and self.searched:
+        elif verdict is None and self.state.belief and self.ends_are_measured:
             believed = self.state.belief.culprit.tolist()
             pairs = sorted(((p, node) for node, p in enumerate(believed) if p >= 0.01), reverse=True)[:SUSPECTS]
-        return tuple(Suspect(self.candidate(node), probability) for probability, node in pairs)
+        return tuple(Suspect(self.commit_of_candidate(node), probability) for probability, node in pairs)
 
     @cached_property
-    def warnings(self) -> dict[str, str]:
+    def advice_by_warning(self) -> dict[str, str]:
         """Warning → advice; with the classes of known errors of commits that may be the culprit."""
         state, verdict = self.state, self.state.verdict
         texts = state.warnings | dict.fromkeys(state.belief.warnings if state.belief else (), "")
         subranges = verdict.unsettled if isinstance(verdict, Several) else ()
         open_nodes = (node for subrange in subranges for node in subrange.known.candidates)
         shas = {suspect.commit.sha for suspect in self.suspects} | {state.commits[node] for node in open_nodes}
-        failures = known_failures(state, self.settings, self.history, shas if verdict else state.tested.keys())
+        failures = advice_by_known_error(state, self.settings, self.history, shas if verdict else state.tested.keys())
         return {printable(text): printable(advice) for text, advice in texts.items()} | failures
 
     @cached_property
@@ -268,17 +268,17 @@ class HuntReport:
         """The profiles of culprit and parent; None if they were not recorded."""
         step = explained_step(self.state.verdict)
         usual = self.state.runs_of_step(step, exact=self.settings.prior.exact) if step else ([], [])
-        return profiles(profiles_with_operations(self.state.explanation_events, usual, self.settings.metric))
+        return hunt_profiles(profiles_with_operations(self.state.explanation_events, usual, self.settings.metric))
 
     @property
-    def made(self) -> list[BuildFacts]:
+    def made_builds(self) -> list[BuildFacts]:
         """The builds that were made, not reused."""
         return [build for row in self.state.tested.values() for build in row.new_builds]
 
     @property
     def costs(self) -> HuntCosts:
         """The costs of the hunt so far."""
-        rows, builds_made = self.state.tested.values(), self.made
+        rows, builds_made = self.state.tested.values(), self.made_builds
         return HuntCosts(
             builds=self.state.build_count,
             build_seconds=sum(row.build_seconds for row in rows),
@@ -307,11 +307,12 @@ class HuntReport:
         )
 
 
-def read_hunt(history: History, hunt: int, describe: Describe = Commit, link_of: LinkOf = NO_LINK) -> HuntReport:
+def read_hunt_report(history: History, hunt: int, describe: Describe = Commit, link_of: LinkOf = NO_LINK) -> HuntReport:
     """The report of a hunt. Raises UsageError if the history does not have it."""
     entries = [(entry.at, entry.event) for entry in history.events(hunt)]
     state = fold(entries, history.attempts(hunt))
     state.use_range(history.candidates(hunt))
+    searches_in_diff = [number for (number,) in history.select(IN_DIFF, [hunt])]
     return HuntReport(
         history.session_summary(hunt),
         history.settings(hunt),
@@ -319,18 +320,18 @@ def read_hunt(history: History, hunt: int, describe: Describe = Commit, link_of:
         history.path,
         describe,
         link_of,
-        tuple(course([event for _, event in entries], state.commits)),
-        together_with(history, hunt),
+        tuple(search_decisions([event for _, event in entries], state.commits)),
+        shared_builds_text(history, hunt),
         {trial.name: tuple(proof_sentences(trial)) for trial in history.proofs(hunt)}
-        | {f"hunt {number}": read_hunt(history, number).verdict[:2] for (number,) in history.select(IN_DIFF, [hunt])},
+        | {f"hunt {number}": read_hunt_report(history, number).verdict_sentences[:2] for number in searches_in_diff},
     )
 
 
-def known_failures(state: SessionState, settings: Settings, path: Path, of_set: Collection[str]) -> dict[str, str]:
-    """Text → advice for each class of known errors: the number of commits ``of_set`` with it, and the mending command."""
+def advice_by_known_error(state: SessionState, settings: Settings, path: Path, shas: Collection[str]) -> dict[str, str]:
+    """Warning → advice for each class of known errors: how many of the commits ``shas`` have it, and the command that mends it."""
     classes: dict[str, list[SkipFacts]] = {}
     for sha, row in state.tested.items():
-        if row.skip and row.skip.known and sha in of_set:
+        if row.skip and row.skip.known and sha in shas:
             classes.setdefault(row.skip.known.name, []).append(row.skip)
     advice = {}
     for name, skips in classes.items():
@@ -341,7 +342,7 @@ def known_failures(state: SessionState, settings: Settings, path: Path, of_set: 
     return advice
 
 
-def course(events: Sequence[Event], commits: tuple[str, ...]) -> Iterator[Narrowing]:
+def search_decisions(events: Sequence[Event], commits: tuple[str, ...]) -> Iterator[SearchDecision]:
     """The decisions about the range ``commits``, without a first phase that compared good with the merge base."""
     present: tuple[str, ...] = ()
     for event in events:
@@ -351,12 +352,12 @@ def course(events: Sequence[Event], commits: tuple[str, ...]) -> Iterator[Narrow
             case Decided(decision) if present == commits and decision.belief.culprit.sum() > 0:
                 order = decision.order
                 measured = tuple(share.candidate for share in order.plan) if isinstance(order, Measure) else ()
-                yield Narrowing(decision.belief.culprit, measured)
+                yield SearchDecision(decision.belief.culprit, measured)
             case _:
                 pass
 
 
-def together_with(history: History, hunt: int) -> str:
+def shared_builds_text(history: History, hunt: int) -> str:
     """The batch and the other hunts with which a hunt shares its builds, in words; "" if it shares none."""
     batch = batch_of_one_process(history, hunt)
     if batch is None:
@@ -365,12 +366,12 @@ def together_with(history: History, hunt: int) -> str:
     return f"with hunt{'s' * (len(numbers) > 1)} {listed(numbers)} ({batch.name}), which share all builds"
 
 
-def is_left_out(row: TestedCommit) -> bool:
+def is_skipped_by_user(row: TestedCommit) -> bool:
     """Whether --skip left a commit out, untried."""
     return row.skip is not None and row.skip.stage == LEFT_OUT
 
 
-def function_costs(explanation: Explanation) -> Iterator[tuple[str, Sequence[FunctionRow]]]:
+def titled_function_rows(explanation: Explanation) -> Iterator[tuple[str, Sequence[FunctionRow]]]:
     """Title and rows of tables of functions: time of waiting if it is a reason, own cost, instructions; in readable units."""
     missing = explanation.share_without_callers
     unknown = f"; callers of {share(missing)} of the cost are unknown" if missing >= UNKNOWN else ""
@@ -382,19 +383,18 @@ def function_costs(explanation: Explanation) -> Iterator[tuple[str, Sequence[Fun
     ):
         if measured:
             divisor, name = scale(max(max(row.parent, row.culprit) for row in measured), unit, smallest=10.0)
-            rows = [scaled(row, divisor) for row in measured]
+            rows = [with_scaled_costs(row, divisor) for row in measured]
             yield f"{sort} of each function per {of}{name and f', {name}'}; share of the whole difference{note}", rows
 
 
-def scaled(row: FunctionRow, divisor: float) -> FunctionRow:
+def with_scaled_costs(row: FunctionRow, divisor: float) -> FunctionRow:
     """A function with its costs divided by ``divisor``."""
-    parent, culprit, error = (
-        cost / divisor if divisor == 1 else round(cost / divisor, 4) for cost in (row.parent, row.culprit, row.error)
-    )
+    costs = row.parent, row.culprit, row.error
+    parent, culprit, error = (cost / divisor if divisor == 1 else round(cost / divisor, 4) for cost in costs)
     return replace(row, parent=parent, culprit=culprit, error=error)
 
 
-def costs_of(function: FunctionRow) -> tuple[str, ...]:
+def function_cost_cells(function: FunctionRow) -> tuple[str, ...]:
     """Texts for COSTS: a function's cost in both builds, their difference, and its share of the whole difference."""
     part = share(function.part) if function.part and function.beyond_noise else MISSING
     return figure(function.parent), figure(function.culprit), signed(function.difference), part

@@ -18,84 +18,84 @@ SPAN = re.compile(r"(?<!`)`([^`|\s](?:[^`|]*[^`|\s])?)`(?!`)")
 BOLD = "Bold: a real difference of 5 % or more. At most 5 % of the differences that the table calls real are expected to be false."
 
 
-def markdown(document: Document) -> Iterator[str]:
+def document_lines(document: Document) -> Iterator[str]:
     """The lines of the whole report."""
-    yield f"## {escape(document.what)}"
+    yield f"## {escaped(document.subject)}"
     yield ""
-    yield from prose(document.summary)
+    yield from prose_lines(document.summary)
     yield from [""] if document.summary else []
-    yield f"- {escape(f'{document.session}, {moment(document.started)}: {document.state}')}"
-    yield from facts(document.facts)
+    yield f"- {escaped(f'{document.session}, {moment(document.started)}: {document.state}')}"
+    yield from fact_lines(document.facts)
     for section in document.sections:
-        yield from of_section(section)
+        yield from section_lines(section)
 
 
-def of_section(section: Section) -> Iterator[str]:
+def section_lines(section: Section) -> Iterator[str]:
     """The lines of a section: its title and its parts."""
-    if section.folded:
-        yield from ("", f"<details><summary>{escape(section.title)}</summary>")
-    elif not section.quiet:
-        yield from ("", f"### {escape(section.title)}")
+    if section.is_folded:
+        yield from ("", f"<details><summary>{escaped(section.title)}</summary>")
+    elif not section.hide_title:
+        yield from ("", f"### {escaped(section.title)}")
     for part in section.parts:
         yield ""
-        yield from of_part(part)
-    yield from ("", "</details>") if section.folded else ()
+        yield from part_lines(part)
+    yield from ("", "</details>") if section.is_folded else ()
 
 
-def of_part(part: Part) -> Iterator[str]:
+def part_lines(part: Part) -> Iterator[str]:
     """The lines of a part."""
     match part:
         case Prose(texts):
-            yield from prose(texts)
+            yield from prose_lines(texts)
         case Facts():
-            yield from facts(part)
+            yield from fact_lines(part)
         case Notes(texts):
-            yield from (f"- {escape(advised(text, advice))}" for text, advice in texts)
+            yield from (f"- {escaped(advised(text, advice))}" for text, advice in texts)
         case Code(lines, title):
-            yield from (f"{escape(title)}:", "") if title else ()
-            yield from fenced(map(line_of, lines), "sh" if title else "")
+            yield from (f"{escaped(title)}:", "") if title else ()
+            yield from code_block_lines(map(line_of, lines), "sh" if title else "")
         case Figure():
-            yield from fenced(map(line_of, part.lines))
+            yield from code_block_lines(map(line_of, part.text_lines))
         case Table():
-            yield from table(part)
+            yield from table_lines(part)
 
 
-def prose(texts: Iterable[str]) -> Iterator[str]:
+def prose_lines(texts: Iterable[str]) -> Iterator[str]:
     """A line for each sentence, and for each entry of a list."""
     for text in texts:
-        yield f"- {escape(text.strip())}" if text.startswith("  ") else f"{escape(text)}  "
+        yield f"- {escaped(text.strip())}" if text.startswith("  ") else f"{escaped(text)}  "
 
 
-def facts(section: Facts) -> Iterator[str]:
+def fact_lines(section: Facts) -> Iterator[str]:
     """A list of names and values."""
-    return (f"- {escape(name)}: {text if name == 'link' else escape(text)}" for name, text in section.pairs)
+    return (f"- {escaped(name)}: {text if name == 'link' else escaped(text)}" for name, text in section.pairs)
 
 
-def table(part: Table) -> Iterator[str]:
+def table_lines(part: Table) -> Iterator[str]:
     """The lines above a table, and the table; the reader's program aligns its columns."""
-    yield from (f"{escape(text)}  " for text in part.above)
-    if part.above:
+    yield from (f"{escaped(text)}  " for text in part.lines_above)
+    if part.lines_above:
         yield ""
-    yield f"| {' | '.join(map(escape, part.head))} |"
-    yield f"|{'|'.join('--:' if title in part.right else '---' for title in part.head)}|"
+    yield f"| {' | '.join(map(escaped, part.head))} |"
+    yield f"|{'|'.join('--:' if title in part.right_aligned else '---' for title in part.head)}|"
     for row in part.rows:
         if row.cells:  # Markdown has no empty rows
-            yield f"| {' | '.join(map(entry, row.cells))} |"
-    if part.name == "relative":
+            yield f"| {' | '.join(map(cell_text, row.cells))} |"
+    if part.kind == "relative":
         yield from ("", BOLD)
 
 
-def entry(cell: Cell) -> str:
+def cell_text(cell: Cell) -> str:
     """The text of a cell, bold if it is a real difference, with its note behind it."""
-    text = escape(cell.text)
+    text = escaped(cell.text)
     text = f"**{text}**" if cell.tone else text
-    return f"{text} {escape(cell.note)}" if cell.note else text
+    return f"{text} {escaped(cell.note)}" if cell.note else text
 
 
-def delimited(document: Document, delimiter: str) -> Iterator[str]:
+def delimited_lines(document: Document, delimiter: str) -> Iterator[str]:
     """The lines of CSV or TSV: tables with headers, numbers before names, and the text around them, empty lines between."""
     blocks = [
-        list(rows_of(part))
+        list(csv_rows(part))
         for section in document.sections
         for part in section.parts
         if isinstance(part, Table | Notes) or any(isinstance(neighbour, Table) for neighbour in section.parts)
@@ -108,7 +108,7 @@ def delimited(document: Document, delimiter: str) -> Iterator[str]:
             yield texts[0] if texts[0].startswith("---") else separated(map(printable, texts), delimiter)
 
 
-def rows_of(part: Part) -> Iterator[Sequence[str]]:
+def csv_rows(part: Part) -> Iterator[Sequence[str]]:
     """The rows of a part for programs."""
     match part:
         case Prose(texts):
@@ -116,16 +116,16 @@ def rows_of(part: Part) -> Iterator[Sequence[str]]:
         case Notes(texts):
             yield from ([text] for text, _ in texts)
         case Table():
-            yield from ([text] for text in part.above)
-            yield part.plain_head or part.head
+            yield from ([text] for text in part.lines_above)
+            yield part.csv_head or part.head
             for row in part.rows:
                 if row.cells:
-                    yield [text for cell in row.cells for text in cell.plain or (cell.text,)]
+                    yield [text for cell in row.cells for text in cell.csv_texts or (cell.text,)]
         case _:
             pass
 
 
-def fenced(lines: Iterable[str], language: str = "") -> Iterator[str]:
+def code_block_lines(lines: Iterable[str], language: str = "") -> Iterator[str]:
     """Lines as a code block, with a fence longer than any in the lines."""
     body = list(lines)
     fence = "`" * max(3, _longest("\n".join(body)) + 1)
@@ -134,17 +134,17 @@ def fenced(lines: Iterable[str], language: str = "") -> Iterator[str]:
     yield fence
 
 
-def escape(text: str) -> str:
+def escaped(text: str) -> str:
     """Markdown that shows ``text`` unchanged, on one line: without markup except code spans, without links and mentions."""
     shown = printable(text)
     parts, end = [], 0
     for word in re.finditer(f"{SPAN.pattern}|{ACTIVE.pattern}", shown, re.IGNORECASE):
-        parts += [SPECIAL.sub(r"\\\1", shown[end : word.start()]), code(word[1] or word[0])]
+        parts += [SPECIAL.sub(r"\\\1", shown[end : word.start()]), code_span(word[1] or word[0])]
         end = word.end()
     return "".join([*parts, SPECIAL.sub(r"\\\1", shown[end:])])
 
 
-def code(text: str) -> str:
+def code_span(text: str) -> str:
     """``text`` as a code span."""
     marks = "`" * (_longest(text) + 1)
     space = " " if text.startswith("`") or text.endswith("`") else ""

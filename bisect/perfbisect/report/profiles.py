@@ -25,7 +25,7 @@ class HuntProfiles:
     notes: tuple[str, ...] = ()  # limits of the profiles for the reader: missing callers, …
 
 
-def profiles(events: Iterable[object]) -> HuntProfiles | None:
+def hunt_profiles(events: Iterable[object]) -> HuntProfiles | None:
     """The on-CPU profiles that a hunt recorded after its verdict; None unless both builds have one.
 
     The older of the two candidates is the parent. Of profiles in several units, those in the unit of the first are used.
@@ -41,12 +41,12 @@ def profiles(events: Iterable[object]) -> HuntProfiles | None:
         [event.facts for event in recorded if event.candidate == candidate and event.facts.unit == unit]
         for candidate in candidates
     ]
-    parent, culprit = map(per_operation, runs)
+    parent, culprit = map(cost_by_stack, runs)
     notes = dict.fromkeys(run.note for side in runs for run in side if run.note)
     return HuntProfiles(parent, culprit, unit, tuple(notes)) if parent and culprit else None
 
 
-def per_operation(runs: Sequence[ProfileFacts]) -> dict[str, float]:
+def cost_by_stack(runs: Sequence[ProfileFacts]) -> dict[str, float]:
     """Stack → its cost per operation, over all runs."""
     total = Counter[str]()
     for run in runs:
@@ -55,21 +55,21 @@ def per_operation(runs: Sequence[ProfileFacts]) -> dict[str, float]:
     return {stack: cost / operations for stack, cost in total.items()}
 
 
-def folded(stacks: Mapping[str, float]) -> str:
+def folded_text(stacks: Mapping[str, float]) -> str:
     """The folded stacks of a build: a line for each, with the cost of a million operations."""
     lines = ((" ".join(stack.split("\n")), round(OPERATIONS * cost)) for stack, cost in sorted(stacks.items()))
     return "".join(f"{stack} {cost}\n" for stack, cost in lines if cost > 0)
 
 
-def speedscope(profiles_of_hunt: HuntProfiles, name: str) -> str:
+def speedscope_json(profiles: HuntProfiles, name: str) -> str:
     """Both profiles as JSON for https://www.speedscope.app, which shows them separately."""
     numbers: dict[str, int] = {}
     sides = []
-    for side, stacks in (("culprit", profiles_of_hunt.culprit), ("parent", profiles_of_hunt.parent)):
+    for side, stacks in (("culprit", profiles.culprit), ("parent", profiles.parent)):
         samples = [[numbers.setdefault(frame, len(numbers)) for frame in stack.split(";")] for stack in stacks]
         weights = list(stacks.values())
-        about = {"type": "sampled", "name": f"{side}, {profiles_of_hunt.unit} an operation", "startValue": 0}
-        unit = "microseconds" if profiles_of_hunt.unit == "us" else "none"
+        about = {"type": "sampled", "name": f"{side}, {profiles.unit} an operation", "startValue": 0}
+        unit = "microseconds" if profiles.unit == "us" else "none"
         sides.append(about | {"unit": unit, "endValue": sum(weights), "samples": samples, "weights": weights})
     form = {"$schema": "https://www.speedscope.app/file-format-schema.json", "exporter": "perfbisect", "name": name}
     frames = {"frames": [{"name": frame} for frame in numbers]}

@@ -39,7 +39,7 @@ from perfbisect.report.document import (
     Section,
     Table,
     host_line,
-    missing,
+    missing_cell,
 )
 from perfbisect.report.page.charts import releases
 from perfbisect.report.page.svg import Scale, spanned
@@ -58,65 +58,68 @@ RULE = (
 )
 
 
-def relative(trial: SessionState, first: str) -> str:
+def level_title(trial: SessionState, reference: str) -> str:
     """The title of a line's levels: metric and reference."""
-    return f"{metric_title(trial.request.metric)} relative to the first {first}"
+    return f"{metric_title(trial.request.metric)} relative to the first {reference}"
 
 
-def drawings(
-    trial: SessionState, lines: Sequence[SpeedLine], first: str = RELEASE, x: str = "releases, oldest first"
+def line_figures(
+    trial: SessionState, lines: Sequence[SpeedLine], reference: str = RELEASE, x_title: str = "releases, oldest first"
 ) -> tuple[Figure, ...]:
-    """A drawing of the line of each workload: levels relative to the ``first``; ``x`` is the title of the axis."""
-    names, y = [build.name for build in trial.request.subjects], relative(trial, first)
+    """A drawing of the line of each workload: levels relative to the first ``reference``; ``x_title`` is the title of the horizontal axis."""
+    names, y = [build.name for build in trial.request.subjects], level_title(trial, reference)
     draws = (partial(releases, line, names, trial.request.metric) for line in lines)
     return tuple(
-        Figure(draw, line.work, STEPS if line.scatter else (), "", tuple(chart(trial, line)), y, x)
+        Figure(draw, line.work, STEPS if line.scatter else (), "", tuple(text_chart(trial, line)), y, x_title)
         for draw, line in zip(draws, lines, strict=True)
     )
 
 
-def installed(trial: SessionState) -> Iterator[Section]:
+def installed_release_sections(trial: SessionState) -> Iterator[Section]:
     """The drawings of installed releases that were compared, with their steps if there are enough releases to detect any."""
     if trial.request.is_release_line:
         lines, names = speed_lines(trial), [subject.name for subject in trial.request.subjects]
-        steps_part = (Prose(tuple(texts(lines, names))),) if any(line.scatter for line in lines) else ()
-        yield Section("Releases", (*drawings(trial, lines, x="in the given order"), *steps_part), "series")
+        steps_part = (Prose(tuple(series_sentences(lines, names))),) if any(line.scatter for line in lines) else ()
+        yield Section("Releases", (*line_figures(trial, lines, x_title="in the given order"), *steps_part), "series")
 
 
-def sections(trial: SessionState) -> Iterator[Section]:
+def series_sections(trial: SessionState) -> Iterator[Section]:
     """The line of each workload, for a page as a drawing; the steps, and commands to hunt; tables of all levels and steps."""
     lines, names = speed_lines(trial), [subject.name for subject in trial.request.subjects]
-    hunts = tuple(command(trial, hunt) for hunt in suggested_hunts(lines, trial.request.metric))
-    parts = (Prose(tuple(texts(lines, names))), *((Code(hunts, "To find the commits"),) if hunts else ()))
-    yield Section("Releases", (*drawings(trial, lines), *parts), "series", quiet=True)
+    hunts = tuple(hunt_command(trial, hunt) for hunt in suggested_hunts(lines, trial.request.metric))
+    parts = (Prose(tuple(series_sentences(lines, names))), *((Code(hunts, "To find the commits"),) if hunts else ()))
+    yield Section("Releases", (*line_figures(trial, lines), *parts), "series", hide_title=True)
     reasons: dict[str, list[str]] = {}
-    for name, reason in series_of(trial).left_out:
+    for name, reason in requested_series(trial).left_out:
         reasons.setdefault(reason, []).append(name)
     omitted = tuple(
-        f"Omitted from {series_of(trial).text}: {', '.join(names)} ({reason})." for reason, names in reasons.items()
+        f"Omitted from {requested_series(trial).text}: {', '.join(names)} ({reason})."
+        for reason, names in reasons.items()
     )
-    yield Section("Omitted releases", (Prose(omitted),), quiet=True)
-    tables = [levels(trial, lines), *([steps(trial, lines)] if any(line.steps for line in lines) else [])]
-    yield Section("Tables", (Prose((relative(trial, RELEASE),)), *tables), "tables", quiet=True, charted=True)
+    yield Section("Omitted releases", (Prose(omitted),), hide_title=True)
+    tables = [level_table(trial, lines), *([step_table(trial, lines)] if any(line.steps for line in lines) else [])]
+    yield Section(
+        "Tables", (Prose((level_title(trial, RELEASE),)), *tables), "tables", hide_title=True, omitted_on_terminal=True
+    )
 
 
-def levels(trial: SessionState, lines: Sequence[SpeedLine]) -> Table:
+def level_table(trial: SessionState, lines: Sequence[SpeedLine]) -> Table:
     """The table of levels: a row for each release, a column for each workload."""
     rows = []
     for number, subject in enumerate(trial.request.subjects):
         ratios = [line.ratios[number] for line in lines]
-        cells = (missing() if value is None else Cell(decimals(value, 3), (f"{value:.6f}",)) for value in ratios)
+        cells = (missing_cell() if value is None else Cell(decimals(value, 3), (f"{value:.6f}",)) for value in ratios)
         rows.append(Row((*cells, Cell(subject.name))))
     head = tuple(line.work for line in lines)
-    return Table((*head, "release"), tuple(rows), head, field=True)
+    return Table((*head, "release"), tuple(rows), head, numbers_first=True)
 
 
-def steps(trial: SessionState, lines: Sequence[SpeedLine]) -> Table:
+def step_table(trial: SessionState, lines: Sequence[SpeedLine]) -> Table:
     """The table of steps: a row for each."""
     rows = [Row((*step_cells(trial, step), Cell(line.work))) for line in lines for step in line.steps]
     head = ("after", "since", "within (95 %)", "ratio (95 %)")
     plain = ("after", "since", "not before", "not after", "ratio", "low", "high", "real", "workload")
-    return Table((*head, "workload"), tuple(rows), head, ("Steps",), field=True, plain_head=plain)
+    return Table((*head, "workload"), tuple(rows), head, ("Steps",), numbers_first=True, csv_head=plain)
 
 
 def step_cells(trial: SessionState, step: LevelStep) -> tuple[Cell, Cell, Cell, Cell]:
@@ -128,7 +131,7 @@ def step_cells(trial: SessionState, step: LevelStep) -> tuple[Cell, Cell, Cell, 
     return Cell(names[step.before]), Cell(names[step.after]), within, Cell(ratio(step.size), (*size, tone), tone)
 
 
-def texts(lines: Sequence[SpeedLine], names: Sequence[str]) -> Iterator[str]:
+def series_sentences(lines: Sequence[SpeedLine], names: Sequence[str]) -> Iterator[str]:
     """The steps in sentences, the error rate of the rule, and the scatter of each line."""
     yield "Steps:" if any(line.steps for line in lines) else "No step was found."
     yield from (f"  {line.work}, {step_sentence(step, names)}" for line in lines for step in line.steps)
@@ -141,37 +144,42 @@ def texts(lines: Sequence[SpeedLine], names: Sequence[str]) -> Iterator[str]:
             yield f"{line.work}: standard deviation of a release from its neighbours: {percent(line.scatter)}{by_measuring}."
 
 
-def command(trial: SessionState, hunt: SuggestedHunt) -> str:
+def hunt_command(trial: SessionState, hunt: SuggestedHunt) -> str:
     """The `bisect run` between two releases, with all workloads that have a step between them."""
     names = [subject.name for subject in trial.request.subjects]
-    words = hunting(hunt, names, trial.request.metric, ["--workload", ",".join(hunt.works)])
-    return shell_words([*words, *series_of(trial).options])
+    words = hunt_words(hunt, names, trial.request.metric, ["--workload", ",".join(hunt.works)])
+    return shell_words([*words, *requested_series(trial).options])
 
 
-def hunting(hunt: SuggestedHunt, names: Sequence[str], metric: str, how: Sequence[str]) -> list[str]:
-    """The words of the `bisect run` between two builds; ``how`` has the options of the measurement."""
-    words = ["bisect", "run", names[hunt.good], names[hunt.bad], *how]
-    if not hunt.worse and "--direction" not in how:
+def hunt_words(hunt: SuggestedHunt, names: Sequence[str], metric: str, measurement_options: Sequence[str]) -> list[str]:
+    """The words of the `bisect run` between two builds; ``measurement_options`` are options such as --metric."""
+    words = ["bisect", "run", names[hunt.good], names[hunt.bad], *measurement_options]
+    if not hunt.worse and "--direction" not in measurement_options:
         words += ["--direction", Direction.RISE if find_metric(metric).higher_is_better else Direction.DROP]
-    if hunt.least < 1.5 * Policy().min_effect and "--min-effect" not in how:
+    if hunt.least < 1.5 * Policy().min_effect and "--min-effect" not in measurement_options:
         words += ["--min-effect", f"{100 * hunt.least / 2:.1g}%"]
     return words
 
 
 @dataclass(frozen=True, slots=True)
-class ElsewhereLine:
+class ImportedLine:
     """The line of a series that was measured elsewhere."""
 
     line: SpeedLine
     commits: Sequence[str]  # oldest first, as they are printed
     metric: str  # "rate" or "cost"
-    how: Sequence[str]  # options of the hunts
+    measurement_options: Sequence[str]  # options of the hunts
 
-    def hunt(self, step: LevelStep) -> list[str]:
+    def hunt_words(self, step: LevelStep) -> list[str]:
         """The words of the command that hunts for a step."""
         worse, least = makes_worse(step, self.metric), abs(step.size.middle - 1)
         hunt = SuggestedHunt(step.first, step.last, worse, (self.line.work,), least)
-        return hunting(hunt, self.commits, self.metric, [word.replace("{series}", self.line.work) for word in self.how])
+        return hunt_words(
+            hunt,
+            self.commits,
+            self.metric,
+            [word.replace("{series}", self.line.work) for word in self.measurement_options],
+        )
 
     def sentence(self) -> str:
         """A line about the series: commits, scatter, readings left out, steps."""
@@ -181,22 +189,22 @@ class ElsewhereLine:
         steps = count(len(self.line.steps), "step") if self.line.steps else "no step"
         return printable(f"{self.line.work}: {count(len(self.commits), 'commit')}{scatter}{omitted}: {steps}")
 
-    def as_object(self) -> dict[str, Any]:
+    def json_object(self) -> dict[str, Any]:
         """The series as JSON has it."""
         steps = [
             step_object(step, self.commits, self.metric)
-            | {"false_alarm": step.chance, "command": shell_words(self.hunt(step))}
+            | {"false_alarm": step.chance, "command": shell_words(self.hunt_words(step))}
             for step in self.line.steps
         ]
         omitted = [commit for commit, ratio in zip(self.commits, self.line.ratios, strict=True) if ratio is None]
         return {"series": self.line.work, "commits": len(self.commits), "scatter": self.line.scatter, "left_out": omitted, "steps": steps}  # fmt: skip
 
 
-def elsewhere(series: Sequence[ElsewhereLine]) -> Iterator[str]:
+def imported_line_texts(lines: Sequence[ImportedLine]) -> Iterator[str]:
     """A line for each series, and a table of their steps; below each step is the command that hunts for it."""
-    yield from (entry.sentence() for entry in series)
+    yield from (entry.sentence() for entry in lines)
     rows, hunts = [], []
-    for entry in series:
+    for entry in lines:
         for step in entry.line.steps:
             names = entry.commits
             within = f"{names[step.first]}–{names[step.last]}"
@@ -211,20 +219,20 @@ def elsewhere(series: Sequence[ElsewhereLine]) -> Iterator[str]:
                 entry.line.work,
             )
             rows.append(tuple(map(printable, cells)))
-            hunts.append(f"    {shell_words(entry.hunt(step))}")
+            hunts.append(f"    {shell_words(entry.hunt_words(step))}")
     if rows:
-        head, *lines = table(
+        head, *table_lines = table(
             ("after", "since", "within (95 %)", "ratio (95 %)", "", "false alarm", "series"),
             rows,
             right=("false alarm",),
         )
         yield from ["", head]
-        for line, hunt in zip(lines, hunts, strict=True):
+        for line, hunt in zip(table_lines, hunts, strict=True):
             yield from (line, hunt)
     yield f"\nOf 100 files without a step, at most {100 * RATE:.0f} show a step. 'false alarm' is the probability that a series without a step shows such a step."
 
 
-def chart(trial: SessionState, line: SpeedLine) -> Iterator[str]:
+def text_chart(trial: SessionState, line: SpeedLine) -> Iterator[str]:
     """The chart of a workload's line, as text: a row for each release."""
     names = [printable(subject.name) for subject in trial.request.subjects]
     measured = [ratio for ratio in line.ratios if ratio is not None]
@@ -250,13 +258,13 @@ def chart(trial: SessionState, line: SpeedLine) -> Iterator[str]:
         yield f"{aligned(name, wide, right=False)}  {aligned(text, 5, right=True)}  {''.join(row)}{note}".rstrip()
 
 
-def series_of(trial: SessionState) -> ReleaseSeries:
+def requested_series(trial: SessionState) -> ReleaseSeries:
     """The request of a series of releases."""
     assert trial.request.series is not None
     return trial.request.series
 
 
-def as_object(trial: SessionState) -> dict[str, Any]:
+def series_object(trial: SessionState) -> dict[str, Any]:
     """The lines, their steps and the hunts as JSON has them."""
     lines, names = speed_lines(trial), [subject.name for subject in trial.request.subjects]
     return {
@@ -272,7 +280,12 @@ def as_object(trial: SessionState) -> dict[str, Any]:
             for line in lines
         ],
         "hunts": [
-            {"good": names[hunt.good], "bad": names[hunt.bad], "workloads": hunt.works, "command": command(trial, hunt)}
+            {
+                "good": names[hunt.good],
+                "bad": names[hunt.bad],
+                "workloads": hunt.works,
+                "command": hunt_command(trial, hunt),
+            }
             for hunt in suggested_hunts(lines, trial.request.metric)
         ],
     }
@@ -285,7 +298,7 @@ def step_object(step: LevelStep, names: Sequence[str], metric: str) -> dict[str,
     return {key: names[build] for key, build in places.items()} | size
 
 
-def night(trial: SessionState) -> Iterator[str]:
+def night_sentences(trial: SessionState) -> Iterator[str]:
     """The result of a night in sentences: in each workload the tip relative to the tip before it, or the failure."""
     request = trial.request
     *earlier, tip = (build.name for build in request.subjects)
@@ -307,7 +320,7 @@ def night(trial: SessionState) -> Iterator[str]:
         yield printable(f"{name}: {tip} {sentence}")
 
 
-def hunted_steps(
+def steps_with_hunts(
     trial: SessionState, lines: Sequence[SpeedLine]
 ) -> Iterator[tuple[SpeedLine, LevelStep, DropHunt | None, str]]:
     """The steps of each line, oldest first, with the hunt of a step for the worse (None: no hunt), and its outcome in words."""
@@ -327,17 +340,17 @@ def hunted_steps(
                 yield line, step, best, f"hunt {best.hunt}: {best.state}"
 
 
-def branch_summary(trial: SessionState, branch: BranchLine) -> Iterator[str]:
+def branch_sentences(trial: SessionState, branch: BranchLine) -> Iterator[str]:
     """The branch in sentences: its steps, and the latest tips if they could not be built."""
     names = [build.name for build in trial.request.subjects]
-    found_steps = [*hunted_steps(trial, branch.lines)]
+    found_steps = [*steps_with_hunts(trial, branch.lines)]
     yield f"The series has {count(len(names), 'tip')} and {count(len(found_steps), 'step')}{':' if found_steps else '.'}"
     for line, step, _, outcome in found_steps:
         yield f"  {printable(f'{line.work}, {step_sentence(step, names)}: {outcome}')}"
-    yield from broken(branch)
+    yield from unbuilt_tip_sentences(branch)
 
 
-def broken(branch: BranchLine) -> Iterator[str]:
+def unbuilt_tip_sentences(branch: BranchLine) -> Iterator[str]:
     """A sentence if the latest tips could not be built."""
     if tips := [tip.name for tip in branch.broken]:
         yield printable(f"{count(len(tips), 'later tip')} could not be built: {listed(tips)}.")
@@ -346,20 +359,22 @@ def broken(branch: BranchLine) -> Iterator[str]:
 def branch_document(trial: SessionState, branch: BranchLine, page_name: Callable[[int], str]) -> Document:
     """The page of a branch; ``page_name`` returns the address of the page of a hunt that names a commit."""
     request = trial.request
-    figures = drawings(trial, branch.lines, "tip", "tips, oldest first")
+    figures = line_figures(trial, branch.lines, "tip", "tips, oldest first")
     rows = []
-    for line, step, hunt, outcome in hunted_steps(trial, branch.lines):
+    for line, step, hunt, outcome in steps_with_hunts(trial, branch.lines):
         former, since, _, size = step_cells(trial, step)
         outcome_cell = Cell(outcome, link=page_name(hunt.hunt) if hunt and hunt.culprit else "")
         rows.append(Row((former, since, size, outcome_cell, Cell(line.work))))
-    table = Table(("after", "since", "ratio (95 %)", "commit", "workload"), tuple(rows), ("after", "since"), field=True)
+    table = Table(
+        ("after", "since", "ratio (95 %)", "commit", "workload"), tuple(rows), ("after", "since"), numbers_first=True
+    )
     return Document(
         session=f"Branch {printable(request.branch)}",
-        what=f"{request.builder} {', '.join(work.name for work in request.works)}",
+        subject=f"{request.builder} {', '.join(work.name for work in request.works)}",
         started=trial.began,
         state=f"last night {trial.name}, {moment(trial.began)}",
         facts=Facts((("metric", metric_title(request.metric)), ("host", host_line(trial.host)))),
-        summary=tuple(broken(branch)),
+        summary=tuple(unbuilt_tip_sentences(branch)),
         headline=f"{request.branch}: {count(len(request.subjects), 'tip')}, {count(len(rows), 'step')}",
         sections=(
             Section("Tips", figures, "tips"),

@@ -20,27 +20,27 @@ NOTE = 96  # columns of a remark
 Lines = Iterator["str | Text"]
 
 
-def lines(document: Document, width: int | None = None, *, header: bool = True) -> Lines:
+def document_lines(document: Document, width: int | None = None, *, header: bool = True) -> Lines:
     """The lines of a report; tables with minor columns fit into ``width``. ``header``: with title and facts."""
     parts: list[Lines] = [iter(document.summary and map(line_of, document.summary))]
     if header:
         title = f"{document.session}, {moment(document.started)}: {document.state}"
-        parts.insert(0, iter([printable(title), *facts(document.facts)]))
-    parts += [of_section(section, width) for section in document.sections if not section.charted]
+        parts.insert(0, iter([printable(title), *fact_lines(document.facts)]))
+    parts += [section_lines(section, width) for section in document.sections if not section.omitted_on_terminal]
     for number, texts in enumerate(block for part in parts if (block := list(part))):
         if number:
             yield ""
         yield from texts
 
 
-def text(document: Document, width: int | None = None) -> str:
+def document_text(document: Document, width: int | None = None) -> str:
     """The report as text without colours; parameters as in ``lines``."""
-    return "".join(f"{line}\n" for line in lines(document, width))
+    return "".join(f"{line}\n" for line in document_lines(document, width))
 
 
-def of_section(section: Section, width: int | None) -> Lines:
+def section_lines(section: Section, width: int | None) -> Lines:
     """A title and the parts below it, with empty lines between parts. A paragraph continues the line of the title."""
-    title = "" if section.quiet else section.title
+    title = "" if section.hide_title else section.title
     closed = True  # whether no empty line must separate the next part
     for part in section.parts:
         if title and isinstance(part, Prose):
@@ -51,37 +51,37 @@ def of_section(section: Section, width: int | None) -> Lines:
                 yield printable(title)
             elif not (closed or isinstance(part, Notes)):
                 yield ""
-            yield from of_part(part, width, "" if section.quiet else "  ")
+            yield from part_lines(part, width, "" if section.hide_title else "  ")
         title, closed = "", isinstance(part, Code) and bool(part.title)
 
 
-def of_part(part: Part, width: int | None, indent: str) -> Lines:
+def part_lines(part: Part, width: int | None, indent: str) -> Lines:
     """The lines of a part; ``indent`` is before remarks, "" unless they are below a title."""
     match part:
         case Prose(texts):
             yield from map(line_of, texts)
         case Facts():
-            yield from facts(part)
+            yield from fact_lines(part)
         case Notes(texts):
             for text, advice in texts:
-                yield from notes(text, indent, width)
-                yield from notes(advice, indent and f"  {indent}", width)
+                yield from remark_lines(text, indent, width)
+                yield from remark_lines(advice, indent and f"  {indent}", width)
         case Code([line], title) if title:
             yield f"{f'{title}:':11} {line_of(line)}"
         case Code(code, title):
             yield from [f"{title}:"] if title else []
             yield from (f"  {line_of(line)}" for line in code)
         case Figure():
-            yield from map(line_of, part.lines)
-        case Table(field=True):
-            yield from map(printable, part.above)
-            yield from grid(part)
+            yield from map(line_of, part.text_lines)
+        case Table(numbers_first=True):
+            yield from map(printable, part.lines_above)
+            yield from benchmark_table_lines(part)
         case Table():
-            yield from (f"  {printable(line)}" for line in part.above)
-            yield from (f"  {line}" for line in listing(part, width))
+            yield from (f"  {printable(line)}" for line in part.lines_above)
+            yield from (f"  {line}" for line in table_lines(part, width))
 
 
-def facts(section: Facts) -> Iterator[str]:
+def fact_lines(section: Facts) -> Iterator[str]:
     """Names and values; a repeated name is omitted."""
     wide = max(len(name) for name, _ in section.pairs)
     for name, group in groupby(section.pairs, key=lambda pair: pair[0]):
@@ -89,7 +89,7 @@ def facts(section: Facts) -> Iterator[str]:
             yield f"  {'' if number else printable(name):{wide}}  {printable(text)}"
 
 
-def notes(text: str, indent: str, width: int | None) -> Iterable[str]:
+def remark_lines(text: str, indent: str, width: int | None) -> Iterable[str]:
     """A remark, folded; on one line if ``indent`` is ""."""
     if not indent:
         return [printable(text)] if text else []
@@ -97,14 +97,14 @@ def notes(text: str, indent: str, width: int | None) -> Iterable[str]:
     return wrap(printable(text), wide, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def listing(part: Table, width: int | None) -> list[str]:
+def table_lines(part: Table, width: int | None) -> list[str]:
     """The lines of a table. A narrow ``width`` removes minor columns, then the end of the last column."""
     rows = [[printable(cell.text) for cell in row.cells] for row in part.rows]
-    inner = width - 2 if width and part.minor else None
-    return table(part.head, rows, right=part.right, width=inner, drop=part.minor)
+    inner = width - 2 if width and part.minor_columns else None
+    return table(part.head, rows, right=part.right_aligned, width=inner, drop=part.minor_columns)
 
 
-def grid(part: Table) -> "Iterator[Text]":
+def benchmark_table_lines(part: Table) -> "Iterator[Text]":
     """The lines of a table with ``field``: coloured, right-aligned numbers with their notes; the row's name at the end."""
     from rich.text import Text
 

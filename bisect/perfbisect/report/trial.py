@@ -31,7 +31,7 @@ from perfbisect.core.stats.paired_comparison import (
 )
 from perfbisect.core.stats.release_series import speed_lines
 from perfbisect.report import series
-from perfbisect.report.command_line import command_on
+from perfbisect.report.command_line import bisect_command
 from perfbisect.report.document import (
     Cell,
     Code,
@@ -43,10 +43,13 @@ from perfbisect.report.document import (
     Section,
     Table,
     host_line,
-    missing,
+    missing_cell,
+    named_row,
+    nonempty_sections,
+    ratio_cell,
     row,
-    sections,
-    tools,
+    tools_and_settings,
+    value_cell,
 )
 from perfbisect.wording.quantities import MISSING, between, count, decimals, duration, figure, percent, workloads
 from perfbisect.wording.text import metric_title, titled
@@ -60,42 +63,44 @@ from perfbisect.wording.trials import (
 )
 
 ABSOLUTE, RELATIVE = "--- absolute", "--- relative to first result"
+RatioCell = Callable[[str, int, Ratio], Cell]  # workload, number of the build, ratio → cell
+CounterCell = Callable[[float, float], Cell]  # value of the baseline, ratio of a build → cell
 SIDES = ("parent", "culprit", "third")  # classes of colours, by build; builds after the third have its colour
 TONES = {"worse": "bad", "better": "good", "": "unclear"}
 
 
 def document(
-    trial: SessionState, *, detailed: bool = True, page: bool = False, history: Path | None = None
+    trial: SessionState, *, detailed: bool = True, for_page: bool = False, history: Path | None = None
 ) -> Document:
-    """The report of a trial; ``detailed``: with costs per operation; ``page``: for a page, with drawings."""
+    """The report of a trial; ``detailed`` adds costs per operation; ``for_page`` adds drawings."""
     request = trial.request
     names = [build.name for build in request.subjects]
     of = names if len(names) <= 4 else [names[0], "…", names[-1]]
     works = workloads([work.name for work in request.works])
     body: Iterable[Section]
     if request.kind is TrialType.NOISE:
-        summary, body, headline = noise_summary(trial), noise_sections(trial), ""
+        summary, body, in_a_line = noise_summary(trial), noise_sections(trial), ""
     else:
         rows = [] if request.series else compare_builds(trial, request.metric)
-        parts = series.sections(trial) if request.series else comparison(trial, rows, page=page)
-        spent = Section("Per operation", tuple(per_operation(trial, rows)), "operations", quiet=True, folded=True)
-        below = Section("Remarks", (Notes(tuple((text, "") for text in remarks(trial))),), "remarks", quiet=True)
-        body = (*parts, *((spent,) if detailed else ()), below)
+        parts = series.series_sections(trial) if request.series else comparison_sections(trial, rows, for_page=for_page)
+        spent = Section("Per operation", tuple(cost_tables(trial, rows)), "operations", hide_title=True, is_folded=True)
+        notes = Notes(tuple((text, "") for text in trial_remarks(trial)))
+        body = (*parts, *((spent,) if detailed else ()), Section("Remarks", (notes,), "remarks", hide_title=True))
         summary = tuple(proof_sentences(trial) if request.kind is TrialType.PROVE else comparison_sentence(trial, rows))
-        headline = "" if summary else headline_of(trial, rows, names)
+        in_a_line = "" if summary else headline(trial, rows, names)
     return Document(
         session=f"{request.kind.noun[0].upper()}{request.kind.noun[1:]} {trial.name}",
-        what=f"{request.builder} {works}: {', '.join(of)}",
+        subject=f"{request.builder} {works}: {', '.join(of)}",
         started=trial.began,
         state=": ".join(filter(None, (trial.state, trial.failure))),
-        facts=Facts(tuple(facts(trial))),
+        facts=Facts(tuple(setting_facts(trial))),
         summary=summary,
-        headline=headline,
-        sections=sections(*body, *(drawn(trial, history) if page else ())),
+        headline=in_a_line,
+        sections=nonempty_sections(*body, *(page_sections(trial, history) if for_page else ())),
     )
 
 
-def facts(trial: SessionState) -> Iterator[tuple[str, str]]:
+def setting_facts(trial: SessionState) -> Iterator[tuple[str, str]]:
     """Names and values of the settings: builder, metric, pairing, host, …; without those that are empty."""
     request = trial.request
     changed = "".join(f", {name} {value}" for name, value in request.overrides.items())
@@ -109,7 +114,7 @@ def facts(trial: SessionState) -> Iterator[tuple[str, str]]:
     yield from ((name, text) for name, text in texts.items() if text)
 
 
-def headline_of(trial: SessionState, rows: Sequence[WorkloadRatios], names: Sequence[str]) -> str:
+def headline(trial: SessionState, rows: Sequence[WorkloadRatios], names: Sequence[str]) -> str:
     """The result in a line: the number of real differences for the worse and better; of a series the number of steps."""
     request, works = trial.request, count(len(trial.request.works), "workload")
     if request.series:
@@ -122,60 +127,60 @@ def headline_of(trial: SessionState, rows: Sequence[WorkloadRatios], names: Sequ
     return f"{', '.join(names[1:])} against {names[0]}: {answer} {total}"
 
 
-def comparison(trial: SessionState, rows: Sequence[WorkloadRatios], *, page: bool) -> Iterator[Section]:
+def comparison_sections(trial: SessionState, rows: Sequence[WorkloadRatios], *, for_page: bool) -> Iterator[Section]:
     """The sections of a comparison: ratios, their intervals, groups, service levels."""
-    if page:
+    if for_page:
         title = f"Relative to {trial.request.subjects[0].name}"
-        yield Section(title, (Prose(legend(trial)), plotted(trial, rows)), "ratios")
-        yield from series.installed(trial)
+        yield Section(title, (Prose(column_legend(trial)), plotted_ratio_table(trial, rows)), "ratios")
+        yield from series.installed_release_sections(trial)
     else:
-        yield Section("Relative table", (Prose(legend(trial)), ratios(trial, rows)), "table", quiet=True)
-        yield Section("Intervals", (intervals(trial, rows),), quiet=True)
-    titles = columns(trial)
+        parts = Prose(column_legend(trial)), ratio_table(trial, rows)
+        yield Section("Relative table", parts, "table", hide_title=True)
+        yield Section("Intervals", (interval_table(trial, rows),), hide_title=True)
+    titles = column_titles(trial)
     groups = [
-        Row((
-            *map(two, (summary.least, summary.most, summary.average, summary.median)),
-            Cell(f"{summary.group}, {titles[summary.subject - 1]}" if len(titles) > 1 else summary.group),
-        ))
+        named_row(
+            f"{summary.group}, {titles[summary.subject - 1]}" if len(titles) > 1 else summary.group,
+            map(ratio_cell, (summary.least, summary.most, summary.average, summary.median)),
+        )
         for summary in group_summaries(rows)
-    ]  # fmt: skip
+    ]
     if groups:
-        yield Section("Groups", (numbers(("min", "max", "avg", "median"), "group", groups),), quiet=True)
+        yield Section("Groups", (benchmark_table(("min", "max", "avg", "median"), "group", groups),), hide_title=True)
     if levels := service_table(trial):
-        yield Section("Service levels", (levels,), quiet=True)
+        yield Section("Service levels", (levels,), hide_title=True)
 
 
-def columns(trial: SessionState) -> tuple[str, ...]:
+def column_titles(trial: SessionState) -> tuple[str, ...]:
     """The titles of columns: col-1, col-2 …, for each build except the baseline."""
     return tuple(f"col-{number}" for number in range(1, len(trial.request.subjects)))
 
 
-def numbers(
+def benchmark_table(
     head: Sequence[str],
-    named: str,
+    last_title: str,
     rows: Sequence[Row],
-    above: tuple[str, ...] = (),
-    name: str = "",
-    plain: tuple[str, ...] = (),
+    lines_above: tuple[str, ...] = (),
+    kind: str = "",
+    csv_head: tuple[str, ...] = (),
 ) -> Table:
-    """A table with the layout of benchmark reports; ``named`` is the title of the last column."""
-    return Table(
-        (*head, named), tuple(rows), head, above, name, field=True, plain_head=(*plain, named) if plain else ()
-    )
+    """A table with the layout of benchmark reports; ``last_title`` is the title of the last column."""
+    csv_titles = (*csv_head, last_title) if csv_head else ()
+    return Table((*head, last_title), tuple(rows), head, lines_above, kind, numbers_first=True, csv_head=csv_titles)
 
 
-def legend(trial: SessionState) -> tuple[str, ...]:
+def column_legend(trial: SessionState) -> tuple[str, ...]:
     """Lines with the build of each column, its version and path, and the baseline."""
     builds = []
     for build in trial.request.subjects:
         version = f" ({build.version})" if build.version and build.version not in build.name else ""
         config = f"+{build.config}" if build.config else ""
         builds.append(f"{build.name}{version}" + (f" = {build.path}{config}" if build.path else ""))
-    further = zip(columns(trial), builds[1:], strict=True)
+    further = zip(column_titles(trial), builds[1:], strict=True)
     return (f"{relative_metric(trial)} relative to: {builds[0]}", *(f"{column} : {name}" for column, name in further))
 
 
-def ratios(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table:
+def ratio_table(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table:
     """The table of ratios, with the culprits of hunted drops as notes; for programs culprits have columns of their own."""
     works = trial.request.works
     hunts = {(works[drop.work].name, drop.last): drop for drop in sorted(trial.hunts, key=lambda drop: drop.hunt)}
@@ -189,12 +194,13 @@ def ratios(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table:
         shown = f"{ratio.ratio:.2f}", *culprit
         return Cell(decimals(ratio.ratio, 2), shown, better_or_worse(ratio, trial.request.metric), note)
 
-    head = columns(trial)
+    head = column_titles(trial)
     plain = tuple(text for column in head for text in (column, f"{column} culprit")) if hunts else ()
-    return numbers(head, "workload", [*by_group(rows, cell, 2 if hunts else 1)], name="relative", plain=plain)
+    table_rows = [*rows_by_group(rows, cell, 2 if hunts else 1)]
+    return benchmark_table(head, "workload", table_rows, kind="relative", csv_head=plain)
 
 
-def intervals(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table:
+def interval_table(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table:
     """The table of the intervals of all ratios; for programs also the colour of each."""
     counts = sorted({ratio.rounds for row in rows for ratio in row.ratios if ratio}) or [0]
     rounds = f"{counts[0]} to {count(counts[-1], 'round')}" if len(counts) > 1 else count(counts[0], "round")
@@ -204,27 +210,26 @@ def intervals(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table:
         return Cell(between(ratio.interval), (*ends, better_or_worse(ratio, trial.request.metric)))
 
     title = f"95 % intervals, from {run_counts(trial, rounds)}"
-    head = columns(trial)
-    plain = tuple(f"{column} {part}" for column in head for part in ("low", "high", "real"))
-    return numbers(head, "workload", [*by_group(rows, cell, 3)], (title,), plain=plain)
+    plain = tuple(f"{column} {part}" for column in column_titles(trial) for part in ("low", "high", "real"))
+    return benchmark_table(column_titles(trial), "workload", [*rows_by_group(rows, cell, 3)], (title,), csv_head=plain)
 
 
-def by_group(rows: Sequence[WorkloadRatios], cell: Callable[[str, int, Ratio], Cell], wide: int) -> Iterator[Row]:
+def rows_by_group(rows: Sequence[WorkloadRatios], make_cell: RatioCell, csv_columns: int) -> Iterator[Row]:
     """A row for each workload, and an empty row between groups, unless each workload is a group of its own.
 
-    ``cell`` makes the cell of a workload, a build's number and its ratio; for programs a cell has ``wide`` columns.
+    In CSV a cell fills ``csv_columns`` columns.
     """
-    several = len({row.group for row in rows}) < len(rows)
+    several, no_value = len({row.group for row in rows}) < len(rows), missing_cell(csv_columns)
     for number, line in enumerate(rows):
         if number and several and line.group != rows[number - 1].group:
             yield Row(())
         cells = (
-            cell(line.work, build, ratio) if ratio else missing(wide) for build, ratio in enumerate(line.ratios, 1)
+            make_cell(line.work, build, ratio) if ratio else no_value for build, ratio in enumerate(line.ratios, 1)
         )
-        yield Row((*cells, Cell(line.work)))
+        yield named_row(line.work, cells)
 
 
-def plotted(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table:
+def plotted_ratio_table(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table:
     """The table of ratios for a page: a row for each workload and build, with its interval drawn."""
     drawn_rows = []
     for comparison in rows:
@@ -240,17 +245,7 @@ def plotted(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table:
     return Table(head, tuple(drawn_rows), head[2:], above, "ratios", "ratio to the first build", ("95 %", "rounds"))
 
 
-def two(value: float) -> Cell:
-    """The cell of a ratio."""
-    return Cell(decimals(value, 2), (f"{value:.2f}",))
-
-
-def exact(value: float) -> Cell:
-    """The cell of an absolute number."""
-    return Cell(figure(value), (f"{value:.6g}",))
-
-
-def per_operation(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Iterator[Table]:
+def cost_tables(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Iterator[Table]:
     """Tables for each workload: the costs of an operation and its counters, absolute and relative to the first build."""
     builds = [subject.name for subject in trial.request.subjects]
     unit = "cpu/o in % of the machine per o/s" if is_machine_cpu(trial) else "cpu/o in µs"
@@ -262,31 +257,33 @@ def per_operation(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Iterat
 
     def of(values: Sequence[Values], of_rows: Sequence[str], cell: Callable[[float], Cell], *above: str) -> Table:
         filled = [(name, of) for name, of in zip(names, zip(*values, strict=True), strict=False) if set(of) - {None}]
-        cells = ([missing() if value is None else cell(value) for value in of] for _, of in filled)
-        rows = [Row((*of_row, Cell(name))) for *of_row, name in zip(*cells, of_rows, strict=True)]
-        return numbers([name for name, _ in filled], "build", rows, above)
+        cells = ([missing_cell() if value is None else cell(value) for value in of] for _, of in filled)
+        rows = [named_row(name, of_row) for *of_row, name in zip(*cells, of_rows, strict=True)]
+        return benchmark_table([name for name, _ in filled], "build", rows, above)
 
     for spent in costs_per_operation(trial):
         if any(set(values[: len(names)]) - {None} for values in spent.absolute):
-            yield of(spent.absolute, builds, exact, f"{spent.work}, {unit}{way}", ABSOLUTE)
+            yield of(spent.absolute, builds, value_cell, f"{spent.work}, {unit}{way}", ABSOLUTE)
             if builds[1:]:
-                yield of(spent.relative, builds[1:], two, RELATIVE)
+                yield of(spent.relative, builds[1:], ratio_cell, RELATIVE)
     for comparison in rows if not trial.request.shared else ():  # workloads of one command share their counters
         shown = {name: of for name, of in comparison.counters.items() if name != "qps" or name in names}
         if shown.keys() - {"qps", *COLUMNS}:  # counters that the tables of costs do not have
             further = replace(comparison, counters=shown)
-            yield counters(trial, further, f"relative to {builds[0]}{way}", lambda _, ratio: two(ratio))
-            yield counters(trial, further, f"absolute{way}", lambda base, ratio: exact(base * ratio))
+            yield counter_table(trial, further, f"relative to {builds[0]}{way}", lambda _, ratio: ratio_cell(ratio))
+            yield counter_table(trial, further, f"absolute{way}", lambda base, ratio: value_cell(base * ratio))
 
 
-def counters(trial: SessionState, workload: WorkloadRatios, title: str, cell: Callable[[float, float], Cell]) -> Table:
-    """The table of a workload's counters per operation; ``cell`` makes a cell of a baseline's value and a build's ratio."""
+def counter_table(trial: SessionState, work: WorkloadRatios, title: str, make_cell: CounterCell) -> Table:
+    """The table of a workload's counters per operation; ``make_cell`` makes the further cells."""
     rows = [
-        Row((exact(base), *(missing() if ratio is None else cell(base, ratio) for ratio in ratios), Cell(name)))
-        for name, (base, *ratios) in workload.counters.items()
+        named_row(
+            name, (value_cell(base), *(missing_cell() if ratio is None else make_cell(base, ratio) for ratio in ratios))
+        )
+        for name, (base, *ratios) in work.counters.items()
         if base is not None
     ]
-    return numbers(("baseline", *columns(trial)), "per operation", rows, (f"{workload.work}, {title}",))
+    return benchmark_table(("baseline", *column_titles(trial)), "per operation", rows, (f"{work.work}, {title}",))
 
 
 def service_table(trial: SessionState) -> Table | None:
@@ -296,16 +293,18 @@ def service_table(trial: SessionState) -> Table | None:
         return Cell(figure(rate), (f"{rate:.6g}", "" if sustained else "fails"), "" if sustained else "worse")
 
     rows = [
-        Row((cell(rate), *(cell(level.held, level.sustained) if level else missing(2) for level in held), Cell(work)))
+        named_row(
+            work, [cell(rate), *(cell(build.held, build.sustained) if build else missing_cell(2) for build in held)]
+        )
         for work, held, _ in service_levels(trial)
         if (rate := next((build.wanted for build in held if build), None)) is not None
     ]
-    head = ("wanted", "baseline", *columns(trial))
+    head = ("wanted", "baseline", *column_titles(trial))
     plain = tuple(f"{column}{part}" for column in head for part in ("", " SLA"))
-    return numbers(head, "workload", rows, ("Background rows per second",), plain=plain) if rows else None
+    return benchmark_table(head, "workload", rows, ("Background rows per second",), csv_head=plain) if rows else None
 
 
-def remarks(trial: SessionState) -> Iterator[str]:
+def trial_remarks(trial: SessionState) -> Iterator[str]:
     """Remarks: results of hunts, builds and workloads without values and the reasons, failed service levels, equal binaries."""
     subjects, works = trial.request.subjects, trial.request.works
     for drop in trial.hunts:
@@ -330,7 +329,7 @@ def remarks(trial: SessionState) -> Iterator[str]:
     yield from (f"{' and '.join(names)} have the same binary." for names in alike.values() if len(names) > 1)
 
 
-def drawn(trial: SessionState, history: Path | None) -> Iterator[Section]:
+def page_sections(trial: SessionState, history: Path | None) -> Iterator[Section]:
     """Further sections of a page: the runs of each workload in order of time, the builds, the host, the command."""
     from perfbisect.report.page.charts import by_second, of_pairs, of_runs
 
@@ -349,8 +348,8 @@ def drawn(trial: SessionState, history: Path | None) -> Iterator[Section]:
                 yield Section(f"{work.name}, paired runs", (drawing,))
     origins = (", ".join(filter(None, (build.commit, build.version, build.path))) for build in request.subjects)
     yield Section("Builds", (Facts(tuple(zip(names, origins, strict=True))),), "builds")
-    yield Section("Tools and settings", tools([trial.host]), "conditions")
-    yield Section("As text", (Code((command_on("show", trial.name, history),), "To print this report"),), "repeat")
+    yield Section("Tools and settings", tools_and_settings([trial.host]), "conditions")
+    yield Section("As text", (Code((bisect_command("show", trial.name, history),), "To print this report"),), "repeat")
 
 
 def noise_summary(trial: SessionState) -> tuple[str, ...]:
@@ -381,12 +380,13 @@ def noise_sections(trial: SessionState) -> Iterator[Section]:
         (f"within {groups}", MISSING if estimate.within is None else percent(estimate.within)),
         ("of one run", f"{percent(estimate.run)} ({percent(estimate.low)} to {percent(estimate.high)})"),
     )
-    yield Section("Noise of runs (standard deviation)", (Facts(varies),), "noise", quiet=True)
+    yield Section("Noise of runs (standard deviation)", (Facts(varies),), "noise", hide_title=True)
     turns, gains = math.sqrt(2) * estimate.run, False
     if pairs := noise.noise_of_paired_runs(trial):
         beside = min(filter(None, pairs), default=0.0)
         gains, by_cpu = beside < GAIN * turns, " by CPU time" * (beside == pairs[1])
-        yield Section("Paired runs", (Prose((f"The {pairs_sentence('runs', *pairs, turns)}.",)),), "pairs", quiet=True)
+        sentence = f"The {pairs_sentence('runs', *pairs, turns)}."
+        yield Section("Paired runs", (Prose((sentence,)),), "pairs", hide_title=True)
     head = ("runs per side", "visits", "time", *(("drop interleaved", f"paired{by_cpu}") if gains else ("drop",)))
     rows = (
         row(
@@ -397,4 +397,4 @@ def noise_sections(trial: SessionState) -> Iterator[Section]:
     )  # fmt: skip
     table = Table(head, tuple(rows), head)
     yield Section("Smallest detectable drop (95 % confidence, 80 % power)", (table,), "detectable")
-    yield Section("Advice", (Prose(tuple(noise.advice_sentences(trial, estimate))),), quiet=True)
+    yield Section("Advice", (Prose(tuple(noise.advice_sentences(trial, estimate))),), hide_title=True)

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 import sample_hunt as sample
 from perfbisect.core.domain.orders import UNKNOWN, Interval
-from perfbisect.report.hunt_report import Narrowing
+from perfbisect.report.hunt_report import SearchDecision
 from perfbisect.report.page import charts
 from perfbisect.report.page import flame_graph as flame
 from perfbisect.report.page.flame_graph import flame_graph, merged, pruned, shade
@@ -71,14 +71,14 @@ def test_the_posterior_has_a_bar_for_what_is_probable() -> None:
     culprit = np.zeros(11)
     culprit[[4, 8]] = 0.03, 0.97
     tested = {8: (sample.COMMITS[8], "culprit"), 4: (sample.COMMITS[4], "skipped")}
-    drawing = charts.posterior(tested, [Narrowing(np.full(11, 1 / 11), (0, 10)), Narrowing(culprit, ())])
+    drawing = charts.posterior(tested, [SearchDecision(np.full(11, 1 / 11), (0, 10)), SearchDecision(culprit, ())])
     assert drawing.count("<rect") == drawing.count('class="span"') == 2
     assert "Check the key order of a page after each update: 97 %" in drawing and "×" in drawing
 
 
 def test_a_long_range_and_a_long_search_are_drawn_in_a_bounded_size() -> None:
     culprit = np.full(20_000, 1 / 20_000)
-    drawing = charts.posterior({}, [Narrowing(culprit, (5,))] * 500)
+    drawing = charts.posterior({}, [SearchDecision(culprit, (5,))] * 500)
     assert drawing.count("<rect") == charts.WIDEST
     assert drawing.count('class="span"') == charts.STEPS
     assert len(drawing) < 100_000

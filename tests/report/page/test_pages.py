@@ -15,7 +15,7 @@ from perfbisect.core.domain.events import MetricChosen, PairingChosen
 from perfbisect.core.explain.evidence import PlanRow
 from perfbisect.report.document import Cell
 from perfbisect.report.hunt import document as hunt_document
-from perfbisect.report.hunt_report import read_hunt
+from perfbisect.report.hunt_report import read_hunt_report
 from perfbisect.report.page import pages
 from perfbisect.report.page.pages import (
     CULPRITS,
@@ -118,13 +118,13 @@ def test_hostile_text_is_shown_and_never_markup(history: History) -> None:
 def test_passwords_are_masked(history: History) -> None:
     password = "https://user:geheim@host/x.git"
     report = reason.explained(history, sample.write(history))
-    report.settings, report.warnings = replace(report.settings, repository=password), {password: ""}
+    report.settings, report.advice_by_warning = replace(report.settings, repository=password), {password: ""}
     diff = f"diff --git a/x b/x\n@@ -1 +1 @@\n+{password}\n"
     assert "geheim" not in pages.page(hunt_document(report, lambda *_: (diff, 0)))
 
 
 def test_parts_without_data_are_left_out(history: History) -> None:
-    told = read_hunt(history, sample.write(history))
+    told = read_hunt_report(history, sample.write(history))
     read = Reader(pages.page(hunt_document(told, lambda *_: None)))
     places = set(read.values("id"))
     assert not {"case-1-functions", "case-1-flame", "case-1-plans"} & places
@@ -134,7 +134,7 @@ def test_parts_without_data_are_left_out(history: History) -> None:
 
 
 def test_pairs_are_a_drawing(history: History) -> None:
-    report = read_hunt(history, sample.write(history))
+    report = read_hunt_report(history, sample.write(history))
     said = [pages.page(hunt_document(report, lambda *_: None))]
     (change,) = report.changes
     report.changes = (replace(change, pairs=((20.0, 15.0), (30.0, 22.5))),)
@@ -149,7 +149,7 @@ def test_an_unfinished_hunt_has_a_page(history: History) -> None:
     """And it says why the metric was chosen."""
     hunt = sample.begin(history)
     history.append(hunt, MetricChosen("qps", "The metric is QPS, which shows <most>."), sample.BEGAN)
-    read = Reader(pages.page(hunt_document(read_hunt(history, hunt), lambda *_: ("", 0))))
+    read = Reader(pages.page(hunt_document(read_hunt_report(history, hunt), lambda *_: ("", 0))))
     assert "There is no verdict yet." in read.shown and "bisect resume 1" in read.shown
     assert "metric QPS chosen The metric is QPS, which shows <most>. " in read.shown
     assert "range" not in read.values("id")

@@ -23,7 +23,7 @@ from perfbisect.errors import PerfBisectError, RecipeError, UsageError
 from perfbisect.hunt.batch import LEASED, range_key
 from perfbisect.hunt.slurm import SlurmJob
 from perfbisect.recipes.toml import Location, convert, read_table
-from perfbisect.report.command_line import command_on
+from perfbisect.report.command_line import bisect_command
 from perfbisect.store.batches import PlannedHunt
 from perfbisect.store.history import History
 from perfbisect.ui.stream import note
@@ -125,7 +125,7 @@ def batch(given: Given) -> int:
                 if [hunt_of_batch.planned for hunt_of_batch in batch_of_file.hunts] == planned
             ]
             for latest in matching[-1:]:
-                see = f"See it: {command_on('watch' if latest.running else 'batch', latest.name, history)}"
+                see = f"See it: {bisect_command('watch' if latest.running else 'batch', latest.name, history)}"
                 if latest.running:
                     raise UsageError(f"Another process carries out this file, as batch {latest.name}.", see)
                 if latest.is_submitted and not (submit or given.anew or latest.ended):
@@ -147,12 +147,12 @@ def batch(given: Given) -> int:
                     f"; {unchanged} not submitted again, because they wait, run, or have a verdict" if unchanged else ""
                 )
                 say(
-                    f"{count(submitted, 'hunt')} submitted{also}.\nTo see the jobs: {command_on('batch', f'b{number}', history)}"
+                    f"{count(submitted, 'hunt')} submitted{also}.\nTo see the jobs: {bisect_command('batch', f'b{number}', history)}"
                 )
                 return 0
             tasks = tasks_of(read_batch(opened, number), opened, [entry.range for entry in entries])
             view = open_view(history, "plain" if given.plain else None)({})
-            status = follow(tasks, opened, history, command_on("batch", str(file), history), view)
+            status = follow(tasks, opened, history, bisect_command("batch", str(file), history), view)
             if page:
                 from perfbisect.cli.commands.report import write_all
 
@@ -171,9 +171,10 @@ def show_jobs(name: str, path: Path | None, *, cancel: bool) -> None:
         read, states = read_batch_and_jobs(opened, int(name[1:]))
         if not read.is_submitted:
             raise UsageError(
-                f"Batch {name} has no Slurm jobs: it was not submitted.", f"See it: {command_on('show', name, path)}"
+                f"Batch {name} has no Slurm jobs: it was not submitted.",
+                f"See it: {bisect_command('show', name, path)}",
             )
-        again = f"{command_on('batch', read.file, path)} --submit slurm"
+        again = f"{bisect_command('batch', read.file, path)} --submit slurm"
         if cancel:
             waiting = [job for job, state in states.items() if state.is_open]
             slurm.cancel(waiting)

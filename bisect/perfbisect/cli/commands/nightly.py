@@ -81,7 +81,7 @@ def nightly(given: Given) -> int:
     from perfbisect.hunt.attempt import Caller
     from perfbisect.hunt.drop_hunts import hunt_all
     from perfbisect.hunt.nightly import BranchComparison, one_at_a_time
-    from perfbisect.report.series import branch_summary, night
+    from perfbisect.report.series import branch_sentences, night_sentences
     from perfbisect.store.history import History
 
     watch, history = watch_of(given), given.history
@@ -95,7 +95,7 @@ def nightly(given: Given) -> int:
         check(watch, given)
         trial, cut = measure(watch, nights, given)
         say(printable(f"{given.branch} is at {watch.tip[:10]}: {trial.name}"))
-        say("\n".join(night(trial)))
+        say("\n".join(night_sentences(trial)))
         if cut:
             note(f"{cut}\nOr repeat this command.")
             return INTERRUPTED
@@ -107,7 +107,7 @@ def nightly(given: Given) -> int:
 
         caller = Caller(history, open_view(history, None, sys.stderr), given.waiting, say=note)
         found, ended = hunt_all(opened, read, caller, "to continue, repeat this command.")
-    say("\n".join(branch_summary(found.trial, found.line)))
+    say("\n".join(branch_sentences(found.trial, found.line)))
     return 0 if ended else ENVIRONMENT
 
 
@@ -178,7 +178,7 @@ def publish(opened: "History", watched: "BranchComparison", given: Given) -> Non
     from perfbisect.cli.commands.report import page_name, page_of, write
     from perfbisect.hunt.notification import run
     from perfbisect.report.page.pages import page
-    from perfbisect.report.published import notice
+    from perfbisect.report.published import session_end_json
     from perfbisect.report.series import branch_document
 
     index, folder = page_of_branch(watched.tonight.request.branch), given.page
@@ -194,7 +194,7 @@ def publish(opened: "History", watched: "BranchComparison", given: Given) -> Non
         if settings[hunt.hunt].noticed:
             continue
         if given.notify and hunt.culprit not in announced:
-            data = notice(opened, str(hunt.hunt), page=str(page_file or ""))
+            data = session_end_json(opened, str(hunt.hunt), page=str(page_file or ""))
             if data and (reason := run(given.notify, data)):
                 note(f"warning: the command of --notify {reason}; the next night runs it again")
                 continue

@@ -131,30 +131,30 @@ def page_of(history: History, hunt: int | str, path: Path | None, index: str = "
         from perfbisect.report.page.pages import page
         from perfbisect.report.trial import document
 
-        return page(document(history.trial(hunt), page=True, history=path), index)
+        return page(document(history.trial(hunt), for_page=True, history=path), index)
     from perfbisect.report import hunt as hunts
-    from perfbisect.report.hunt_report import read_hunt
+    from perfbisect.report.hunt_report import read_hunt_report
     from perfbisect.report.page.pages import page
 
     clone = Clone(Path(history.settings(hunt).repository))
-    return page(hunts.document(read_hunt(history, hunt, clone.describe, clone.link), clone.diff), index)
+    return page(hunts.document(read_hunt_report(history, hunt, clone.describe, clone.link), clone.diff), index)
 
 
 def write_profiles(history: History, hunt: int, speedscope: Path | None, folded: Path | None) -> None:
     """Write the requested files of profiles. Raises UsageError if the hunt has none."""
     from perfbisect.report import profiles as files
-    from perfbisect.report.hunt_report import read_hunt
+    from perfbisect.report.hunt_report import read_hunt_report
 
-    profiles = read_hunt(history, hunt).profiles
+    profiles = read_hunt_report(history, hunt).profiles
     if profiles is None:
         raise UsageError(
             f"Hunt {hunt} has no profiles.", "Profiles are recorded after the verdict, if perf can sample on the host."
         )
     if speedscope:
-        write(speedscope, files.speedscope(profiles, f"hunt {hunt}"))
+        write(speedscope, files.speedscope_json(profiles, f"hunt {hunt}"))
     if folded:
-        write(folded / "parent.folded", files.folded(profiles.parent))
-        write(folded / "culprit.folded", files.folded(profiles.culprit))
+        write(folded / "parent.folded", files.folded_text(profiles.parent))
+        write(folded / "culprit.folded", files.folded_text(profiles.culprit))
 
 
 def write_all(history: History, folder: Path, path: Path | None, only: Collection[int] | None = None) -> None:
@@ -210,9 +210,9 @@ def show(given: Given) -> None:
       bisect show ORIGIN:12 --from central
     """
     from perfbisect.report import hunt as builder
-    from perfbisect.report.command_line import command_on
-    from perfbisect.report.hunt_report import read_hunt
-    from perfbisect.report.markdown import fenced
+    from perfbisect.report.command_line import bisect_command
+    from perfbisect.report.hunt_report import read_hunt_report
+    from perfbisect.report.markdown import code_block_lines
 
     form, history, name = given.form, given.history, id_of_other(given.hunt)
     if name.startswith("b") and form in ("json", *DELIMITERS):
@@ -226,8 +226,8 @@ def show(given: Given) -> None:
             batch = read_batch(opened, int(name[1:]))
             table = batch_table(batch, opened, output_width(), called=str(called))
             if batch.is_submitted and not given.central:
-                table.append(f"To see its Slurm jobs: {command_on('batch', name, history)}")
-            say("\n".join(fenced(table) if form == "markdown" else table))
+                table.append(f"To see its Slurm jobs: {bisect_command('batch', name, history)}")
+            say("\n".join(code_block_lines(table) if form == "markdown" else table))
         elif name:
             trial = opened.trial(name)
             if form in DELIMITERS and not name.startswith("c"):
@@ -236,11 +236,11 @@ def show(given: Given) -> None:
         else:
             number = int(session_id)
             clone = Clone(Path(opened.settings(number).repository))
-            report = read_hunt(opened, number, clone.describe, clone.link)
+            report = read_hunt_report(opened, number, clone.describe, clone.link)
             if form == "json":
                 from perfbisect.report import published
 
-                say_json(published.encoded(published.of_hunt(report)))
+                say_json(published.json_text(published.hunt_object(report)))
             else:
                 print_document(builder.document(report), form)
 

@@ -22,7 +22,7 @@ from perfbisect.cli.options.param_types import ANY, COUNT, MINUTES
 from perfbisect.cli.sessions import carried_out, conclude, follow, hunt_results, leasing_for, open_view, say_failures
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import UsageError
-from perfbisect.report.command_line import command_on, command_to_compare
+from perfbisect.report.command_line import bisect_command, command_to_compare
 from perfbisect.store.batches import batch_of_one_process, is_in_batch, read_batch
 from perfbisect.store.history import History
 from perfbisect.ui.stream import note
@@ -148,7 +148,7 @@ def why(given: Given) -> int:
     if verdict is None:
         raise UsageError(
             f"Hunt {number} has no verdict, so no commit to explain.",
-            f"To continue the hunt: {command_on('resume', str(number), history)}",
+            f"To continue the hunt: {bisect_command('resume', str(number), history)}",
         )
     if explained_step(verdict) is None:
         raise UsageError(f"The verdict of hunt {number} names no commit, so there is no commit to explain.", advice)
@@ -187,11 +187,13 @@ def unfinished_together(hunt: int | str, path: Path | None) -> "Batch | None":
             return found if found and not found.ended else None
         batch = read_batch(opened, int(hunt[1:]))
     if batch.ended:
-        raise UsageError(f"All hunts of batch {hunt} have a verdict.", f"To see them: {command_on('show', hunt, path)}")
+        raise UsageError(
+            f"All hunts of batch {hunt} have a verdict.", f"To see them: {bisect_command('show', hunt, path)}"
+        )
     if not batch.is_one_process:
         raise UsageError(
             f"Batch {hunt} was begun from a file, so `bisect batch` continues it.",
-            f"To continue: {command_on('batch', batch.file, path)}",
+            f"To continue: {bisect_command('batch', batch.file, path)}",
         )
     return batch
 
@@ -213,7 +215,7 @@ def resume_all(path: Path | None, view: str | None) -> int:
             hunts_of_batches |= {hunt_of_batch.hunt for hunt_of_batch in batch.hunts}
             if batch.is_submitted:
                 note(
-                    f"Batch {batch.name} was submitted to Slurm. To see its jobs: {command_on('batch', batch.name, path)}"
+                    f"Batch {batch.name} was submitted to Slurm. To see its jobs: {bisect_command('batch', batch.name, path)}"
                 )
                 continue
             places = [
@@ -240,4 +242,4 @@ def resume_all(path: Path | None, view: str | None) -> int:
         if not tasks:
             note("No hunt is interrupted.")
             return 0
-        return follow(tasks, opened, path, command_on("resume", "--all", path), open_view(path, view)({}))
+        return follow(tasks, opened, path, bisect_command("resume", "--all", path), open_view(path, view)({}))

@@ -38,7 +38,7 @@ from perfbisect.core.domain.settings import AUTO, Direction, Settings
 from perfbisect.ui.stream import note
 
 if TYPE_CHECKING:
-    from perfbisect.report.series import ElsewhereLine
+    from perfbisect.report.series import ImportedLine
 
 COMMON = (
     "--build --run --rate --cost --builder --workload --repo --metric --host --direction --min-effect --all --max-time --skip"
@@ -265,16 +265,16 @@ def steps(given: Given) -> int:
     """
     from perfbisect.core.stats.release_series import RATE, makes_worse
     from perfbisect.errors import Interrupted, PerfBisectError
-    from perfbisect.report.series import elsewhere
+    from perfbisect.report.series import imported_line_texts
     from perfbisect.wording.text import printable, shell_words
 
     series_lines = lines_of_file(given)
     if given.as_json:
-        say_object({"rate": RATE, "series": [series_line.as_object() for series_line in series_lines]})
+        say_object({"rate": RATE, "series": [series_line.json_object() for series_line in series_lines]})
     else:
-        say("\n".join(elsewhere(series_lines)))
+        say("\n".join(imported_line_texts(series_lines)))
     hunts = [
-        series_line.hunt(step)
+        series_line.hunt_words(step)
         for series_line in series_lines
         for step in series_line.line.steps
         if makes_worse(step, series_line.metric)
@@ -292,7 +292,7 @@ def steps(given: Given) -> int:
     return status
 
 
-def lines_of_file(given: Given) -> "list[ElsewhereLine]":
+def lines_of_file(given: Given) -> "list[ImportedLine]":
     """The lines of the chosen series with enough readings to find steps. Raises UsageError if there are none; a note names the
     other series.
     """
@@ -302,7 +302,7 @@ def lines_of_file(given: Given) -> "list[ElsewhereLine]":
     from perfbisect.core.stats.release_series import RATE, READINGS, line_of_readings
     from perfbisect.errors import UsageError
     from perfbisect.recipes.measured_series import read_series
-    from perfbisect.report.series import ElsewhereLine
+    from perfbisect.report.series import ImportedLine
     from perfbisect.wording.text import printable
 
     every, ordered = read_series(given.file)
@@ -348,5 +348,5 @@ def lines_of_file(given: Given) -> "list[ElsewhereLine]":
         line = line_of_readings(series.name, [math.log(value) for value in series.pooled], RATE / len(usable))
         commits = [commit[:10] if len(commit) >= 40 else commit for commit in series.values]
         rate = series.rate if given.higher is None else given.higher
-        series_lines.append(ElsewhereLine(line, commits, "rate" if rate else "cost", given.how))
+        series_lines.append(ImportedLine(line, commits, "rate" if rate else "cost", given.how))
     return series_lines

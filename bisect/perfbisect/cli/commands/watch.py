@@ -13,7 +13,7 @@ from perfbisect.cli.options.measurement import announce, confidence_option, effe
 from perfbisect.cli.options.param_types import ANY, Id
 from perfbisect.cli.sessions import lines_wanted, open_view
 from perfbisect.errors import UsageError
-from perfbisect.report.command_line import command_on
+from perfbisect.report.command_line import bisect_command
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable
 
@@ -86,7 +86,7 @@ def numbers(session_id: int | str, history: "History") -> list[int]:
     if not begun:
         raise UsageError(
             f"No hunt of batch {session_id} has begun.",
-            f"To see its hunts: {command_on('show', session_id, history.path)}",
+            f"To see its hunts: {bisect_command('show', session_id, history.path)}",
         )
     return begun
 
@@ -97,7 +97,7 @@ def say_how(session: "SessionSummary", history: Path) -> None:
         reason = f": {printable(session.failure)}" if session.failure else ""
         name = f"Hunt {session.id}" if isinstance(session.id, int) else session.id
         note(f"{name} {'has' if session.failure else 'was'} {session.state}{reason}")
-        note(f"To continue: {command_on('resume', str(session.id), history)}")
+        note(f"To continue: {bisect_command('resume', str(session.id), history)}")
 
 
 @verb_command()
@@ -129,7 +129,7 @@ def replay(given: Given) -> int:
     from perfbisect.hunt.search_problem import replay as decisions
     from perfbisect.hunt.setup import read_hunt_range
     from perfbisect.recipes.requested import requested_builder
-    from perfbisect.report.hunt_report import together_with
+    from perfbisect.report.hunt_report import shared_builds_text
     from perfbisect.repository.commits import describe_commit
     from perfbisect.repository.discovery import open_repository
     from perfbisect.store.history import History
@@ -141,7 +141,7 @@ def replay(given: Given) -> int:
         settings, began = store.settings(number), store.start_time(number)
         events = [(entry.at, entry.event) for entry in store.events(number)]
         candidates = store.candidates(number)
-        together = together_with(store, number)
+        together = shared_builds_text(store, number)
     if settings.narrows:
         raise UsageError(
             f"Hunt {number} is a search in a diff (`bisect narrow`), which cannot be replayed.",

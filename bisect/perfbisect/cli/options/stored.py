@@ -108,9 +108,9 @@ def print_trial(trial: "SessionState", form: str, *, detailed: bool) -> None:
     from perfbisect.report.trial import document
 
     if form == "json":
-        say_json(published.encoded(published.of_trial(trial)))
+        say_json(published.json_text(published.trial_object(trial)))
     elif form in DELIMITERS:
-        say("\n".join(markdown.delimited(document(trial), DELIMITERS[form])))
+        say("\n".join(markdown.delimited_lines(document(trial), DELIMITERS[form])))
     else:
         print_document(document(trial, detailed=detailed), form, header=detailed)
 
@@ -120,11 +120,11 @@ def print_document(document: "Document", form: str, *, header: bool = True) -> N
     if form == "markdown":
         from perfbisect.report import markdown
 
-        say("\n".join(markdown.markdown(document)))
+        say("\n".join(markdown.document_lines(document)))
     else:
         from perfbisect.report import terminal
 
-        say_styled(terminal.lines(document, output_width(), header=header))
+        say_styled(terminal.document_lines(document, output_width(), header=header))
 
 
 class Clone:

@@ -26,7 +26,7 @@ from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.recipes.inventory import load_host
 from perfbisect.recipes.requested import has_config, load_config, unknown_config
-from perfbisect.report.command_line import of_settings
+from perfbisect.report.command_line import options_of_settings
 from perfbisect.repository.commits import (
     ReleaseRange,
     UnknownRevision,
@@ -242,7 +242,7 @@ def read_releases(
     # The hunts for steps have the defaults of `bisect run`: they compare layouts and explain.
     policy = replace(settings.policy, layouts=True, direction=worse_direction(settings.metric))
     hunt = replace(settings, policy=policy, explain=True)
-    options = ("--builder", builder.name, *of_settings(hunt), *history_option(history))
+    options = ("--builder", builder.name, *options_of_settings(hunt), *history_option(history))
     return settings, subjects, ReleaseSeries(text, releases.left_out, options)
 
 

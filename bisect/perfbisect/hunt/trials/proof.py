@@ -24,7 +24,7 @@ from perfbisect.hunt.setup import SessionSetup
 from perfbisect.hunt.trials.rounds import TrialDesign
 from perfbisect.recipes.proposal import is_unread
 from perfbisect.recipes.requested import load_requested
-from perfbisect.report.command_line import command_on, command_to_compare
+from perfbisect.report.command_line import bisect_command, command_to_compare
 from perfbisect.repository.commits import commits_of_names
 from perfbisect.repository.derived import temporary_revert
 from perfbisect.repository.discovery import open_repository
@@ -72,7 +72,7 @@ def unnamed(history: History, hunt: int, verdict: Verdict | None) -> UsageError:
     match verdict:
         case None:
             return UsageError(
-                f"Hunt {hunt} has no verdict yet.", f"Continue it: {command_on('resume', hunt, history.path)}"
+                f"Hunt {hunt} has no verdict yet.", f"Continue it: {bisect_command('resume', hunt, history.path)}"
             )
         case Inconclusive(candidates) if len(candidates) > 1:
             size = count(len(candidates), "commit")
@@ -151,7 +151,7 @@ def culprits_of(history: History, hunt: int | str | None, minutes: float, say: C
                 failures.append(str(failure))
         if not searches:
             reasons = "\n".join(failures) or "None of its hunts has begun."
-            show_command = command_on("show", hunt, history.path)
+            show_command = bisect_command("show", hunt, history.path)
             raise UsageError(f"No hunt of {hunt} has named a culprit.\n{reasons}", f"See the hunts: {show_command}")
         for reason in failures:
             say(f"Not searched: {reason}")
@@ -161,7 +161,7 @@ def culprits_of(history: History, hunt: int | str | None, minutes: float, say: C
         batch = batch_of_one_process(history, searched)
         further = [member.hunt for member in batch.hunts if member.hunt and member.hunt != searched] if batch else []
         if batch and any(named_steps(verdict_of(history, number)) for number in further):
-            command = command_on("narrow", batch.name, history.path)
+            command = bisect_command("narrow", batch.name, history.path)
             say(
                 f"The search is in the culprit of hunt {searched}, of {searches[0].workload}. Other hunts of its session"
                 f" named culprits, too. To search in all: {command}"

@@ -14,7 +14,7 @@ from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.stats.release_series import SpeedLine, makes_worse
 from perfbisect.report.document import Figure
-from perfbisect.report.hunt_report import Narrowing
+from perfbisect.report.hunt_report import SearchDecision
 from perfbisect.report.page.svg import (
     Scale,
     across,
@@ -81,7 +81,9 @@ def of_runs(runs: Sequence[RunDrawing], y: str, colours: Sequence[tuple[str, str
     y, notes = ("QPS", ["a thin line is one run, a flat line is its median"]) if len(runs[0].values) > 1 else (y, [])
     notes += ["gray lines join the runs of one round"] * any(run.round for run in runs)
     legend = (*colours, *(("muted", note) for note in notes))
-    return Figure(partial(timeline, runs, y), legend=legend, y=y, x=f"{count(len(runs), 'run')}, in order of time")
+    return Figure(
+        partial(timeline, runs, y), legend=legend, y_title=y, x_title=f"{count(len(runs), 'run')}, in order of time"
+    )
 
 
 def timeline(runs: Sequence[RunDrawing], unit: str) -> Markup:
@@ -142,7 +144,7 @@ MARGIN = 0.1  # share of the width for the ticks of the ratios
 def of_pairs(pairs: Sequence[tuple[float, float]], y: str, colours: Sequence[tuple[str, str]]) -> Figure:
     """The figure of paired runs; ``y`` is the title of the axis."""
     x = f"{count(min(len(pairs), LATEST), 'pair')}, in order of time"
-    return Figure(partial(dumbbells, pairs, y), legend=(*colours, ("muted", PAIRED)), y=y, x=x)
+    return Figure(partial(dumbbells, pairs, y), legend=(*colours, ("muted", PAIRED)), y_title=y, x_title=x)
 
 
 def dumbbells(pairs: Sequence[tuple[float, float]], unit: str) -> Markup:
@@ -184,7 +186,7 @@ FAINT = 5e-4  # probabilities below this are not drawn
 Tried = Mapping[int, tuple[Commit, str]]  # candidate → its commit, and its class of colour: "good", "bad", "skipped", …
 
 
-def posterior(tried: Tried, course: Sequence[Narrowing]) -> Markup:
+def posterior(tried: Tried, course: Sequence[SearchDecision]) -> Markup:
     """The drawing of how the search narrowed the range; ``course`` is not empty, and ends with the final probabilities.
 
     From left to right are the candidates, oldest first; from top to bottom the decisions, and below them the final
@@ -196,19 +198,25 @@ def posterior(tried: Tried, course: Sequence[Narrowing]) -> Markup:
     lines = joined(span(tried, decision, number * STEP + STEP / 2) for number, decision in enumerate(shown))
     base = len(shown) * STEP + BARS + 2 * LABEL
     axis = across(0.0, 1.0, base, "axis")
-    final = course[-1].culprit
+    final = course[-1].probabilities
     marks = joined(tested(tried, len(final), base + 10))
     label = f"How the search narrowed the range in {len(course)} decisions, and the probability of each commit: {chance(final.max())} at most"
     return chart(base + 20, label, lines, joined(bars(tried, final, base)), axis, marks, class_="range")
 
 
-def span(tried: Tried, decision: Narrowing, y: float) -> Markup:
+def span(tried: Tried, decision: SearchDecision, y: float) -> Markup:
     """A line over the commits that held MASS of the probability at a decision, with dots for the measured commits."""
-    low, high = credible(decision.culprit)
-    size = len(decision.culprit)
+    low, high = credible(decision.probabilities)
+    size = len(decision.probabilities)
     line = across(low / size, (high + 1) / size, y, "span")
     return joined(
-        [line, *(dot((candidate + 0.5) / size, y, 2.6, colour(tried, candidate)) for candidate in decision.measured)]
+        [
+            line,
+            *(
+                dot((candidate + 0.5) / size, y, 2.6, colour(tried, candidate))
+                for candidate in decision.ordered_candidates
+            ),
+        ]
     )
 
 

@@ -19,9 +19,9 @@ from perfbisect.report.hunt_report import (
     DiffOf,
     HuntReport,
     NamedChange,
-    costs_of,
-    function_costs,
-    is_left_out,
+    function_cost_cells,
+    is_skipped_by_user,
+    titled_function_rows,
 )
 from perfbisect.report.page import pages
 from perfbisect.report.page.charts import by_second, of_pairs, of_runs, posterior
@@ -83,20 +83,22 @@ class ChangedFile:
 def narrowed(report: HuntReport) -> Iterator[Section]:
     """The section with the course of the search; none before the first decision."""
     state = report.state
-    if not report.course:
+    if not report.decisions:
         return
     tested = {
-        state.node[sha]: (report.commit(sha), TONES.get(classify(state, sha, report.ratios), "unclear"))
-        for sha, row in report.tested
-        if sha in state.node and not is_left_out(row)
+        state.node[sha]: (report.commit(sha), TONES.get(classify(state, sha, report.ratios_to_good), "unclear"))
+        for sha, row in report.tested_commits
+        if sha in state.node and not is_skipped_by_user(row)
     }
     above = (
         "From the top: at each decision, the commits that together have 95 % of the probability, and the measured commits."
         " At the bottom: the probability of each commit at the end."
     )
-    size, settings = count(report.listed.candidates, "candidate"), report.settings
+    size, settings = count(report.summary.candidates, "candidate"), report.settings
     ends = f"{size}, oldest first: {settings.good} to {settings.bad}"
-    yield Section("The range", (Figure(partial(posterior, tested, report.course), above, RANGE, x=ends),), "range")
+    yield Section(
+        "The range", (Figure(partial(posterior, tested, report.decisions), above, RANGE, x_title=ends),), "range"
+    )
 
 
 def drawn_change(report: HuntReport, diff_of: DiffOf, position: int) -> Iterator[Section]:
@@ -106,41 +108,41 @@ def drawn_change(report: HuntReport, diff_of: DiffOf, position: int) -> Iterator
     yield from runs(report, change, anchor)
     if change.pairs:
         drawing = of_pairs(change.pairs, titled(report.pairs_metric), SIDES)
-        yield Section("Paired runs", (drawing,), f"{anchor}-pairs", within=True)
+        yield Section("Paired runs", (drawing,), f"{anchor}-pairs", is_subsection=True)
     between = (change.parents[0].sha, change.commit.sha) if change.parents else None
-    if report.parts:
+    if report.named_diff_parts:
         between = report.settings.good_commit, report.settings.bad_commit
-    files, note = diff(between, anchor, diff_of, names_of(explanation), report.parts)
+    files, note = diff(between, anchor, diff_of, names_of(explanation), report.named_diff_parts)
     tables = tuple(functions(explanation, files))
     if tables:
-        yield Section("Functions", tables, f"{anchor}-functions", within=True)
+        yield Section("Functions", tables, f"{anchor}-functions", is_subsection=True)
     elif not report.state.explanation_events:
         missing = Prose(("Functions were not recorded: this hunt has no explanation.",))
-        yield Section("Functions", (missing,), within=True)
+        yield Section("Functions", (missing,), is_subsection=True)
     if files or note:
         drawing = Figure(partial(pages.part, "diff", files), note)
-        yield Section("The change", (drawing,), f"{anchor}-change", within=True)
+        yield Section("The change", (drawing,), f"{anchor}-change", is_subsection=True)
     if profiles:
         sides = profiles.parent, profiles.culprit
         divisor, unit = scale(max(sum(stacks.values()) for stacks in sides), profiles.unit, smallest=10.0)
         of_parent, of_culprit = ({stack: cost / divisor for stack, cost in stacks.items()} for stacks in sides)
         graph = partial(flame_graph, of_parent, of_culprit, unit)
         remarks = (f"Widths are costs per {explanation.operation}, in {unit}.", *profiles.notes)
-        drawing = Figure(graph, " ".join(remarks), name="flame")
-        yield Section("Flame graph", (drawing,), f"{anchor}-flame", within=True)
+        drawing = Figure(graph, " ".join(remarks), kind="flame")
+        yield Section("Flame graph", (drawing,), f"{anchor}-flame", is_subsection=True)
 
 
 def set_in_diff(report: HuntReport, diff_of: DiffOf) -> Iterator[Section]:
     """The section with the diff if a `bisect narrow` names no single part: the possible parts are marked."""
     settings = report.settings
-    if report.parts and not report.changes:
-        files, note = diff((settings.good_commit, settings.bad_commit), "case-1", diff_of, (), report.parts)
+    if report.named_diff_parts and not report.changes:
+        files, note = diff((settings.good_commit, settings.bad_commit), "case-1", diff_of, (), report.named_diff_parts)
         yield Section("The change", (Figure(partial(pages.part, "diff", files), note),), "case-1-change")
 
 
 def functions(explanation: Explanation, files: Sequence[ChangedFile]) -> Iterator[Table]:
     """Tables of the functions whose costs differ most, with links to the hunks that change them."""
-    for above, measured in function_costs(explanation):
+    for above, measured in titled_function_rows(explanation):
         notable = [
             function
             for function in measured
@@ -158,7 +160,7 @@ def on_page(function: FunctionRow, files: Sequence[ChangedFile], changed: Sequen
     links = (place_of(name, files) for name in due_to(function))
     name = Cell(function.function, note="; ".join(remarks), link=next(filter(None, links), ""))
     error = f" ± {figure(2 * function.error)}" if function.error else ""
-    parent, culprit, difference, part = costs_of(function)
+    parent, culprit, difference, part = function_cost_cells(function)
     cells = (name, *row(parent, culprit, difference + error, part).cells)
     return Row(cells, (function.parent, function.culprit), "changed" if function.has_changed_code else "")
 
@@ -171,7 +173,7 @@ def due_to(function: FunctionRow) -> tuple[str, ...]:
 def names_of(explanation: Explanation) -> tuple[str, ...]:
     """The functions that the commit changes, measured ones first, in the order of the tables."""
     measured = (
-        name for _, rows in function_costs(explanation) for function in rows for name in due_to(function) if name
+        name for _, rows in titled_function_rows(explanation) for function in rows for name in due_to(function) if name
     )
     return tuple(dict.fromkeys((*measured, *explanation.changed)))
 
@@ -195,7 +197,7 @@ def runs(report: HuntReport, change: NamedChange, anchor: str) -> Iterator[Secti
     if {run.side for run in shown} != {*sides}:
         return
     title = "QPS in each second" if len(shown[0].values) > 1 else f"{metric_title(metric)} of each run"
-    yield Section(title, (of_runs(shown, titled(metric), SIDES),), f"{anchor}-runs", within=True)
+    yield Section(title, (of_runs(shown, titled(metric), SIDES),), f"{anchor}-runs", is_subsection=True)
 
 
 def parsed(diff: str) -> list[ChangedFile]:

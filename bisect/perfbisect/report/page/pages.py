@@ -26,7 +26,7 @@ from perfbisect.core.stats.watched_branch import BranchLine
 from perfbisect.report.document import Cell, Document, Row, Table, row
 from perfbisect.report.page import svg
 from perfbisect.report.page.svg import Scale, chart, element, percent, spanned, upright
-from perfbisect.report.series import series_of
+from perfbisect.report.series import requested_series
 from perfbisect.store.listing import NAMED, SessionSummary
 from perfbisect.wording.quantities import MISSING, chance, change, count, decimals, factor, figure, moment, workloads
 from perfbisect.wording.text import safe
@@ -78,7 +78,7 @@ def listing(sessions: Iterable[SessionSummary], cell: CellOf) -> Table:
             )
         rows.append(Row((cell(entry), *row(moment(entry.started), *texts, str(entry.runs), entry.host).cells)))
     head = ("id", "when", "kind", "builder", "workload", "range or builds", "result", "prob.", "ratio", "runs", "host")
-    return Table(head, tuple(rows), ("prob.", "ratio", "runs"), name="listing")
+    return Table(head, tuple(rows), ("prob.", "ratio", "runs"), kind="listing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def watched_of(trials: Sequence[SessionState], link: str) -> list[WatchedLine]:
         nights = [trial for trial in trials if trial.request.works == request.works]
         lines: Sequence[SpeedLine] = BranchLine.from_nights(nights).lines
     else:
-        lines, text = speed_lines(trials[-1]), series_of(trials[-1]).text
+        lines, text = speed_lines(trials[-1]), requested_series(trials[-1]).text
     steps = (tuple((step.after, makes_worse(step, request.metric)) for step in line.steps) for line in lines)
     return [
         WatchedLine(f"{line.work}, {text}", line.ratios, of_line, link)
@@ -156,20 +156,20 @@ def culprits(named: Sequence[SessionSummary], cell: CellOf) -> Table:
         cells = row(hunt.subject, where, effect, chance(hunt.probability), day, cell(hunt).text).cells
         rows.append(Row((replace(cell(hunt), text=(hunt.culprit or MISSING)[:10]), *cells)))
     head = ("commit", "subject", "measured", "effect", "prob.", "day", "hunt")
-    return Table(head, tuple(rows), ("prob.",), name="culprits")
+    return Table(head, tuple(rows), ("prob.",), kind="culprits")
 
 
 def plots(table: Table) -> tuple[int, Markup, list[Markup]]:
     """The column before which a table has plots (-1: no plots), their axis, and the plot of each row."""
-    column = PLOTTED_AT.get(table.name, -1)
-    if not table.axis:
+    column = PLOTTED_AT.get(table.kind, -1)
+    if not table.plot_title:
         pairs = [line.plot if isinstance(line.plot, tuple) else (0.0, 0.0) for line in table.rows]
         largest = max((max(pair) for pair in pairs), default=0.0) or 1.0
         return column, Markup(""), [costs(*pair, largest) for pair in pairs]
     ratios = [None if isinstance(line.plot, tuple) else line.plot for line in table.rows]
     scale = svg.scale_of([ratio for ratio in ratios if ratio])
     drawn = [svg.interval(ratio, scale, line.tone) for ratio, line in zip(ratios, table.rows, strict=True)]
-    return column, svg.axis(scale, table.axis), drawn
+    return column, svg.axis(scale, table.plot_title), drawn
 
 
 def costs(parent: float, culprit: float, largest: float) -> Markup:
