@@ -16,7 +16,7 @@ import pytest
 
 from perfbisect.lab.workload import sysbench
 from perfbisect.recipes.builder import Builder, Server
-from perfbisect.recipes.placeholders import Values, fill, fill_text
+from perfbisect.recipes.placeholders import Values, fill_command, fill_text
 from perfbisect.recipes.workload import Option
 
 WORKLOADS = Path(__file__).parents[1] / "workloads"
@@ -112,15 +112,15 @@ def started(recipe: Server) -> Iterator[Values]:
             for owned in (folder, folder / "data"):
                 os.chown(owned, 65534, 65534)
         for command in recipe.initialise:
-            argv = [*user_switch, *fill(command, values)]
+            argv = [*user_switch, *fill_command(command, values)]
             done = subprocess.run(argv, check=False, capture_output=True, text=True, cwd=folder, env=env)
             assert done.returncode == 0, done.stdout + done.stderr
         with (folder / "log").open("w") as log:
-            argv = [*user_switch, *fill(recipe.start, values)]
+            argv = [*user_switch, *fill_command(recipe.start, values)]
             process = subprocess.Popen(argv, stdout=log, stderr=log, cwd=folder, env=env)
         try:
             deadline = time.monotonic() + PATIENCE
-            while subprocess.run(fill(recipe.ready, values), check=False, capture_output=True).returncode:
+            while subprocess.run(fill_command(recipe.ready, values), check=False, capture_output=True).returncode:
                 assert process.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()
                 time.sleep(0.1)
             yield values

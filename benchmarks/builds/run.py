@@ -30,7 +30,7 @@ from perfbisect.hunt.resolve import builder_of, resolve_commits
 from perfbisect.lab import Work
 from perfbisect.lab.building import checkout, pipeline
 from perfbisect.lab.building.plan import BuildContext, InstalledBuild
-from perfbisect.recipes.build_systems import for_range
+from perfbisect.recipes.build_systems import system_for_range
 from perfbisect.recipes.inventory import load_host
 from perfbisect.recipes.requested import RECIPE, requested_builder
 from perfbisect.repository.discovery import open_repository
@@ -79,7 +79,7 @@ class Tree:
 
     def system(self) -> str:
         """The build system of both ends."""
-        found = for_range(self.git("ls-tree", "--name-only", end) for end in (self.good, self.bad))
+        found = system_for_range(self.git("ls-tree", "--name-only", end) for end in (self.good, self.bad))
         return found if found in BY_HAND else sys.exit(f"{self.folder}: both ends need the same build system")
 
     def hunted(self, count: int, seed: int) -> list[str]:

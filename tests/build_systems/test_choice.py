@@ -20,15 +20,15 @@ from perfbisect.recipes.build_systems import (
     AUTO,
     MARKERS,
     SYSTEMS,
-    for_range,
-    making,
-    revision,
+    build_with_commands,
+    command_to_build_program,
+    commands_hash,
     system_for_commit,
+    system_for_range,
     systems_in,
-    with_commands,
 )
 from perfbisect.recipes.builder import BUILD_PLACEHOLDERS, Build, Builder, Variant
-from perfbisect.recipes.placeholders import fill
+from perfbisect.recipes.placeholders import fill_command
 from perfbisect.recipes.requested import requested_builder
 from perfbisect.repository.discovery import open_repository
 from perfbisect.wording.text import built_with
@@ -43,7 +43,7 @@ SETTINGS = Settings("a", "b", ".", "tool", "w", "here")
 
 @given(st.lists(TREES, min_size=1, max_size=3))
 def test_the_system_of_a_range_is_the_first_that_all_its_ends_have(trees: list[set[str]]) -> None:
-    system = for_range(trees)
+    system = system_for_range(trees)
     common = [each for each in SYSTEMS if all(each in systems_in(tree) for tree in trees)]
     assert system == (common[0] if common else AUTO if any(trees) else "")
     for tree in trees:
@@ -65,9 +65,9 @@ def test_every_command_has_known_placeholders_only(system: str) -> None:
     values = dict.fromkeys(BUILD_PLACEHOLDERS, "x")
     for in_place, paths in product((False, True), (MARKERS, frozenset())):
         recipe = replace_build(options=["{prefix}"], in_place=in_place, programs=["bin/x"])
-        build = with_commands(recipe, system, paths)
+        build = build_with_commands(recipe, system, paths)
         for argv in (*build.configure, *build.compile, *build.install):
-            assert not any("{{" in word for word in fill(argv, values))
+            assert not any("{{" in word for word in fill_command(argv, values))
 
 
 @pytest.mark.tools
@@ -129,7 +129,7 @@ def test_a_tree_says_what_builds_a_program() -> None:
     commands = {program: f"go build -o {program} {folder}" for program, folder in go.items()}
     commands |= {"a/rusty": "cargo build --release --bin=rusty", "bench": "make bench", "part": "", "k.d": ""}
     for program, command in commands.items():
-        assert making(program, ["x/cmd/kvd/a.go", "main/main.go", "part/part.go"], text) == command
+        assert command_to_build_program(program, ["x/cmd/kvd/a.go", "main/main.go", "part/part.go"], text) == command
 
 
 def replace_build(programs: list[str] | None = None, **changes: object) -> Builder:
@@ -171,11 +171,11 @@ def test_the_revision_of_a_system_covers_all_its_commands(system: str, monkeypat
     texts = {name for name, value in vars(build_commands).items() if name.isupper() and isinstance(value, str)}
     used = texts & set(SYSTEMS[system].commands.__code__.co_names)
     assert used or system == "go"
-    before = revision(system)
+    before = commands_hash(system)
     for of, name in ((programs, "COPY"), *((build_commands, name) for name in used - {"_REFUSE", "_LOGGED", "_LOG"})):
         with monkeypatch.context() as patched:
             patched.setattr(of, name, getattr(of, name) + "# another\n")
-            assert revision(system) != before, name
+            assert commands_hash(system) != before, name
 
 
 @pytest.mark.tools

@@ -20,7 +20,7 @@ from perfbisect.lab.building.candidates import BuildsMade, Candidates
 from perfbisect.lab.building.plan import InstalledBuild
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.builder import Build, Builder, Server, Variant
-from perfbisect.recipes.requested import command_words, load_requested, program_of, requested_builder
+from perfbisect.recipes.requested import command_words, load_requested, program_and_choice, requested_builder
 from program import executable
 from repos import Files, Repo, files_of
 from sharing import Yard
@@ -181,8 +181,8 @@ COMMANDS = {
 def test_what_a_command_starts() -> None:
     for command, program in COMMANDS.items():
         split = command_words(command)
-        assert program_of(split, ()) == [program] * bool(program), command
-        assert program_of(split, ["x/bench", "x/other"])[-1] == "x/other"
+        assert program_and_choice(split, ()) == [program] * bool(program), command
+        assert program_and_choice(split, ["x/bench", "x/other"])[-1] == "x/other"
 
 
 def test_a_choice_that_chooses_nothing_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from perfbisect.core.domain.settings import Settings
 from perfbisect.demo.history import write_history
-from perfbisect.recipes.proposal import Tree, is_unread
+from perfbisect.recipes.proposal import SourceTree, is_unread_prose
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_run_noise
 from program import SCRIPT, bisect_until, exits, printed, rows
@@ -93,8 +93,8 @@ def test_conflicts_are_left_to_the_user_except_in_prose_of_no_build(script: Scri
     told = exits(0, "prove", "2", *QUICK)
     assert "whose conflicts are left as bad has them: CHANGELOG.md, NEWS" in told
     assert f"Reverting {made[1][:10]} on {made[2]} regains" in told
-    read = Tree(frozenset({"NEWS", "a.md", "b.md"}), {"CMakeLists.txt": "file(READ NEWS v)\nfile(READ b.md t)"})
-    unread = {(name, by): is_unread(read, name, by) for name in read.paths for by in ("", "./bench a.md")}
+    read = SourceTree(frozenset({"NEWS", "a.md", "b.md"}), {"CMakeLists.txt": "file(READ NEWS v)\nfile(READ b.md t)"})
+    unread = {(name, by): is_unread_prose(read, name, by) for name in read.paths for by in ("", "./bench a.md")}
     assert {place for place, is_prose in unread.items() if is_prose} == {("a.md", "")}
 
 

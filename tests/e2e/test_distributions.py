@@ -16,7 +16,7 @@ import pytest
 
 from perfbisect.host.packages import how_to_install
 from perfbisect.lab.building.toolchain import own_packages
-from perfbisect.recipes.builder_reader import build_of, load_builder
+from perfbisect.recipes.builder_reader import load_builder, required_build
 from program import bisect, rows
 from repos import Repo
 from source_package import Absent, unpack
@@ -80,7 +80,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("home")
 def test_a_patch_that_slows_statements_is_found(tmp_path: Path, git: Repo) -> None:
     """The import of PostgreSQL's package, then a commit that adds a patch, which keeps each statement waiting."""
-    build = build_of(load_builder("postgres-debian"))
+    build = required_build(load_builder("postgres-debian"))
     if lacks := [need for need in build.needs if which(need) is None]:
         pytest.skip(how_to_install(lacks, "debian", own_packages(build)))
     package = unpacked("postgresql-15", tmp_path / "package", git)

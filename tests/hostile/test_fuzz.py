@@ -32,7 +32,7 @@ import sample_hunt
 from perfbisect.cli.main import VERBS, bisect
 from perfbisect.cli.options.param_types import Parsed
 from perfbisect.errors import PerfBisectError, UsageError
-from perfbisect.recipes.configuration import in_bytes
+from perfbisect.recipes.configuration import size_in_bytes
 from perfbisect.recipes.inventory import load_host, load_hosts
 from perfbisect.recipes.output_pattern import check_pattern, find_number
 from perfbisect.store.history import History
@@ -352,7 +352,7 @@ def test_inventories(place: Path, raw: bytes) -> None:
         if "\0" not in name:
             check(run("hosts", "--hosts", "odd/hosts.toml", f"--show={name}"))
         host = load_host(name, "odd/hosts.toml")
-        assert min(in_bytes(host.keep), in_bytes(host.ccache_size)) >= 0
+        assert min(size_in_bytes(host.keep), size_in_bytes(host.ccache_size)) >= 0
 
 
 # Numbers in the output of commands

@@ -13,7 +13,7 @@ from perfbisect.errors import PerfBisectError
 from perfbisect.hunt.trials.builds import divided, read_builds
 from perfbisect.recipes.builder import Build, Builder, Config, Server, Variant
 from perfbisect.recipes.builder_reader import load_builder
-from perfbisect.recipes.requested import ServerConfig, config_of_file, load_config
+from perfbisect.recipes.requested import ServerConfig, config_from_text, load_config
 from repos import Repo
 
 NAMES = st.text("ab@+{}1/.^~", min_size=1, max_size=8)
@@ -127,12 +127,12 @@ def test_files_of_builds(settings: Settings, builder: Builder, tmp_path: Path, m
 def test_a_file_of_the_user_is_literal_and_cannot_move_the_server(builder: Builder) -> None:
     assert builder.server
     given = "[s]\nCache={x}\ndata-folder = /srv\n # data_folder\n!include /etc/x\n"
-    found = config_of_file(given, builder.server.reserved)
+    found = config_from_text(given, builder.server.reserved)
     assert found.left_out == ("data-folder", "!include")
     assert found.text == "[s]\nCache={{x}}\n # data_folder"
-    assert ServerConfig().applied(builder) is builder
-    assert config_of_file("\ufeffdata_folder = /srv\nx = 1", builder.server.reserved).text == "x = 1"
-    own = config_of_file("log-bin\nlog_bin = ON # not /x\nlog_bin = /srv/x\nLOG_BIN=../x", ["log_bin=/"])
+    assert ServerConfig().applied_to(builder) is builder
+    assert config_from_text("\ufeffdata_folder = /srv\nx = 1", builder.server.reserved).text == "x = 1"
+    own = config_from_text("log-bin\nlog_bin = ON # not /x\nlog_bin = /srv/x\nLOG_BIN=../x", ["log_bin=/"])
     assert own.text == "log-bin\nlog_bin = ON # not /x"
 
 
@@ -148,5 +148,5 @@ RESERVED = {
 def test_shipped_recipes_keep_data_and_archives_to_themselves(builder: str) -> None:
     server, reserved = load_builder(builder).server, RESERVED[builder].split("; ")
     assert server
-    found = config_of_file("\n".join(["work_mem = 1", *reserved]), server.reserved)
+    found = config_from_text("\n".join(["work_mem = 1", *reserved]), server.reserved)
     assert (found.text, len(found.left_out)) == ("work_mem = 1", len(reserved))

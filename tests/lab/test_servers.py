@@ -234,9 +234,9 @@ def test_a_configuration_is_filled_in(builder: Builder) -> None:
     assert configuration(builder, VALUES) == filled.format("1024M")
     assert configuration(change(builder, config=""), VALUES) == ""
     assert configuration(replace(builder, server=None), VALUES) == ""
-    added = ServerConfig({"b": 2, "d": "x"}, "late = {memory}").applied(builder)
+    added = ServerConfig({"b": 2, "d": "x"}, "late = {memory}").applied_to(builder)
     assert configuration(added, VALUES) == filled.format(2) + "d = x\n\nlate = 1024\n"
-    for other in (added, ServerConfig(text="late = 1").applied(builder)):
+    for other in (added, ServerConfig(text="late = 1").applied_to(builder)):
         assert identity(other, VALUES) != identity(builder, VALUES)
     Path(builder.folder, "my.cnf").unlink()
     with pytest.raises(RecipeError, match=r'server.config` is "my.cnf", but .* has no such file'):

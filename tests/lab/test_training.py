@@ -19,7 +19,7 @@ from perfbisect.lab.building.plan import BuildPhase, Instrumented, profiled, tra
 from perfbisect.lab.training import LIMIT, SECONDS, Trainer, shortened
 from perfbisect.recipes.builder import Builder, Server, Variant
 from perfbisect.recipes.inventory import HostEntry
-from perfbisect.recipes.workload import load_training
+from perfbisect.recipes.workload import load_training_workloads
 from program import executable
 from waiting import finish
 
@@ -83,7 +83,7 @@ def test_what_a_training_is_known_by(trainer: Trainer) -> None:
         assert identity(**change) != served
     first, second = (changed(workload, name=name) for name in "ab")
     builder = changed(trainer.builder, variants={"own": VARIANT})
-    assert load_training(builder, "own", [second, first]) == (first, second)
+    assert load_training_workloads(builder, "own", [second, first]) == (first, second)
 
 
 def test_a_training_is_short(trainer: Trainer) -> None:

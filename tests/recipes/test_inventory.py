@@ -11,13 +11,13 @@ from perfbisect.cli.options.completion import host_name
 from perfbisect.errors import RecipeError, UsageError
 from perfbisect.recipes.configuration import load_configuration
 from perfbisect.recipes.inventory import (
-    LeaseName,
+    LeasedHostName,
     expanded_names,
+    leased_host_with_address,
     load_host,
     load_hosts,
     load_lease,
-    parse_lease_name,
-    with_address,
+    parse_leased_host_name,
 )
 from perfbisect.recipes.toml import to_toml
 
@@ -53,8 +53,8 @@ VALUES = {"job": "j1", "user": "me", "address": "n7", "lease": "12"}
 
 def test_what_a_name_says_and_several_at_once_have_names_of_their_own() -> None:
     for rest, name, count in (("quiet", "quiet", 1), ("quiet*8", "quiet", 8), ("a&b|c/2", "a&b|c", 1), ("", "", 1)):
-        assert parse_lease_name(f"slurm:{rest}") == LeaseName("slurm", name, count)
-    assert [parse_lease_name(name) for name in ("local", "slurm:a b", "slurm:$(x)")] == [None] * 3
+        assert parse_leased_host_name(f"slurm:{rest}") == LeasedHostName("slurm", name, count)
+    assert [parse_leased_host_name(name) for name in ("local", "slurm:a b", "slurm:$(x)")] == [None] * 3
     assert expanded_names(["local", "s:a*2", "s:b"]) == ("local", "s:a/1", "s:a/2", "s:b")
     for wrong in ("s:a*0", "s:a*1001"):
         with pytest.raises(UsageError, match="1 to 1000 can be leased"):
@@ -65,11 +65,11 @@ def test_a_leased_host_has_what_its_lease_says_of_all(write: Write) -> None:
     write("hosts.toml", POOL + "[hosts.post]\n")
     entry = load_host("pool:quiet/2")
     assert (entry.name, entry.kind, entry.jobs) == ("pool:quiet/2", "pool:quiet", 3)
-    assert entry.leased and not entry.is_here
-    there = with_address(entry, VALUES)
+    assert entry.leased and not entry.is_local
+    there = leased_host_with_address(entry, VALUES)
     assert (there.address, there.root, there.leased) == ("n7", "/data/n7", False)
     with pytest.raises(UsageError, match=r"leases\.pool\.host\.root. is"):
-        with_address(entry, VALUES | {"address": "$(x)"})
+        leased_host_with_address(entry, VALUES | {"address": "$(x)"})
     with pytest.raises(RecipeError, match=r"no lease 'pol'. Did you mean 'pool'"):
         load_host("pol:quiet")
     with pytest.raises(RecipeError, match="'pool' is not a host, but a lease") as caught:

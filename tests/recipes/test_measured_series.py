@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perfbisect.errors import UsageError
-from perfbisect.recipes.measured_series import MeasuredSeries, read_series
+from perfbisect.recipes.measured_series import MeasuredSeries, read_sorted_series
 
 Found = dict[str, dict[str, list[float]]]
 OTAVA = "2024.01.02 3:00:00 +0100,b,{1},7.5\n2024.01.01 23:00:00 +0100,a,{0},7\n"
@@ -15,7 +15,7 @@ OTAVA = "2024.01.02 3:00:00 +0100,b,{1},7.5\n2024.01.01 23:00:00 +0100,a,{0},7\n
 
 def found(tmp_path: Path, text: str) -> tuple[list[MeasuredSeries], bool]:
     (tmp_path / "file").write_text(text)
-    return read_series(tmp_path / "file")
+    return read_sorted_series(tmp_path / "file")
 
 
 def bencher(value: float, commit: str | None) -> dict[str, Any]:
@@ -66,8 +66,8 @@ def test_each_form_is_read_by_its_names(tmp_path: Path, text: str, expected: Fou
     series, sorted_before = found(tmp_path, text)
     assert {each.name: each.values for each in series} == expected
     assert sorted_before is ordered
-    assert [each.name for each in series if each.rate] == [name for name in expected if name in ("qps", "slow get") or (name == "get" and "ops" in text)]  # fmt: skip
-    assert [each.pooled for each in series] == [[sum(own) / len(own) for own in each.values()] for each in expected.values()]  # fmt: skip
+    assert [each.name for each in series if each.is_rate] == [name for name in expected if name in ("qps", "slow get") or (name == "get" and "ops" in text)]  # fmt: skip
+    assert [each.medians_of_commits for each in series] == [[sum(own) / len(own) for own in each.values()] for each in expected.values()]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.recipes import output_pattern
-from perfbisect.recipes.output_pattern import check_pattern, find_number, steps, unit_in
+from perfbisect.recipes.output_pattern import check_pattern, find_number, steps_of_path, unit_in
 
 OUTPUT, JSON = (Path(__file__).with_name(f"printed.{kind}").read_text() for kind in ("txt", "json"))
 
@@ -70,7 +70,7 @@ def test_what_is_no_pattern_is_refused() -> None:
 @given(st.lists(st.text(st.characters(blacklist_characters='"]'), max_size=5) | st.integers(-99, 99), max_size=5))
 def test_any_keys_make_a_path(keys: list[str | int]) -> None:
     path = "$" + "".join(f"[{key}]" if isinstance(key, int) else f'["{key}"]' for key in keys)
-    assert steps(path) == keys
+    assert steps_of_path(path) == keys
 
 
 @settings(max_examples=10)  # each is searched by a process of its own

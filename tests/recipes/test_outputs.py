@@ -8,7 +8,7 @@ import pytest
 from perfbisect.core.domain.settings import Output
 from perfbisect.errors import UsageError
 from perfbisect.recipes.output_pattern import NoNumber
-from perfbisect.recipes.outputs import filter_of, formats, read_result, read_results, recognise
+from perfbisect.recipes.outputs import filter_arguments, known_formats, read_result, read_results, recognise_output
 
 OUTPUTS = Path(__file__).parents[1] / "outputs" / "benchmarks"
 EXPECTED = json.loads((OUTPUTS / "expected.json").read_text())
@@ -22,10 +22,10 @@ def output(name: str) -> str:
 def test_each_result_is_read_with_its_unit(name: str) -> None:
     text, expected = output(name), EXPECTED[name]
     if expected is None:
-        assert recognise(text, "") is None
+        assert recognise_output(text, "") is None
         return
     for result, shown in expected[1].items():
-        found = recognise(f"Built in 3 s\n{text}", result)
+        found = recognise_output(f"Built in 3 s\n{text}", result)
         assert found, "lines before it do not matter"
         assert (found.one.format, found.one.result) == (expected[0], result)
         assert f"{found.one.metric} {found.values[result]:.6g} {found.one.unit}" == shown
@@ -34,7 +34,7 @@ def test_each_result_is_read_with_its_unit(name: str) -> None:
 
 
 def test_every_format_has_an_output() -> None:
-    assert {row.name for row in formats()} == {expected[0] for expected in EXPECTED.values() if expected}
+    assert {row.name for row in known_formats()} == {expected[0] for expected in EXPECTED.values() if expected}
 
 
 @pytest.mark.parametrize(
@@ -50,12 +50,12 @@ def test_every_format_has_an_output() -> None:
     ],
 )
 def test_one_result_is_hunted(name: str, only: str, why: str) -> None:
-    found = recognise(output(name), only)
+    found = recognise_output(output(name), only)
     assert found and found.why == why
 
 
 def one_of(text: str, only: str) -> Output:
-    found = recognise(text, only)
+    found = recognise_output(text, only)
     assert found
     return found.one
 
@@ -74,7 +74,7 @@ def test_which_of_several_is_to_be_said() -> None:
 
 def test_several_are_measured_that_are_better_in_the_same_direction() -> None:
     text = "BenchmarkGet-8 9 5 ns/op\nBenchmarkPut-8 9 7 ms/op\nBenchmarkCopy-8 9 7 MB/s\n"
-    found = recognise(text, "")
+    found = recognise_output(text, "")
     assert found and found.why == "go test: 3 results; measured: 2 of them"
     assert found.values == {"BenchmarkGet-8": 5.0, "BenchmarkPut-8": 7.0} == read_results(found.outputs, text)
     assert read_results(found.outputs, "BenchmarkPut-8 9 70 us/op") == {"BenchmarkPut-8": 0.07}
@@ -90,13 +90,13 @@ def test_several_are_measured_that_are_better_in_the_same_direction() -> None:
     ],
 )
 def test_the_filter_of_a_program_names_the_results(form: str, names: list[str], words: tuple[str, ...]) -> None:
-    assert filter_of([Output(form, name, "ns", "cost") for name in names]) == words
+    assert filter_arguments([Output(form, name, "ns", "cost") for name in names]) == words
 
 
 def test_a_result_keeps_its_unit_whatever_a_program_chooses() -> None:
     """Some choose the unit by the size of the result; commits are compared in that of the first."""
     text = "fib 10                  time:   [229.98 {0} 271.95 {0} 335.23 {0}]\n"
-    found = recognise(text.format("µs"), "")
+    found = recognise_output(text.format("µs"), "")
     criterion = Output("Criterion", "fib 10", "µs", "cost")
     assert found and found.one == criterion
     assert [read_result(criterion, text.format(unit)) for unit in ("ns", "ms")] == [0.27195, 271950.0]
@@ -110,7 +110,7 @@ def test_a_result_keeps_its_unit_whatever_a_program_chooses() -> None:
     "text", ["", "time 12 s", '{"results": [{"ops": 5}]}', "[1, 2]", '{"a": {"b": 3}}', "{" * 100_000]
 )
 def test_what_no_benchmark_prints_is_not_recognised(text: str) -> None:
-    assert recognise(text, "") is None
+    assert recognise_output(text, "") is None
 
 
 def test_long_outputs_of_other_programs_take_no_time() -> None:
@@ -124,4 +124,4 @@ def test_long_outputs_of_other_programs_take_no_time() -> None:
         "benchmark name samples iterations est",
         "{",
     ):
-        assert recognise(f"{line}\n" * 20_000, "") is None
+        assert recognise_output(f"{line}\n" * 20_000, "") is None

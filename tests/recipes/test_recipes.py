@@ -17,19 +17,19 @@ from perfbisect.errors import RecipeError, UsageError
 from perfbisect.recipes.builder import Build
 from perfbisect.recipes.builder_reader import (
     TreeFacts,
-    build_of,
+    find_variant,
     load_builder,
     load_builders,
     recipe_files,
     recipe_for_tree,
-    satisfies,
-    variant_of,
+    required_build,
+    version_satisfies,
     version_text,
 )
 from perfbisect.recipes.configuration import load_configuration
 from perfbisect.recipes.inventory import load_hosts, load_leases
-from perfbisect.recipes.placeholders import fill, fill_text
-from perfbisect.recipes.workload import full_name, load_workload, load_workloads
+from perfbisect.recipes.placeholders import fill_command, fill_text
+from perfbisect.recipes.workload import load_workload, load_workloads, qualified_name
 
 Write = Callable[[str, str], Path]
 
@@ -79,10 +79,10 @@ def test_a_small_recipe_is_complete_and_has_the_shared_variants(write: Write, sm
     assert (builder.name, builder.folder, builder.inherited) == ("small", str(file.parent), [])
     assert (builder.build.compile, builder.server) == ([["make"]], None)
     assert set(builder.variants) == {"o2nofp", "o2nofp-aligned", "lto", "native", "pgo", "relwithdebinfo", "own"}
-    assert variant_of(builder).cflags == "-O2 -fno-omit-frame-pointer"
-    assert (variant_of(builder, "native").cflags, variant_of(builder, "own").cc) == ("-O3", "clang")
+    assert find_variant(builder).cflags == "-O2 -fno-omit-frame-pointer"
+    assert (find_variant(builder, "native").cflags, find_variant(builder, "own").cc) == ("-O3", "clang")
     with pytest.raises(RecipeError, match=r"no variant 'o2nfp' of builder small. Did you mean 'o2nofp'"):
-        variant_of(builder, "o2nfp")
+        find_variant(builder, "o2nfp")
 
 
 def test_earlier_folders_go_first(write: Write, small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,10 +128,10 @@ def test_a_cycle_of_extends_is_a_mistake(write: Write, small: str) -> None:
 
 def test_a_recipe_without_build_leaves_it_to_the_tree(write: Write) -> None:
     write("builders/served/builder.toml", 'summary = "x"\ndriver = "y"')
-    assert build_of(load_builder("served")) == Build()
+    assert required_build(load_builder("served")) == Build()
     how = '[build]\ncompile = [["make"]]\ninstall = []\nartifacts = ["a"]'
     write("builders/mine/builder.toml", f'extends = "served"\n{how}')
-    assert build_of(load_builder("mine")).compile == [["make"]]
+    assert required_build(load_builder("mine")).compile == [["make"]]
 
 
 def test_an_unknown_builder_names_the_nearest(write: Write, small: str) -> None:
@@ -178,7 +178,7 @@ def test_versions_are_compared_as_numbers() -> None:
         ("8.0.9", ">=8.0.30"), ("3.8.0", "!=3.8"), ("3.30", ">=3.8, <3.30"), ("3.7.17", ">=3.8,<3.30"), ("", ">=1"), ("", "<1"),
         ("unknown", "!=1"),
     ]  # fmt: skip
-    assert [satisfies(*each) for each in hold + not_] == [True] * len(hold) + [False] * len(not_)
+    assert [version_satisfies(*each) for each in hold + not_] == [True] * len(hold) + [False] * len(not_)
 
 
 def test_the_version_is_what_looks_like_one() -> None:
@@ -253,7 +253,7 @@ def test_a_workload_is_found_by_either_name_in_the_suites_of_its_driver(suite: P
     with pytest.raises(RecipeError, match="Several suites have a workload 'view'") as caught:
         load_workload("view", "small")
     assert caught.value.advice == "Choose one of more/view, tables/view."
-    assert full_name(load_workload("more/view", "small")) == "more/view"
+    assert qualified_name(load_workload("more/view", "small")) == "more/view"
 
 
 def test_the_args_of_a_command_are_placeholders_and_what_it_prints_is_its_metric(suite: Path) -> None:
@@ -287,7 +287,7 @@ AGAIN = ["sh", "-c", 'exec "$@"', "sh", "-c", "{prefix}"]
 )
 def test_words_are_filled(words: list[str], values: dict[str, str | int], filled: list[str]) -> None:
     """Flags alone are several, paths are quoted in the script of a shell only, and double braces are kept."""
-    assert fill(words, values) == filled
+    assert fill_command(words, values) == filled
 
 
 def test_values_are_not_filled_again_and_a_word_without_value_is_named() -> None:
@@ -295,7 +295,7 @@ def test_values_are_not_filled_again_and_a_word_without_value_is_named() -> None
     with pytest.raises(
         RecipeError, match=r'"-s \{socket\}" of the recipe has the placeholder \{socket\}, which has no value here'
     ):
-        fill(["client", "-s {socket}"], {"prefix": "/p"})
+        fill_command(["client", "-s {socket}"], {"prefix": "/p"})
 
 
 def printed(argv: list[str]) -> str:
@@ -313,16 +313,16 @@ def printed(argv: list[str]) -> str:
 )  # fmt: skip
 def test_a_path_in_a_script_is_never_a_command_however_its_shell_is_called(shell: list[str]) -> None:
     for path in ("/a b/c", "/x; echo pwned", "/$(echo pwned) b", "/it's", "-n"):
-        argv = fill([*shell, 'printf %s {prefix} "$1"', "{prefix}", "{prefix}"], {"prefix": path})
+        argv = fill_command([*shell, 'printf %s {prefix} "$1"', "{prefix}", "{prefix}"], {"prefix": path})
         assert printed(argv) == 2 * path
 
 
 def test_flags_and_a_compiler_of_several_words_in_a_script_are_words() -> None:
-    flags = fill(["sh", "-c", "printf '[%s]' {cflags} \"X={cflags}\""], {"cflags": "-O2 -DA=;x"})
+    flags = fill_command(["sh", "-c", "printf '[%s]' {cflags} \"X={cflags}\""], {"cflags": "-O2 -DA=;x"})
     assert printed(flags) == "[-O2][-DA=;x][X=-O2 '-DA=;x']"
     values = {"cc": "printf [%s]", "cxx": "printf [%s]", "cflags": "-O2"}
-    assert fill(["{cc}", "a.c", "CC={cc}"], values) == ["printf", "[%s]", "a.c", "CC=printf [%s]"]
+    assert fill_command(["{cc}", "a.c", "CC={cc}"], values) == ["printf", "[%s]", "a.c", "CC=printf [%s]"]
     script = 'X={cc} Y={cxx}\n({cc} a.c);{cxx} {cflags}; {{ {cc} "$X"; }}'
-    assert printed(fill(["sh", "-c", script], values)) == "[a.c][-O2][printf [%s]]"
+    assert printed(fill_command(["sh", "-c", script], values)) == "[a.c][-O2][printf [%s]]"
     with pytest.raises(RecipeError, match=r"has the placeholder \{cc\}, which has no value here"):
-        fill(["sh", "-c", "x {cc}"], {"prefix": "/p"})
+        fill_command(["sh", "-c", "x {cc}"], {"prefix": "/p"})

@@ -12,8 +12,8 @@ from perfbisect.errors import RecipeError, UsageError
 from perfbisect.lab.building.plan import build_fingerprint
 from perfbisect.lab.workload import dataset
 from perfbisect.recipes.builder import Build, Builder, Server
-from perfbisect.recipes.builder_reader import variant_of
-from perfbisect.recipes.requested import command_words, load_requested, typed_overrides, with_overrides
+from perfbisect.recipes.builder_reader import find_variant
+from perfbisect.recipes.requested import command_words, converted_overrides, load_requested, with_overrides
 from perfbisect.recipes.workload import Workload
 
 QUICK = QuickCommand("./bench --quick", ("./configure 'a b'", "make -j{jobs}"), rate="ops: ([0-9]+)")
@@ -69,7 +69,7 @@ def test_commands_may_follow_a_build_system_and_a_recipe(tmp_path: Path) -> None
         load_requested(replace(recipe, quick=replace(recipe.quick, then=then)))[0] for then in (recipe.quick.then, ())
     )
     assert (len(followed.build.then), plain.build.then) == (1, [])
-    variant = variant_of(plain, "")
+    variant = find_variant(plain, "")
     assert build_fingerprint(followed, variant) != build_fingerprint(plain, variant)
     with pytest.raises(UsageError, match="--then has no effect: builder host builds nothing"):
         load_requested(replace(recipe, builder="host"))
@@ -151,12 +151,21 @@ BUILDER = Builder(summary="", driver="pgsql", build=Build(compile=[], install=[]
 
 def test_what_loading_and_runs_share_is_changed_for_both_and_keeps_its_kind() -> None:
     asked = {"table-size": "7", "rate": "2", "keys": "2", "covered": "off", "time": 3}
-    assert typed_overrides(WORKLOAD, asked) == {"table-size": 7, "rate": 2.0, "keys": "2", "covered": False, "time": 3}
+    assert converted_overrides(WORKLOAD, asked) == {
+        "table-size": 7,
+        "rate": 2.0,
+        "keys": "2",
+        "covered": False,
+        "time": 3,
+    }
     changed = with_overrides(WORKLOAD, {"table-size": "7", "churn": "2", "threads": 4})
     assert changed.args == WORKLOAD.args | {"table-size": 7}
     assert changed.prepare_args == {"table-size": 7, "churn": 2}
     assert (changed.threads, changed.time) == (4, WORKLOAD.time)
-    assert with_overrides(WORKLOAD, typed_overrides(WORKLOAD, {"covered": "off", "rate": "2"})).args["covered"] is False
+    assert (
+        with_overrides(WORKLOAD, converted_overrides(WORKLOAD, {"covered": "off", "rate": "2"})).args["covered"]
+        is False
+    )
     loads: list[dict[str, str]] = [{}, {"keys": "all"}, {"table-size": "7"}]
     keys = [dataset.key(BUILDER, with_overrides(WORKLOAD, each), {}) for each in loads]
     assert keys[0] == keys[1] != keys[2], "data is shared unless loading is changed"
@@ -170,4 +179,4 @@ def test_a_value_of_another_kind_is_refused() -> None:
         ("covered", "perhaps", r"covered=perhaps cannot be set: covered is true or false"),
     ):
         with pytest.raises(UsageError, match=sentence):
-            typed_overrides(WORKLOAD, {name: value})
+            converted_overrides(WORKLOAD, {name: value})

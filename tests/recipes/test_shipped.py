@@ -9,8 +9,8 @@ import pytest
 from perfbisect.recipes import builder
 from perfbisect.recipes.builder import SHARED
 from perfbisect.recipes.builder_reader import load_builder, load_builders
-from perfbisect.recipes.inventory import at_once, load_host, load_hosts, load_lease
-from perfbisect.recipes.placeholders import fill
+from perfbisect.recipes.inventory import leases_several_at_once, load_host, load_hosts, load_lease
+from perfbisect.recipes.placeholders import fill_command
 from perfbisect.recipes.workload import load_workloads, read_suite
 from perfbisect.repository.git import pathspecs_except
 
@@ -90,6 +90,6 @@ def test_the_examples_of_the_guide_are_valid(tmp_path: Path) -> None:
 
 def test_features_of_a_lease_never_reach_a_shell_unquoted() -> None:
     slurm = load_lease("slurm")
-    assert at_once(slurm)
+    assert leases_several_at_once(slurm)
     asked = {"job": "j", "user": "me", "features": "a&b|$(x)", "count": "2", "node": "", "minutes": "", "every": "60"}
-    assert "features='a&b|$(x)'" in fill(slurm.acquire, asked)[2]
+    assert "features='a&b|$(x)'" in fill_command(slurm.acquire, asked)[2]

@@ -12,7 +12,7 @@ import pytest
 from perfbisect.lab.servers import configuration, sizes
 from perfbisect.recipes.builder_reader import TreeFacts, load_builder, recipe_for_tree
 from perfbisect.recipes.inventory import HostEntry
-from perfbisect.recipes.placeholders import fill
+from perfbisect.recipes.placeholders import fill_command
 from program import executable
 
 pytestmark = pytest.mark.tools
@@ -42,7 +42,9 @@ class Programs:
         values = {"prefix": f"{self.folder}/a b", "source": str(self.folder), "config": "C", "data": "D", "socket": "S"}
         values["recipe"] = str(RECIPES / "mysql")
         env = {"PATH": "/usr/bin:/bin", "LOG": f"{self.folder}/calls", "LACKS": lacks, "VERSION": version}
-        done = subprocess.run(fill(command, values), env=env, capture_output=True, text=True, check=False, timeout=600)
+        done = subprocess.run(
+            fill_command(command, values), env=env, capture_output=True, text=True, check=False, timeout=600
+        )
         return done.returncode, done.stdout.strip()
 
     @property

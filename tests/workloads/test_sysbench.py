@@ -15,7 +15,7 @@ from perfbisect.lab.workload.lua import SYSBENCH_DRIVERS, measured, preparing, w
 from perfbisect.lab.workload.sysbench import RunResult
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import Values
-from perfbisect.recipes.workload import Option, Workload, for_each_driver, read_suite
+from perfbisect.recipes.workload import Option, Workload, read_suite, workloads_by_driver
 
 FOLDER = WORKLOADS / "sysbench"
 SUITE = read_suite(FOLDER / "suite.toml")
@@ -27,7 +27,7 @@ SMALL: Mapping[str, Option] = {"tables": TABLES, "table-size": SIZE}
 
 def test_kinds_of_workloads() -> None:
     """Each serves both of sysbench's drivers; runs that change the data draw other keys each time; transactions count queries."""
-    found = for_each_driver(SUITE)
+    found = workloads_by_driver(SUITE)
     assert (len(found), {workload.driver for workload in found}) == (2 * len(ALL), set(SYSBENCH_DRIVERS))
     assert {name for name, workload in ALL.items() if workload.args.get("rand-seed") == 0} == WRITE
     for workload in ALL.values():

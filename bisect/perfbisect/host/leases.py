@@ -35,7 +35,7 @@ from perfbisect.host.local import end
 from perfbisect.host.protocol import Command, DelegatingHost, Host, Result, last_line
 from perfbisect.process import user_name
 from perfbisect.recipes.inventory import LeaseEntry
-from perfbisect.recipes.placeholders import fill
+from perfbisect.recipes.placeholders import fill_command
 
 FOLDER = "leases"  # of records, in the state folder
 LIMIT = 60.0  # seconds for a command that does not wait
@@ -116,7 +116,7 @@ class Acquisition:
         """Renew the lease of a machine, and note if it has ended."""
         command = self.wanted.lease.renew
         if command and not machine.ended and not self.stopped.is_set():
-            status, _ = run_briefly(fill(command, machine.values))
+            status, _ = run_briefly(fill_command(command, machine.values))
             if status == ENDED and not self.stopped.is_set():
                 machine.ended = True  # permanently: two threads renew
 
@@ -225,7 +225,7 @@ def leased(wanted: LeaseRequest, show: Show, say: Say) -> Iterator[Acquisition]:
     """
     lease = wanted.lease
     values = {"job": f"perfbisect-{secrets.token_hex(6)}", "user": user_name()}
-    release = fill(lease.release, values)
+    release = fill_command(lease.release, values)
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     session = (since, process.this_process_identity(), platform.node())
     record = LeaseRecord(values["job"], wanted.kind, len(wanted.names), *session, release, wanted.purpose)
@@ -263,7 +263,7 @@ def _acquire(job: Acquisition, show: Show) -> list[tuple[str, str]]:
     asked = {**job.values, "features": wanted.features, "count": str(count), "node": ",".join(wanted.nodes.values())}
     asked |= {"minutes": minutes, "every": str(lease.every)}
     machines = wanted.kind if count == 1 else f"{wanted.kind}*{count}"
-    command = fill(lease.acquire, asked)
+    command = fill_command(lease.acquire, asked)
 
     def failure(why: str) -> EnvironmentFailure:
         return EnvironmentFailure(
@@ -294,7 +294,7 @@ def _acquire(job: Acquisition, show: Show) -> list[tuple[str, str]]:
                     break
                 waited = True
                 if lease.status and (not state or time.monotonic() - looked > LOOK):
-                    looked, state = time.monotonic(), last_line(run_briefly(fill(lease.status, job.values))[1])
+                    looked, state = time.monotonic(), last_line(run_briefly(fill_command(lease.status, job.values))[1])
                 show(machines, state or last_line(_text(err)) or "waiting in the queue")
         finally:
             end(running, STOP)

@@ -21,7 +21,7 @@ from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import leases, local, ssh, through
 from perfbisect.host.leases import LeasedHost
 from perfbisect.host.protocol import Host, last_line
-from perfbisect.recipes.inventory import HostEntry, with_address
+from perfbisect.recipes.inventory import HostEntry, leased_host_with_address
 
 MARKER = ".perfbisect"
 FOLDERS = ("git", "recipes", "scripts", "work", "builds", "datasets", "visit", "jobs", "logs", "ccache", "tmp")
@@ -153,7 +153,7 @@ def connect(entry: HostEntry) -> Host:
 def adopt(entry: HostEntry, *, foreign: bool = True) -> tuple[Host, tuple[str, ...]]:
     """The host as by ``connect``, even with a ``foreign`` root folder, and the contents of that folder."""
     machine = leases.machine(entry.name) if entry.leased else None
-    entry = with_address(entry, machine.values) if machine else entry
+    entry = leased_host_with_address(entry, machine.values) if machine else entry
     scheme, separator, destination = entry.address.partition("://")
     if entry.through:
         scheme, destination = "through", ""

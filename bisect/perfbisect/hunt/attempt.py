@@ -37,7 +37,7 @@ from perfbisect.lab.building.candidates import Mended
 from perfbisect.lab.building.log_parser import KnownFailure
 from perfbisect.lab.workload.command import OutputRecognised
 from perfbisect.process import CLOCK
-from perfbisect.recipes.outputs import Recognised, SeveralResults
+from perfbisect.recipes.outputs import RecognisedOutput, SeveralResults
 from perfbisect.report.command_line import bisect_command, command_to_run
 from perfbisect.report.hunt_report import read_hunt_report
 from perfbisect.store.batches import Batch, batch_jobs_of_hunt, end_batch, enter_batch_hunt_status
@@ -323,7 +323,7 @@ class SessionAttempt:
         return bisect_command("resume", self.name, self.history.path)
 
 
-def measured_outputs(recognised: Recognised, request: TrialRequest) -> tuple[Output, ...]:
+def measured_outputs(recognised: RecognisedOutput, request: TrialRequest) -> tuple[Output, ...]:
     """The results that are measured of a recognised output: all results in a comparison, else one result.
 
     Raises SeveralResults if there are several, and none is chosen.

@@ -37,10 +37,10 @@ from perfbisect.lab.training import SECONDS
 from perfbisect.lab.upkeep import expected_builds, space_needed
 from perfbisect.lab.workload import dataset, lua
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.builder_reader import variant_of
+from perfbisect.recipes.builder_reader import find_variant
 from perfbisect.recipes.inventory import HostEntry, load_host
 from perfbisect.recipes.requested import load_requested
-from perfbisect.recipes.workload import Workload, full_name, load_training
+from perfbisect.recipes.workload import Workload, load_training_workloads, qualified_name
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import temporary_folder
 from perfbisect.repository.range import CommitRange
@@ -139,9 +139,9 @@ def command_groups(settings: Settings, recipes: Recipes, commit: str) -> tuple[C
     """The commands for one commit on the first host, and on the first build host if that builds for it."""
     builder, workload = recipes
     entry = load_host(settings.host, settings.hosts_path)
-    build_entry = None if entry.builds else load_host(entry.built_elsewhere[0], settings.hosts_path)
+    build_entry = None if entry.builds_itself else load_host(entry.other_build_hosts[0], settings.hosts_path)
     with connect(entry) as host, connect(build_entry) if build_entry else nullcontext() as build_host:
-        training = load_training(builder, settings.variant, [workload], settings.workloads_path)
+        training = load_training_workloads(builder, settings.variant, [workload], settings.workloads_path)
         hosts = host, entry, build_host, build_entry
         return list_commands(ListingRequest(*hosts, settings, builder, workload, commit, training))
 
@@ -179,7 +179,7 @@ def _plans(request: ListingRequest, scratch: LocalHost) -> tuple[CommandGroup, t
     repository, patches = open_repository(Path(request.settings.repository)), patches_of(request.settings, builder)
     deque(steps := Work(checkout.mirror(scratch, repository, builder.work_name, [commit])), maxlen=0)
     name = request.settings.variant or builder.variant
-    variant = variant_of(builder, name)
+    variant = find_variant(builder, name)
     tools, namespace = Toolchain("", "", ""), ""
     with suppress(EnvironmentFailure):  # the listing needs no compiler; `bisect doctor` lists missing tools
         tools = toolchain(host, variant)
@@ -205,7 +205,7 @@ def _build(request: ListingRequest, work: PurePosixPath, *plans: BuildPlan) -> I
     repository, builder = open_repository(Path(request.settings.repository)), request.builder
     listing = checkout.listed_submodules(repository, request.commit, builder.ignore, builder.repository)
     yield CommandGroup(f"submodules, in {work / 'source'}", tuple(f"# {line}" for line in listing))
-    location, build_hosts = f"in {work / 'build'}", " or ".join(request.entry.built_elsewhere)
+    location, build_hosts = f"in {work / 'build'}", " or ".join(request.entry.other_build_hosts)
     if request.build_host:
         location = f"{location} on host {build_hosts}, which sends the result to host {request.host.name}"
     *instrumented, final = ((plan, tuple(shell_words(argv) for _, argv in plan.commands)) for plan in plans)
@@ -214,7 +214,7 @@ def _build(request: ListingRequest, work: PurePosixPath, *plans: BuildPlan) -> I
     yield CommandGroup("environment of the build", (*env, *path))
     for _, commands in instrumented:
         yield CommandGroup(f"instrumented build, which counts its executed code, {location}", commands)
-        names = listed([full_name(workload) for workload in request.training])
+        names = listed([qualified_name(workload) for workload in request.training])
         yield CommandGroup("training", (f"# loading, and at most {SECONDS:g} s of {names}, as below",))
     yield CommandGroup(f"build, {location}", final[1])
 

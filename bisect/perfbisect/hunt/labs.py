@@ -227,7 +227,7 @@ def workers_of(
             first.build_worker(build_host, candidates, common_builds, is_replaceable)
             for build_host in common_build_hosts
         ]
-    builds_between = bool(common_build_hosts) and all(site.entry.builds for site in sites)
+    builds_between = bool(common_build_hosts) and all(site.entry.builds_itself for site in sites)
     workers = ThreadWorkers(*measuring, build_workers=building, builds_between=builds_between)
     workers.limit = first.log.began, first.setup.settings.policy.max_minutes
     return workers

@@ -28,7 +28,7 @@ from perfbisect.core.search.parts import (
 )
 from perfbisect.errors import RunsNotComparable, UsageError
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.builder_reader import check_names, recipe_patches
+from perfbisect.recipes.builder_reader import check_distinct_patch_names, recipe_patches
 from perfbisect.repository.derived import apply_patch, paths_of_patch
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import git, isolated_environment, pathspecs_except, run_git, temporary_bare_repository
@@ -47,7 +47,7 @@ def patches_of(settings: Settings, builder: Builder) -> tuple[Patch, ...]:
     Raises UsageError if two patches have one name, or if patches or flags are given although nothing is built.
     """
     patches = (*recipe_patches(builder), *settings.patches)
-    check_names(patches)
+    check_distinct_patch_names(patches)
     options = ["--patch"] if settings.patches else [name for name, _ in settings.flags.options]
     if options and not settings.repository:
         raise UsageError(f"{options[0]} has no effect, because nothing is built.", "Leave it out.")

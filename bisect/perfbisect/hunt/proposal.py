@@ -8,7 +8,14 @@ from pathlib import Path
 from perfbisect.errors import UsageError
 from perfbisect.masking import mask_credentials
 from perfbisect.recipes import benchmarks
-from perfbisect.recipes.build_systems import AUTO, SYSTEMS, for_range, nothing_found, system_for_commit, systems_in
+from perfbisect.recipes.build_systems import (
+    AUTO,
+    SYSTEMS,
+    no_system_sentence,
+    system_for_commit,
+    system_for_range,
+    systems_in,
+)
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import load_builders
 from perfbisect.recipes.proposal import (
@@ -16,11 +23,11 @@ from perfbisect.recipes.proposal import (
     LOOKED_FOR,
     Benchmark,
     RecipeProposal,
-    Tree,
+    SourceTree,
     defined_programs,
+    files_to_read,
     ignored_patterns,
-    language,
-    to_read,
+    main_language,
 )
 from perfbisect.recipes.workload import load_workloads
 from perfbisect.repository.commits import ProposedRange, possible_tags, proposed_range, resolve_commit
@@ -76,7 +83,7 @@ def propose(path: Path, name: str = "", program: str = "", *, is_named: bool) ->
     folder = repo.folder.parent if repo.folder.name == ".git" else repo.folder
     last = _canonical(url).rpartition("/")[2] or folder.name.removesuffix(".git")
     title = _checked_name(name or re.sub(r"[^a-z0-9._-]+", "-", last.lower()).strip("-._")[:40], is_option=bool(name))
-    default = for_range(tree.paths for tree in trees)
+    default = system_for_range(tree.paths for tree in trees)
     systems = [system for system in SYSTEMS if all(system in systems_in(tree.paths) for tree in trees)]
     system, found = benchmarks.find_benchmarks(systems or [system_for_commit(default, bad.paths)], good, bad)
     if system != default and default != AUTO:  # such as a Makefile beside a go.mod
@@ -91,7 +98,7 @@ def propose(path: Path, name: str = "", program: str = "", *, is_named: bool) ->
         words = ["bisect", "run", *(ends if range_.patterns else ("GOOD", "BAD"))]
         raise UsageError(
             f"No benchmark was found that both {range_.good} and {range_.bad} have"
-            f" ({f'built by {default}' if default else nothing_found()}). Looked for: {LOOKED_FOR}.",
+            f" ({f'built by {default}' if default else no_system_sentence()}). Looked for: {LOOKED_FOR}.",
             "Name a program of the build: bisect init --benchmark PROGRAM. Or measure any command:"
             f" {shell_words(words)}{'' if default else ' --build COMMAND'} --run 'PROGRAM ARGUMENTS'",
         )
@@ -101,17 +108,17 @@ def propose(path: Path, name: str = "", program: str = "", *, is_named: bool) ->
         title, range_.bad, system, public, range_.patterns, _version(repo, ends), ignored_patterns(good, bad), found[0]
     )
     return RepositoryProposal(
-        repo, range_, len(bad.paths), language(bad.paths), listings[1].submodules, proposal, found
+        repo, range_, len(bad.paths), main_language(bad.paths), listings[1].submodules, proposal, found
     )
 
 
-def tree_of(repo: Repository, commit: str, listed: TreeFiles, program: str = "") -> Tree:
+def tree_of(repo: Repository, commit: str, listed: TreeFiles, program: str = "") -> SourceTree:
     """The tree of a commit, with the texts of files that a proposal needs."""
     paths, embedding = frozenset(listed.files), lines_containing(repo, commit, EMBEDDING, ("*.rs", "*.go"))
-    return Tree(paths, small_file_texts(repo, listed, to_read(paths)), embedding, program)
+    return SourceTree(paths, small_file_texts(repo, listed, files_to_read(paths)), embedding, program)
 
 
-def _known_repository(repo: Repository, url: str, tree: Tree, range_: ProposedRange) -> KnownRepository | None:
+def _known_repository(repo: Repository, url: str, tree: SourceTree, range_: ProposedRange) -> KnownRepository | None:
     """The repository with its recipe, by the URL or by the programs that the tree builds; None without a recipe."""
     builders = load_builders()
     address, programs = _canonical(url), defined_programs(tree)

@@ -8,10 +8,22 @@ from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.settings import AUTO, Direction, Settings
 from perfbisect.errors import UsageError
 from perfbisect.lab.workload.command import PERCENTILES
-from perfbisect.recipes.build_systems import for_range, has_commands, making, nothing_found, systems_in
+from perfbisect.recipes.build_systems import (
+    command_to_build_program,
+    has_commands,
+    no_system_sentence,
+    system_for_range,
+    systems_in,
+)
 from perfbisect.recipes.builder import Build, Builder
-from perfbisect.recipes.builder_reader import build_of, variant_of
-from perfbisect.recipes.requested import command_words, load_requested, program_of, requested_builder, typed_overrides
+from perfbisect.recipes.builder_reader import find_variant, required_build
+from perfbisect.recipes.requested import (
+    command_words,
+    converted_overrides,
+    load_requested,
+    program_and_choice,
+    requested_builder,
+)
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.commits import DOTS, resolve_commit, revisions_in, root_commit
 from perfbisect.repository.discovery import Progress, cached_clone, open_repository
@@ -35,7 +47,7 @@ def resolve_settings(
             f"Compare hosts with `bisect compare --builder {builder.name} --host A --host B`, or measure a host with"
             " `bisect noise`.",
         )
-    variant_of(builder, settings.variant)
+    find_variant(builder, settings.variant)
     auto = settings.metric == AUTO
     metric = choose_metric("" if auto else settings.metric, [workload])
     if settings.policy.slow_after and not find_metric(metric).is_bounded(command=bool(workload.command)):
@@ -52,7 +64,7 @@ def resolve_settings(
         # A new metric needs a hunt for the worse, and runs that are counted are never stopped.
         recognise=settings.recognise or recognises_output(settings, [workload]),
         choose_metric=auto and not direction and not settings.policy.slow_after,
-        overrides=typed_overrides(workload, settings.overrides),
+        overrides=converted_overrides(workload, settings.overrides),
         policy=replace(settings.policy, direction=direction or worse_direction(metric)),
         suspects={**builder.suspects, **workload.suspects, **settings.suspects},
     )
@@ -106,7 +118,7 @@ def recognises_output(settings: Settings, workloads: Sequence[Workload]) -> bool
     Raises UsageError if they are not, but --only is given.
     """
     may_recognise = settings.metric in ("", AUTO) and len(workloads) == 1 and not settings.policy.slow_after
-    if may_recognise and workloads[0].recognisable:
+    if may_recognise and workloads[0].has_unspecified_result:
         return True
     if settings.quick and settings.quick.only:
         raise UsageError(
@@ -131,7 +143,7 @@ def with_repository(settings: Settings) -> Settings:
 def builder_of(settings: Settings) -> Builder:
     """The requested builder. Raises RecipeError if the builder or its variant does not exist."""
     builder = requested_builder(settings)
-    variant_of(builder, settings.variant)
+    find_variant(builder, settings.variant)
     return builder
 
 
@@ -164,7 +176,7 @@ def choose_system(git: Repository, builder: Builder, commits: Mapping[str, str],
     recipe, if a tree has no build system, and if options for a build system have no effect.
     """
     without_recipe = settings.quick is not None and settings.quick.build == ()  # --run without --build
-    build = Build() if without_recipe else build_of(builder)
+    build = Build() if without_recipe else required_build(builder)
     option = "--configure" if settings.configure else "--program" if settings.programs else ""
     if has_commands(build):
         if option:
@@ -183,19 +195,19 @@ def choose_system(git: Repository, builder: Builder, commits: Mapping[str, str],
             )
         if not systems and not (without_recipe and not any(map(systems_in, trees.values()))):
             raise UsageError(
-                f"{revision} cannot be built: {nothing_found()}.",
+                f"{revision} cannot be built: {no_system_sentence()}.",
                 "Give the commands that build it with --build, or in a recipe's [build].",
             )
-    system = build.system or for_range(trees.values())
+    system = build.system or system_for_range(trees.values())
     quick = settings.quick if without_recipe else None
-    started = program_of(command_words(quick.run), ()) if quick and not quick.then else []
+    started = program_and_choice(command_words(quick.run), ()) if quick and not quick.then else []
     if started and min(len(systems_in(paths)) for paths in trees.values()) > 1:
         tree = tree_files(git, [*commits.values()][-1])
         text = "\n".join(small_file_texts(git, tree, ("Cargo.toml", "go.mod")).values())
-        maker = making(started[0], tree.files, text).partition(" ")[0]
+        maker = command_to_build_program(started[0], tree.files, text).partition(" ")[0]
         system = maker if all(maker in systems_in(paths) for paths in trees.values()) else system
     if settings.flags.options:
         option = option or settings.flags.options[0][0]
     if option and not system:
-        raise UsageError(f"{option} has no effect: {nothing_found()}.", "Leave it out.")
+        raise UsageError(f"{option} has no effect: {no_system_sentence()}.", "Leave it out.")
     return system

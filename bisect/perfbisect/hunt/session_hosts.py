@@ -29,8 +29,14 @@ from perfbisect.lab.checks.all_hosts import differing, read_side
 from perfbisect.lab.checks.preflight import build_findings, findings, inspect_host, warnings
 from perfbisect.lab.workload import dataset
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.builder_reader import variant_of
-from perfbisect.recipes.inventory import HostEntry, at_once, load_host, load_lease, parse_lease_name
+from perfbisect.recipes.builder_reader import find_variant
+from perfbisect.recipes.inventory import (
+    HostEntry,
+    leases_several_at_once,
+    load_host,
+    load_lease,
+    parse_leased_host_name,
+)
 from perfbisect.recipes.workload import Workload
 from perfbisect.wording.text import listed
 
@@ -59,24 +65,24 @@ class BuildHostChecks:
         Raises EnvironmentFailure if a build host lacks a tool, or if the build hosts would make different binaries of a
         commit; UsageError if their builds do not run on ``host``.
         """
-        if self.builder.build is None or not entry.built_elsewhere:
+        if self.builder.build is None or not entry.other_build_hosts:
             return (), ()
-        new = [name for name in entry.built_elsewhere if name not in self.connected]
+        new = [name for name in entry.other_build_hosts if name not in self.connected]
         warned = [warning for name in new for warning in self._connect(name)]
-        build_hosts = tuple(self.connected[name] for name in entry.built_elsewhere)
+        build_hosts = tuple(self.connected[name] for name in entry.other_build_hosts)
         for build_host in build_hosts:
             check_architectures(host, build_host.host)
             warned += other_processor(host, build_host.host, self.builder, self.settings.variant)
-        if (names := frozenset(entry.built_on)) not in self.compared:
+        if (names := frozenset(entry.all_build_hosts)) not in self.compared:
             self.compared.add(names)
             warned += self._differences(entry, host, build_hosts)
         return build_hosts, tuple(warned)
 
     def can_build(self, entry: HostEntry, host: Host, build_hosts: Sequence[BuildHost]) -> bool:
         """Whether ``host`` builds, or can make the same builds as its only build host while that is out of reach."""
-        if entry.builds or len(build_hosts) != 1:
-            return entry.builds
-        variant = variant_of(self.builder, self.settings.variant)
+        if entry.builds_itself or len(build_hosts) != 1:
+            return entry.builds_itself
+        variant = find_variant(self.builder, self.settings.variant)
         sides = [read_side(builder, variant) for builder in (build_hosts[0].host, host)]
         native = for_processor(self.builder, variant)
         if any(finding.level is not Level.NOTE for finding in differing(host.name, sides, native=native)):
@@ -96,9 +102,9 @@ class BuildHostChecks:
 
     def _differences(self, entry: HostEntry, host: Host, build_hosts: Sequence[BuildHost]) -> tuple[Warned, ...]:
         """Warnings about differences between the build hosts of ``host``, and ``host`` itself if it builds."""
-        variant = variant_of(self.builder, self.settings.variant)
+        variant = find_variant(self.builder, self.settings.variant)
         sides = [read_side(build_host.host, variant) for build_host in build_hosts]
-        sides += [read_side(host, variant)] if entry.builds else []
+        sides += [read_side(host, variant)] if entry.builds_itself else []
         return warnings(differing(host.name, sides, native=for_processor(self.builder, variant)))
 
 
@@ -171,7 +177,7 @@ def check_architectures(host: Host, build_host: Host) -> None:
 
 def other_processor(host: Host, build_host: Host, builder: Builder, variant: str) -> Iterator[Warned]:
     """A warning if a build host compiles for its own processor and ``host`` has another processor."""
-    if not for_processor(builder, variant_of(builder, variant or builder.variant)):
+    if not for_processor(builder, find_variant(builder, variant or builder.variant)):
         return
     built_for, measured_on = ask(build_host, PROCESSOR), ask(host, PROCESSOR)
     if built_for and measured_on and built_for != measured_on:
@@ -191,12 +197,12 @@ def build_ahead(entries: Sequence[HostEntry]) -> bool:
     them.
     """
     measuring = {entry.name for entry in entries}
-    sets = {frozenset(entry.built_elsewhere) for entry in entries}
-    several = next((entry for entry in entries if len(entry.built_elsewhere) > 1), None)
+    sets = {frozenset(entry.other_build_hosts) for entry in entries}
+    several = next((entry for entry in entries if len(entry.other_build_hosts) > 1), None)
     alike = len(sets) == 1 and sets.isdisjoint({frozenset()}) and not measuring & next(iter(sets))
     if several and not alike:
         raise UsageError(
-            f"Several hosts build for {several.name}: {listed(several.built_elsewhere)}. In a hunt on several hosts these"
+            f"Several hosts build for {several.name}: {listed(several.other_build_hosts)}. In a hunt on several hosts these"
             " must build for all of them, and be none of them.",
             "Give the hosts of the hunt the same `build_hosts` in hosts.toml, or choose one of them.",
         )
@@ -306,7 +312,7 @@ def _leased_names(names: Sequence[str], hosts_path: str | Path, builders: bool) 
         )
     entries = [load_host(name, hosts_path) for name in names]
     if builders:
-        entries += [load_host(name, hosts_path) for entry in entries for name in entry.built_elsewhere]
+        entries += [load_host(name, hosts_path) for entry in entries for name in entry.other_build_hosts]
     return [*dict.fromkeys(entry.name for entry in entries if entry.leased)]
 
 
@@ -316,7 +322,7 @@ def _lease_requests(
     """The requests for leased hosts that this process does not hold yet, in the order in which all sessions lease."""
     groups: dict[tuple[str, str], list[str]] = {}
     for name in names:
-        lease_name = parse_lease_name(name)
+        lease_name = parse_leased_host_name(name)
         assert lease_name, "the name of a leased host has the form of a lease"
         if not leases.is_held(name):  # else another hunt of this process shares it
             groups.setdefault((lease_name.lease, lease_name.features), []).append(name)
@@ -324,6 +330,6 @@ def _lease_requests(
         groups.items(), key=lambda group: (-len(re.findall(r"[\w.-]+", group[0][1])), group[0])
     ):
         lease = load_lease(recipe, hosts_path)
-        for requested in [members] if at_once(lease) else [[name] for name in members]:
+        for requested in [members] if leases_several_at_once(lease) else [[name] for name in members]:
             earlier_nodes = {name: nodes[name] for name in requested if name in nodes}
             yield LeaseRequest(lease, features, tuple(requested), earlier_nodes, purpose)

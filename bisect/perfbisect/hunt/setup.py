@@ -28,11 +28,11 @@ from perfbisect.lab.host_lab import Earlier, HostLab
 from perfbisect.lab.measure import counting
 from perfbisect.lab.workload.lua import fingerprint
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.builder_reader import variant_of
+from perfbisect.recipes.builder_reader import find_variant
 from perfbisect.recipes.configuration import load_configuration
 from perfbisect.recipes.inventory import HostEntry, load_host
-from perfbisect.recipes.requested import ServerConfig, as_measured, check_fit, load_requested, requested_builder
-from perfbisect.recipes.workload import Workload, load_training
+from perfbisect.recipes.requested import ServerConfig, check_overrides, load_requested, requested_builder, with_settings
+from perfbisect.recipes.workload import Workload, load_training_workloads
 from perfbisect.repository.commits import ambiguous_tags, commits_in_set, commits_touching, describe_commit
 from perfbisect.repository.discovery import has_uncommitted_changes, open_repository
 from perfbisect.repository.git import Repository
@@ -96,7 +96,7 @@ class SessionSetup:
     ) -> "SessionSetup":
         """The setup of a trial; ``span`` has its builds. Raises the errors of ``set_up``."""
         builder = requested_builder(settings)
-        check_fit(builder, workloads, settings)
+        check_overrides(builder, workloads, settings)
         return cls._checked(settings, builder, workloads, waiting, span)._with_metric()
 
     @classmethod
@@ -156,8 +156,8 @@ class SessionSetup:
     def for_next_attempt(self, settings: Settings) -> "SessionSetup":
         """The setup of another attempt, with settings that a build or a run has changed."""
         setup = replace(
-            self, builder=requested_builder(settings), workload=as_measured(self.workload, settings),
-            works=tuple(as_measured(workload, settings) for workload in self.works),
+            self, builder=requested_builder(settings), workload=with_settings(self.workload, settings),
+            works=tuple(with_settings(workload, settings) for workload in self.works),
         ).for_settings(settings)  # fmt: skip
         run_hash, build_hash = setup.run_hash(setup.workload), setup.build_hash()
         request = self.request
@@ -221,11 +221,11 @@ class SessionSetup:
 
         Raises RecipeError for a workload that does not exist.
         """
-        return load_training(self.builder, self.settings.variant, self.measured, self.settings.workloads_path)
+        return load_training_workloads(self.builder, self.settings.variant, self.measured, self.settings.workloads_path)
 
     def build_hash(self) -> str:
         """A hash of all parts of the recipe that builds depend on."""
-        return build_fingerprint(self.builder, variant_of(self.builder, self.settings.variant), self.patches)
+        return build_fingerprint(self.builder, find_variant(self.builder, self.settings.variant), self.patches)
 
     def lab(
         self, candidates: Candidates, earlier: Earlier, site: PreparedHost, workload: Workload, locks: HostLocks

@@ -21,7 +21,7 @@ from perfbisect.errors import INTERRUPTED, EnvironmentFailure, PerfBisectError, 
 from perfbisect.host.leases import MARGIN, run_briefly
 from perfbisect.hunt.batch import PROGRAM, VERDICTS, last_error, log_of, read_batch_at_end, title_of
 from perfbisect.masking import mask_credentials
-from perfbisect.recipes.inventory import parse_lease_name
+from perfbisect.recipes.inventory import parse_leased_host_name
 from perfbisect.report.command_line import bisect_command
 from perfbisect.store.batches import (
     Batch,
@@ -169,7 +169,7 @@ def constraint(planned: PlannedHunt) -> list[str]:
     """
     if planned.hosts == (("local",),):
         return []
-    names = [parse_lease_name(hosts[0]) if len(hosts) == 1 else None for hosts in planned.hosts]
+    names = [parse_leased_host_name(hosts[0]) if len(hosts) == 1 else None for hosts in planned.hosts]
     if not all(name and name.lease == "slurm" and name.count == 1 for name in names):
         advice = 'Leave out host and any-host, or write host = "slurm:FEATURES" for a node with these features.'
         raise UsageError(f"{title_of(planned)} names hosts, but Slurm chooses the node of a job.", advice)

@@ -294,7 +294,7 @@ class CandidateBuilds:
     def _left(self, without: BuildSite | None = None) -> list[BuildSite]:
         """The sites that can build; ``host``, if it should only measure, only if there is no other site."""
         sites = [site for site in self.sites if site is not without and site.name not in self.made.lost]
-        return [site for site in sites if site.name != self.host.name or site.place.entry.builds] or sites
+        return [site for site in sites if site.name != self.host.name or site.place.entry.builds_itself] or sites
 
     def _bring(self, candidate: int) -> Iterator[LabEvent]:
         """Send a build to ``host``. If the site that has the build is lost, the build is forgotten instead, with a warning."""

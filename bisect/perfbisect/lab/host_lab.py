@@ -377,7 +377,7 @@ class HostLab:
         put = build_store.put_beside if beside else build_store.put_in_place
         prefix = stays or put(host, self.builder.work_name, layout_key or built.facts.key, built.prefix)
         of_build = {"commit": self.candidates.sha(candidate), "prefix": str(prefix), "version": built.version}
-        commit, builder = self.candidates.commits[candidate], self.config.applied(built.builder)
+        commit, builder = self.candidates.commits[candidate], self.config.applied_to(built.builder)
         return Installation(commit, built.facts.key, prefix, builder, {**self.values, **of_build})
 
 

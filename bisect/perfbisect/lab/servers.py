@@ -25,7 +25,7 @@ from perfbisect.masking import mask_credentials
 from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder, Server
 from perfbisect.recipes.builder_reader import config_template
 from perfbisect.recipes.inventory import HostEntry
-from perfbisect.recipes.placeholders import Values, fill, fill_text
+from perfbisect.recipes.placeholders import Values, fill_command, fill_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Service:
 
     def argv(self, command: Sequence[str]) -> list[str]:
         """A command of the recipe, as the user that may run it."""
-        return [*self.user_switch, *fill(command, self.values)]
+        return [*self.user_switch, *fill_command(command, self.values)]
 
     def probe(self) -> Result:
         """One attempt to reach the server: ok if it answers."""

@@ -27,7 +27,7 @@ from perfbisect.lab.workload.dataset import DatasetKeeper
 from perfbisect.lab.workload.lua import fingerprint
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry
-from perfbisect.recipes.workload import Workload, full_name
+from perfbisect.recipes.workload import Workload, qualified_name
 from perfbisect.wording.text import listed
 
 SECONDS = 30.0  # of a run that sysbench times, or whose command takes {time}
@@ -65,7 +65,7 @@ class Trainer:
     @property
     def named(self) -> str:
         """The names of the workloads, for a message."""
-        return listed([full_name(workload) for workload in self.workloads])
+        return listed([qualified_name(workload) for workload in self.workloads])
 
     def check(self) -> None:
         """Raise EnvironmentFailure if the host lacks a program of the workloads: that is no commit's fault."""
@@ -127,7 +127,7 @@ def shortened(workload: Workload) -> Workload:
 
 def failed(build: Instrumented, workload: Workload, failure: RunFailed) -> BuildFailed:
     """The error for a build that fails in a workload."""
-    sentence = f"{build.commit[:10]} fails during the training with {full_name(workload)}: {failure}"
+    sentence = f"{build.commit[:10]} fails during the training with {qualified_name(workload)}: {failure}"
     return BuildFailed(sentence, stage=TRAIN, log=failure.log)
 
 

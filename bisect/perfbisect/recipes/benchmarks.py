@@ -8,7 +8,16 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
-from perfbisect.recipes.proposal import PLAIN, SOURCES, Benchmark, Measured, Tree, in_benchmarks, is_benchmark, language
+from perfbisect.recipes.proposal import (
+    PLAIN,
+    SOURCES,
+    Benchmark,
+    MeasuredCommand,
+    SourceTree,
+    is_benchmark_name,
+    is_benchmark_path,
+    main_language,
+)
 
 C = (".c", ".cc", ".cpp", ".cxx")
 MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
@@ -38,15 +47,15 @@ _MAIN = re.compile(r"\bmain\s*\(|BENCHMARK_MAIN")
 _GO_BENCHMARK = re.compile(r"^func (Benchmark\w+)\(\w+ \*testing\.B\)", re.MULTILINE)
 
 
-def find_benchmarks(systems: Iterable[str], good: Tree, bad: Tree) -> tuple[str, list[Benchmark]]:
+def find_benchmarks(systems: Iterable[str], good: SourceTree, bad: SourceTree) -> tuple[str, list[Benchmark]]:
     """The first of these build systems with benchmarks that both ends have, and these benchmarks: best guess first, each
     name once.
     """
     for system in systems:
-        older = {benchmark.workload.name for benchmark in _candidates(system, good)}
+        older = {benchmark.workload.name for benchmark in _likely_benchmarks(system, good)}
         both = {
             benchmark.workload.name: benchmark
-            for benchmark in _candidates(system, bad)[::-1]
+            for benchmark in _likely_benchmarks(system, bad)[::-1]
             if benchmark.workload.name in older
         }
         if both:
@@ -54,57 +63,64 @@ def find_benchmarks(systems: Iterable[str], good: Tree, bad: Tree) -> tuple[str,
     return "", []
 
 
-def _candidates(system: str, tree: Tree) -> list[Benchmark]:
+def _likely_benchmarks(system: str, tree: SourceTree) -> list[Benchmark]:
     """The likely benchmarks of a tree; without a build ``system``, only of a tree in Python."""
     if not system:
-        return [*_scripts(tree)] if language(tree.paths) == "Python" else []
+        return [*_python_benchmarks(tree)] if main_language(tree.paths) == "Python" else []
     candidates = [*_OF_SYSTEM[system](tree)]
     if system in ("cargo", "go"):
         return candidates
     if not candidates and system != "meson":
-        return [*_target(system, tree)]
+        return [*_benchmark_target(system, tree)]
     # before others of their folders
-    return sorted(candidates, key=lambda benchmark: not is_benchmark(benchmark.workload.name))
+    return sorted(candidates, key=lambda benchmark: not is_benchmark_name(benchmark.workload.name))
 
 
-def _program(tree: Tree, path: str, targets: list[str], options: list[str] | None = None) -> Benchmark:
+def _program_benchmark(tree: SourceTree, path: str, targets: list[str], options: list[str] | None = None) -> Benchmark:
     """The benchmark of a program at this path below {prefix}, which is not installed."""
     name = PurePosixPath(path).name
     description = f"{name}, which is built and run in a copy of the tree"
     server = name.removesuffix("benchmark") + "server"
-    if name.endswith("-benchmark") and server in "".join(tree.own(lambda of: "akefile" in of.name).values()):
+    if name.endswith("-benchmark") and server in "".join(tree.own_files(lambda of: "akefile" in of.name).values()):
         client = f"{{prefix}}/{path}"
         script = SERVED.format(server=f"{client.removesuffix(name)}{server}", client=client)
         both = [*targets, server] if targets else []
-        return _in_copy(
-            f"{description}, with {server}", Measured(name, ["sh", "-c", script], rate=SERVED_RATE), both, options
+        return _benchmark_in_copy(
+            f"{description}, with {server}",
+            MeasuredCommand(name, ["sh", "-c", script], rate=SERVED_RATE),
+            both,
+            options,
         )
     sources = [of for of in tree.texts if PurePosixPath(of).stem == name and PurePosixPath(of).suffix in SOURCES]
     source = min(sources, key=lambda of: (of.count("/"), of), default="")
     uses_google = "benchmark/benchmark.h" in tree.texts.get(source, "")
     arguments, cost = GOOGLE if uses_google else ([], "")
-    return _in_copy(description, Measured(name, [f"{{prefix}}/{path}", *arguments], cost), targets, options)
+    return _benchmark_in_copy(
+        description, MeasuredCommand(name, [f"{{prefix}}/{path}", *arguments], cost), targets, options
+    )
 
 
-def _in_copy(what: str, measured: Measured, targets: list[str], options: list[str] | None = None) -> Benchmark:
+def _benchmark_in_copy(
+    what: str, measured: MeasuredCommand, targets: list[str], options: list[str] | None = None
+) -> Benchmark:
     build = {"in_place": True, "options": options, "targets": targets}
     return Benchmark(what, measured, {key: value for key, value in build.items() if value})
 
 
-def _join(*parts: str) -> str:
+def _joined_path(*parts: str) -> str:
     return str(PurePosixPath(*parts))
 
 
-def _cmake_files(tree: Tree) -> tuple[dict[str, str], str, list[str]]:
+def _cmake_files(tree: SourceTree) -> tuple[dict[str, str], str, list[str]]:
     """cmake's files, path → text; all of their text; and the options that enable benchmarks."""
-    files = tree.own(lambda path: path.name == "CMakeLists.txt" or path.suffix == ".cmake")
+    files = tree.own_files(lambda path: path.name == "CMakeLists.txt" or path.suffix == ".cmake")
     everything = "\n".join(files.values())
     defaults = dict(_OPTION.findall(everything))
     off = [name for name, default in defaults.items() if default.upper() in ("", "OFF", "FALSE", "NO", "0")]
     return files, everything, [f"-D{name}=ON" for name in off]
 
 
-def _cmake(tree: Tree) -> Iterator[Benchmark]:
+def _cmake_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
     files, everything, options = _cmake_files(tree)
     output = _OUTPUT.search(everything)
     for path, text in files.items():
@@ -114,54 +130,56 @@ def _cmake(tree: Tree) -> Iterator[Benchmark]:
             name = source.stem if source.suffix in C else word
             # A function of the project with a source as its argument defines a program, too.
             defined = call.lower().endswith("add_executable") or name != word
-            if defined and "/" not in name and tree.measures(PurePosixPath(where, name)):
-                yield _program(tree, _join("build", output[1] if output else where, name), [name], options)
+            if defined and "/" not in name and tree.is_benchmark_program(PurePosixPath(where, name)):
+                yield _program_benchmark(
+                    tree, _joined_path("build", output[1] if output else where, name), [name], options
+                )
 
 
-def _meson(tree: Tree) -> Iterator[Benchmark]:
+def _meson_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
     """The programs that meson builds."""
-    for path, text in sorted(tree.own(lambda path: path.name == "meson.build").items()):
+    for path, text in sorted(tree.own_files(lambda path: path.name == "meson.build").items()):
         for name in _MESON.findall(text):
-            if tree.measures(PurePosixPath(path).parent / name):
-                target = _join(str(PurePosixPath(path).parent), name)
-                yield _program(tree, _join("build", target), [target])
+            if tree.is_benchmark_program(PurePosixPath(path).parent / name):
+                target = _joined_path(str(PurePosixPath(path).parent), name)
+                yield _program_benchmark(tree, _joined_path("build", target), [target])
 
 
-def _autotools(tree: Tree) -> Iterator[Benchmark]:
-    for path, text in tree.own(lambda path: path.name == "Makefile.am").items():
+def _autotools_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
+    for path, text in tree.own_files(lambda path: path.name == "Makefile.am").items():
         where = str(PurePosixPath(path).parent)
         for kind, names in _PROGRAMS.findall(text):
             for name in names.replace("\\\n", " ").split():
-                if not tree.measures(PurePosixPath(where, name)):
+                if not tree.is_benchmark_program(PurePosixPath(where, name)):
                     continue
                 if where == "." or kind not in ("check", "EXTRA"):  # `make all` builds it
-                    yield _program(tree, _join(where, name), [name] if where == "." else [])
-    yield from _by_rule(tree, ("Makefile.in", "Makefile"))
+                    yield _program_benchmark(tree, _joined_path(where, name), [name] if where == "." else [])
+    yield from _make_rules(tree, ("Makefile.in", "Makefile"))
 
 
-def _by_rule(tree: Tree, names: tuple[str, ...]) -> Iterator[Benchmark]:
+def _make_rules(tree: SourceTree, names: tuple[str, ...]) -> Iterator[Benchmark]:
     """Programs with a rule at the top; then programs with a source file in a folder with its own makefile."""
     of_top = [*filter(tree.texts.__contains__, names)][:1]  # and files that it may include
     of_top += sorted(path for path in tree.texts if path.endswith(".mk") and "/" not in path)
     rules = dict.fromkeys(_RULE.findall("\n".join(tree.texts[path] for path in of_top)))
-    named = tree.own(lambda path: path.suffix in C and in_benchmarks(path))
+    named = tree.own_files(lambda path: path.suffix in C and is_benchmark_path(path))
     sources = [PurePosixPath(path) for path, text in named.items() if _MAIN.search(text)]
     stems = {source.stem for source in sources}
     for rule in rules:
         if PurePosixPath(rule).name in {*stems, tree.wanted} and PLAIN.fullmatch(rule):
-            yield _program(tree, _join(rule), [rule])
+            yield _program_benchmark(tree, _joined_path(rule), [rule])
     for source in sources:
         makefile_texts = [tree.texts[path] for name in names if (path := str(source.parent / name)) in tree.texts]
         if len(source.parts) > 1 and makefile_texts:
             heads = (line.partition(":")[0] for text in makefile_texts for line in text.splitlines() if ":" in line)
             # otherwise `make` alone may build it
             has_rule = any(source.stem in re.split(r"[\s$]", head) for head in heads)
-            yield _program(
+            yield _program_benchmark(
                 tree, str(source.with_suffix("")), ["-C", str(source.parent), source.stem] if has_rule else []
             )
 
 
-def _target(system: str, tree: Tree) -> Iterator[Benchmark]:
+def _benchmark_target(system: str, tree: SourceTree) -> Iterator[Benchmark]:
     """A target that runs the benchmark. It is also made during the build, so that a run compiles nothing."""
     options: list[str] = []
     if system == "cmake":
@@ -171,45 +189,45 @@ def _target(system: str, tree: Tree) -> Iterator[Benchmark]:
         texts = [tree.texts.get(makefile, "") for makefile in (*MAKEFILES, "Makefile.in", "Makefile.am")]
         names, argv = _RULE.findall("\n".join(texts)), ["make", "-s", "-C", "{prefix}"]
     for name in dict.fromkeys(names):
-        if is_benchmark(name) and not {"/", "."} & set(name) and "clean" not in name:
+        if is_benchmark_name(name) and not {"/", "."} & set(name) and "clean" not in name:
             description = f"target {name} of {system}, in a copy of the tree"
-            yield _in_copy(description, Measured(name, [*argv, name]), [name], options)
+            yield _benchmark_in_copy(description, MeasuredCommand(name, [*argv, name]), [name], options)
 
 
-def _cargo(tree: Tree) -> Iterator[Benchmark]:
+def _cargo_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
     """The benchmarks of all crates of a tree."""
-    for path, text in tree.own(lambda path: path.name == "Cargo.toml").items():
+    for path, text in tree.own_files(lambda path: path.name == "Cargo.toml").items():
         table: dict[str, Any] = {}
         with suppress(ValueError, RecursionError):  # a crate of others may contain anything
             table = tomllib.loads(text)
         package = table.get("package")
         if isinstance(package, dict) and isinstance(package.get("name"), str) and PLAIN.fullmatch(package["name"]):
-            yield from _crate(tree, str(PurePosixPath(path).parent), package["name"], table)
+            yield from _crate_benchmarks(tree, str(PurePosixPath(path).parent), package["name"], table)
 
 
-def _crate(tree: Tree, where: str, crate: str, table: dict[str, Any]) -> Iterator[Benchmark]:
+def _crate_benchmarks(tree: SourceTree, where: str, crate: str, table: dict[str, Any]) -> Iterator[Benchmark]:
     """The benchmarks of one crate: programs, then benches of `cargo bench`, then examples."""
     of_crate = [] if where == "." else [f"--package={crate}"]
-    for name in _targets(tree, table, "bin", _join(where, "src/bin")):
-        if is_benchmark(name) or name == tree.wanted:
-            measured = Measured(name, [f"{{prefix}}/bin/{name}"])
+    for name in _cargo_targets(tree, table, "bin", _joined_path(where, "src/bin")):
+        if is_benchmark_name(name) or name == tree.wanted:
+            measured = MeasuredCommand(name, [f"{{prefix}}/bin/{name}"])
             build, top = {"targets": [*of_crate, f"--bin={name}"]}, {"programs": [f"bin/{name}"]}
             yield Benchmark(f"{name}, which is installed", measured, build, top)
     criterion = "criterion" in str(table.get("dev-dependencies", ""))
-    for name in _targets(tree, table, "bench", _join(where, "benches")):
+    for name in _cargo_targets(tree, table, "bench", _joined_path(where, "benches")):
         arguments, cost = CRITERION if criterion else (["--bench"], "")
         # Cargo adds a hash to the names of these programs.
         program = f"{{prefix}}/target/release/deps/{name.replace('-', '_')}-"
         find = f'for program in {program}*; do [ ! -x "$program" ] || exec "$program" {" ".join(arguments)}; done; exit 127'
-        measured = Measured(name, ["sh", "-c", find], cost)
-        yield _in_copy(f"{name} of `cargo bench`", measured, [*of_crate, f"--bench={name}"])
-    for name in _targets(tree, table, "example", _join(where, "examples")):
-        if is_benchmark(name):
-            measured = Measured(name, [f"{{prefix}}/target/release/examples/{name}"])
-            yield _in_copy(f"{name}, an example", measured, [*of_crate, f"--example={name}"])
+        measured = MeasuredCommand(name, ["sh", "-c", find], cost)
+        yield _benchmark_in_copy(f"{name} of `cargo bench`", measured, [*of_crate, f"--bench={name}"])
+    for name in _cargo_targets(tree, table, "example", _joined_path(where, "examples")):
+        if is_benchmark_name(name):
+            measured = MeasuredCommand(name, [f"{{prefix}}/target/release/examples/{name}"])
+            yield _benchmark_in_copy(f"{name}, an example", measured, [*of_crate, f"--example={name}"])
 
 
-def _targets(tree: Tree, table: dict[str, Any], kind: str, folder: str) -> list[str]:
+def _cargo_targets(tree: SourceTree, table: dict[str, Any], kind: str, folder: str) -> list[str]:
     """The names of a crate's targets of one kind: targets listed in its Cargo.toml, then files of a folder."""
     listed = table.get(kind, [])
     names = (
@@ -221,38 +239,38 @@ def _targets(tree: Tree, table: dict[str, Any], kind: str, folder: str) -> list[
     return [name for name in dict.fromkeys(names) if isinstance(name, str) and re.fullmatch(r"[\w-]+", name, re.ASCII)]
 
 
-def _go(tree: Tree) -> Iterator[Benchmark]:
+def _go_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
     """The benchmarks of `go test`, compiled like `go test -c`, of packages near the top first, then of packages with many."""
     packages: dict[str, list[str]] = {}
-    for path, text in sorted(tree.own(lambda path: path.name.endswith("_test.go")).items()):
+    for path, text in sorted(tree.own_files(lambda path: path.name.endswith("_test.go")).items()):
         if names := [name for name in _GO_BENCHMARK.findall(text) if name.isascii()]:
             packages.setdefault(str(PurePosixPath(path).parent), []).extend(names)
     depth = {where: len(PurePosixPath(where).parts) for where in packages}
     for where in sorted(packages, key=lambda where: (depth[where], -len(packages[where]))):
         program = "{prefix}/benchmarks.test"
-        run = ["env", "-C", _join("{prefix}", where), program, "-test.run=^$", "-test.benchtime={time}s"]
-        has_data = any(path.startswith(_join(where, "testdata") + "/") for path in tree.paths)
+        run = ["env", "-C", _joined_path("{prefix}", where), program, "-test.run=^$", "-test.benchtime={time}s"]
+        has_data = any(path.startswith(_joined_path(where, "testdata") + "/") for path in tree.paths)
         flags = ["GOPROXY=off", "GOTOOLCHAIN=local", "GOFLAGS=-buildvcs=false -p={jobs}"]
-        make = ["env", "-C", _join("{prefix}", where), *flags]
+        make = ["env", "-C", _joined_path("{prefix}", where), *flags]
         compile_ = [[*make, "go", "test", "-c", "-trimpath", "-o", program, "."]]
         build = {"compile": compile_, "needs": ["go"]} | ({} if has_data else {"artifacts": ["benchmarks.test"]})
         for name in packages[where]:
-            measured = Measured(name, [*run, f"-test.bench=^{name}$"], GO_COST, time=1.0)
+            measured = MeasuredCommand(name, [*run, f"-test.bench=^{name}$"], GO_COST, time=1.0)
             yield Benchmark(f"{name} of `go test` in {where}", measured, build, {"extends": "command"})
 
 
-def _scripts(tree: Tree) -> Iterator[Benchmark]:
+def _python_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
     """Benchmarks in Python of a tree that is not built."""
-    files = tree.own(
-        lambda path: path.suffix == ".py" and in_benchmarks(path) and path.stem not in ("setup", "__init__")
+    files = tree.own_files(
+        lambda path: path.suffix == ".py" and is_benchmark_path(path) and path.stem not in ("setup", "__init__")
     )
     for path, text in files.items():
         if "__main__" in text:
             command = ["env", "PYTHONPATH={prefix}", "python3", f"{{prefix}}/{path}"]
-            measured = Measured(PurePosixPath(path).stem, command)
+            measured = MeasuredCommand(PurePosixPath(path).stem, command)
             yield Benchmark(f"{path}, in a copy of the tree", measured, {"needs": ["python3"]}, {"extends": "command"})
 
 
-_OF_SYSTEM: dict[str, Callable[[Tree], Iterator[Benchmark]]] = {
-    "cmake": _cmake, "meson": _meson, "autotools": _autotools, "make": partial(_by_rule, names=MAKEFILES), "cargo": _cargo, "go": _go,
+_OF_SYSTEM: dict[str, Callable[[SourceTree], Iterator[Benchmark]]] = {
+    "cmake": _cmake_benchmarks, "meson": _meson_benchmarks, "autotools": _autotools_benchmarks, "make": partial(_make_rules, names=MAKEFILES), "cargo": _cargo_benchmarks, "go": _go_benchmarks,
 }  # fmt: skip

@@ -14,7 +14,7 @@ from perfbisect.recipes.programs import (
     GO_TARGETS,
     MAKE_TARGETS,
     MESON_TARGETS,
-    build_command,
+    program_build_command,
 )
 
 # Nothing is fetched during a build, because downloads differ from day to day.
@@ -61,10 +61,10 @@ def _tree_and_prefix(build: Build) -> tuple[str, list[str]]:
 
 def _build_command(builder: Builder, build: Build, system: str, argv: list[str], folder: str = ".") -> list[str]:
     """The command that builds the recipe's targets, or else the programs that are started."""
-    return [*argv, *build.targets] if build.targets else build_command(builder, build, system, argv, folder)
+    return [*argv, *build.targets] if build.targets else program_build_command(builder, build, system, argv, folder)
 
 
-def cmake(builder: Builder, build: Build, _: Collection[str]) -> Build:
+def cmake_commands(builder: Builder, build: Build, _: Collection[str]) -> Build:
     """A Release configuration, in which projects leave out checks, with the variant's options instead of its -O3.
 
     Ninja is used if it is installed.
@@ -113,7 +113,7 @@ printf '[binaries]\\nc = [%s]\\ncpp = [%s]\\n' "$(list ${{1#=}})" "$(list ${{2#=
 """
 
 
-def meson(builder: Builder, build: Build, _: Collection[str]) -> Build:
+def meson_commands(builder: Builder, build: Build, _: Collection[str]) -> Build:
     """The build type ``plain``, so that only the variant sets the compiler's options."""
     source, folder = _tree_and_prefix(build)[0], "{prefix}/build" if build.in_place else "."
     setup = [
@@ -157,7 +157,7 @@ exec "$source/configure" "$@"
 """
 
 
-def autotools(builder: Builder, build: Build, paths: Collection[str]) -> Build:
+def autotools_commands(builder: Builder, build: Build, paths: Collection[str]) -> Build:
     """A configure script, or a configure.ac from which it is made.
 
     Scripts of GNU Autoconf are run out of the tree. Handwritten scripts may not support that; for these the folder of the
@@ -207,7 +207,7 @@ fi
 """
 
 
-def make(builder: Builder, build: Build, _: Collection[str]) -> Build:
+def make_commands(builder: Builder, build: Build, _: Collection[str]) -> Build:
     """A Makefile alone, in a copy of the tree.
 
     Makefiles have no common way to set the compiler's options: some append to CFLAGS, some ignore it. So the compiler is
@@ -233,7 +233,7 @@ find . -maxdepth 1 -type f -name '*.so' -exec cp -- {{}} "$0/lib" \\;
 """
 
 
-def cargo(builder: Builder, build: Build, paths: Collection[str]) -> Build:
+def cargo_commands(builder: Builder, build: Build, paths: Collection[str]) -> Build:
     """A release build with vendored crates, or crates of the host's cache; ``targets`` are options: ``--bin=NAME``."""
     target = "{prefix}/target" if build.in_place else "{build}"
     locked = ["--locked"] if "Cargo.lock" in paths else []
@@ -248,13 +248,13 @@ def cargo(builder: Builder, build: Build, paths: Collection[str]) -> Build:
     )
 
 
-def go(builder: Builder, build: Build, _: Collection[str]) -> Build:
+def go_commands(builder: Builder, build: Build, _: Collection[str]) -> Build:
     """All commands of the module, with vendored modules, or modules of the host's cache; ``targets`` are packages."""
     argv = ["env", "-C", _tree_and_prefix(build)[0], "go", "build", "-trimpath", "-o", "{prefix}/bin/", *build.options]
     return Build(
         configure=[["mkdir", "-p", "{prefix}/bin/"]],
         compile=[
-            [*argv, *build.targets] if build.targets else build_command(builder, build, GO_TARGETS, [*argv, "./..."], "{prefix}")
+            [*argv, *build.targets] if build.targets else program_build_command(builder, build, GO_TARGETS, [*argv, "./..."], "{prefix}")
         ],
         env={
             "GOPROXY": "off", "GOTOOLCHAIN": "local", "GOFLAGS": "-buildvcs=false -p={jobs}",

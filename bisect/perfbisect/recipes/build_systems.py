@@ -21,13 +21,13 @@ import msgspec
 from perfbisect.recipes import build_commands
 from perfbisect.recipes.build_commands import OFFLINE
 from perfbisect.recipes.builder import Build, Builder
-from perfbisect.recipes.programs import INCOMPLETE, find_commands, started_programs, word_for_readers
+from perfbisect.recipes.programs import INCOMPLETE, copy_program_commands, readable_word, started_program_lines
 
 AUTO = "auto"  # instead of a system: each commit has its own
 
 
 @dataclass(frozen=True, slots=True)
-class Incremental:
+class IncrementalBuilds:
     """The conditions under which a build system may build a commit in the tree of another."""
 
     inputs: str  # pattern of the files on which the results of its configure step depend
@@ -44,44 +44,44 @@ class BuildSystem:
     needs: tuple[str, ...]  # programs
     files: tuple[str, ...]  # files at the top of a tree; one is enough
     compiler: tuple[str, ...] = ()  # command that prints the version of a compiler that the variant does not set
-    incremental: Incremental | None = None  # None: it keeps nothing between builds except its cache
+    incremental: IncrementalBuilds | None = None  # None: it keeps nothing between builds except its cache
 
 
 # By preference. cmake and meson build out of the tree, and have the compiler's options in one place; a Makefile does
 # neither.
 SYSTEMS: dict[str, BuildSystem] = {
     "cmake": BuildSystem(
-        build_commands.cmake,
+        build_commands.cmake_commands,
         ("cmake", "make"),
         ("CMakeLists.txt",),
-        incremental=Incremental(r"(?:^|/)CMakeLists\.txt$|\.cmake$|\.in$", anew=True),
+        incremental=IncrementalBuilds(r"(?:^|/)CMakeLists\.txt$|\.cmake$|\.in$", anew=True),
     ),
     "meson": BuildSystem(
-        build_commands.meson,
+        build_commands.meson_commands,
         ("meson", "ninja"),
         ("meson.build",),
-        incremental=Incremental(r"(?:^|/)meson(?:\.build|_options\.txt|\.options)$|\.in$", anew=True),
+        incremental=IncrementalBuilds(r"(?:^|/)meson(?:\.build|_options\.txt|\.options)$|\.in$", anew=True),
     ),
     "autotools": BuildSystem(
-        build_commands.autotools,
+        build_commands.autotools_commands,
         ("make",),
         ("configure", "configure.ac", "configure.in"),
-        incremental=Incremental(r"(?:^|/)configure(?:\.ac|\.in)?$|\.(?:ac|m4)$", tracks=False),
+        incremental=IncrementalBuilds(r"(?:^|/)configure(?:\.ac|\.in)?$|\.(?:ac|m4)$", tracks=False),
     ),
     "make": BuildSystem(
-        build_commands.make,
+        build_commands.make_commands,
         ("make",),
         ("GNUmakefile", "makefile", "Makefile"),
-        incremental=Incremental("(?!)", tracks=False),
+        incremental=IncrementalBuilds("(?!)", tracks=False),
     ),
     "cargo": BuildSystem(
-        build_commands.cargo,
+        build_commands.cargo_commands,
         ("cargo",),
         ("Cargo.toml",),
         ("rustc", "--version"),
-        incremental=Incremental("(?!)"),
+        incremental=IncrementalBuilds("(?!)"),
     ),
-    "go": BuildSystem(build_commands.go, ("go",), ("go.mod",), ("env", "GOTOOLCHAIN=local", "go", "version")),
+    "go": BuildSystem(build_commands.go_commands, ("go",), ("go.mod",), ("env", "GOTOOLCHAIN=local", "go", "version")),
 }
 MARKERS = frozenset(file for system in SYSTEMS.values() for file in system.files)
 
@@ -91,7 +91,7 @@ def systems_in(paths: Collection[str]) -> tuple[str, ...]:
     return tuple(name for name, system in SYSTEMS.items() if any(file in paths for file in system.files))
 
 
-def for_range(trees: Iterable[Collection[str]]) -> str:
+def system_for_range(trees: Iterable[Collection[str]]) -> str:
     """The system for a range whose ends have these paths; AUTO if they have none in common, "" if no end has a system."""
     systems_of_ends = [systems_in(paths) for paths in trees]
     common = [system for system in SYSTEMS if all(system in systems for systems in systems_of_ends)]
@@ -111,7 +111,7 @@ _MAKING = (
 )
 
 
-def making(program: str, paths: Iterable[str], text: str) -> str:
+def command_to_build_program(program: str, paths: Iterable[str], text: str) -> str:
     """The command that builds a program in a tree with these paths and this ``text`` of its build files; "" if unknown."""
     name = program.rpartition("/")[2]
     for says, source, command in _MAKING:
@@ -128,7 +128,7 @@ def system_for_commit(system: str, paths: Collection[str]) -> str:
     return system if system in systems else next(iter(systems), "")
 
 
-def nothing_found() -> str:
+def no_system_sentence() -> str:
     """A sentence for a tree without any system."""
     return f"its tree has no build system: none of {', '.join(sorted(MARKERS, key=str.casefold))}"
 
@@ -138,13 +138,13 @@ def has_commands(build: Build) -> bool:
     return bool(build.configure or build.compile or build.install)
 
 
-def with_needs(build: Build) -> Build:
+def build_with_needs(build: Build) -> Build:
     """The ``[build]`` with the programs that its system needs among its needs."""
     needs = SYSTEMS[build.system].needs if build.system and not has_commands(build) else ()
     return msgspec.structs.replace(build, needs=list(dict.fromkeys((*needs, *build.needs))))
 
 
-def with_commands(builder: Builder, system: str, paths: Collection[str]) -> Build:
+def build_with_commands(builder: Builder, system: str, paths: Collection[str]) -> Build:
     """The recipe's ``[build]`` with the commands of ``system`` for a tree with these ``paths``.
 
     Environment, needs and artifacts of the recipe are kept and extended.
@@ -153,13 +153,13 @@ def with_commands(builder: Builder, system: str, paths: Collection[str]) -> Buil
     commands = SYSTEMS[system].commands(builder, build, paths)
     copied = [["cp", "-a", "{source}/.", "{prefix}"]] if build.in_place else []
     install = [] if build.in_place else commands.install
-    if started_programs(builder) and not builder.server:  # an installation may fail if not everything was built
+    if started_program_lines(builder) and not builder.server:  # an installation may fail if not everything was built
         install = [["sh", "-c", f'"$@" || [ -e {INCOMPLETE} ]', "install", *argv] for argv in install]
     return msgspec.structs.replace(
         build,
         configure=[*copied, *commands.configure],
         compile=commands.compile,
-        install=[*install, *find_commands(builder, build)],
+        install=[*install, *copy_program_commands(builder, build)],
         env={**OFFLINE, **commands.env, **build.env},
         needs=list(dict.fromkeys((*SYSTEMS[system].needs, *commands.needs, *build.needs))),
         artifacts=build.artifacts
@@ -167,7 +167,7 @@ def with_commands(builder: Builder, system: str, paths: Collection[str]) -> Buil
     )
 
 
-def revision(system: str) -> str:
+def commands_hash(system: str) -> str:
     """A hash of the commands of this version for a system, which is part of the keys of its builds."""
     builds = []
     for in_place, paths, targets, programs in product(
@@ -175,18 +175,18 @@ def revision(system: str) -> str:
     ):
         build = Build(options=["o"], targets=targets, in_place=in_place)
         recipe = Builder(summary="", driver="", library="l.so", programs=programs, build=build)
-        builds.append(msgspec.to_builtins(with_commands(recipe, system, paths)))
+        builds.append(msgspec.to_builtins(build_with_commands(recipe, system, paths)))
     return hashlib.sha256(json.dumps(builds, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def system_of(builder: Builder, paths: frozenset[str]) -> str | None:
+def system_of_commit(builder: Builder, paths: frozenset[str]) -> str | None:
     """The build system of a commit with these ``paths``; "" if the recipe has commands, None if the tree has no system."""
     if builder.build is None or has_commands(builder.build):
         return ""
     return system_for_commit(builder.build.system, paths) or None
 
 
-def listing(builder: Builder) -> Iterator[str]:
+def commented_commands(builder: Builder) -> Iterator[str]:
     """The commands of each system that the recipe allows, as comments of a TOML document."""
     build = builder.build or Build()
     if builder.installed or has_commands(build):
@@ -198,7 +198,7 @@ def listing(builder: Builder) -> Iterator[str]:
     for system in [build.system] if build.system else SYSTEMS:
         yield "#"
         yield f"# {system}, for a tree with {' or '.join(SYSTEMS[system].files)}"
-        commands = with_commands(builder, system, SYSTEMS[system].files[:1])
+        commands = build_with_commands(builder, system, SYSTEMS[system].files[:1])
         for argv in (*commands.configure, *commands.compile, *commands.install):
-            text = shlex.join(map(word_for_readers, argv)).replace("{{", "{").replace("}}", "}")
+            text = shlex.join(map(readable_word, argv)).replace("{{", "{").replace("}}", "}")
             yield from (f"#     {line}" for line in text.split("\n"))

@@ -10,28 +10,36 @@ import msgspec
 from msgspec import Meta
 
 from perfbisect.core.domain.settings import USUAL_VARIANT, Flags
-from perfbisect.recipes.toml import matching
+from perfbisect.recipes.toml import text_constraint
 
 Argv = Annotated[list[str], Meta(min_length=1, description='a command: ["program", "argument", …]')]
 Change = Annotated[dict[str, object], Meta(min_length=1, description='what is changed: {"build": {"configure": […]}}')]
-Variable = Annotated[str, matching(r"^[A-Za-z_][A-Za-z0-9_]*\Z", "a name of an environment variable")]
-Need = Annotated[str, matching(r"^[\w.+/-]+\Z", 'a program, a header such as "zlib.h" or a library such as "zlib.pc"')]
-DebianName = Annotated[str, matching(r"^([a-z0-9][a-z0-9+.-]+)?\Z", 'a package of Debian such as "libpq-dev"')]
-Client = Annotated[str, matching(r"^[\w.+-]+( [\w.+-]+)*\Z", "the name of a program, its others behind spaces")]
-FedoraName = Annotated[str, matching(r"^([A-Za-z0-9][\w+.-]*)?\Z", 'a package of Fedora such as "postgresql-server"')]
-Folder = Annotated[str, matching(r"^(/[\w.+-]+)*\Z", 'an absolute path such as "/usr"')]
-Below = Annotated[str, matching(r"(?s)^(?!/|(.*/)?\.\.(/|\Z))", "a path below {prefix}, without .. or a leading /")]
-OfTree = Annotated[str, matching(r"^(?!\.{0,2}/)", "a path from the top of the source tree, without a leading / or ./")]
+Variable = Annotated[str, text_constraint(r"^[A-Za-z_][A-Za-z0-9_]*\Z", "a name of an environment variable")]
+Need = Annotated[
+    str, text_constraint(r"^[\w.+/-]+\Z", 'a program, a header such as "zlib.h" or a library such as "zlib.pc"')
+]
+DebianName = Annotated[str, text_constraint(r"^([a-z0-9][a-z0-9+.-]+)?\Z", 'a package of Debian such as "libpq-dev"')]
+Client = Annotated[str, text_constraint(r"^[\w.+-]+( [\w.+-]+)*\Z", "the name of a program, its others behind spaces")]
+FedoraName = Annotated[
+    str, text_constraint(r"^([A-Za-z0-9][\w+.-]*)?\Z", 'a package of Fedora such as "postgresql-server"')
+]
+Folder = Annotated[str, text_constraint(r"^(/[\w.+-]+)*\Z", 'an absolute path such as "/usr"')]
+Below = Annotated[
+    str, text_constraint(r"(?s)^(?!/|(.*/)?\.\.(/|\Z))", "a path below {prefix}, without .. or a leading /")
+]
+OfTree = Annotated[
+    str, text_constraint(r"^(?!\.{0,2}/)", "a path from the top of the source tree, without a leading / or ./")
+]
 Ignored = Annotated[
     str,
-    matching(
+    text_constraint(
         r"(?s)^(?![/!:]|\./).*[^/]\Z",
         'a path from the top of the source tree: "doc/**" for a folder, "**/*.md" at any depth',
     ),
 ]
 ReleaseTag = Annotated[
     str,
-    matching(
+    text_constraint(
         r"\{version(:_)?\}",
         'a name with {version}, or with {version:_} for one with _ instead of dots: "REL_{version:_}"',
     ),
@@ -39,22 +47,24 @@ ReleaseTag = Annotated[
 CONDITION = r"\s*(>=|<=|==|!=|>|<)\s*(\d+(?:\.\d+)*)\s*"
 VersionRule = Annotated[
     str,
-    matching(
+    text_constraint(
         rf"^({CONDITION}(,{CONDITION})*)?\Z",
         'one or more of >=, <=, ==, !=, >, < with a number, separated by commas: ">=3.8,<3.30"',
     ),
 ]
-ArchiveName = Annotated[str, matching(r"^[a-z][a-z0-9_-]*\Z", 'a name such as "boost"')]
-Sha256 = Annotated[str, matching(r"^[0-9a-f]{64}\Z", "64 hexadecimal digits, as sha256sum prints them")]
+ArchiveName = Annotated[str, text_constraint(r"^[a-z][a-z0-9_-]*\Z", 'a name such as "boost"')]
+Sha256 = Annotated[str, text_constraint(r"^[0-9a-f]{64}\Z", "64 hexadecimal digits, as sha256sum prints them")]
 Tarball = Annotated[
     str,
-    matching(
+    text_constraint(
         r"^https?://\S+/[\w.{}:+~-]+\.(tar(\.(gz|bz2|xz|zst))?|tgz)\Z",
         'the address of a tarball: "https://example.org/{version}/lib_{version:_}.tar.gz"',
     ),
 ]
 COMPILER = rf"\s*(gcc|clang)\s*((?:{CONDITION}(?:,{CONDITION})*)?)"
-CompilerRule = Annotated[str, matching(rf"^({COMPILER})?\Z", 'gcc or clang, and of which version: "gcc>=12", "clang"')]
+CompilerRule = Annotated[
+    str, text_constraint(rf"^({COMPILER})?\Z", 'gcc or clang, and of which version: "gcc>=12", "clang"')
+]
 LONGEST = 1e9  # seconds of anything; system calls that wait overflow not far above
 Seconds = Annotated[float, Meta(gt=0, le=LONGEST, description="a number of seconds above 0")]
 

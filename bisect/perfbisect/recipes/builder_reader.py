@@ -16,20 +16,26 @@ import msgspec
 
 from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import UsageError
-from perfbisect.recipes.build_systems import with_needs
+from perfbisect.recipes.build_systems import build_with_needs
 from perfbisect.recipes.builder import COMPILER, CONDITION, CONFIG_PLACEHOLDERS, SHARED, Build, Builder, Variant, When
-from perfbisect.recipes.configuration import BUILDERS, files_by_name, item_named, recipe_places, within_top
+from perfbisect.recipes.configuration import (
+    BUILDERS,
+    checked_within_folder,
+    files_by_name,
+    item_by_name,
+    recipe_folders,
+)
 from perfbisect.recipes.output_pattern import check_pattern
-from perfbisect.recipes.placeholders import archives_in, check_placeholders, check_texts
+from perfbisect.recipes.placeholders import archive_names_in, check_placeholders, check_placeholders_in
 from perfbisect.recipes.toml import (
     Location,
     Table,
-    convert,
-    hint,
-    inheritance,
-    merged,
+    convert_table,
+    inherited_tables,
+    merged_tables,
     read_table,
     read_text,
+    similar_words_hint,
     sorted_list,
 )
 
@@ -45,25 +51,25 @@ def read_builder(file: Path, folders: Sequence[Path]) -> Builder:
     """
     files = [recipe for folder in folders for recipe in sorted(folder.glob(f"*/{FILE}"))]
     named = [(recipe.parent.name, Location(recipe)) for recipe in files]
-    tables = inheritance(Location(file), named, _read_source, "builder")
+    tables = inherited_tables(Location(file), named, _read_source, "builder")
     sources = {source_location.file: source for source_location, source in tables.items()}
     table: Table = {"variants": SHARED}
     blocks: list[Any] = []
     for source in reversed(sources.values()):
         blocks += source.get("when", [])
-        table = merged(table, source)
+        table = merged_tables(table, source)
     location = Location(file)
-    builder = convert({**table, "when": blocks}, Builder, location)
+    builder = convert_table({**table, "when": blocks}, Builder, location)
     _check_builder(builder, location)
     builder = msgspec.structs.replace(
         builder,
         name=file.parent.name,
         folder=str(file.parent),
         extends="",  # because it is merged
-        build=None if builder.installed else with_needs(builder.build or Build()),
+        build=None if builder.installed else build_with_needs(builder.build or Build()),
         inherited=[str(source.parent) for source in sources if source != file],
     )
-    _check_changes(sources, table)
+    _check_conditional_blocks(sources, table)
     _check_files(builder)
     return builder
 
@@ -78,7 +84,7 @@ def recipe_files(builder: Builder) -> dict[str, Path]:
     for folder in (*reversed(builder.inherited), builder.folder):
         for path in sorted(Path(folder).rglob("*")):
             if path.is_file() and path.name != FILE:
-                files[path.relative_to(folder).as_posix()] = within_top(path, Path(folder).parent)
+                files[path.relative_to(folder).as_posix()] = checked_within_folder(path, Path(folder).parent)
     return files
 
 
@@ -93,9 +99,9 @@ def config_template(builder: Builder) -> str:
 
 
 def _config_text(builder: Builder, name: str, location: Location) -> str:
-    file = _beside(builder, name, location)
+    file = _file_beside_recipe(builder, name, location)
     text = read_text(file)
-    check_texts(text.splitlines(), Location(file), CONFIG_PLACEHOLDERS)
+    check_placeholders_in(text.splitlines(), Location(file), CONFIG_PLACEHOLDERS)
     return text
 
 
@@ -103,12 +109,12 @@ def _location(builder: Builder) -> Location:
     return Location(Path(builder.folder, FILE))
 
 
-def _beside(builder: Builder, name: str, location: Location) -> Path:
+def _file_beside_recipe(builder: Builder, name: str, location: Location) -> Path:
     """The file that a key of the recipe names. Raises RecipeError if it is not beside the recipe."""
     files = recipe_files(builder)
     if name not in files:
         raise location.mistake(
-            f'is "{name}", but {builder.folder} has no such file.{hint(name, files)}',
+            f'is "{name}", but {builder.folder} has no such file.{similar_words_hint(name, files)}',
             "Put the file beside builder.toml.",
         )
     return files[name]
@@ -127,17 +133,17 @@ def _check_files(builder: Builder) -> None:
             _config_text(builder, config.file, where.at("file"))
     for index, patch in enumerate(builder.patches):
         where = location.at("patches", index)
-        _beside(builder, patch.file, where.at("file"))
+        _file_beside_recipe(builder, patch.file, where.at("file"))
         if patch.version and not builder.version:
             raise where.at("version").mistake(UNDECIDED, PRINT_IT)
 
 
-def variant_of(builder: Builder, name: str = "") -> Variant:
+def find_variant(builder: Builder, name: str = "") -> Variant:
     """A variant by its name, by default the recipe's choice. Raises RecipeError if it does not exist."""
-    return item_named("variant", name or builder.variant, builder.variants, f" of builder {builder.name}")
+    return item_by_name("variant", name or builder.variant, builder.variants, f" of builder {builder.name}")
 
 
-def build_of(builder: Builder) -> Build:
+def required_build(builder: Builder) -> Build:
     """The ``[build]`` of a recipe that builds commits."""
     assert builder.build is not None, "commits can be built only if the recipe has a table [build]"
     return builder.build
@@ -149,20 +155,22 @@ def _read_source(location: Location) -> Table:
     completed = {"summary": "", "driver": "", **table}
     if isinstance(server := table.get("server"), dict):
         completed["server"] = {"initialise": [], "start": ["-"], "ready": ["-"], **server}
-    for index, block in enumerate(convert(completed, Builder, location).when):
+    for index, block in enumerate(convert_table(completed, Builder, location).when):
         check_conditions(block, location.at("when", index))
     check_placeholders(table, location)
     return table
 
 
-def _check_changes(sources: Mapping[Path, Table], table: Table) -> None:
+def _check_conditional_blocks(sources: Mapping[Path, Table], table: Table) -> None:
     """Check that every block results in a complete recipe: a block that adds a [server], for example, must define all of
     it.
     """
     for file, source in sources.items():
         for index, block in enumerate(source.get("when", [])):
             location = Location(file).at("when", index)
-            changed = convert(merged({**table, "when": []}, block["change"]), Builder, location.at("change"))
+            changed = convert_table(
+                merged_tables({**table, "when": []}, block["change"]), Builder, location.at("change")
+            )
             check_placeholders(block["change"], location.at("change"))
             if block.get("version") and not (changed.version or changed.installed_version):
                 raise location.at("version").mistake(UNDECIDED, PRINT_IT)
@@ -175,15 +183,15 @@ def _check_builder(builder: Builder, location: Location) -> None:
         if not getattr(builder, key).strip():
             raise location.at(key).mistake("is empty.")
     if builder.variant not in builder.variants:
-        raise location.at("variant").unknown("variant", builder.variant, builder.variants)
+        raise location.at("variant").unknown_name_error("variant", builder.variant, builder.variants)
     for name, archive in builder.archives.items():
         try:
             check_pattern(archive.pattern)
         except ValueError as error:
             raise location.at("archives", name, "pattern").mistake(f"{error}.") from error
-    for name in sorted(archives_in(builder.build) - builder.archives.keys()):
+    for name in sorted(archive_names_in(builder.build) - builder.archives.keys()):
         raise location.at("build").mistake(
-            f"has the placeholder {{archives.{name}}}, but no such archive exists.{hint(name, builder.archives)}",
+            f"has the placeholder {{archives.{name}}}, but no such archive exists.{similar_words_hint(name, builder.archives)}",
             f"Archives: {sorted_list(builder.archives)}.",
         )
 
@@ -216,20 +224,20 @@ def recipe_for_tree(builder: Builder, facts: TreeFacts) -> Builder:
     """
     table = msgspec.to_builtins(msgspec.structs.replace(builder, when=[]))
     for block in builder.when:
-        table = merged(table, block.change if holds(block, facts) else {})
+        table = merged_tables(table, block.change if conditions_hold(block, facts) else {})
     recipe = {key: value for key, value in table.items() if key not in Builder.filled_in and value is not None}
-    changed = convert(recipe, Builder, _location(builder))
+    changed = convert_table(recipe, Builder, _location(builder))
     return msgspec.structs.replace(changed, **{name: getattr(builder, name) for name in Builder.filled_in})
 
 
-def holds(block: When, facts: TreeFacts) -> bool:
+def conditions_hold(block: When, facts: TreeFacts) -> bool:
     """Whether every condition of a block holds."""
     return (
-        (not block.version or satisfies(facts.version, block.version))
+        (not block.version or version_satisfies(facts.version, block.version))
         and (not block.file or facts.exists(block.file))
         and (not block.missing or not facts.exists(block.missing))
         and (not (rule := re.fullmatch(COMPILER, block.compiler)) or rule[1] == facts.compiler)
-        and (not rule or not rule[2] or satisfies(facts.compiler_version, rule[2]))
+        and (not rule or not rule[2] or version_satisfies(facts.compiler_version, rule[2]))
     )
 
 
@@ -248,15 +256,15 @@ def version_text(output: str) -> str:
     return match[0] if match else ""
 
 
-def satisfies(version: str, rule: str) -> bool:
+def version_satisfies(version: str, rule: str) -> bool:
     """Whether a version meets every condition of a rule; an unknown version meets none."""
     match = re.search(r"\d+(?:\.\d+)*", version)
     return match is not None and all(
-        OPERATORS[sign](_parts(match[0]), _parts(limit)) for sign, limit in re.findall(CONDITION, rule)
+        OPERATORS[sign](_version_parts(match[0]), _version_parts(limit)) for sign, limit in re.findall(CONDITION, rule)
     )
 
 
-def _parts(number: str) -> list[int]:
+def _version_parts(number: str) -> list[int]:
     """The parts of a version number, without trailing zeros."""
     return [int(part[:DIGITS]) for part in re.sub(r"(\.0+)+\Z", "", number).split(".")]
 
@@ -270,7 +278,7 @@ def recipe_patches(builder: Builder) -> tuple[Patch, ...]:
     return tuple(Patch(patch.file, read_patch(files[patch.file]), patch.version) for patch in builder.patches)
 
 
-def check_names(patches: Iterable[Patch]) -> None:
+def check_distinct_patch_names(patches: Iterable[Patch]) -> None:
     """Raise UsageError for two patches with one name, which reports could not distinguish."""
     for name, patches_so_called in Counter(patch.name for patch in patches).items():
         if patches_so_called > 1:
@@ -293,13 +301,13 @@ def read_patch(path: Path) -> bytes:
     return content
 
 
-def load_builder(name: str, given: str | Path = "") -> Builder:
+def load_builder(name: str, user_path: str | Path = "") -> Builder:
     """The builder of that name. Raises RecipeError if there is none, or if its recipe has a mistake."""
-    folders = recipe_places(BUILDERS, given)
-    return read_builder(item_named("builder", name, files_by_name(folders, FILE)), folders)
+    folders = recipe_folders(BUILDERS, user_path)
+    return read_builder(item_by_name("builder", name, files_by_name(folders, FILE)), folders)
 
 
-def load_builders(given: str | Path = "") -> list[Builder]:
+def load_builders(user_path: str | Path = "") -> list[Builder]:
     """All builders, in alphabetical order."""
-    folders = recipe_places(BUILDERS, given)
+    folders = recipe_folders(BUILDERS, user_path)
     return [read_builder(file, folders) for _, file in sorted(files_by_name(folders, FILE).items())]

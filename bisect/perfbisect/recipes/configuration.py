@@ -18,7 +18,14 @@ import msgspec
 
 from perfbisect.errors import RecipeError, UsageError
 from perfbisect.folders import config_folder
-from perfbisect.recipes.toml import Location, convert, hint, matching, read_table, sorted_list
+from perfbisect.recipes.toml import (
+    Location,
+    convert_table,
+    read_table,
+    similar_words_hint,
+    sorted_list,
+    text_constraint,
+)
 
 Item = TypeVar("Item")
 PACKAGE = Path(__file__).parents[1]
@@ -29,42 +36,42 @@ CONTENTS = {BUILDERS: "*/builder.toml", WORKLOADS: "*/suite.toml"}
 BARE = ("HEAD", "objects", "refs")  # files that make a folder a bare git repository
 
 
-def recipe_places(name: str, given: str | Path = "") -> list[Path]:
+def recipe_folders(name: str, user_path: str | Path = "") -> list[Path]:
     """The folders with recipes ``name`` (BUILDERS, WORKLOADS), or the inventories (HOSTS); the first has precedence.
 
-    Raises UsageError if ``given``, the user's path, does not exist.
+    Raises UsageError if ``user_path``, the user's path, does not exist.
     """
     kind, exists = ("file", Path.is_file) if name == HOSTS else ("folder", Path.is_dir)
-    if given and not exists(Path(given)):
+    if user_path and not exists(Path(user_path)):
         takes = "a file such as hosts.toml" if name == HOSTS else "a folder with one folder for each recipe"
-        raise UsageError(f"The {kind} {given} does not exist.", f"Give --{name.partition('.')[0]} {takes}.")
-    places = [*([Path(given)] if given else []), *own_places(name)]
+        raise UsageError(f"The {kind} {user_path} does not exist.", f"Give --{name.partition('.')[0]} {takes}.")
+    places = [*([Path(user_path)] if user_path else []), *trusted_folders(name)]
     return list(dict.fromkeys(folder.resolve() for folder in places if folder.exists()))
 
 
-def within_top(path: Path, top: Path) -> Path:
-    """``path``, a file of a recipe, if it does not lead out of ``top``, the folder of recipes in which it was found.
+def checked_within_folder(path: Path, recipe_folder: Path) -> Path:
+    """``path``, a file of a recipe, if it does not lead out of ``recipe_folder``, the folder of recipes in which it was found.
 
     Files of a recipe are sent to hosts, so a link to another file of this machine would reveal it. Only the user's
     recipes and perfbisect's may have such links. Raises RecipeError for others.
     """
-    own_folders = [folder.resolve() for name in (BUILDERS, WORKLOADS) for folder in own_places(name)]
+    own_folders = [folder.resolve() for name in (BUILDERS, WORKLOADS) for folder in trusted_folders(name)]
     if not any(path.is_relative_to(folder) for folder in own_folders) and not path.resolve().is_relative_to(
-        top.resolve()
+        recipe_folder.resolve()
     ):
         raise RecipeError(
-            f"{path}: is a link to {path.resolve()}, a file outside {top}.",
+            f"{path}: is a link to {path.resolve()}, a file outside {recipe_folder}.",
             f"Copy the file into the folder of the recipe. Only recipes in {config_folder()} may have links to other folders.",
         )
     return path
 
 
-def own_places(name: str) -> list[Path]:
+def trusted_folders(name: str) -> list[Path]:
     """The folders whose recipes can be used by name alone: the user's configuration folder, and perfbisect's folders."""
     return [config_folder() / name, *(folder / name for folder in SHIPPED)]
 
 
-def working_directory(name: str) -> tuple[Path | None, str]:
+def recipes_in_working_directory(name: str) -> tuple[Path | None, str]:
     """The folder or file ``name`` of the working directory, and why it does not count.
 
     Recipes are commands, and a hosts.toml says where they run. In a checkout they are by the author of the repository,
@@ -75,7 +82,7 @@ def working_directory(name: str) -> tuple[Path | None, str]:
         entry = Path.cwd() / name
         if not (any(entry.glob(CONTENTS[name])) if name in CONTENTS else entry.is_file()):
             return None, ""
-        if is_own(entry, name):
+        if is_trusted_path(entry, name):
             return None, ""  # as in a checkout of perfbisect
         if repository := enclosing_repository(entry.parent):
             return (
@@ -116,14 +123,16 @@ LEAST = 16  # fewest bytes of a key
 SIZE = r"([0-9]{1,15}(?:\.[0-9]{1,15})?)([kMGT]?)(i?)"
 URL = r"[a-z][a-z0-9+.-]*://"
 
-Remote = Annotated[str, matching(rf"^(none|{URL}[^\s|$]+)?\Z", 'an address such as "redis://cache:6379", or "none"')]
-Size = Annotated[str, matching(rf"^{SIZE}\Z", 'a size such as "20G"')]
+Remote = Annotated[
+    str, text_constraint(rf"^(none|{URL}[^\s|$]+)?\Z", 'an address such as "redis://cache:6379", or "none"')
+]
+Size = Annotated[str, text_constraint(rf"^{SIZE}\Z", 'a size such as "20G"')]
 StorePlace = Annotated[
-    str, matching(rf"^(~?/|{URL})[^\s]+\Z", 'an absolute path, or an address such as "s3://bucket/builds"')
+    str, text_constraint(rf"^(~?/|{URL})[^\s]+\Z", 'an absolute path, or an address such as "s3://bucket/builds"')
 ]
 
 
-def in_bytes(size: str) -> int:
+def size_in_bytes(size: str) -> int:
     """The bytes of a size as ccache reads it: 20G is 20 × 10⁹, 20Gi is 20 × 2³⁰, and a number without unit means G.
 
     Raises ValueError for anything else.
@@ -148,7 +157,7 @@ class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         if not self.key_file:
             return b""
         file = Path(self.key_file).expanduser()
-        where = place_of_configuration().at("shared", "key_file")
+        where = configuration_location().at("shared", "key_file")
         try:
             secret, mode = file.read_bytes().strip(), file.stat().st_mode
         except OSError as error:
@@ -164,9 +173,9 @@ class CentralHistory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The central history of a team, to which each session of this user is pushed."""
 
     address: Annotated[
-        str, matching(r"^(postgres(ql)?://\S+)?\Z", 'an address such as "postgresql://HOST/DATABASE"')
+        str, text_constraint(r"^(postgres(ql)?://\S+)?\Z", 'an address such as "postgresql://HOST/DATABASE"')
     ] = ""
-    origin: Annotated[str, matching(r"^[A-Za-z0-9_.@-]{0,64}\Z", "a name of letters, digits and . _ @ -")] = ""
+    origin: Annotated[str, text_constraint(r"^[A-Za-z0-9_.@-]{0,64}\Z", "a name of letters, digits and . _ @ -")] = ""
 
 
 class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -179,19 +188,21 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def load_configuration() -> Configuration:
     """The user's settings; the defaults if there is no file. Raises RecipeError for a mistake in it."""
-    location = place_of_configuration()
-    return convert(read_table(location.file), Configuration, location) if location.file.exists() else Configuration()
+    location = configuration_location()
+    return (
+        convert_table(read_table(location.file), Configuration, location) if location.file.exists() else Configuration()
+    )
 
 
-def place_of_configuration() -> Location:
+def configuration_location() -> Location:
     return Location(config_folder() / CONFIGURATION)
 
 
-def configured_address() -> str:
+def central_history_address() -> str:
     """The address of the central history. Raises UsageError if none is configured."""
     if not (address := load_configuration().central.address):
         raise UsageError(
-            f"The file {place_of_configuration().file} has no address of a central history.",
+            f"The file {configuration_location().file} has no address of a central history.",
             'Give the address, or add to the file: [central] address = "postgresql://HOST/DATABASE"',
         )
     return address
@@ -217,16 +228,16 @@ def files_by_name(folders: Iterable[Path], file: str) -> dict[str, Path]:
     return files
 
 
-def item_named(noun: str, name: str, things: Mapping[str, Item], whose: str = "") -> Item:
+def item_by_name(noun: str, name: str, items: Mapping[str, Item], whose: str = "") -> Item:
     """The item of that name. Raises RecipeError, with the most similar name, if there is none; ``whose`` follows the noun."""
-    if name not in things:
+    if name not in items:
         raise RecipeError(
-            f"There is no {noun} '{name}'{whose}.{hint(name, things)}",
-            f"{noun.capitalize()}s{whose}: {sorted_list(things)}." if things else f"No {noun}s exist.",
+            f"There is no {noun} '{name}'{whose}.{similar_words_hint(name, items)}",
+            f"{noun.capitalize()}s{whose}: {sorted_list(items)}." if items else f"No {noun}s exist.",
         )
-    return things[name]
+    return items[name]
 
 
-def is_own(path: Path, name: str) -> bool:
+def is_trusted_path(path: Path, name: str) -> bool:
     """Whether a path is one of ``own_places``."""
-    return path.resolve() in [folder.resolve() for folder in own_places(name)]
+    return path.resolve() in [folder.resolve() for folder in trusted_folders(name)]

@@ -16,22 +16,34 @@ from msgspec import Meta
 
 from perfbisect.errors import RecipeError, UsageError
 from perfbisect.recipes.builder import Argv
-from perfbisect.recipes.configuration import HOSTS, Remote, Size, item_named, load_configuration, recipe_places
-from perfbisect.recipes.placeholders import check_texts, fill, fill_text, placeholders_in
-from perfbisect.recipes.toml import Location, Table, convert, inheritance, matching, merged, read_table
+from perfbisect.recipes.configuration import HOSTS, Remote, Size, item_by_name, load_configuration, recipe_folders
+from perfbisect.recipes.placeholders import check_placeholders_in, fill_command, fill_text, placeholders_in
+from perfbisect.recipes.toml import (
+    Location,
+    Table,
+    convert_table,
+    inherited_tables,
+    merged_tables,
+    read_table,
+    text_constraint,
+)
 
 CPUS = r"[0-9]{1,6}(-[0-9]{1,6}(:[0-9]{1,6})?)?"
 
 # Build tools fail on spaces in paths, shells on other characters; a root contains none of them.
-Root = Annotated[str, matching(r"^[\w.~/+@-]+\Z", "a path of letters, digits and any of . ~ / + @ _ -")]
-Address = Annotated[str, matching(r"^(?!ssh://\Z|\S*@\Z)[^\s-]\S*\Z", '"local", or an address such as user@host')]
-LeasedRoot = Annotated[str, matching(r"^[\w.~/+@{}-]+\Z", "a path of letters, digits, placeholders, and . ~ / + @ _ -")]
-LeasedAddress = Annotated[str, matching(r"^[^\s-]\S*\Z", 'an address such as "{address}" or "user@{address}"')]
+Root = Annotated[str, text_constraint(r"^[\w.~/+@-]+\Z", "a path of letters, digits and any of . ~ / + @ _ -")]
+Address = Annotated[
+    str, text_constraint(r"^(?!ssh://\Z|\S*@\Z)[^\s-]\S*\Z", '"local", or an address such as user@host')
+]
+LeasedRoot = Annotated[
+    str, text_constraint(r"^[\w.~/+@{}-]+\Z", "a path of letters, digits, placeholders, and . ~ / + @ _ -")
+]
+LeasedAddress = Annotated[str, text_constraint(r"^[^\s-]\S*\Z", 'an address such as "{address}" or "user@{address}"')]
 Seconds = Annotated[int, Meta(ge=1, le=86400, description="a number of seconds from 1 to 86400")]
 Port = Annotated[int, Meta(ge=0, le=65535, description="a port number, 1 to 65535")]
-Cpus = Annotated[str, matching(rf"^({CPUS}(,{CPUS})*)?\Z", 'a list of CPUs such as "0-3" or "0,2,8-15"')]
-Kind = Annotated[str, matching(r"^[\w.-]*\Z", 'a name such as "c8"')]
-Device = Annotated[str, matching(r"^[\w/-]*\Z", 'a block device such as "nvme0n1"')]
+Cpus = Annotated[str, text_constraint(rf"^({CPUS}(,{CPUS})*)?\Z", 'a list of CPUs such as "0-3" or "0,2,8-15"')]
+Kind = Annotated[str, text_constraint(r"^[\w.-]*\Z", 'a name such as "c8"')]
+Device = Annotated[str, text_constraint(r"^[\w/-]*\Z", 'a block device such as "nvme0n1"')]
 Count = Annotated[int, Meta(ge=0, le=1_000_000, description="a whole number from 0 to 1000000")]
 MiB = Annotated[int, Meta(ge=0, le=2**40, description="a whole number of MiB, 0 or more")]
 
@@ -67,24 +79,24 @@ class HostEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     keep: Size = "50G"  # size to which `bisect gc` shrinks builds, datasets, jobs and logs, together
 
     @property
-    def built_on(self) -> tuple[str, ...]:
+    def all_build_hosts(self) -> tuple[str, ...]:
         """The hosts that build for this host, each once; by default the host itself."""
         return tuple(dict.fromkeys(expanded_names(self.build_hosts or [self.name])))
 
     @property
-    def is_here(self) -> bool:
+    def is_local(self) -> bool:
         """Whether the host is this machine."""
         return self.address == "local" and not self.through and not self.leased
 
     @property
-    def built_elsewhere(self) -> tuple[str, ...]:
+    def other_build_hosts(self) -> tuple[str, ...]:
         """The other hosts that build for this host."""
-        return tuple(name for name in self.built_on if name != self.name)
+        return tuple(name for name in self.all_build_hosts if name != self.name)
 
     @property
-    def builds(self) -> bool:
+    def builds_itself(self) -> bool:
         """Whether the host builds, alone or among others."""
-        return self.name in self.built_on
+        return self.name in self.all_build_hosts
 
 
 class LeasedEntry(HostEntry, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -125,7 +137,7 @@ class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseName:
+class LeasedHostName:
     """The parts of a leased host's name."""
 
     lease: str  # lease in hosts.toml
@@ -138,17 +150,17 @@ class LeaseName:
         return f"{self.lease}:{self.features}"
 
 
-def parse_lease_name(name: str) -> LeaseName | None:
+def parse_leased_host_name(name: str) -> LeasedHostName | None:
     """The parts of the name of a leased host; None for any other name."""
     match = _NAME.fullmatch(name)
-    return LeaseName(match[1], match[2], int(match[3] or 1)) if match else None
+    return LeasedHostName(match[1], match[2], int(match[3] or 1)) if match else None
 
 
 def expanded_names(names: Iterable[str]) -> tuple[str, ...]:
     """The names, with ``*3`` expanded to three names. Raises UsageError for an impossible number."""
     every: list[str] = []
     for name in names:
-        parsed = parse_lease_name(name)
+        parsed = parse_leased_host_name(name)
         if parsed is None or "*" not in name:
             every.append(name)
         elif not 1 <= parsed.count <= MAX_MACHINES:
@@ -166,81 +178,83 @@ COMMANDS = {"acquire": IN_ACQUIRE, "status": IN_JOB, "renew": IN_RENEW, "release
 WAY = ("address", "root", "through")  # keys of ``host`` with placeholders
 
 
-def load_leases(given: str | Path = "") -> list[LeaseEntry]:
+def load_leases(user_path: str | Path = "") -> list[LeaseEntry]:
     """All leases; a lease of an earlier inventory hides later leases of its name. Raises RecipeError for a mistake."""
     tables: dict[Location, Table] = {}  # as written
     named: list[tuple[str, Location]] = []
-    for file in recipe_places(HOSTS, given):
-        for name, table in _read(file).leases.items():
+    for file in recipe_folders(HOSTS, user_path):
+        for name, table in _read_inventory(file).leases.items():
             location = Location(file).at("leases", name)
             named.append((name, location))
             tables[location] = table
             # it may inherit these two
-            convert(merged({"acquire": ["-"], "release": ["-"]}, table), LeaseEntry, location)
-            convert(table.get("host", {}), LeasedEntry, location.at("host"))
+            convert_table(merged_tables({"acquire": ["-"], "release": ["-"]}, table), LeaseEntry, location)
+            convert_table(table.get("host", {}), LeasedEntry, location.at("host"))
     leases: dict[str, LeaseEntry] = {}
     for name, location in named:
         if name not in leases:
-            sources = inheritance(location, named, tables.__getitem__, "lease")
-            combined = reduce(merged, reversed(sources.values()), Table())
-            leases[name] = _checked(convert({**combined, "extends": ""}, LeaseEntry, location), name, location)
+            sources = inherited_tables(location, named, tables.__getitem__, "lease")
+            combined = reduce(merged_tables, reversed(sources.values()), Table())
+            leases[name] = _checked_lease(
+                convert_table({**combined, "extends": ""}, LeaseEntry, location), name, location
+            )
     return [*leases.values()]
 
 
-def load_lease(name: str, given: str | Path = "") -> LeaseEntry:
+def load_lease(name: str, user_path: str | Path = "") -> LeaseEntry:
     """The lease of that name. Raises RecipeError."""
-    return item_named("lease", name, {lease.name: lease for lease in load_leases(given)})
+    return item_by_name("lease", name, {lease.name: lease for lease in load_leases(user_path)})
 
 
-def _checked(lease: LeaseEntry, name: str, location: Location) -> LeaseEntry:
+def _checked_lease(lease: LeaseEntry, name: str, location: Location) -> LeaseEntry:
     """The lease with its name and file. Raises RecipeError for mistakes that types cannot express."""
     for key, allowed in COMMANDS.items():
-        check_texts(getattr(lease, key), location.at(key), allowed)
+        check_placeholders_in(getattr(lease, key), location.at(key), allowed)
     for key in WAY:
-        check_texts(getattr(lease.host, key), location.at("host", key), IN_RENEW)
+        check_placeholders_in(getattr(lease.host, key), location.at("host", key), IN_RENEW)
     return msgspec.structs.replace(lease, name=name, file=str(location.file))
 
 
-def with_address(entry: HostEntry, values: Mapping[str, str]) -> HostEntry:
+def leased_host_with_address(entry: HostEntry, values: Mapping[str, str]) -> HostEntry:
     """A leased host with its address; ``values`` are the values of placeholders. Raises RecipeError for a wrong value."""
     way = {"root": fill_text(entry.root, values), "address": fill_text(entry.address, values)}
-    convert(way, HostEntry, Location(Path(entry.file)).at("leases", entry.name.partition(":")[0], "host"))
-    return msgspec.structs.replace(entry, leased=False, through=fill(entry.through, values), **way)
+    convert_table(way, HostEntry, Location(Path(entry.file)).at("leases", entry.name.partition(":")[0], "host"))
+    return msgspec.structs.replace(entry, leased=False, through=fill_command(entry.through, values), **way)
 
 
-def at_once(lease: LeaseEntry) -> bool:
+def leases_several_at_once(lease: LeaseEntry) -> bool:
     """Whether one acquisition can lease several machines."""
     return "count" in placeholders_in(lease.acquire)
 
 
-def load_host(name: str, given: str | Path = "") -> HostEntry:
+def load_host(name: str, user_path: str | Path = "") -> HostEntry:
     """The host of that name: of hosts.toml, or a leased host, whose address is unknown before the lease.
 
     Raises RecipeError if there is none, or if an inventory has a mistake.
     """
-    hosts = {host.name: host for host in load_hosts(given)}
-    parsed = None if name in hosts else parse_lease_name(name)
+    hosts = {host.name: host for host in load_hosts(user_path)}
+    parsed = None if name in hosts else parse_leased_host_name(name)
     if parsed:
-        lease = load_lease(parsed.lease, given)
+        lease = load_lease(parsed.lease, user_path)
         fields = {field: getattr(lease.host, field) for field in lease.host.__struct_fields__}
         of_machine = {"name": name, "file": lease.file, "leased": True, "kind": lease.host.kind or parsed.kind}
         return HostEntry(**fields | of_machine)
-    if name not in hosts and name in {lease.name for lease in load_leases(given)}:
+    if name not in hosts and name in {lease.name for lease in load_leases(user_path)}:
         raise RecipeError(
             f"'{name}' is not a host, but a lease: its hosts are leased by their features.",
             f"Write {name}:FEATURES, or {name}: for any machine of the lease.",
         )
-    return item_named("host", name, hosts)
+    return item_by_name("host", name, hosts)
 
 
-def load_hosts(given: str | Path = "") -> list[HostEntry]:
+def load_hosts(user_path: str | Path = "") -> list[HostEntry]:
     """All hosts, in the order of the inventories; an entry of an earlier inventory hides later entries of its name."""
     hosts: dict[str, HostEntry] = {}
     remote = load_configuration().shared.ccache
-    for file in recipe_places(HOSTS, given):
+    for file in recipe_folders(HOSTS, user_path):
         in_file = {}
-        for name, table in _read(file).hosts.items():
-            entry = convert(table, HostEntry, Location(file).at("hosts", name))
+        for name, table in _read_inventory(file).hosts.items():
+            entry = convert_table(table, HostEntry, Location(file).at("hosts", name))
             in_file[name] = msgspec.structs.replace(
                 entry, name=name, file=str(file), ccache_remote=entry.ccache_remote or remote
             )
@@ -248,5 +262,5 @@ def load_hosts(given: str | Path = "") -> list[HostEntry]:
     return list(hosts.values())
 
 
-def _read(file: Path) -> Inventory:
-    return convert(read_table(file), Inventory, Location(file))
+def _read_inventory(file: Path) -> Inventory:
+    return convert_table(read_table(file), Inventory, Location(file))

@@ -40,7 +40,7 @@ EXPECTED = "The file needs the columns time, commit and value; or, in place of v
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MeasurementRow:
     """One measurement."""
 
     name: str
@@ -55,16 +55,16 @@ class MeasuredSeries:
     """The values of one result, by commit in order."""
 
     name: str
-    rate: bool  # whether higher is better
+    is_rate: bool  # whether higher is better
     values: dict[str, list[float]] = field(default_factory=dict)  # commit → its repetitions
 
     @property
-    def pooled(self) -> list[float]:
+    def medians_of_commits(self) -> list[float]:
         """The value of each commit: the median of its repetitions."""
         return [median(repetitions) for repetitions in self.values.values()]
 
 
-def read_series(path: Path) -> tuple[list[MeasuredSeries], bool]:
+def read_sorted_series(path: Path) -> tuple[list[MeasuredSeries], bool]:
     """The series of a file, sorted by time, and whether they were in order. Raises UsageError."""
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -92,7 +92,7 @@ def read_series(path: Path) -> tuple[list[MeasuredSeries], bool]:
     return [*by_name.values()], ordered
 
 
-def rows_of_table(text: str, path: Path) -> Iterator[Row]:
+def rows_of_table(text: str, path: Path) -> Iterator[MeasurementRow]:
     """The rows of CSV or TSV with a header; comments are skipped."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     if not lines:
@@ -100,7 +100,7 @@ def rows_of_table(text: str, path: Path) -> Iterator[Row]:
     yield from rows_of_records(csv.DictReader(lines, delimiter=max(",;\t", key=lines[0].count)), path)
 
 
-def rows_of_records(records: Iterable[Mapping[Any, Any]], path: Path) -> Iterator[Row]:
+def rows_of_records(records: Iterable[Mapping[Any, Any]], path: Path) -> Iterator[MeasurementRow]:
     """The rows of records whose keys are names of columns."""
     every = [{str(key).strip(): value for key, value in record.items() if key is not None} for record in records]
     columns = [*dict.fromkeys(column for record in every for column in record)]
@@ -123,10 +123,16 @@ def rows_of_records(records: Iterable[Mapping[Any, Any]], path: Path) -> Iterato
                 continue
             name = record_name if record_name and role[column] in VALUES else f"{record_name} {column}".strip()
             unit = str(record.get("unit") or "")
-            yield Row(name, moment(record.get(time), path), str(record[commit]), number(record[column], path), unit)
+            yield MeasurementRow(
+                name,
+                seconds_since_epoch(record.get(time), path),
+                str(record[commit]),
+                parsed_number(record[column], path),
+                unit,
+            )
 
 
-def rows_of_json(text: str, path: Path) -> Iterator[Row]:
+def rows_of_json(text: str, path: Path) -> Iterator[MeasurementRow]:
     """The rows of JSON, or of JavaScript that sets a variable to JSON."""
     try:
         document, _ = json.JSONDecoder().raw_decode(
@@ -136,11 +142,11 @@ def rows_of_json(text: str, path: Path) -> Iterator[Row]:
         raise UsageError(f"{path} is not valid JSON: {error}.") from error
     try:
         if isinstance(document, dict) and "entries" in document:
-            yield from rows_of_action(document["entries"], path)
+            yield from rows_of_github_action(document["entries"], path)
         elif isinstance(document, dict) and "results" in document:
-            yield from rows_of_perf(document["results"], path)
+            yield from rows_of_bencher_perf(document["results"], path)
         elif isinstance(document, list) and all(isinstance(item, dict) and "results" in item for item in document):
-            yield from rows_of_reports(document, path)
+            yield from rows_of_bencher_reports(document, path)
         elif isinstance(document, list) and all(isinstance(item, dict) for item in document):
             yield from rows_of_records(document, path)
         else:
@@ -149,25 +155,28 @@ def rows_of_json(text: str, path: Path) -> Iterator[Row]:
         raise UsageError(f"{path} is incomplete: {error!r}.", EXPECTED) from error
 
 
-def rows_of_action(suites: Mapping[str, Any], path: Path) -> Iterator[Row]:
+def rows_of_github_action(suites: Mapping[str, Any], path: Path) -> Iterator[MeasurementRow]:
     """The rows of github-action-benchmark: suites with their commits."""
     better = {"customBiggerIsBetter": "ops/s", "customSmallerIsBetter": "s"}  # independent of the unit
     for suite, entries in suites.items():
         for entry in entries:
             for bench in entry["benches"]:
                 name = bench["name"] if len(suites) == 1 else f"{suite} {bench['name']}"
-                unit, at = better.get(entry.get("tool", ""), bench.get("unit", "")), moment(entry.get("date"), path)
-                yield Row(name, at, entry["commit"]["id"], number(bench["value"], path), unit)
+                unit, at = (
+                    better.get(entry.get("tool", ""), bench.get("unit", "")),
+                    seconds_since_epoch(entry.get("date"), path),
+                )
+                yield MeasurementRow(name, at, entry["commit"]["id"], parsed_number(bench["value"], path), unit)
 
 
-def rows_of_perf(results: Sequence[Mapping[str, Any]], path: Path) -> Iterator[Row]:
+def rows_of_bencher_perf(results: Sequence[Mapping[str, Any]], path: Path) -> Iterator[MeasurementRow]:
     """The rows of `bencher perf`: the metrics of each branch, testbed, benchmark and measure."""
     for result in results:
         for point in result["metrics"]:
             yield row_of_bencher(result, point["version"], point["start_time"], point["metric"]["value"], path)
 
 
-def rows_of_reports(reports: Sequence[Mapping[str, Any]], path: Path) -> Iterator[Row]:
+def rows_of_bencher_reports(reports: Sequence[Mapping[str, Any]], path: Path) -> Iterator[MeasurementRow]:
     """The rows of `bencher report list` with results, which has a list for each iteration of a report."""
     for report in reports:
         for result in (item for iteration in report["results"] for item in iteration):
@@ -176,12 +185,20 @@ def rows_of_reports(reports: Sequence[Mapping[str, Any]], path: Path) -> Iterato
                 yield row_of_bencher(names, version, report["start_time"], measured["metric"]["value"], path)
 
 
-def row_of_bencher(names: Mapping[str, Any], version: Mapping[str, Any], at: object, value: object, path: Path) -> Row:
+def row_of_bencher(
+    names: Mapping[str, Any], version: Mapping[str, Any], at: object, value: object, path: Path
+) -> MeasurementRow:
     """The row of a Bencher metric, whose measure has units."""
     name = " ".join(str(names[key]["name"]) for key in ("branch", "testbed", "benchmark", "measure"))
     if not version.get("hash"):
         raise UsageError(f"{path}: a report of {name} has no hash of its commit.", "Add --hash to `bencher run`.")
-    return Row(name, moment(at, path), version["hash"], number(value, path), str(names["measure"].get("units", "")))
+    return MeasurementRow(
+        name,
+        seconds_since_epoch(at, path),
+        version["hash"],
+        parsed_number(value, path),
+        str(names["measure"].get("units", "")),
+    )
 
 
 def is_number(text: object) -> bool:
@@ -193,14 +210,14 @@ def is_number(text: object) -> bool:
     return True
 
 
-def number(text: object, path: Path) -> float:
+def parsed_number(text: object, path: Path) -> float:
     """A value as a number. Raises UsageError if it is none."""
     if not is_number(text):
         raise UsageError(f"{path}: the value {text!r} is not a number.")
     return float(str(text))
 
 
-def moment(text: object, path: Path) -> float | None:
+def seconds_since_epoch(text: object, path: Path) -> float | None:
     """Seconds since the epoch, from a number or ISO 8601, also with points or slashes in the date; None for an empty text."""
     if text in ("", None):
         return None

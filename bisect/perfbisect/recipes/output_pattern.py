@@ -48,15 +48,15 @@ else:
 """
 
 
-def check_pattern(where: str) -> None:
+def check_pattern(pattern: str) -> None:
     """Raise ValueError, with the reason, for an expression or path that cannot find a number."""
-    if where.startswith("$"):
-        steps(where)
+    if pattern.startswith("$"):
+        steps_of_path(pattern)
         return
     try:
         # warnings about expressions that a later Python may read differently
         with warnings.catch_warnings(action="ignore"):
-            groups = re.compile(where).groups
+            groups = re.compile(pattern).groups
     except (re.error, OverflowError) as error:
         raise ValueError(f"is not a regular expression: {error}") from error
     except RecursionError as error:
@@ -65,21 +65,23 @@ def check_pattern(where: str) -> None:
         raise ValueError(f"has {groups or 'no'} groups, but must have one, around the number")
 
 
-def find_number(where: str, stdout: str, stderr: str = "") -> float:
-    """The finite number above 0 that the pattern or path ``where`` finds in a command's output.
+def find_number(pattern: str, stdout: str, stderr: str = "") -> float:
+    """The finite number above 0 that the pattern or path ``pattern`` finds in a command's output.
 
     An expression is searched in stdout, then in stderr; its last match counts, since totals are printed last. JSON is all
     of stdout, or its last line that is JSON. Raises ValueError with a sentence.
     """
-    text = _in_json(where, stdout) if where.startswith("$") else _by_pattern(where, stdout, stderr)
-    if not (number := number_in(text)):
+    text = (
+        _value_in_json(pattern, stdout) if pattern.startswith("$") else _number_by_expression(pattern, stdout, stderr)
+    )
+    if not (number := positive_number(text)):
         raise ValueError(
-            f"the output has {_short(str(text).strip())!r} where {where} matches, which is not a number above 0"
+            f"the output has {_shortened(str(text).strip())!r} where {pattern} matches, which is not a number above 0"
         )
     return number
 
 
-def number_in(value: object) -> float:
+def positive_number(value: object) -> float:
     """The finite number above 0 in ``value``; 0 if it is no such number."""
     text = str(value).strip()
     plain = text.replace(",", "") if _THOUSANDS.fullmatch(text) else text
@@ -87,14 +89,14 @@ def number_in(value: object) -> float:
     return number if 0 < number < math.inf else 0.0
 
 
-def unit_in(where: str) -> str:
+def unit_in(pattern: str) -> str:
     """The unit in an expression or path, preferably after its number; "" if there is none."""
-    parts = re.split(r"(?<!\\)\((?!\?)", where, maxsplit=1)
+    parts = re.split(r"(?<!\\)\((?!\?)", pattern, maxsplit=1)
     plain = [re.sub(r"\\(?:[A-Za-z]|(?=/))", " ", part).replace(" /", "/") for part in parts]
     return next(iter(_UNIT.findall(plain[-1]) or _UNIT.findall(plain[0])[::-1]), "")
 
 
-def steps(path: str) -> list[str | int]:
+def steps_of_path(path: str) -> list[str | int]:
     """The keys and indices of a path. Raises ValueError for an invalid path."""
     path_steps: list[str | int] = []
     at = 1
@@ -114,7 +116,7 @@ class NoNumber(ValueError):
     """The output has nothing at the place of the number."""
 
 
-def _by_pattern(pattern: str, stdout: str, stderr: str) -> str:
+def _number_by_expression(pattern: str, stdout: str, stderr: str) -> str:
     try:
         match = last_match(pattern, [stdout.removesuffix("\n"), stderr.removesuffix("\n")])
     except TimeoutError:
@@ -124,21 +126,23 @@ def _by_pattern(pattern: str, stdout: str, stderr: str) -> str:
     return match
 
 
-def _in_json(path: str, stdout: str) -> object:
-    value, where = _document(stdout), "$"
-    for step in steps(path):
+def _value_in_json(path: str, stdout: str) -> object:
+    value, where = _json_document(stdout), "$"
+    for step in steps_of_path(path):
         try:
             value = value[step]
         except (KeyError, IndexError, TypeError):
-            problem = f"has only {_short(', '.join(map(str, value)))}" if isinstance(value, dict) else _kind(value)
+            problem = (
+                f"has only {_shortened(', '.join(map(str, value)))}" if isinstance(value, dict) else _json_type(value)
+            )
             raise NoNumber(f"the output has no metric: the JSON has no {path}, since {where} {problem}") from None
         where += f".{step}" if isinstance(step, str) else f"[{step}]"
     if isinstance(value, int | float | str) and not isinstance(value, bool):
         return value
-    raise NoNumber(f"the output has no metric: {path} in the JSON {_kind(value)}, not a number")
+    raise NoNumber(f"the output has no metric: {path} in the JSON {_json_type(value)}, not a number")
 
 
-def _document(stdout: str) -> Any:
+def _json_document(stdout: str) -> Any:
     why = "is not JSON"
     for text in (stdout, *reversed(stdout.split("\n"))):
         try:
@@ -150,13 +154,13 @@ def _document(stdout: str) -> Any:
     raise NoNumber(f"the output has no metric: the output {why}")
 
 
-def _kind(value: object) -> str:
+def _json_type(value: object) -> str:
     if isinstance(value, list):
         return f"is a list of {len(value)} values"
-    return "is a table" if isinstance(value, dict) else f"is {_short(json.dumps(value))}"
+    return "is a table" if isinstance(value, dict) else f"is {_shortened(json.dumps(value))}"
 
 
-def _short(text: str) -> str:
+def _shortened(text: str) -> str:
     text = mask_credentials(text)
     return text if len(text) <= SHORT else f"{text[: SHORT - 1].rstrip()}…"
 
@@ -179,15 +183,15 @@ def last_match(pattern: str, texts: Sequence[str]) -> str | None:
     except subprocess.TimeoutExpired as error:
         raise TimeoutError from error
     except OSError as error:
-        raise _failure(error.strerror or str(error)) from error
+        raise _search_failure(error.strerror or str(error)) from error
     if done.returncode:
         lines = done.stderr.strip().splitlines()
-        raise _failure(f"status {done.returncode}{f', {lines[-1]}' if lines else ''}")
+        raise _search_failure(f"status {done.returncode}{f', {lines[-1]}' if lines else ''}")
     captured: str | None = json.loads(done.stdout)
     return captured
 
 
-def _failure(why: str) -> EnvironmentFailure:
+def _search_failure(why: str) -> EnvironmentFailure:
     return EnvironmentFailure(
         f"the process that searches a benchmark's output failed on this machine: {why}",
         "Free some memory if it is full. To continue: bisect resume",

@@ -20,7 +20,7 @@ import msgspec
 from perfbisect.core.domain.settings import Output
 from perfbisect.errors import UsageError
 from perfbisect.masking import mask_credentials
-from perfbisect.recipes.output_pattern import NoNumber, number_in
+from perfbisect.recipes.output_pattern import NoNumber, positive_number
 
 M = TypeVar("M", bound=UsageError)
 MOST_NAMED = 20  # results in a message
@@ -60,17 +60,17 @@ class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def results(self, text: str, documents: Sequence[Any]) -> dict[str, "Result"]:
         """The results in an output by their names; ``documents`` is the JSON in it."""
         by_name: dict[str, list[Result]] = {}
-        walked = (table for document in documents for table in _walk(document, self.json.split(".")))
+        walked = (table for document in documents for table in _tables_at(document, self.json.split(".")))
         for fields in self._matches(text) if self.lines else walked:
-            name = " ".join(" ".join(_words(fields, key) for key in self.result).split())
+            name = " ".join(" ".join(_text_at(fields, key) for key in self.result).split())
             key = self.instead.value if self.instead and re.search(self.instead.name, name) else self.value
             value, unit = (
-                sum(_scaled(_at(fields, part)) for part in key.split("+")),
-                str(_at(fields, self.unit) or self.unit),
+                sum(_number_with_suffix(_value_at(fields, part)) for part in key.split("+")),
+                str(_value_at(fields, self.unit) or self.unit),
             )
             if value and name:
                 metric = self.metric or ("rate" if is_rate(unit) else "cost")
-                result = Result(value * _factor(unit), unit, metric, key if self.instead else "")
+                result = Result(value * _seconds_of_unit(unit), unit, metric, key if self.instead else "")
                 by_name.setdefault(name, []).append(result)
         single = {
             name: repeats
@@ -115,7 +115,7 @@ class SeveralResults(UsageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Recognised:
+class RecognisedOutput:
     """The measured results of an output in a known format."""
 
     outputs: tuple[Output, ...]
@@ -134,47 +134,48 @@ class Recognised:
 
 
 @cache
-def formats() -> tuple[Format, ...]:
+def known_formats() -> tuple[Format, ...]:
     """All rows of ``outputs.toml``."""
     table = msgspec.toml.decode(Path(__file__).with_name("outputs.toml").read_bytes(), type=dict[str, list[Format]])
     return tuple(table["format"])
 
 
-def recognise(text: str, only: str) -> Recognised | None:
-    """The results of an output, or those whose names match ``only``; None if no format is recognised.
+def recognise_output(text: str, result_pattern: str) -> RecognisedOutput | None:
+    """The results of an output, or those whose names match ``result_pattern``; None if no format is recognised.
 
     Of several results, those count that are better in the same direction as the first. Raises UsageError if none matches.
     """
-    documents = _documents(text)
-    row = next((row for row in formats() if row.results(text, documents)), None)
+    documents = _first_json_document(text)
+    row = next((row for row in known_formats() if row.results(text, documents)), None)
     if row is None:
         return None
-    alike = [format_row.results(text, documents) for format_row in formats() if format_row.name == row.name]
+    alike = [format_row.results(text, documents) for format_row in known_formats() if format_row.name == row.name]
     first, every = next(filter(None, alike)), {name: x for results in reversed(alike) for name, x in results.items()}
-    names, many = _chosen(row, first, every, only), "1 result" if len(first) == 1 else f"{len(first)} results"
+    names, many = (
+        _chosen_results(row, first, every, result_pattern),
+        "1 result" if len(first) == 1 else f"{len(first)} results",
+    )
     comparable = [name for name in names if every[name].metric == every[names[0]].metric]
     outputs = tuple(Output(row.name, name, every[name].unit, every[name].metric) for name in comparable)
     by = f", by {every[names[0]].by}" if every[names[0]].by else ""
     selection = names[0] if len(names) == 1 else f"{len(comparable)} of them" if len(comparable) < len(first) else "all"
     too_many = None
     if len(names) > 1:
-        several = (
-            f"{len(names)} results{f' that match {only}' if only else ''}, but only one result can be measured here"
-        )
-        too_many = _mistake(SeveralResults, row, several, names)
-    values = {output.result: in_unit(every[output.result], output.unit) for output in outputs}
+        several = f"{len(names)} results{f' that match {result_pattern}' if result_pattern else ''}, but only one result can be measured here"
+        too_many = _result_error(SeveralResults, row, several, names)
+    values = {output.result: number_in_unit(every[output.result], output.unit) for output in outputs}
     verb = "hunted" if len(names) == 1 else "measured"
-    return Recognised(outputs, values, f"{row.name}: {many}; {verb}: {selection}{by}", len(every), too_many)
+    return RecognisedOutput(outputs, values, f"{row.name}: {many}; {verb}: {selection}{by}", len(every), too_many)
 
 
-def _chosen(row: Format, found: Mapping[str, Result], every: Mapping[str, Result], only: str) -> list[str]:
+def _chosen_results(row: Format, found: Mapping[str, Result], every: Mapping[str, Result], only: str) -> list[str]:
     names = [only] if only in every else [name for name in every if fnmatchcase(name, only)] if only else [*found]
     if not names:
-        raise _mistake(UsageError, row, f"no result {only}", [*every])
+        raise _result_error(UsageError, row, f"no result {only}", [*every])
     return [row.main] if row.main in names and not only else names
 
 
-def _mistake(kind: type[M], row: Format, problem: str, names: Sequence[str]) -> M:
+def _result_error(kind: type[M], row: Format, problem: str, names: Sequence[str]) -> M:
     shown, further = names[:MOST_NAMED], len(names) - MOST_NAMED
     listed = ", ".join(mask_credentials(name) for name in shown) + (f" and {further} more" if further > 0 else "")
     return kind(
@@ -185,12 +186,12 @@ def _mistake(kind: type[M], row: Format, problem: str, names: Sequence[str]) -> 
 
 def read_results(outputs: Sequence[Output], text: str) -> dict[str, float]:
     """The results ``outputs`` in a later output, each in its unit; missing results are left out."""
-    documents, values = _documents(text), dict[str, float]()
-    tables = [row.results(text, documents) for row in formats() if row.name == outputs[0].format]
+    documents, values = _first_json_document(text), dict[str, float]()
+    tables = [row.results(text, documents) for row in known_formats() if row.name == outputs[0].format]
     for output in outputs:
         for result in (table.get(output.result) for table in tables):
             if result and result.metric == output.metric:  # a later version may print another number as this result
-                values.setdefault(output.result, in_unit(result, output.unit))
+                values.setdefault(output.result, number_in_unit(result, output.unit))
     return values
 
 
@@ -206,42 +207,42 @@ def is_rate(unit: str) -> bool:
     return _RATE.search(unit) is not None
 
 
-def filter_of(outputs: Sequence[Output]) -> tuple[str, ...]:
+def filter_arguments(outputs: Sequence[Output]) -> tuple[str, ...]:
     """Words after a command by which it measures these results, and perhaps a few more; empty if its format has no filter."""
-    words = next((row.filter for row in formats() if row.name == outputs[0].format and row.filter), ())
+    words = next((row.filter for row in known_formats() if row.name == outputs[0].format and row.filter), ())
     names = [output.result for output in outputs]
     parts = [re.sub(r"-\d+$", "", name).split("/") for name in names]  # without go's number of processors
-    levels = (_one_of(level) for level in zip(*parts, strict=False))
+    levels = (_any_name_pattern(level) for level in zip(*parts, strict=False))
     values = {
-        "names": _one_of(names),
+        "names": _any_name_pattern(names),
         "levels": "/".join(levels),
         "words": " or ".join(dict.fromkeys(name.rpartition("::")[2] for name in names)),
     }
     return tuple(re.sub(r"\{(\w+)\}", lambda key: values[key[1]], word) for word in words)
 
 
-def _one_of(names: Iterable[str]) -> str:
+def _any_name_pattern(names: Iterable[str]) -> str:
     """A regular expression that matches any one of these names completely."""
     return f"^({'|'.join(_SPECIAL.sub(_ESCAPED, name) for name in dict.fromkeys(names))})$"
 
 
-def in_unit(result: Result, unit: str) -> float:
+def number_in_unit(result: Result, unit: str) -> float:
     """The number of a result in a unit, as exact as benchmarks print it."""
-    return float(f"{result.value / _factor(unit):.12g}")
+    return float(f"{result.value / _seconds_of_unit(unit):.12g}")
 
 
-def _factor(unit: str) -> float:
+def _seconds_of_unit(unit: str) -> float:
     """The seconds of a unit of time; 1 for any other unit."""
     match = _TIME.match(unit)
     return _SECONDS[match[1]] if match else 1.0
 
 
-def _scaled(value: object) -> float:
+def _number_with_suffix(value: object) -> float:
     text = str(value)
-    return number_in(text[:-1]) * _SUFFIXES[text[-1]] if text[-1:] in _SUFFIXES else number_in(value)
+    return positive_number(text[:-1]) * _SUFFIXES[text[-1]] if text[-1:] in _SUFFIXES else positive_number(value)
 
 
-def _at(fields: Mapping[str, Any], key: str) -> Any:
+def _value_at(fields: Mapping[str, Any], key: str) -> Any:
     """The value at a key, or at a path of keys with points between; None if there is none."""
     if key in fields:
         return fields[key]
@@ -251,27 +252,27 @@ def _at(fields: Mapping[str, Any], key: str) -> Any:
     return value
 
 
-def _words(fields: Mapping[str, Any], key: str) -> str:
-    value = _at(fields, key)
+def _text_at(fields: Mapping[str, Any], key: str) -> str:
+    value = _value_at(fields, key)
     if isinstance(value, dict):
         return " ".join(f"{name}={entry}" for name, entry in value.items())
     return "" if value is None else str(value)
 
 
-def _walk(value: Any, keys: Sequence[str], names: Mapping[str, str] = {}) -> Iterator[Mapping[str, Any]]:
+def _tables_at(value: Any, keys: Sequence[str], names: Mapping[str, str] = {}) -> Iterator[Mapping[str, Any]]:
     """The tables at a path into JSON, each with the keys for the stars in the path."""
     if not keys:
         if isinstance(value, dict):
             yield {**value, **names}
     elif keys[0] != "*":
         if isinstance(value, dict):
-            yield from _walk(value.get(keys[0]), keys[1:], names)
+            yield from _tables_at(value.get(keys[0]), keys[1:], names)
     elif isinstance(value, dict | list):
         for name, entry in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _walk(entry, keys[1:], {**names, str(len(names)): str(name)})
+            yield from _tables_at(entry, keys[1:], {**names, str(len(names)): str(name)})
 
 
-def _documents(text: str) -> list[Any]:
+def _first_json_document(text: str) -> list[Any]:
     """The first JSON document in an output, on one or several lines."""
     for match in islice(re.finditer(r"^[{\[]", text, re.MULTILINE), MOST_TRIED):
         try:

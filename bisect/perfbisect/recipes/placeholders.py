@@ -18,7 +18,7 @@ from perfbisect.recipes.builder import (
     SERVER_PLACEHOLDERS,
     VERSION_PLACEHOLDERS,
 )
-from perfbisect.recipes.toml import Location, Table, all_values, hint, sorted_list
+from perfbisect.recipes.toml import Location, Table, all_values, similar_words_hint, sorted_list
 
 Values = Mapping[str, str | int]
 
@@ -33,7 +33,7 @@ IN_BUILD = ("options", "targets", "configure", "compile", "install", "then", "en
 IN_SERVER = ("initialise", "start", "ready", "stop", "create", "settle", "settings", "env", "sysbench")
 
 
-def fill(argv: Sequence[str], values: Values) -> list[str]:
+def fill_command(argv: Sequence[str], values: Values) -> list[str]:
     """The command with its placeholders filled in. Raises RecipeError for a placeholder without a value."""
     filled: list[str] = []
     of_shells = set(script_positions(argv))
@@ -41,8 +41,8 @@ def fill(argv: Sequence[str], values: Values) -> list[str]:
         if argument[1:-1] in FLAGS | COMPILERS and argument == f"{{{argument[1:-1]}}}":
             filled += shlex.split(fill_text(argument, values))
         elif position in of_shells:
-            quoted = {word: _quoted(word, value, FLAGS) for word, value in values.items()}
-            quoted |= {f" {word}": _quoted(word, values[word], COMPILERS) for word in COMPILERS & values.keys()}
+            quoted = {word: _quoted_value(word, value, FLAGS) for word, value in values.items()}
+            quoted |= {f" {word}": _quoted_value(word, values[word], COMPILERS) for word in COMPILERS & values.keys()}
             alone = _ALONE.sub(lambda found: f"{{ {found[1]}}}" if found[1] in values else found[0], argument)
             filled.append(fill_text(alone, quoted))
         else:
@@ -64,7 +64,7 @@ def fill_text(text: str, values: Values) -> str:
     return TOKEN.sub(value, text)
 
 
-def literal(text: str) -> str:
+def escaped_braces(text: str) -> str:
     """The text with its braces escaped, so that it has no placeholders."""
     return text.replace("{", "{{").replace("}", "}}")
 
@@ -89,25 +89,25 @@ def script_positions(argv: Sequence[str]) -> Iterator[int]:
             return  # arguments of the script follow
 
 
-def _quoted(word: str, value: str | int, split: Collection[str]) -> str:
+def _quoted_value(word: str, value: str | int, split: Collection[str]) -> str:
     text = str(value)
     return shlex.join(shlex.split(text)) if word in split else shlex.quote(text)
 
 
 def check_placeholders(table: Table, location: Location) -> None:
     """Raise RecipeError for a placeholder in a builder's table that is not allowed at its key."""
-    check_texts(table.get("version", []), location.at("version"), VERSION_PLACEHOLDERS)
-    check_texts(table.get("installed_version", []), location.at("installed_version"), INSTALLED_PLACEHOLDERS)
+    check_placeholders_in(table.get("version", []), location.at("version"), VERSION_PLACEHOLDERS)
+    check_placeholders_in(table.get("installed_version", []), location.at("installed_version"), INSTALLED_PLACEHOLDERS)
     for section, keys, allowed in (
         ("build", IN_BUILD, BUILD_PLACEHOLDERS | {OF_ARCHIVES}),
         ("server", IN_SERVER, SERVER_PLACEHOLDERS),
         ("dataset", ("format_command",), SERVER_PLACEHOLDERS),
     ):
         for key in keys:
-            check_texts(table.get(section, {}).get(key, []), location.at(section, key), allowed)
+            check_placeholders_in(table.get(section, {}).get(key, []), location.at(section, key), allowed)
 
     for name, config in table.get("configs", {}).items():
-        check_texts(config.get("settings", {}), location.at("configs", name, "settings"), SERVER_PLACEHOLDERS)
+        check_placeholders_in(config.get("settings", {}), location.at("configs", name, "settings"), SERVER_PLACEHOLDERS)
 
 
 def placeholders_in(argv: Sequence[str]) -> set[str]:
@@ -115,13 +115,13 @@ def placeholders_in(argv: Sequence[str]) -> set[str]:
     return {match[1] for text in argv for match in TOKEN.finditer(text) if match[1] is not None}
 
 
-def archives_in(*parts: object) -> set[str]:
+def archive_names_in(*parts: object) -> set[str]:
     """The names of the archives whose placeholders are in these parts of a recipe."""
     words = placeholders_in([str(part) for part in parts])
     return {word.removeprefix(_ARCHIVE) for word in words if word.startswith(_ARCHIVE)}
 
 
-def check_texts(value: object, location: Location, allowed: Collection[str]) -> None:
+def check_placeholders_in(value: object, location: Location, allowed: Collection[str]) -> None:
     """Raise RecipeError for a placeholder that is not ``allowed``, in a text or in any text of a list or table."""
     for where, text in all_values(value, location):
         for match in TOKEN.finditer(text if isinstance(text, str) else ""):
@@ -131,6 +131,6 @@ def check_texts(value: object, location: Location, allowed: Collection[str]) -> 
             if match[1] is None:
                 raise where.mistake(f'has a lone {match[0]} in "{text}".', "Write {{ and }} for literal braces.")
             raise where.mistake(
-                f"has the unknown placeholder {match[0]}.{hint(match[1], allowed)}",
+                f"has the unknown placeholder {match[0]}.{similar_words_hint(match[1], allowed)}",
                 f"Allowed here: {sorted_list(allowed)}. Write {{{{ and }}}} for literal braces.",
             )

@@ -201,43 +201,52 @@ done
 """.replace("SAID", f"{SAID}{PROGRAM}] ")
 
 
-def started_programs(builder: Builder) -> str:
+def started_program_lines(builder: Builder) -> str:
     """The programs that are started, in the form for scripts."""
     chosen = {PurePosixPath(path).name: path for path in builder.chosen}
     programs = dict.fromkeys((*builder.programs, *builder.started))
     return "\n".join(f"{program}\t{chosen.get(PurePosixPath(program).name, '')}" for program in programs)
 
 
-def _script(text: str) -> str:
+def _escaped_script(text: str) -> str:
     """A text for a recipe's command, with braces escaped."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
-def word_for_readers(word: str) -> str:
+def readable_word(word: str) -> str:
     """A word of a command for readers; for a script above, which wraps another command, its purpose."""
-    is_script = word.startswith(_script(PRELUDE))
+    is_script = word.startswith(_escaped_script(PRELUDE))
     return (
-        ("install the measured programs" if word.endswith(_script(COPY)) else "build the measured programs")
+        ("install the measured programs" if word.endswith(_escaped_script(COPY)) else "build the measured programs")
         if is_script
         else word
     )
 
 
-def build_command(builder: Builder, build: Build, system: str, argv: list[str], folder: str = ".") -> list[str]:
+def program_build_command(builder: Builder, build: Build, system: str, argv: list[str], folder: str = ".") -> list[str]:
     """A command that builds the programs that are started.
 
     ``argv`` builds everything in ``folder``; ``system`` is a text above.
     """
-    programs = started_programs(builder)
+    programs = started_program_lines(builder)
     if not programs:
         return argv
     variables = f'folder="{folder}" in_place={"yes" * build.in_place}\n'
-    script = _script(PRELUDE + BUILD.replace("SYSTEM", variables + system)).replace("{{prefix}}", "{prefix}")
+    script = _escaped_script(PRELUDE + BUILD.replace("SYSTEM", variables + system)).replace("{{prefix}}", "{prefix}")
     go_on = "" if builder.server else "yes"
-    return ["sh", "-c", script, "{prefix}", "{prefix}" if build.in_place else ".", _script(programs), go_on, *argv]
+    return [
+        "sh",
+        "-c",
+        script,
+        "{prefix}",
+        "{prefix}" if build.in_place else ".",
+        _escaped_script(programs),
+        go_on,
+        *argv,
+    ]
 
 
-def find_commands(builder: Builder, build: Build) -> list[list[str]]:
+def copy_program_commands(builder: Builder, build: Build) -> list[list[str]]:
     """The command that brings programs to {prefix} that a tree builds and does not install, such as many benchmarks.
 
     The folder of a build is emptied for the next build, and a program finds shared libraries in it by its RUNPATH. So a
@@ -245,6 +254,8 @@ def find_commands(builder: Builder, build: Build) -> list[list[str]]:
     in place: ``$ORIGIN`` is not longer than the folder of the build, or the ``$ORIGIN/…``, that it replaces. If the tree
     is built in place, a link to the program is enough.
     """
-    programs = started_programs(builder)
+    programs = started_program_lines(builder)
     top = "{prefix}" if build.in_place else "."
-    return [["sh", "-c", _script(PRELUDE + COPY), "{prefix}", top, _script(programs)]] if programs else []
+    return (
+        [["sh", "-c", _escaped_script(PRELUDE + COPY), "{prefix}", top, _escaped_script(programs)]] if programs else []
+    )

@@ -41,7 +41,7 @@ _OTHERS = {"third_party", "third-party", "thirdparty", "vendor", "deps", "extern
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class SourceTree:
     """The tree of a commit."""
 
     paths: frozenset[str]  # of files
@@ -49,27 +49,29 @@ class Tree:
     embedding: str = ""  # lines of its sources with EMBEDDING
     wanted: str = ""  # the program that the user measures, whatever its name
 
-    def own(self, condition: Callable[[PurePosixPath], bool]) -> dict[str, str]:
+    def own_files(self, condition: Callable[[PurePosixPath], bool]) -> dict[str, str]:
         """The files that are ``is_own`` and fulfil ``condition``, path → text, nearest to the top first."""
         paths = sorted(self.texts, key=lambda path: (path.count("/"), path))
-        return {path: self.texts[path] for path in paths if is_own(path) and condition(PurePosixPath(path))}
+        return {path: self.texts[path] for path in paths if is_own_code(path) and condition(PurePosixPath(path))}
 
-    def measures(self, program: PurePosixPath) -> bool:
+    def is_benchmark_program(self, program: PurePosixPath) -> bool:
         """Whether a program is the wanted program, has a name like a benchmark, or is in such a folder."""
-        return program.name == self.wanted or in_benchmarks(program)
+        return program.name == self.wanted or is_benchmark_path(program)
 
 
-def is_benchmark(name: str) -> bool:
+def is_benchmark_name(name: str) -> bool:
     """Whether a program or a source file has a name like a benchmark."""
     return bool(_BENCH.search(name)) and PLAIN.fullmatch(name) is not None
 
 
-def in_benchmarks(path: PurePosixPath) -> bool:
+def is_benchmark_path(path: PurePosixPath) -> bool:
     """Whether a program or a source file has a name like a benchmark, or is in such a folder."""
-    return PLAIN.fullmatch(path.name) is not None and (is_benchmark(path.stem) or path.parent.name in BENCH_FOLDERS)
+    return PLAIN.fullmatch(path.name) is not None and (
+        is_benchmark_name(path.stem) or path.parent.name in BENCH_FOLDERS
+    )
 
 
-def is_own(path: str) -> bool:
+def is_own_code(path: str) -> bool:
     """Whether a path is outside of folders with the code of other projects."""
     return not _OTHERS & set(PurePosixPath(path).parts) and PLAIN.fullmatch(path) is not None
 
@@ -79,24 +81,24 @@ def is_build_file(path: str) -> bool:
     return _BUILD_FILES.fullmatch(PurePosixPath(path).name) is not None
 
 
-def to_read(paths: frozenset[str]) -> list[str]:
+def files_to_read(paths: frozenset[str]) -> list[str]:
     """The files whose contents a proposal needs: build files, benchmarks, and tests of Go, nearest to the top first."""
 
     def needed(path: str) -> bool:
         name = PurePosixPath(path)
-        is_source = name.suffix in SOURCES and in_benchmarks(name)
+        is_source = name.suffix in SOURCES and is_benchmark_path(name)
         return is_build_file(path) or is_source or path.endswith("_test.go")
 
     return sorted(filter(needed, paths), key=lambda path: (not is_build_file(path), path.count("/"), path))
 
 
-def language(paths: frozenset[str]) -> str:
+def main_language(paths: frozenset[str]) -> str:
     """The language of most files; "" if none is known."""
     counts = Counter(filter(None, (SOURCES.get(PurePosixPath(path).suffix) for path in paths)))
     return max(sorted(counts), key=counts.__getitem__, default="")
 
 
-def defined_programs(tree: Tree) -> set[str]:
+def defined_programs(tree: SourceTree) -> set[str]:
     """The names of the programs that cmake, meson or automake build in a tree."""
     return {
         name for text in tree.texts.values() for groups in _DEFINED.findall(text) for name in " ".join(groups).split()
@@ -115,41 +117,41 @@ _FILES = (
 _PROSE = (".md", ".rst")
 
 
-def ignored_patterns(good: Tree, bad: Tree) -> list[str]:
+def ignored_patterns(good: SourceTree, bad: SourceTree) -> list[str]:
     """The patterns of paths that neither end needs, for a recipe's ``ignore``."""
     of_good = _of(good)
-    return [pattern for pattern in _of(bad) if pattern in of_good or not _has(good, pattern)]
+    return [pattern for pattern in _of(bad) if pattern in of_good or not _has_path(good, pattern)]
 
 
 # Files with news for users, by names, because automake may require some of them.
 _NEWS = re.compile(r"(?:changes|changelog|news|history|release-?notes)(?:\.txt)?", re.IGNORECASE)
 
 
-def is_unread(tree: Tree, path: str, commands: str) -> bool:
+def is_unread_prose(tree: SourceTree, path: str, commands: str) -> bool:
     """Whether a file of the tree is prose that neither its build files nor these commands name."""
-    alone = Tree(frozenset({path}), {})
-    named = f"{_named(tree)}\n{commands}"
+    alone = SourceTree(frozenset({path}), {})
+    named = f"{_text_naming_files(tree)}\n{commands}"
     is_news = _NEWS.fullmatch(PurePosixPath(path).name) is not None
-    is_prose = is_news or any(_has(alone, pattern) for pattern in _of(tree))
+    is_prose = is_news or any(_has_path(alone, pattern) for pattern in _of(tree))
     return is_prose and not any(_mentions(named if is_news else commands, part) for part in PurePosixPath(path).parts)
 
 
-def _has(tree: Tree, pattern: str) -> bool:
+def _has_path(tree: SourceTree, pattern: str) -> bool:
     folder, suffix = pattern.removesuffix("**"), pattern.removeprefix("**/*")
     if folder != pattern:
         return any(path.startswith(folder) for path in tree.paths)
     return any(path.endswith(suffix) for path in tree.paths) if suffix != pattern else pattern in tree.paths
 
 
-def _named(tree: Tree) -> str:
+def _text_naming_files(tree: SourceTree) -> str:
     """All text that may name a file that a build needs."""
     generated = {"configure"} if {"configure.ac", "configure.in"} & tree.paths else set()
     read = (text for path, text in tree.texts.items() if path not in generated and is_build_file(path))
     return "\n".join((*read, tree.embedding))
 
 
-def _of(tree: Tree) -> list[str]:
-    named = _named(tree)
+def _of(tree: SourceTree) -> list[str]:
+    named = _text_naming_files(tree)
     folders = {path.partition("/")[0] for path in tree.paths if "/" in path}
     patterns = []
     for folder in (name for name in _FOLDERS if name in folders):
@@ -177,7 +179,7 @@ def _mentions(text: str, name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredCommand:
     """A command to measure."""
 
     name: str
@@ -192,7 +194,7 @@ class Benchmark:
     """A benchmark, and the keys of a recipe that it needs."""
 
     what: str  # a phrase
-    workload: Measured
+    workload: MeasuredCommand
     build: dict[str, Any] = field(default_factory=dict)  # keys of [build]
     top: dict[str, Any] = field(default_factory=dict)  # keys of the recipe
 
@@ -223,7 +225,7 @@ class RecipeProposal:
             "build": self.benchmark.build,
         }
         revision = " ".join(self.of.splitlines()).rstrip()  # on one line, for a comment of TOML
-        return f"# Guessed by `bisect init` from the tree of {revision}. Correct wrong values.\n{_text(recipe)}"
+        return f"# Guessed by `bisect init` from the tree of {revision}. Correct wrong values.\n{_toml_text(recipe)}"
 
     def suite(self) -> str:
         """The text of the suite.toml."""
@@ -236,7 +238,7 @@ class RecipeProposal:
             if measured.cost or measured.rate
             else "# The duration of the command is measured, unless a pattern is given: " + HINT
         )
-        text = _text(
+        text = _toml_text(
             {"summary": f"benchmarks of {self.name}", "driver": self.name, "workloads": {measured.name: workload}}
         )
         return text + hint
@@ -245,7 +247,7 @@ class RecipeProposal:
 HINT = "rate = 'ops/s: ([0-9.]+)', or cost = '…' where lower is better.\n"
 
 
-def _text(table: Mapping[str, Any]) -> str:
+def _toml_text(table: Mapping[str, Any]) -> str:
     """TOML with each list on one line; strings contain no line breaks, which are escapes."""
     text = tomli_w.dumps({key: value for key, value in table.items() if value}, indent=0)
     return text.replace("[\n", "[").replace(",\n]", "]").replace(",\n", ", ")

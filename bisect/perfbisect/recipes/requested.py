@@ -23,22 +23,22 @@ import msgspec
 from perfbisect.core.domain.settings import TIMING, QuickCommand, Settings
 from perfbisect.errors import UsageError
 from perfbisect.masking import mask_credentials
-from perfbisect.recipes.build_systems import AUTO, has_commands, with_needs
+from perfbisect.recipes.build_systems import AUTO, build_with_needs, has_commands
 from perfbisect.recipes.builder import BUILD_PLACEHOLDERS, COMMAND_PLACEHOLDERS, Build, Builder, Setting
 from perfbisect.recipes.builder_reader import FILE as BUILDER
-from perfbisect.recipes.builder_reader import build_of, config_template, load_builder, recipe_files
-from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, is_own
+from perfbisect.recipes.builder_reader import config_template, load_builder, recipe_files, required_build
+from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, is_trusted_path
 from perfbisect.recipes.inventory import HostEntry
-from perfbisect.recipes.placeholders import archives_in, check_texts, literal, placeholders_in
-from perfbisect.recipes.toml import Location, convert, hint, read_text, show, sorted_list
+from perfbisect.recipes.placeholders import archive_names_in, check_placeholders_in, escaped_braces, placeholders_in
+from perfbisect.recipes.toml import Location, convert_table, read_text, shown_value, similar_words_hint, sorted_list
 from perfbisect.recipes.workload import (
     EVENTS,
     Option,
     Workload,
     check_command,
     choose_workloads,
-    full_name,
     load_workload,
+    qualified_name,
 )
 from perfbisect.recipes.workload import FILE as SUITE
 
@@ -59,12 +59,12 @@ def load_requested(settings: Settings) -> tuple[Builder, Workload]:
         workload = load_workload(settings.workload, builder.driver, settings.workloads_path)
     else:
         workload = quick_workload(quick, builder)
-    changed = as_measured(workload, settings)
-    check_fit(builder, [changed], settings)
+    changed = with_settings(workload, settings)
+    check_overrides(builder, [changed], settings)
     return builder, changed
 
 
-def as_measured(workload: Workload, settings: Settings) -> Workload:
+def with_settings(workload: Workload, settings: Settings) -> Workload:
     """The workload with the overrides of the settings, and the results that are read from its output. Raises like
     ``typed_overrides``.
     """
@@ -94,17 +94,19 @@ def requested_builder(settings: Settings) -> Builder:
         if settings.root:
             base_name = builder.home.rpartition("-")[0]
             builder = msgspec.structs.replace(builder, home=_unique_name(base_name, [settings.root]))
-    builder = msgspec.structs.replace(_followed(builder, settings.quick), flags=settings.flags)
+    builder = msgspec.structs.replace(_with_then_commands(builder, settings.quick), flags=settings.flags)
     if builder.build is None or has_commands(builder.build):
         return builder
     # An option of the user has precedence over an option of the recipe with an archive.
     chosen_options = {option.partition("=")[0] for option in settings.configure}
     kept = [
-        word for word in builder.build.options if not archives_in(word) or word.partition("=")[0] not in chosen_options
+        word
+        for word in builder.build.options
+        if not archive_names_in(word) or word.partition("=")[0] not in chosen_options
     ]
-    options = [*kept, *(literal(option) for option in settings.configure)]
+    options = [*kept, *(escaped_braces(option) for option in settings.configure)]
     system = "" if settings.system == AUTO else settings.system or builder.build.system
-    build = with_needs(msgspec.structs.replace(builder.build, options=options, system=system))
+    build = build_with_needs(msgspec.structs.replace(builder.build, options=options, system=system))
     for path in settings.programs:
         if PurePath(path).name not in (
             names := [PurePath(program).name for program in (*builder.programs, *builder.started)]
@@ -126,42 +128,44 @@ def quick_builder(commands: tuple[str, ...], repository: str, settings: Settings
     different builders do not share a history. Raises UsageError for a command with an unknown placeholder.
     """
     recipe = load_builder(RECIPE, settings.builders_path)
-    build, chosen, quick = build_of(recipe), settings.programs, settings.quick
-    started = program_of(command_words(quick.run) if quick and not quick.then else [], chosen)
+    build, chosen, quick = required_build(recipe), settings.programs, settings.quick
+    started = program_and_choice(command_words(quick.run) if quick and not quick.then else [], chosen)
     then = quick.then if quick else ()
-    with_files = _files(commands)
-    compile_ = [*build.compile, *_in_prefix("build", commands, with_files)]
+    with_files = _file_hash_variable(commands)
+    compile_ = [*build.compile, *_build_commands("build", commands, with_files)]
     name = Path(repository).name.removesuffix(".git") or "repository"
     in_place = bool(settings.system) and not commands
     how = ["", settings.system, *settings.configure, *started, *chosen] if in_place else commands
     return msgspec.structs.replace(
         recipe,
-        name=_unique_name(name, [repository, *how, *settings.flags.words, *with_files, *then, *_files(then)]),
+        name=_unique_name(
+            name, [repository, *how, *settings.flags.words, *with_files, *then, *_file_hash_variable(then)]
+        ),
         home=_unique_name(name, [repository]),  # so that sources are sent once for all commands
         started=list(started) if in_place else [],
         build=Build(in_place=True) if in_place else msgspec.structs.replace(build, compile=compile_),
     )
 
 
-def _files(commands: Sequence[str]) -> list[str]:
+def _file_hash_variable(commands: Sequence[str]) -> list[str]:
     """A variable that makes the content of files that commands name a part of the identity of a build."""
     return [f"PERFBISECT_FILES={named}"] if (named := "".join(file_hashes(commands))) else []
 
 
-def _in_prefix(option: str, commands: Sequence[str], variables: Sequence[str]) -> list[list[str]]:
+def _build_commands(option_name: str, commands: Sequence[str], variables: Sequence[str]) -> list[list[str]]:
     """Build commands in the form of recipes; they are run in {prefix}. Raises UsageError for a mistake in them."""
     argvs = [command_words(command) for command in commands]
-    check_texts(argvs, LINE.at(option), BUILD_PLACEHOLDERS)
+    check_placeholders_in(argvs, LINE.at(option_name), BUILD_PLACEHOLDERS)
     return [["env", "-C", "{prefix}", *variables, *argv] for argv in argvs]
 
 
-def _followed(builder: Builder, quick: QuickCommand | None) -> Builder:
+def _with_then_commands(builder: Builder, quick: QuickCommand | None) -> Builder:
     """The builder with the commands of --then after its commands."""
     if not quick or not quick.then:
         return builder
     if builder.build is None:
         raise UsageError(f"--then has no effect: builder {builder.name} builds nothing.", "Omit --then.")
-    then = _in_prefix("then", quick.then, ["CC={cc}", "CXX={cxx}", *_files(quick.then)])
+    then = _build_commands("then", quick.then, ["CC={cc}", "CXX={cxx}", *_file_hash_variable(quick.then)])
     # Their results are measured, but unknown: no two builds count as equal.
     build = msgspec.structs.replace(builder.build, then=[*builder.build.then, *then], artifacts=[])
     return msgspec.structs.replace(builder, build=build)
@@ -180,7 +184,7 @@ _BELOW = re.compile(
 )
 
 
-def program_of(command: list[str], chosen: Sequence[str]) -> list[str]:
+def program_and_choice(command: list[str], chosen: Sequence[str]) -> list[str]:
     """The program that a command starts from its working directory, by the first path below it; and the user's choice.
 
     The choice is for commands that begin with another word, such as ``env`` or a shell.
@@ -194,11 +198,11 @@ def program_of(command: list[str], chosen: Sequence[str]) -> list[str]:
 def quick_workload(quick: QuickCommand, builder: Builder) -> Workload:
     """The workload of the command of --run. Raises UsageError for a mistake in its options."""
     command = command_words(quick.run)
-    check_texts(command, LINE.at("run"), COMMAND_PLACEHOLDERS | {EVENTS})
+    check_placeholders_in(command, LINE.at("run"), COMMAND_PLACEHOLDERS | {EVENTS})
     table = {name: getattr(quick, name) for name in ("rate", "cost", "operations", "unit", "only")}
     table |= {"summary": quick.run, "group": RECIPE, "command": command}
     table["args"] = {EVENTS: 1} if EVENTS in placeholders_in(command) else {}
-    workload = convert(table, Workload, LINE)
+    workload = convert_table(table, Workload, LINE)
     check_command(workload, LINE)
     name = quick.name or command_name(quick.run)
     return msgspec.structs.replace(workload, name=name, suite=RECIPE, driver=builder.driver)
@@ -231,7 +235,7 @@ def _unique_name(name: str, parts: list[str]) -> str:
     return f"{re.sub(r'[^A-Za-z0-9._]+', '-', name).strip('-.')[:40]}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]}"
 
 
-def check_fit(builder: Builder, workloads: Sequence[Workload], settings: Settings) -> None:
+def check_overrides(builder: Builder, workloads: Sequence[Workload], settings: Settings) -> None:
     """Raise UsageError for overrides that no command uses, and for commands that need a server if the builder has none."""
     used = {
         workload.name: placeholders_in(
@@ -256,7 +260,7 @@ def check_fit(builder: Builder, workloads: Sequence[Workload], settings: Setting
             )
 
 
-def typed_overrides(workload: Workload, overrides: Mapping[str, Option]) -> dict[str, Option]:
+def converted_overrides(workload: Workload, overrides: Mapping[str, Option]) -> dict[str, Option]:
     """The overrides, with values of args converted to the types that these have in the workload.
 
     Raises UsageError for an arg that the workload does not have, or for a value of another type.
@@ -266,7 +270,7 @@ def typed_overrides(workload: Workload, overrides: Mapping[str, Option]) -> dict
     for name in (arg for arg in overrides if arg not in TIMING):
         if name not in args:
             raise UsageError(
-                f"Workload {full_name(workload)} has no arg '{name}' to set.{hint(name, args)}",
+                f"Workload {qualified_name(workload)} has no arg '{name}' to set.{similar_words_hint(name, args)}",
                 f"Its args: {sorted_list(args)}. To change other values, write your own suite.",
                 "set",
             )
@@ -276,14 +280,14 @@ def typed_overrides(workload: Workload, overrides: Mapping[str, Option]) -> dict
         except (KeyError, ValueError):
             allowed = {bool: "true or false", int: "a whole number", float: "a number"}[type(args[name])]
             raise UsageError(
-                f"{name}={text} cannot be set: {name} is {allowed}.", f"The default is {show(args[name])}."
+                f"{name}={text} cannot be set: {name} is {allowed}.", f"The default is {shown_value(args[name])}."
             ) from None
     return values
 
 
 def with_overrides(workload: Workload, overrides: Mapping[str, Option]) -> Workload:
     """The workload with its overrides; an arg of both loading and runs is changed in both. Raises like ``typed_overrides``."""
-    values = typed_overrides(workload, overrides)
+    values = converted_overrides(workload, overrides)
     changed: dict[str, Any] = {name: value for name, value in values.items() if name in TIMING}
     for key in ("args", "prepare_args"):
         changed[key] = {name: values.get(name, value) for name, value in getattr(workload, key).items()}
@@ -304,11 +308,11 @@ class ServerConfig:
     left_out: tuple[str, ...] = ()  # settings of a user's file that the recipe reserves
 
     @property
-    def hash(self) -> str:
+    def content_hash(self) -> str:
         """A hash of its content."""
         return hashlib.sha256(json.dumps([sorted(self.settings.items()), self.text]).encode()).hexdigest()[:16]
 
-    def applied(self, builder: Builder) -> Builder:
+    def applied_to(self, builder: Builder) -> Builder:
         """The recipe with this addition; ``addition`` is the end of the server's file."""
         if builder.server is None or not (self.settings or self.text):
             return builder
@@ -343,11 +347,11 @@ def load_config(builder: Builder, name: str) -> ServerConfig:
         )
     path = Path(name).expanduser()
     if not path.is_file():
-        raise unknown_config(builder, name)
-    return config_of_file(read_text(path), server.reserved)
+        raise unknown_config_error(builder, name)
+    return config_from_text(read_text(path), server.reserved)
 
 
-def config_of_file(text: str, reserved: list[str]) -> ServerConfig:
+def config_from_text(text: str, reserved: list[str]) -> ServerConfig:
     """The configuration in a user's file. A byte order mark, which would hide its first word, is removed."""
     reserved_words = {_comparable_name(word) for word in reserved}
     lines, left_out = [], []
@@ -360,14 +364,14 @@ def config_of_file(text: str, reserved: list[str]) -> ServerConfig:
             left_out.append(word[1])
         else:
             lines.append(line)
-    return ServerConfig(text=literal("\n".join(lines)), left_out=tuple(dict.fromkeys(left_out)))
+    return ServerConfig(text=escaped_braces("\n".join(lines)), left_out=tuple(dict.fromkeys(left_out)))
 
 
-def unknown_config(builder: Builder, name: str) -> UsageError:
+def unknown_config_error(builder: Builder, name: str) -> UsageError:
     """The error for a name that is neither a configuration nor a file."""
     beside = {str(path) for path in Path(name).expanduser().parent.glob("*") if path.is_file()}
     return UsageError(
-        f"'{name}' is neither a configuration of builder {builder.name} nor a file.{hint(name, [*builder.configs, *beside])}",
+        f"'{name}' is neither a configuration of builder {builder.name} nor a file.{similar_words_hint(name, [*builder.configs, *beside])}",
         f"Configurations of {builder.name}: {sorted_list(builder.configs)}. For a file, give its path.",
     )
 
@@ -377,7 +381,7 @@ def _comparable_name(word: str) -> str:
     return word.lower().replace("-", "_").removeprefix("loose_")
 
 
-def foreign_files(
+def untrusted_recipe_files(
     builder: Builder | None, workloads: Iterable[Workload], hosts: Iterable[HostEntry]
 ) -> dict[str, Path]:
     """Title → file, for all recipes that are neither perfbisect's nor in the user's configuration folder."""
@@ -389,4 +393,4 @@ def foreign_files(
         *((f"Suite {suite.name}", suite / SUITE, suite.parent, WORKLOADS) for suite in suites),
         *((f"Host {host.name}", Path(host.file), Path(host.file), HOSTS) for host in hosts),
     ]
-    return {title: file for title, file, top, name in files if not is_own(top, name)}
+    return {title: file for title, file, top, name in files if not is_trusted_path(top, name)}

@@ -29,7 +29,7 @@ WORDS = {"Str": "text", "Int": "a whole number", "Float": "a number", "Bool": "t
 _FIELD = re.compile(r"Object (contains unknown|missing required) field `(.*)`")
 
 
-def matching(pattern: str, description: str) -> msgspec.Meta:
+def text_constraint(pattern: str, description: str) -> msgspec.Meta:
     """The constraint of a text type: ``pattern`` is found in it; errors have the ``description``."""
     return msgspec.Meta(pattern=pattern, description=description)
 
@@ -53,11 +53,11 @@ class Location:
         subject = f" `{self.keys}`" if self.keys else ""
         return RecipeError(f"{self.file}:{subject} {what}", advice)
 
-    def unknown(self, noun: str, name: str, known: Iterable[str]) -> RecipeError:
+    def unknown_name_error(self, noun: str, name: str, known: Iterable[str]) -> RecipeError:
         """The error for an unknown name here; ``noun`` is the kind of thing that is named."""
         names = [*known]
         advice = f"{noun.capitalize()}s: {sorted_list(names)}."
-        return self.mistake(f'is "{name}", but no such {noun} exists.{hint(name, names)}', advice)
+        return self.mistake(f'is "{name}", but no such {noun} exists.{similar_words_hint(name, names)}', advice)
 
 
 def read_table(file: Path) -> Table:
@@ -113,14 +113,14 @@ def read_text(file: Path) -> str:
         raise RecipeError(f"{file}: is not UTF-8 text: {error.reason} at byte {error.start}") from error
 
 
-def convert(table: object, shape: type[Shape], location: Location) -> Shape:
+def convert_table(table: object, shape: type[Shape], location: Location) -> Shape:
     """The struct that a table describes. Raises RecipeError for a mistake, and for a key that only the reader may set."""
     if isinstance(table, dict) and (reserved := filled_in(shape) & table.keys()):
-        raise _unknown(min(reserved), shape, location)
+        raise _unknown_key_error(min(reserved), shape, location)
     try:
         return msgspec.convert(table, shape)
     except msgspec.ValidationError as error:
-        raise _mistake(error, table, shape, location) from error
+        raise _validation_error(error, table, shape, location) from error
 
 
 def filled_in(shape: type[msgspec.Struct]) -> frozenset[str]:
@@ -128,30 +128,34 @@ def filled_in(shape: type[msgspec.Struct]) -> frozenset[str]:
     return getattr(shape, "filled_in", frozenset())
 
 
-def _mistake(error: msgspec.ValidationError, value: object, kind: Any, location: Location) -> RecipeError:
+def _validation_error(error: msgspec.ValidationError, value: object, kind: Any, location: Location) -> RecipeError:
     """The error for a value that is not of type ``kind``, about the innermost wrong entry."""
-    shape = _shape(kind, value)
-    for key, entry, inner in _entries(value, shape):
+    shape = _shape_of_type(kind, value)
+    for key, entry, inner in _typed_entries(value, shape):
         try:
             msgspec.convert(entry, inner)
         except msgspec.ValidationError as inner_error:
-            return _mistake(inner_error, entry, inner, location.at(key))
+            return _validation_error(inner_error, entry, inner, location.at(key))
     if field := _FIELD.fullmatch(str(error)):
         if field[1] == "contains unknown":
-            return _unknown(field[2], shape, location)
+            return _unknown_key_error(field[2], shape, location)
         expected = next(member.type for member in msgspec.structs.fields(shape) if member.encode_name == field[2])
-        return location.at(field[2]).mistake(f"is missing: it must be {_describe(type_info(expected))}.")
+        return location.at(field[2]).mistake(f"is missing: it must be {_allowed_values(type_info(expected))}.")
     info = type_info(kind)
-    near = hint(value, choices) if (choices := getattr(info, "values", ())) and isinstance(value, str) else ""
-    return location.mistake(f"is {show(value)}, but must be {_describe(info)}.{near}")
+    near = (
+        similar_words_hint(value, choices)
+        if (choices := getattr(info, "values", ())) and isinstance(value, str)
+        else ""
+    )
+    return location.mistake(f"is {shown_value(value)}, but must be {_allowed_values(info)}.{near}")
 
 
-def _shape(kind: Any, value: object) -> Any:
+def _shape_of_type(kind: Any, value: object) -> Any:
     """The struct, list or dict of an annotated or optional type; of several, the type of this value."""
     if get_origin(kind) is Annotated:
-        return _shape(get_args(kind)[0], value)
+        return _shape_of_type(get_args(kind)[0], value)
     if get_origin(kind) in (Union, UnionType):
-        shapes = [_shape(option, value) for option in get_args(kind)]
+        shapes = [_shape_of_type(option, value) for option in get_args(kind)]
         return next(
             (option for option in shapes if isinstance(value, get_origin(option) or option)),
             shapes[0],
@@ -159,7 +163,7 @@ def _shape(kind: Any, value: object) -> Any:
     return kind
 
 
-def _entries(value: object, shape: Any) -> Iterator[tuple[str | int, object, Any]]:
+def _typed_entries(value: object, shape: Any) -> Iterator[tuple[str | int, object, Any]]:
     """The entries of a table or list of that shape, with the types that they must have; free names are entries, too."""
     if isinstance(value, list) and get_origin(shape) is list:
         yield from ((index, entry, get_args(shape)[0]) for index, entry in enumerate(value))
@@ -171,30 +175,30 @@ def _entries(value: object, shape: Any) -> Iterator[tuple[str | int, object, Any
         yield from ((name, value[name], kind) for name, kind in fields if name in value)
 
 
-def _unknown(key: str, shape: type[msgspec.Struct], location: Location) -> RecipeError:
+def _unknown_key_error(key: str, shape: type[msgspec.Struct], location: Location) -> RecipeError:
     allowed = [name for name in shape.__struct_encode_fields__ if name not in filled_in(shape)]
     where = f"[{location.keys}]" if location.keys else "the file"
     return location.at(key).mistake(
-        f"is an unknown key.{hint(key, allowed)}", f"Allowed in {where}: {', '.join(allowed)}."
+        f"is an unknown key.{similar_words_hint(key, allowed)}", f"Allowed in {where}: {', '.join(allowed)}."
     )
 
 
-def _describe(info: Any) -> str:
+def _allowed_values(info: Any) -> str:
     """The values that a type allows, for an error."""
     match info:
         case msgspec.inspect.Metadata():
-            return (info.extra_json_schema or {}).get("description") or _describe(info.type)
+            return (info.extra_json_schema or {}).get("description") or _allowed_values(info.type)
         case msgspec.inspect.LiteralType():
             return "one of " + ", ".join(f'"{choice}"' for choice in info.values)
         case msgspec.inspect.UnionType():
             return " or ".join(
-                _describe(option) for option in info.types if not isinstance(option, msgspec.inspect.NoneType)
+                _allowed_values(option) for option in info.types if not isinstance(option, msgspec.inspect.NoneType)
             )
         case _:
             return WORDS.get(type(info).__name__.removesuffix("Type"), "a value")
 
 
-def show(value: object) -> str:
+def shown_value(value: object) -> str:
     """A value as the user wrote it, without passwords, and with its type if that is not obvious."""
     match value:
         case bool():
@@ -211,15 +215,18 @@ def show(value: object) -> str:
             return f"{value}"
 
 
-def merged(below: object, above: object) -> Any:
-    """``above`` merged over ``below``: tables by key at every depth, other values replaced."""
-    if not (isinstance(below, Mapping) and isinstance(above, Mapping)):
-        return above
-    both = {**below, **above}
-    return {key: merged(below[key], value) if key in below and key in above else value for key, value in both.items()}
+def merged_tables(base: object, overrides: object) -> Any:
+    """``overrides`` merged over ``base``: tables by key at every depth, other values replaced."""
+    if not (isinstance(base, Mapping) and isinstance(overrides, Mapping)):
+        return overrides
+    both = {**base, **overrides}
+    return {
+        key: merged_tables(base[key], value) if key in base and key in overrides else value
+        for key, value in both.items()
+    }
 
 
-def inheritance(
+def inherited_tables(
     start: Location, named: Sequence[tuple[str, Location]], read: Callable[[Location], Table], noun: str
 ) -> dict[Location, Table]:
     """The tables of a recipe, of the recipe that it extends, of the recipe that this extends, and so on, by location.
@@ -233,7 +240,7 @@ def inheritance(
         if location in places:
             places = places[places.index(location) + 1 :] or [location]
         if not places:
-            raise location.at("extends").unknown(noun, base, {name for name, _ in named})
+            raise location.at("extends").unknown_name_error(noun, base, {name for name, _ in named})
         if places[0] in tables:
             chain = [*tables, places[0]]
             cycle = " → ".join(step.keys or str(step.file) for step in chain[chain.index(places[0]) :])
@@ -243,7 +250,7 @@ def inheritance(
     return tables
 
 
-def hint(word: str, known: Iterable[str]) -> str:
+def similar_words_hint(word: str, known: Iterable[str]) -> str:
     """A sentence with up to three known words, the most similar to ``word``; "" if none is similar."""
     near = [f"'{match}'" for match in get_close_matches(word, [*dict.fromkeys(known)], 3)]
     return f" Did you mean {' or '.join(filter(None, (', '.join(near[:-1]), near[-1])))}?" if near else ""
@@ -258,25 +265,25 @@ def to_toml(recipe: msgspec.Struct) -> str:
     """The recipe as a TOML document without empty keys, which describes the same recipe."""
     import tomli_w
 
-    table = _plain(recipe)
+    table = _as_table(recipe)
     # in multi-line strings tomli-w writes \n for \r\n
     return tomli_w.dumps(table, multiline_strings=r"\r\n" not in repr(table))
 
 
-def _plain(value: object) -> Any:
+def _as_table(value: object) -> Any:
     """Structs as tables, without the fields that the reader sets, and without empty optional keys."""
     match value:
         case msgspec.Struct():
             keeps_empty = getattr(value, "whole", False)
             return {
-                field.encode_name: _plain(entry)
+                field.encode_name: _as_table(entry)
                 for field in msgspec.structs.fields(value)
                 if field.name not in filled_in(type(value))
                 and ((entry := getattr(value, field.name)) not in (None, "", [], {}) or keeps_empty or field.required)
             }
         case list():
-            return [_plain(entry) for entry in value]
+            return [_as_table(entry) for entry in value]
         case dict():
-            return {key: _plain(entry) for key, entry in value.items()}
+            return {key: _as_table(entry) for key, entry in value.items()}
         case _:
             return value

@@ -21,11 +21,19 @@ from msgspec import Meta
 from perfbisect.core.domain.settings import Output
 from perfbisect.errors import RecipeError
 from perfbisect.recipes.builder import COMMAND_PLACEHOLDERS, LONGEST, MEASURED, Argv, Builder, Need, Seconds, Weight
-from perfbisect.recipes.builder_reader import variant_of
-from perfbisect.recipes.configuration import WORKLOADS, files_by_name, recipe_places
+from perfbisect.recipes.builder_reader import find_variant
+from perfbisect.recipes.configuration import WORKLOADS, files_by_name, recipe_folders
 from perfbisect.recipes.output_pattern import check_pattern, unit_in
-from perfbisect.recipes.placeholders import check_texts
-from perfbisect.recipes.toml import Location, convert, hint, matching, merged, read_table, sorted_list
+from perfbisect.recipes.placeholders import check_placeholders_in
+from perfbisect.recipes.toml import (
+    Location,
+    convert_table,
+    merged_tables,
+    read_table,
+    similar_words_hint,
+    sorted_list,
+    text_constraint,
+)
 
 MOST_LISTED = 12  # names in a message
 # name of the arg with a workload's length in operations: an option of sysbench, {events} in a command
@@ -34,12 +42,12 @@ EVENTS = "events"
 Drivers = str | Annotated[list[str], Meta(min_length=1, description="a list with at least one value")]
 Option = str | int | float | bool
 LatencyName = Literal["min", "avg", "p95", "p99", "max"]
-Name = Annotated[str, matching(r"^[^/]*\Z", "a name without /, which separates suite and workload")]
-OptionName = Annotated[str, matching(r"^(?!-)", "an option without its leading dashes")]
+Name = Annotated[str, text_constraint(r"^[^/]*\Z", "a name without /, which separates suite and workload")]
+OptionName = Annotated[str, text_constraint(r"^(?!-)", "an option without its leading dashes")]
 Script = Annotated[
-    str, matching(r"(?s)^(?!/|(.*/)?\.\.(/|\Z))", "a file of the suite's folder, without .. or a leading /")
+    str, text_constraint(r"(?s)^(?!/|(.*/)?\.\.(/|\Z))", "a file of the suite's folder, without .. or a leading /")
 ]
-Unit = Annotated[str, matching(r"^[\w%/.^*-]{0,16}\Z", 'a unit such as "MB/s"')]
+Unit = Annotated[str, text_constraint(r"^[\w%/.^*-]{0,16}\Z", 'a unit such as "MB/s"')]
 SecondsOrZero = Annotated[float, Meta(ge=0, le=LONGEST, description="a number of seconds, 0 or more")]
 
 
@@ -110,7 +118,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return self.outputs or ((self.output,) if self.output else ())
 
     @property
-    def recognisable(self) -> bool:
+    def has_unspecified_result(self) -> bool:
         """Whether nothing says which result of the command's output is measured."""
         return bool(self.command) and not (self.format or any(getattr(self, key) for key in OF_PATTERNS))
 
@@ -143,11 +151,11 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 def read_suite(file: Path) -> Suite:
     """The suite of a file, with its defaults merged into each workload. Raises RecipeError for the first mistake."""
     table, location = read_table(file), Location(file)
-    suite = convert(table, Suite, location)
-    convert({"summary": "", "group": "", **suite.defaults}, Workload, location.at("defaults"))
+    suite = convert_table(table, Suite, location)
+    convert_table({"summary": "", "group": "", **suite.defaults}, Workload, location.at("defaults"))
     folder, workloads = file.parent, {}
     for name, keys in suite.workloads.items():
-        workload = convert(merged(suite.defaults, keys), Workload, location.at("workloads", name))
+        workload = convert_table(merged_tables(suite.defaults, keys), Workload, location.at("workloads", name))
         _check_workload(workload, location.at("workloads", name))
         workloads[name] = msgspec.structs.replace(
             workload, name=name, suite=folder.name, folder=str(folder), driver=suite.drivers[0]
@@ -155,7 +163,7 @@ def read_suite(file: Path) -> Suite:
     return msgspec.structs.replace(suite, name=folder.name, workloads=workloads)
 
 
-def for_each_driver(suite: Suite) -> list[Workload]:
+def workloads_by_driver(suite: Suite) -> list[Workload]:
     """The workloads in the order of the file, one for each driver of the suite."""
     return [
         msgspec.structs.replace(workload, driver=driver)
@@ -187,7 +195,9 @@ def _check_workload(workload: Workload, location: Location) -> None:
         script = getattr(workload, key)
         if script and not (folder / script).is_file():
             scripts = [path.name for path in folder.glob("*.lua")]
-            raise location.at(key).mistake(f'is "{script}", but {folder} has no such file.{hint(script, scripts)}')
+            raise location.at(key).mistake(
+                f'is "{script}", but {folder} has no such file.{similar_words_hint(script, scripts)}'
+            )
 
 
 def check_command(workload: Workload, location: Location) -> None:
@@ -205,7 +215,7 @@ def check_command(workload: Workload, location: Location) -> None:
             "is not allowed beside `format`, which already defines this value.",
             "Remove `format`, or remove the patterns.",
         )
-    if workload.only and not workload.recognisable:
+    if workload.only and not workload.has_unspecified_result:
         raise location.at("only").mistake(
             "has no effect: the output of this workload is not recognised automatically.", "Remove `only`."
         )
@@ -214,7 +224,7 @@ def check_command(workload: Workload, location: Location) -> None:
             f'has "{min(reserved)}", but {{{min(reserved)}}} already is a placeholder of every command.'
         )
     for key in ("command", "prepare_commands"):
-        check_texts(getattr(workload, key), location.at(key), COMMAND_PLACEHOLDERS | workload.args.keys())
+        check_placeholders_in(getattr(workload, key), location.at(key), COMMAND_PLACEHOLDERS | workload.args.keys())
     patterns = {key: getattr(workload, key) for key in ("rate", "cost", "operations")}
     patterns |= {f"latencies.{name}": pattern for name, pattern in workload.latencies.items()}
     for key, pattern in patterns.items():
@@ -224,25 +234,25 @@ def check_command(workload: Workload, location: Location) -> None:
             raise location.at(*key.split(".")).mistake(f'is "{pattern}", which {error}.', READING) from error
 
 
-def load_workload(name: str, driver: str, given: str | Path = "") -> Workload:
+def load_workload(name: str, driver: str, user_path: str | Path = "") -> Workload:
     """The workload called ``name`` or ``suite/name`` for ``driver``.
 
     Raises RecipeError if there is none, if several suites have one, or if its suite has a mistake.
     """
-    return _called(name, driver, load_workloads(given))
+    return _workload_by_name(name, driver, load_workloads(user_path))
 
 
-def _called(name: str, driver: str, everything: Sequence[Workload]) -> Workload:
-    matches = all_called(name, everything, driver)
+def _workload_by_name(name: str, driver: str, everything: Sequence[Workload]) -> Workload:
+    matches = workloads_by_name(name, everything, driver)
     if len(matches) > 1:
         raise RecipeError(
             f"Several suites have a workload '{name}' for {driver}.",
-            f"Choose one of {sorted_list(full_name(workload) for workload in matches)}.",
+            f"Choose one of {sorted_list(qualified_name(workload) for workload in matches)}.",
         )
     return matches[0]
 
 
-def all_called(name: str, everything: Iterable[Workload], driver: str = "") -> list[Workload]:
+def workloads_by_name(name: str, everything: Iterable[Workload], driver: str = "") -> list[Workload]:
     """The workloads called ``name`` or ``suite/name``, for a driver or (by default) for any. Raises RecipeError if there
     is none.
     """
@@ -250,16 +260,16 @@ def all_called(name: str, everything: Iterable[Workload], driver: str = "") -> l
     unfitting: list[Workload] = []
     for workload in everything:
         (fitting if driver in ("", workload.driver) else unfitting).append(workload)
-    if matches := [workload for workload in fitting if name in (workload.name, full_name(workload))]:
+    if matches := [workload for workload in fitting if name in (workload.name, qualified_name(workload))]:
         return matches
     whose, names = f" for {driver}" if driver else "", {workload.name for workload in fitting}
-    elsewhere = {candidate.driver for candidate in unfitting if name in (candidate.name, full_name(candidate))}
-    near = hint(name, names | {full_name(workload) for workload in fitting})
+    elsewhere = {candidate.driver for candidate in unfitting if name in (candidate.name, qualified_name(candidate))}
+    near = similar_words_hint(name, names | {qualified_name(workload) for workload in fitting})
     why = f" The workload of that name is for {sorted_list(elsewhere)}." if elsewhere else near
-    raise RecipeError(f"There is no workload '{name}'{whose}.{why}", workloads_listed(whose, names))
+    raise RecipeError(f"There is no workload '{name}'{whose}.{why}", advice_listing_workloads(whose, names))
 
 
-def workloads_listed(whose: str, names: Iterable[str]) -> str:
+def advice_listing_workloads(whose: str, names: Iterable[str]) -> str:
     """Advice with all workloads, or with the command that lists them if they are too many for a message."""
     every = {*names}
     return (
@@ -269,54 +279,54 @@ def workloads_listed(whose: str, names: Iterable[str]) -> str:
     )
 
 
-def load_workloads(given: str | Path = "") -> list[Workload]:
+def load_workloads(user_path: str | Path = "") -> list[Workload]:
     """All workloads, by suite in alphabetical order, then in the order of the file, once for each driver."""
-    files = files_by_name(recipe_places(WORKLOADS, given), FILE)
-    return [workload for _, file in sorted(files.items()) for workload in for_each_driver(read_suite(file))]
+    files = files_by_name(recipe_folders(WORKLOADS, user_path), FILE)
+    return [workload for _, file in sorted(files.items()) for workload in workloads_by_driver(read_suite(file))]
 
 
-def choose_workloads(words: str, driver: str, given: str | Path = "") -> dict[str, Workload]:
+def choose_workloads(words: str, driver: str, user_path: str | Path = "") -> dict[str, Workload]:
     """The workloads for a driver that ``words`` name, each once, by unambiguous names.
 
     ``words`` are names of workloads, groups and suites, separated by commas; a workload precedes a group of the same
     name. Raises RecipeError for a word that is neither, and like ``load_workload``.
     """
-    everything = load_workloads(given)
+    everything = load_workloads(user_path)
     fitting = [workload for workload in everything if workload.driver == driver]
     short = [workload.name for workload in fitting]
     chosen: dict[str, tuple[str, Workload]] = {}  # full name → (requested name, workload)
     for word in filter(None, map(str.strip, words.split(","))):
         members = {} if word in short else {
-            member.name if short.count(member.name) == 1 else full_name(member): member
+            member.name if short.count(member.name) == 1 else qualified_name(member): member
             for member in fitting
             if word in (member.group, member.suite)
         }  # fmt: skip
         if not members and word not in short and "/" not in word:
             groups = {workload.group for workload in fitting}
             raise RecipeError(
-                f"There is no workload and no group '{word}' for {driver}.{hint(word, [*short, *groups])}",
-                f"{workloads_listed(f' for {driver}', short)} Groups: {sorted_list(groups)}.",
+                f"There is no workload and no group '{word}' for {driver}.{similar_words_hint(word, [*short, *groups])}",
+                f"{advice_listing_workloads(f' for {driver}', short)} Groups: {sorted_list(groups)}.",
             )
-        for name, workload in (members or {word: _called(word, driver, everything)}).items():
-            chosen.setdefault(full_name(workload), (name, workload))
+        for name, workload in (members or {word: _workload_by_name(word, driver, everything)}).items():
+            chosen.setdefault(qualified_name(workload), (name, workload))
     return dict(chosen.values())
 
 
-def load_training(
-    builder: Builder, variant: str, measured: Sequence[Workload], given: str | Path = ""
+def load_training_workloads(
+    builder: Builder, variant: str, measured: Sequence[Workload], user_path: str | Path = ""
 ) -> tuple[Workload, ...]:
     """The workloads with which builds of a variant are trained; empty if they are not optimised with a profile.
 
     ``measured`` are the workloads of the hunt or the comparison. The result is in the order of names, however they were
     given, so that builds are equal. Raises RecipeError for a workload that does not exist.
     """
-    names = variant_of(builder, variant).train
+    names = find_variant(builder, variant).train
     if not names:
         return ()
-    workloads = measured if names == MEASURED else choose_workloads(names, builder.driver, given).values()
-    return tuple(sorted(workloads, key=full_name))
+    workloads = measured if names == MEASURED else choose_workloads(names, builder.driver, user_path).values()
+    return tuple(sorted(workloads, key=qualified_name))
 
 
-def full_name(workload: Workload) -> str:
+def qualified_name(workload: Workload) -> str:
     """The unambiguous name of a workload: suite/name."""
     return f"{workload.suite}/{workload.name}"

@@ -296,9 +296,9 @@ def entry(name: str, *builders: str) -> HostEntry:
 
 def test_who_builds() -> None:
     alone, both, away = entry("a"), entry("a", "a", "b", "b"), entry("a", "b")
-    assert (alone.built_on, alone.built_elsewhere, alone.builds) == (("a",), (), True)
-    assert (both.built_on, both.built_elsewhere, both.builds) == (("a", "b"), ("b",), True)
-    assert (away.built_on, away.built_elsewhere, away.builds) == (("b",), ("b",), False)
+    assert (alone.all_build_hosts, alone.other_build_hosts, alone.builds_itself) == (("a",), (), True)
+    assert (both.all_build_hosts, both.other_build_hosts, both.builds_itself) == (("a", "b"), ("b",), True)
+    assert (away.all_build_hosts, away.other_build_hosts, away.builds_itself) == (("b",), ("b",), False)
 
 
 def test_build_hosts_are_shared_by_all_hosts_of_a_hunt_or_are_single() -> None:

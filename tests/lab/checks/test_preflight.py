@@ -14,7 +14,7 @@ from perfbisect.host.local import LocalHost
 from perfbisect.lab.building.toolchain import NEEDED, compilers
 from perfbisect.lab.checks import CheckRequest, Level, preflight
 from perfbisect.recipes.builder import Build, Builder, Packages, Server, Variant
-from perfbisect.recipes.builder_reader import variant_of
+from perfbisect.recipes.builder_reader import find_variant
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 from program import executable
@@ -59,7 +59,10 @@ def warned(request: CheckRequest) -> tuple[Warned, ...]:
 
 def needed(entry: HostEntry, recipe: Builder, variant: str = "") -> set[str]:
     request = CheckRequest(LocalHost("here", PurePosixPath("nowhere")), entry, builder=recipe, variant=variant)
-    return {*preflight.needed(request), *(compilers(recipe.build, variant_of(recipe, variant)) if recipe.build else [])}
+    return {
+        *preflight.needed(request),
+        *(compilers(recipe.build, find_variant(recipe, variant)) if recipe.build else []),
+    }
 
 
 @pytest.fixture

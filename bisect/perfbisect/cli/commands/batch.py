@@ -22,7 +22,7 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import PerfBisectError, RecipeError, UsageError
 from perfbisect.hunt.batch import LEASED, range_key
 from perfbisect.hunt.slurm import SlurmJob
-from perfbisect.recipes.toml import Location, convert, read_table
+from perfbisect.recipes.toml import Location, convert_table, read_table
 from perfbisect.report.command_line import bisect_command
 from perfbisect.store.batches import PlannedHunt
 from perfbisect.store.history import History
@@ -252,7 +252,7 @@ def read_batch_file(path: Path) -> list[SlurmJob]:
 
     Raises RecipeError with the table and the key of each mistake.
     """
-    content = convert(read_table(path), BatchFile, Location(path))
+    content = convert_table(read_table(path), BatchFile, Location(path))
     mistakes: list[RecipeError] = []
     tables = {Location(path, "defaults"): content.defaults}
     tables |= {Location(path, f"hunt {number}"): hunt_table for number, hunt_table in enumerate(content.hunt, 1)}
@@ -280,7 +280,7 @@ def check_keys(place: Location, table: Mapping[str, object], mistakes: list[Reci
         with noted(mistakes):
             if key in NOT_HERE:
                 raise place.at(key).mistake("is not a key of a batch file.", NOT_HERE[key])
-            convert({key: value}, keys(), place)
+            convert_table({key: value}, keys(), place)
     return len(mistakes) > count_before
 
 

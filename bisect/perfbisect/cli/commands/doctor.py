@@ -77,7 +77,7 @@ def doctor(given: Given) -> int:
     from perfbisect.lab.checks.preflight import findings, inspect_host, shared_findings
     from perfbisect.recipes.builder_reader import load_builder
     from perfbisect.recipes.inventory import load_host
-    from perfbisect.recipes.requested import foreign_files
+    from perfbisect.recipes.requested import untrusted_recipe_files
     from perfbisect.recipes.workload import load_workload
 
     if given.workload and not given.builder:
@@ -113,7 +113,7 @@ def doctor(given: Given) -> int:
     except EnvironmentFailure as failure:
         results.append(Finding(Level.REFUSED, "reach", str(failure), failure.advice))
     if given.as_json:
-        say_object({"host": facts, "findings": results, "files": foreign_files(recipe, chosen or (), [entry])})
+        say_object({"host": facts, "findings": results, "files": untrusted_recipe_files(recipe, chosen or (), [entry])})
     else:
         say("\n".join(lines(host, facts, results)))
     return ENVIRONMENT if number(results, Level.REFUSED) else 0

@@ -70,7 +70,7 @@ def gc(given: Given) -> int:
     from perfbisect.host.lock import hold
     from perfbisect.host.registry import connect
     from perfbisect.lab import upkeep
-    from perfbisect.recipes.configuration import in_bytes
+    from perfbisect.recipes.configuration import size_in_bytes
     from perfbisect.recipes.inventory import load_host
 
     if given.of_shared:
@@ -79,7 +79,7 @@ def gc(given: Given) -> int:
     entry = load_host(given.host, given.hosts or "")
     if not given.as_json:
         announce(hosts=[entry])
-    limit = in_bytes(entry.keep) if given.keep is None else given.keep
+    limit = size_in_bytes(entry.keep) if given.keep is None else given.keep
     # While we hold the lock no session measures, so nothing that is in use is removed.
     with (
         nullcontext()
@@ -116,10 +116,10 @@ def gc(given: Given) -> int:
 def gc_shared(given: Given) -> int:
     """Remove shared builds from their folder until at most --keep is left; returns the exit status."""
     from perfbisect.lab.upkeep import clean_shared_folder
-    from perfbisect.recipes.configuration import in_bytes, load_configuration
+    from perfbisect.recipes.configuration import load_configuration, size_in_bytes
 
     shared = load_configuration().shared
-    limit = in_bytes(shared.keep) if given.keep is None else given.keep
+    limit = size_in_bytes(shared.keep) if given.keep is None else given.keep
     removed, remaining = clean_shared_folder(shared.builds or "", limit, time.time(), dry_run=given.dry_run)
     freed = size(sum(entry.size for entry in removed))
     freed_builds = f"{count(len(removed), 'shared build')}, {freed}," if removed else "No shared build"

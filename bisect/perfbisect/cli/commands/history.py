@@ -297,14 +297,14 @@ def push(given: Given) -> int:
     Exit status: 0 all sessions were pushed, 4 some were not.
     """
     from perfbisect.hunt.notification import origin_of
-    from perfbisect.recipes.configuration import configured_address
+    from perfbisect.recipes.configuration import central_history_address
     from perfbisect.store.central import central_connection, central_schema_sql
     from perfbisect.store.push import push as push_all
 
     if given.sql:
         say("\n".join(central_schema_sql()))
         return 0
-    address = given.address or configured_address()
+    address = given.address or central_history_address()
     origin = origin_of(given.origin)
     with (
         closing(History.open(given.history, read_only=True)) as opened,

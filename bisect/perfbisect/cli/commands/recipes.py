@@ -49,7 +49,7 @@ def builders(given: Given) -> None:
       bisect builders --show demo
       bisect builders --builders ~/my-builders
     """
-    from perfbisect.recipes.build_systems import listing
+    from perfbisect.recipes.build_systems import commented_commands
     from perfbisect.recipes.builder_reader import load_builder, load_builders
     from perfbisect.recipes.toml import to_toml
 
@@ -58,7 +58,7 @@ def builders(given: Given) -> None:
         return
     builder = load_builder(given.show, given.builders or "")
     say("".join(f"# {folder}\n" for folder in (builder.folder, *builder.inherited)))
-    say("\n".join([to_toml(builder), *listing(builder)]))
+    say("\n".join([to_toml(builder), *commented_commands(builder)]))
 
 
 @verb_command()
@@ -77,15 +77,15 @@ def workloads(given: Given) -> None:
     """
     from perfbisect.recipes.builder_reader import load_builder
     from perfbisect.recipes.toml import to_toml
-    from perfbisect.recipes.workload import Suite, all_called, full_name, load_workloads
+    from perfbisect.recipes.workload import Suite, load_workloads, qualified_name, workloads_by_name
 
     recipes = load_workloads(given.workloads or "")
     if given.builder:
         driver = load_builder(given.builder, given.builders or "").driver
         recipes = [workload for workload in recipes if workload.driver == driver]
     alike: dict[str, list[Workload]] = {}  # full name → workloads, which differ only in their drivers
-    for workload in all_called(given.show, recipes) if given.show else recipes:
-        alike.setdefault(full_name(workload), []).append(workload)
+    for workload in workloads_by_name(given.show, recipes) if given.show else recipes:
+        alike.setdefault(qualified_name(workload), []).append(workload)
     if not given.show:
         drivers = {name: ", ".join(workload.driver for workload in same_name) for name, same_name in alike.items()}
         table([(name, drivers[name], same_name[0].group, same_name[0].summary) for name, same_name in alike.items()])

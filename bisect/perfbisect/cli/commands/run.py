@@ -301,11 +301,11 @@ def lines_of_file(given: Given) -> "list[ImportedLine]":
 
     from perfbisect.core.stats.release_series import RATE, READINGS, line_of_readings
     from perfbisect.errors import UsageError
-    from perfbisect.recipes.measured_series import read_series
+    from perfbisect.recipes.measured_series import read_sorted_series
     from perfbisect.report.series import ImportedLine
     from perfbisect.wording.text import printable
 
-    every, ordered = read_series(given.file)
+    every, ordered = read_sorted_series(given.file)
     names, only = [series.name for series in every], given.only
     chosen = [
         candidate
@@ -345,8 +345,10 @@ def lines_of_file(given: Given) -> "list[ImportedLine]":
         note(f"{pooled:,} values are repetitions of a commit. The median of each commit is used.")
     series_lines = []
     for series in usable:
-        line = line_of_readings(series.name, [math.log(value) for value in series.pooled], RATE / len(usable))
+        line = line_of_readings(
+            series.name, [math.log(value) for value in series.medians_of_commits], RATE / len(usable)
+        )
         commits = [commit[:10] if len(commit) >= 40 else commit for commit in series.values]
-        rate = series.rate if given.higher is None else given.higher
+        rate = series.is_rate if given.higher is None else given.higher
         series_lines.append(ImportedLine(line, commits, "rate" if rate else "cost", given.how))
     return series_lines

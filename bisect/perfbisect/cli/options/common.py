@@ -111,14 +111,14 @@ class LongCommand(click.Command):
 
 def or_configured(ctx: click.Context, _param: click.Parameter, value: tuple[str, ...] | None) -> tuple[str, ...]:
     """The command of --notify: from the option, else from config.toml. Raises RecipeError for a mistake in that file."""
-    from perfbisect.recipes.configuration import load_configuration, place_of_configuration, split_command
+    from perfbisect.recipes.configuration import configuration_location, load_configuration, split_command
 
     if value is not None or ctx.resilient_parsing:  # completion of a shell
         return value or ()
     try:
         return split_command(load_configuration().notify)
     except ValueError as mistake:
-        raise place_of_configuration().at("notify").mistake(f"is not a command: {mistake}.") from mistake
+        raise configuration_location().at("notify").mistake(f"is not a command: {mistake}.") from mistake
 
 
 class WaitingLine:

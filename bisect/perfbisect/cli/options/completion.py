@@ -111,11 +111,11 @@ def workload_names(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
 
 def names_of(workloads: "Iterable[Workload]", incomplete: str) -> dict[str, str]:
     """Name → summary of workloads; with the names of their suites if no short name begins with the typed text."""
-    from perfbisect.recipes.workload import full_name
+    from perfbisect.recipes.workload import qualified_name
 
     short = {workload.name: workload.summary for workload in workloads}
     described = (
-        short if complete(short, incomplete) else {full_name(workload): workload.summary for workload in workloads}
+        short if complete(short, incomplete) else {qualified_name(workload): workload.summary for workload in workloads}
     )
     return dict(sorted(described.items()))
 

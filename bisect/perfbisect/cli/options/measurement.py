@@ -23,7 +23,7 @@ from perfbisect.core.domain.settings import (
     Settings,
 )
 from perfbisect.errors import PerfBisectError
-from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, recipe_places, working_directory
+from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, recipe_folders, recipes_in_working_directory
 from perfbisect.recipes.inventory import expanded_names
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import built_with
@@ -40,7 +40,7 @@ def recipes_option(name: str, summary: str) -> Decorator:
     def chosen(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
         if value is not None:
             return value.absolute()
-        path, reason = working_directory(name)
+        path, reason = recipes_in_working_directory(name)
         if reason and not ctx.resilient_parsing:  # completion of a shell
             note(f"{path} is ignored: {reason}. To use it: {param.opts[0]} {name}")
         return None if reason else path
@@ -233,15 +233,15 @@ def settings_of(given: Given, **decided: Any) -> Settings:
 
     An option has the name of its field, or is converted here. Raises UsageError as ``command_of``.
     """
-    from perfbisect.recipes.builder_reader import check_names, read_patch
+    from perfbisect.recipes.builder_reader import check_distinct_patch_names, read_patch
 
     for recipes in (BUILDERS, WORKLOADS):  # checked here: a command may not read them later
-        recipe_places(recipes, getattr(given, recipes) or "")
+        recipe_folders(recipes, getattr(given, recipes) or "")
     quick = command_of(given)
     host, *further = (given.host,) if isinstance(given.host, str) else given.host
     timing = {name: value for name in TIMING if (value := getattr(given, name)) is not None}
     patches = tuple(Patch(path.name, read_patch(path), file=str(path.absolute())) for path in given.patch)
-    check_names(patches)
+    check_distinct_patch_names(patches)
     converted = {
         "repository": str(given.repo.absolute()) if given.repo else "",
         "host": host,
@@ -316,7 +316,7 @@ def announce(
     builder: "Builder | None" = None, workloads: "Iterable[Workload]" = (), hosts: "Iterable[HostEntry]" = ()
 ) -> None:
     """Say on standard error which files these are from, unless they are shipped or in the user's configuration folder."""
-    from perfbisect.recipes.requested import foreign_files
+    from perfbisect.recipes.requested import untrusted_recipe_files
 
-    for names, file in foreign_files(builder, workloads, hosts).items():
+    for names, file in untrusted_recipe_files(builder, workloads, hosts).items():
         note(f"{names} is from {file}")

@@ -59,10 +59,10 @@ def _minutes(text: str) -> float:
 
 
 def _bytes(text: str) -> int:
-    from perfbisect.recipes.configuration import in_bytes
+    from perfbisect.recipes.configuration import size_in_bytes
 
     try:
-        return in_bytes(text)
+        return size_in_bytes(text)
     except ValueError:
         raise ValueError("is not a size. Write 20G or 500M.") from None
 
@@ -228,9 +228,9 @@ class Id(click.ParamType[int | str]):
 
         text, options = str(value), ctx.params if ctx else {}
         if "central" in options and (options["central"] or SESSION.fullmatch(text)):
-            from perfbisect.recipes.configuration import configured_address
+            from perfbisect.recipes.configuration import central_history_address
 
-            options["central"] = options["central"] or configured_address()
+            options["central"] = options["central"] or central_history_address()
             return text
         match = re.fullmatch(rf"([{ANY}]?)[0-9]{{1,15}}", text)
         if not match and (number := _hunt_named(text, ctx)):

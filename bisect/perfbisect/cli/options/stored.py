@@ -38,9 +38,9 @@ def address_of(_ctx: click.Context, _param: click.Parameter, value: str | None) 
     """The address of --from; the address of config.toml for the word ``central``."""
     if value != "central":
         return value
-    from perfbisect.recipes.configuration import configured_address
+    from perfbisect.recipes.configuration import central_history_address
 
-    return configured_address()
+    return central_history_address()
 
 
 from_option = click.option(

@@ -23,9 +23,9 @@ from perfbisect.hunt.setup import SessionSetup
 from perfbisect.hunt.trials.rounds import BOTH
 from perfbisect.lab.building.prebuilt import UNPACKERS, is_tarball
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.builder_reader import variant_of
+from perfbisect.recipes.builder_reader import find_variant
 from perfbisect.recipes.inventory import load_host
-from perfbisect.recipes.requested import has_config, load_config, unknown_config
+from perfbisect.recipes.requested import has_config, load_config, unknown_config_error
 from perfbisect.report.command_line import options_of_settings
 from perfbisect.repository.commits import (
     ReleaseRange,
@@ -82,7 +82,7 @@ def read_builds(
     Raises UsageError for fewer than two builds, for a repeated name, for a file or folder that does not exist, and for
     an unknown variant or configuration.
     """
-    is_here = load_host(settings.host, settings.hosts_path).is_here
+    is_here = load_host(settings.host, settings.hosts_path).is_local
     subjects = [named(word, settings.host, builder, is_here=is_here) for word in words]
     names = [subject.name for subject in subjects]
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -126,10 +126,10 @@ def refuse(repo: Repository, builder: Builder, word: str, is_revision: Callable[
     """Raise UsageError for a word that is no revision, or that ends in an unknown configuration or variant."""
     head, plus, config = word.rpartition("+")
     if plus and is_revision(cut(head, "@", builder.variants.__contains__)[0]):
-        raise unknown_config(builder, config)
+        raise unknown_config_error(builder, config)
     head, at, variant = word.rpartition("@")
     if at and not variant.startswith("{") and is_revision(head):
-        variant_of(builder, variant.partition("+")[0])
+        find_variant(builder, variant.partition("+")[0])
     resolve_commit(repo, word, builder.release_tags)
     raise UsageError(f"'{word}' is no revision.", "Behind an entry of a reflog, only ~ and ^ may follow.")
 
@@ -150,7 +150,7 @@ def configured(subject: TrialBuild, builder: Builder) -> TrialBuild:
     if not subject.config:
         return subject
     config = subject.config if subject.config in builder.configs else str(local(subject.config))
-    return replace(subject, config=config, config_hash=load_config(builder, config).hash)
+    return replace(subject, config=config, config_hash=load_config(builder, config).content_hash)
 
 
 def check_words(words: Sequence[str], settings: Settings, builder: Builder) -> None:
@@ -203,7 +203,7 @@ def named(word: str, host: str, builder: Builder, *, is_here: bool) -> TrialBuil
     elif not is_there(location):
         head, _, tail = path.rpartition("+")
         if head and is_there(head):
-            raise unknown_config(builder, tail)
+            raise unknown_config_error(builder, tail)
         sort = "file" if is_tarball(location) else "folder"
         advice = FORM if sort == "file" else f"{FORM} Tarballs end in {', '.join(UNPACKERS)}."
         raise UsageError(f"There is no {sort} {local(location)} for {name}.", advice)

@@ -22,7 +22,7 @@ from perfbisect.hunt.patches import PartSearch
 from perfbisect.hunt.proposal import tree_of
 from perfbisect.hunt.setup import SessionSetup
 from perfbisect.hunt.trials.rounds import TrialDesign
-from perfbisect.recipes.proposal import is_unread
+from perfbisect.recipes.proposal import is_unread_prose
 from perfbisect.recipes.requested import load_requested
 from perfbisect.report.command_line import bisect_command, command_to_compare
 from perfbisect.repository.commits import commits_of_names
@@ -101,7 +101,7 @@ def proof_setup(
     commands = f"{builder.build} {workload.command} {workload.prepare_commands}"
     compare = command_to_compare(settings, settings.good, settings.bad, "reverted")
     with temporary_revert(
-        repository, bad, commits, builder.ignore, lambda path: is_unread(tree(), path, commands), compare
+        repository, bad, commits, builder.ignore, lambda path: is_unread_prose(tree(), path, commands), compare
     ) as derived:
         for merge in derived.merges:
             say(f"{merge[:10]} is a merge: it is reverted relative to its first parent")

@@ -32,7 +32,7 @@ from perfbisect.hunt.search_problem import SavedLog
 from perfbisect.hunt.setup import SessionSetup, both_tag_and_branch
 from perfbisect.lab.building import prebuilt
 from perfbisect.lab.building.plan import InstalledBuild
-from perfbisect.recipes.requested import ServerConfig, as_measured, load_config, typed_overrides
+from perfbisect.recipes.requested import ServerConfig, converted_overrides, load_config, with_settings
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.git import Repository
 from perfbisect.repository.range import CommitRange
@@ -145,14 +145,17 @@ class TrialDesign:
         subjects, workloads = self.subjects, self.workloads
         names = tuple(subject.commit or subject.name for subject in subjects)
         alone = CommitRange(names[0], names[-1], names[0], 0, 0, Graph.straight_history(0), names)
-        run = tuple(as_measured(workload, settings) for workload in workloads.values())
+        run = tuple(with_settings(workload, settings) for workload in workloads.values())
         setup = SessionSetup.of_trial(settings, waiting, alone, run)
         works = tuple(
             TrialWorkload(name, workload.group, workload.warmup, workload.time, setup.run_hash(workload))
             for name, workload in zip(workloads, run, strict=True)
         )
         results = works[0].for_outputs(settings)
-        changed, pairing = typed_overrides(next(iter(workloads.values())), settings.overrides), pairing_of(self, setup)
+        changed, pairing = (
+            converted_overrides(next(iter(workloads.values())), settings.overrides),
+            pairing_of(self, setup),
+        )
         request = TrialRequest(
             self.kind, settings.builder, settings.variant, settings.host, settings.metric, changed, tuple(subjects),
             results or works, self.rounds, self.runs, self.reverts, self.series, pairing, self.branch, bool(results),

@@ -28,7 +28,7 @@ from perfbisect.host.facts import is_full
 from perfbisect.host.protocol import Host, Result, check_result, no_space
 from perfbisect.lab.building.log_parser import CHECKOUT, FETCH, SEND, BuildStep, staged
 from perfbisect.masking import mask_credentials
-from perfbisect.recipes.builder_reader import satisfies
+from perfbisect.recipes.builder_reader import version_satisfies
 from perfbisect.repository.derived import APPLY, encoded_patch, parsed_apply_output
 from perfbisect.repository.discovery import is_partial_clone
 from perfbisect.repository.git import (
@@ -328,7 +328,7 @@ def for_all(host: Host, bare: PurePosixPath, sha: str, patches: Sequence[Patch])
 
 def for_version(host: Host, bare: PurePosixPath, sources: Sources, patches: Sequence[Patch], version: str) -> Sources:
     """``sources`` with the patches for this version, too. They come last, as the version is read from a checkout."""
-    fitting = [patch for patch in patches if patch.version and satisfies(version, patch.version)]
+    fitting = [patch for patch in patches if patch.version and version_satisfies(version, patch.version)]
     return _with(host, bare, sources, fitting)
 
 

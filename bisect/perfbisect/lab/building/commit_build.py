@@ -56,8 +56,8 @@ from perfbisect.lab.building.toolchain import (
     count_cached,
     how_to_build,
 )
-from perfbisect.recipes.build_systems import system_of
-from perfbisect.recipes.builder_reader import build_of
+from perfbisect.recipes.build_systems import system_of_commit
+from perfbisect.recipes.builder_reader import required_build
 
 JOB_PREFIX = "build-"  # of the names of jobs that build
 
@@ -274,7 +274,7 @@ class CommitBuild:
         """Build the checkout with a job of that name, or follow ``job``, which builds it already. The folder is empty, except for
         an incremental build.
         """
-        host, work, how = self.context.host, self.context.work, build_of(plan.builder)
+        host, work, how = self.context.host, self.context.work, required_build(plan.builder)
         with self.clock.timed(CHECKOUT):
             steps = host.script(_STEPS if job or name.endswith(_AGAIN) else _EMPTY, work, timeout=600).stdout
         output = BuildLog(expected=int(steps) if steps.isdecimal() else 0)
@@ -344,7 +344,7 @@ class CommitBuild:
             )
         late, stage, builder = ended.status in _LATE, output.stage, self.context.builder
         reason = (
-            f"the build did not end within {build_of(ended.plan.builder).timeout:g} s"
+            f"the build did not end within {required_build(ended.plan.builder).timeout:g} s"
             if late
             else self.short_paths(output.why())
         )
@@ -371,7 +371,7 @@ def commit_build(context: BuildContext, sha: str) -> CommitBuild:
     tree = checkout.with_submodules(tree, context.repository, sha, builder.ignore)
     needed = prebuilt.needed(host, bare, sources, builder, paths)
     sums = [archive.sha256 for archive in needed.values()]
-    key = build_key(context, tree, paths, sha, system_of(builder, paths) or "", sums)
+    key = build_key(context, tree, paths, sha, system_of_commit(builder, paths) or "", sums)
     return CommitBuild(context, sources, paths, needed, key, clock)
 
 

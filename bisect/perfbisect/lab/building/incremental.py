@@ -32,8 +32,8 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab.building import build_store, checkout
 from perfbisect.lab.building.log_parser import CONFIGURE
 from perfbisect.lab.building.plan import BuildContext, BuildPlan
-from perfbisect.recipes.build_systems import SYSTEMS, Incremental
-from perfbisect.recipes.builder_reader import build_of
+from perfbisect.recipes.build_systems import SYSTEMS, IncrementalBuilds
+from perfbisect.recipes.builder_reader import required_build
 from perfbisect.repository.git import pathspecs_except
 
 SOURCE = re.compile(r"\.(?:c|cc|cpp|cxx|c\+\+|C|s|S|asm|f|f90|m|mm)$")
@@ -144,7 +144,7 @@ class IncrementalBuild:
             host.script(_UNLINK, work / folder, work / "source", deep, timeout=LONG)
 
 
-def rules(plan: BuildPlan, prefix: str) -> Incremental | None:
+def rules(plan: BuildPlan, prefix: str) -> IncrementalBuilds | None:
     """When a commit may be built in the tree of another commit: by the rules of its build system; or of the build systems of its
     commands, if these run in a copy of the tree and start nothing else. None if it may not.
     """
@@ -159,7 +159,7 @@ def rules(plan: BuildPlan, prefix: str) -> Incremental | None:
         return None
     systems = [SYSTEMS[name].incremental for name in ("cmake", "meson", *(["autotools"] * ("configure" in programs)))]
     inputs = "|".join(each.inputs for each in systems if each)
-    return Incremental(inputs, anew="configure" not in programs, tracks=bool(programs & KNOWS))
+    return IncrementalBuilds(inputs, anew="configure" not in programs, tracks=bool(programs & KNOWS))
 
 
 def how(context: BuildContext, plan: BuildPlan) -> str:
@@ -220,12 +220,12 @@ class _TreeChange:
     plan: BuildPlan
     commit: str
     base: Base
-    rule: Incremental
+    rule: IncrementalBuilds
     changed: Sequence[tuple[str, str]]
 
     @property
     def in_place(self) -> bool:
-        return build_of(self.plan.builder).in_place or not self.plan.system
+        return required_build(self.plan.builder).in_place or not self.plan.system
 
     @property
     def last(self) -> PurePosixPath:

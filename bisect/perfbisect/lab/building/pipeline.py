@@ -38,7 +38,7 @@ from perfbisect.lab.building.toolchain import (
     toolchain,
 )
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.builder_reader import build_of, variant_of
+from perfbisect.recipes.builder_reader import find_variant, required_build
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.git import Repository
 
@@ -59,8 +59,8 @@ def build_context(
     """
     name = variant or builder.variant
     recorder = links.recorder(host) if layouts else None
-    settings = links.movable(variant_of(builder, name), recorder)
-    how = build_of(builder)
+    settings = links.movable(find_variant(builder, name), recorder)
+    how = required_build(builder)
     if lacks := lacking_for(host, [*NEEDED], how, settings):
         answers = facts.ask_all(host, SYSTEM_FACTS)
         system = answers.get(SYSTEM) or ""

@@ -32,17 +32,17 @@ from perfbisect.lab.upload import recipe_archive
 from perfbisect.recipes.build_systems import (
     MARKERS,
     SYSTEMS,
+    build_with_commands,
+    commands_hash,
     has_commands,
-    nothing_found,
-    revision,
-    system_of,
-    with_commands,
+    no_system_sentence,
+    system_of_commit,
 )
 from perfbisect.recipes.builder import Builder, Variant
-from perfbisect.recipes.builder_reader import TreeFacts, build_of, recipe_for_tree, variant_of, version_text
+from perfbisect.recipes.builder_reader import TreeFacts, find_variant, recipe_for_tree, required_build, version_text
 from perfbisect.recipes.inventory import HostEntry
-from perfbisect.recipes.placeholders import archives_in, fill, fill_text
-from perfbisect.recipes.programs import started_programs
+from perfbisect.recipes.placeholders import archive_names_in, fill_command, fill_text
+from perfbisect.recipes.programs import started_program_lines
 from perfbisect.repository.git import Repository
 
 MERGED = "merged.profdata"  # clang's counts of all processes, in the folder of counts
@@ -155,17 +155,17 @@ def plan_for(context: BuildContext, sha: str, paths: frozenset[str], archives: M
     values |= {
         f"archives.{name}": str(build_store.prefix(context.host, checksum[:32])) for name, checksum in archives.items()
     }
-    how = build_of(resolved)
-    options = [option for option in how.options if archives_in(option) <= archives.keys()]
+    how = required_build(resolved)
+    options = [option for option in how.options if archive_names_in(option) <= archives.keys()]
     resolved = msgspec.structs.replace(resolved, build=msgspec.structs.replace(how, options=options))
-    system = system_of(resolved, paths)
+    system = system_of_commit(resolved, paths)
     if system is None:
-        raise BuildFailed(f"{sha[:10]} does not configure: {nothing_found()}", stage=CONFIGURE, log="")
-    named = build_of(resolved).artifacts
-    how = with_commands(resolved, system, paths) if system else build_of(resolved)
+        raise BuildFailed(f"{sha[:10]} does not configure: {no_system_sentence()}", stage=CONFIGURE, log="")
+    named = required_build(resolved).artifacts
+    how = build_with_commands(resolved, system, paths) if system else required_build(resolved)
     resolved = msgspec.structs.replace(resolved, build=how)
     stages = ((CONFIGURE, how.configure), (COMPILE, how.compile), (INSTALL, how.install), (COMPILE, how.then))
-    commands = tuple((stage, fill(command, values)) for stage, commands in stages for command in commands)
+    commands = tuple((stage, fill_command(command, values)) for stage, commands in stages for command in commands)
     return BuildPlan(resolved, version, commands, _environment(context, resolved, values, system), system, not named)
 
 
@@ -187,7 +187,7 @@ def version_of(context: BuildContext, sha: str) -> str:
     checkout = context.work / "source"
     values = {"source": str(checkout), "recipe": str(upload.place_recipe(context.host, context.builder)), "commit": sha}
     try:
-        printed = context.host.run(fill(context.builder.version, values), cwd=checkout, check=False)
+        printed = context.host.run(fill_command(context.builder.version, values), cwd=checkout, check=False)
     except TooMuchOutput:
         return ""
     return version_text(printed.stdout) if printed.ok else ""
@@ -202,7 +202,7 @@ def resolved_for(context: BuildContext, paths: frozenset[str], version: str) -> 
 
 def _values(context: BuildContext, resolved: Builder, sha: str, version: str) -> dict[str, str | int]:
     """The values of the placeholders in a build's commands."""
-    variant = links.movable(variant_of(resolved, context.name), context.recorder)
+    variant = links.movable(find_variant(resolved, context.name), context.recorder)
     variant = profiled(variant, context.tools.name, context.phase, context.profile)
     return {
         "source": str(context.work / "source"),
@@ -211,8 +211,8 @@ def _values(context: BuildContext, resolved: Builder, sha: str, version: str) ->
         "version": version,
         "build": str(context.work / "build"),
         "prefix": str(context.work / "prefix"),
-        "cc": f"ccache {variant.cc}{links.for_compiler(build_of(resolved), context.recorder)}",
-        "cxx": f"ccache {variant.cxx}{links.for_compiler(build_of(resolved), context.recorder)}",
+        "cc": f"ccache {variant.cc}{links.for_compiler(required_build(resolved), context.recorder)}",
+        "cxx": f"ccache {variant.cxx}{links.for_compiler(required_build(resolved), context.recorder)}",
         "compiler": variant.cc,
         "cxx_compiler": variant.cxx,
         "cflags": variant.cflags,
@@ -236,7 +236,7 @@ def _environment(context: BuildContext, builder: Builder, values: dict[str, str 
     }
     recorded = context.recorder.environment(context.work) if context.recorder else {}
     uncached = {"CCACHE_DISABLE": "1"} if context.phase else {}
-    recipe_variables = {name: fill_text(text, values) for name, text in build_of(builder).env.items()}
+    recipe_variables = {name: fill_text(text, values) for name, text in required_build(builder).env.items()}
     compilers = compiler_environment(context.host, builder.flags, context.variant, system)
     return cache | fixed | recorded | uncached | recipe_variables | compilers
 
@@ -294,9 +294,9 @@ def build_key(
     tools, compiler = context.tools, SYSTEMS[system].compiler if system else ()
     identity = tools.identity + (context.host.run(compiler, check=False).stdout if compiler else "")
     if system:  # builds contain the path of their installation: cmake's RPATH
-        how = msgspec.structs.replace(build_of(builder), system=system)
+        how = msgspec.structs.replace(required_build(builder), system=system)
         builder = msgspec.structs.replace(builder, build=how, home=builder.work_name)
-    recipe = _recipe(builder, variant) | ({"system": revision(system)} if system else {})
+    recipe = _recipe(builder, variant) | ({"system": commands_hash(system)} if system else {})
     recipe |= _identity([patch for patch in context.patches if patch.version])
     recipe |= training_identity(context.training, variant, tools.name)
     recipe |= {"links": context.recorder.identity} if context.recorder else {}
@@ -323,14 +323,14 @@ def _identity(patches: Sequence[Patch]) -> dict[str, Any]:
 
 
 def _recipe(builder: Builder, variant: Variant) -> dict[str, Any]:
-    build = msgspec.to_builtins(msgspec.structs.replace(build_of(builder), needs=[], packages={}))
+    build = msgspec.to_builtins(msgspec.structs.replace(required_build(builder), needs=[], packages={}))
     by_system = {key: build.pop(key) for key in ("system", "options", "targets", "in_place")}
     if not build["then"]:
         del build["then"]
-    if not has_commands(build_of(builder)):
+    if not has_commands(required_build(builder)):
         build |= by_system | {"programs": builder.programs, "library": builder.library}
         build |= {"server": True} if builder.server else {}  # then everything has to build
-        build |= {"started": started_programs(builder)} if builder.started or builder.chosen else {}
+        build |= {"started": started_program_lines(builder)} if builder.started or builder.chosen else {}
     commands = json.dumps(build) + json.dumps(msgspec.to_builtins(builder.when))
     parts = {
         "layout": _LAYOUT,

@@ -29,7 +29,7 @@ from perfbisect.lab.building.log_parser import FETCH, SEND, BuildStep, staged
 from perfbisect.lab.building.plan import InstalledBuild
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import TreeFacts, recipe_for_tree, version_text
-from perfbisect.recipes.placeholders import archives_in, fill
+from perfbisect.recipes.placeholders import archive_names_in, fill_command
 from perfbisect.repository.discovery import download
 
 UNPACKERS = {
@@ -154,7 +154,7 @@ def _borrowed(host: Host, recipe: Builder, path: str, prefix: PurePosixPath) -> 
 def _printed(host: Host, builder: Builder, prefix: PurePosixPath) -> str:
     """The output of the recipe's version command for the installed system; "" if the recipe has no such command."""
     values = {"prefix": str(prefix), "recipe": str(upload.place_recipe(host, builder))}
-    return host.run(fill(builder.installed_version, values)).stdout if builder.installed_version else ""
+    return host.run(fill_command(builder.installed_version, values)).stdout if builder.installed_version else ""
 
 
 def _version(host: Host, builder: Builder, path: str, prefix: PurePosixPath) -> str:
@@ -236,7 +236,7 @@ def needed(
     Raises BuildFailed if the version of an archive is not found, or has no sum.
     """
     archives, sha = {}, sources.sha
-    for name in sorted(archives_in(builder.build, builder.when)):
+    for name in sorted(archive_names_in(builder.build, builder.when)):
         archive = builder.archives[name]
         if archive.file not in paths or archive.unless in paths:
             continue

@@ -18,8 +18,8 @@ from perfbisect.lab.building.toolchain import Toolchain, toolchain
 from perfbisect.lab.checks import CheckRequest, Finding, Level, refused
 from perfbisect.lab.checks.preflight import build_findings, findings, inspect_host
 from perfbisect.recipes.builder import Builder, Variant
-from perfbisect.recipes.builder_reader import variant_of
-from perfbisect.recipes.inventory import HostEntry, parse_lease_name
+from perfbisect.recipes.builder_reader import find_variant
+from perfbisect.recipes.inventory import HostEntry, parse_leased_host_name
 from perfbisect.recipes.workload import Workload
 from perfbisect.wording.quantities import count
 from perfbisect.wording.text import listed
@@ -135,7 +135,7 @@ class CheckScope:
     @property
     def settings(self) -> Variant:
         """The compiler settings of the builds; usual settings if the system is unknown."""
-        return variant_of(self.builder, self.variant or self.builder.variant) if self.builder else Variant()
+        return find_variant(self.builder, self.variant or self.builder.variant) if self.builder else Variant()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ def check_all(entries: Sequence[HostEntry], scope: CheckScope) -> tuple[tuple[Ch
 
 def check(entry: HostEntry, entries: Sequence[HostEntry], scope: CheckScope) -> Checked:
     """Check one host. Names of build hosts that do not exist are refused."""
-    builds_for = tuple(measuring.name for measuring in entries if entry.name in measuring.built_elsewhere)
+    builds_for = tuple(measuring.name for measuring in entries if entry.name in measuring.other_build_hosts)
     results = [*unknown(entry, entries)]
     checked = Checked(entry.name, builds_for)
     try:
@@ -175,7 +175,7 @@ def check(entry: HostEntry, entries: Sequence[HostEntry], scope: CheckScope) -> 
             inspection = inspect_host(request)
             checked = replace(checked, facts=read_fingerprint(host, inspection.answers))
             results += build_findings(inspection) if builds_for else findings(inspection)
-            side = read_side(host, scope.settings) if builds_for or entry.builds else None
+            side = read_side(host, scope.settings) if builds_for or entry.builds_itself else None
             return replace(checked, findings=tuple(results), side=side)
     except (EnvironmentFailure, UsageError) as failure:
         topic = "settings" if isinstance(failure, UsageError) else "reach"
@@ -185,8 +185,8 @@ def check(entry: HostEntry, entries: Sequence[HostEntry], scope: CheckScope) -> 
 def unknown(entry: HostEntry, entries: Sequence[HostEntry]) -> Iterator[Finding]:
     """Refuse build hosts that are not in hosts.toml. Hosts on lease are not in it, and are not leased for a check."""
     names = {entry_of_host.name for entry_of_host in entries}
-    for name in entry.built_elsewhere:
-        if name not in names and not parse_lease_name(name):
+    for name in entry.other_build_hosts:
+        if name not in names and not parse_leased_host_name(name):
             text = f"{name}, a build host of {entry.name}, is not in hosts.toml"
             yield refused("build hosts", text, f"Correct `hosts.{entry.name}.build_hosts`.")
 
@@ -196,5 +196,5 @@ def differences(entries: Sequence[HostEntry], checked: Sequence[Checked], scope:
     sides = {host.name: host.side for host in checked if host.side}
     native = scope.builder is not None and for_processor(scope.builder, scope.settings)
     for entry in entries:
-        reachable = [side for name in entry.built_on if (side := sides.get(name))]
+        reachable = [side for name in entry.all_build_hosts if (side := sides.get(name))]
         yield from differing(entry.name, reachable, native=native)

@@ -39,7 +39,7 @@ from perfbisect.lab.checks.machine import (
 from perfbisect.lab.workload import lua, sysbench
 from perfbisect.masking import mask_credentials
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.builder_reader import variant_of
+from perfbisect.recipes.builder_reader import find_variant
 from perfbisect.wording.text import listed
 
 TO_MEASURE = ("timeout", "setsid", "flock", "ps", "awk", "base64", "tar", "cmp")
@@ -49,8 +49,8 @@ def tools(request: CheckRequest) -> Iterator[Finding]:
     """Findings about the programs without which nothing can be built or measured, and the build's other needs."""
     host, builder, entry = request.host, request.builder, request.entry
     build = builder.build if builder else None
-    if builder and build and entry.builds:
-        variant = variant_of(builder, request.variant)
+    if builder and build and entry.builds_itself:
+        variant = find_variant(builder, request.variant)
         absent, packages = lacking_for(host, needed(request), build, variant), own_packages(build)
         besides = how_to_build(builder, request.answers)
         needs = ", ".join(dict.fromkeys((*compilers(build, variant), *build.needs)))
@@ -61,8 +61,8 @@ def tools(request: CheckRequest) -> Iterator[Finding]:
             "programs of the host are measured" if builder and builder.installed else "installed releases are measured"
         )
         fine = f"{builder.name} builds nothing: {reason}" if builder else ""
-        if builder and not entry.builds:
-            elsewhere = entry.built_elsewhere
+        if builder and not entry.builds_itself:
+            elsewhere = entry.other_build_hosts
             are, argument = ("host", elsewhere[0]) if len(elsewhere) == 1 else ("hosts", "--all")
             fine = f"{builder.name} is built on {are} {listed(elsewhere)}, which this command does not check"
             besides = f"To check: bisect doctor {argument} --builder {builder.name}"
@@ -91,7 +91,7 @@ def drivers(request: CheckRequest) -> Iterator[Finding]:
 
 def needed(request: CheckRequest) -> list[str]:
     """The programs for measuring; and for builds of any system, if anything is to be built there."""
-    built = request.entry.builds and (request.builder is None or request.builder.build is not None)
+    built = request.entry.builds_itself and (request.builder is None or request.builder.build is not None)
     server = request.builder.server if request.builder else None
     return [
         *(NEEDED if built else ()),
@@ -120,7 +120,7 @@ def check_pinning(request: CheckRequest) -> None:
 def compiler_cache(request: CheckRequest) -> Iterator[Finding]:
     """Findings of a compilation through the remote store; none if no store is set, or nothing is built on the host."""
     host, remote = request.host, request.entry.ccache_remote
-    if remote in ("", NO_REMOTE) or not request.entry.builds:
+    if remote in ("", NO_REMOTE) or not request.entry.builds_itself:
         return
     if missing(host, ["ccache", "cc"]):  # reported by the check of programs
         return
@@ -133,7 +133,7 @@ def compiler_cache(request: CheckRequest) -> Iterator[Finding]:
 
 def layouts(request: CheckRequest) -> Iterator[Finding]:
     """Findings about the linker that makes randomized layouts, and what keeps it from that."""
-    if not request.entry.builds or (request.builder and obstacle(request.builder, request.variant)):
+    if not request.entry.builds_itself or (request.builder and obstacle(request.builder, request.variant)):
         return
     linker = links.find_linker(request.host)
     if linker and linker.name != links.OBJECTS:
@@ -149,7 +149,7 @@ def obstacle(builder: Builder, variant: str, system: str = "") -> str:
     """Why no build of a system could be linked again; "" if one may be. ``system`` is the build system, if known."""
     if builder.build is None:
         return "nothing is built from source"
-    return links.GO if (system or builder.build.system) == "go" else links.why_fixed(variant_of(builder, variant))
+    return links.GO if (system or builder.build.system) == "go" else links.why_fixed(find_variant(builder, variant))
 
 
 def shared_findings(shared: SharedBuilds | None) -> Iterator[Finding]:

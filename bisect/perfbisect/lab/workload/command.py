@@ -20,11 +20,11 @@ from perfbisect.lab import upload
 from perfbisect.lab.servers import Installation, Service
 from perfbisect.lab.workload import SECONDS, TIMED_OUT, ProcessResult, RunResult, killed, lua, not_recorded
 from perfbisect.masking import mask_credentials
-from perfbisect.recipes.build_systems import making
+from perfbisect.recipes.build_systems import command_to_build_program
 from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder
 from perfbisect.recipes.output_pattern import NoNumber, find_number
-from perfbisect.recipes.outputs import Recognised, filter_of, read_result, read_results, recognise
-from perfbisect.recipes.placeholders import Values, fill
+from perfbisect.recipes.outputs import RecognisedOutput, filter_arguments, read_result, read_results, recognise_output
+from perfbisect.recipes.placeholders import Values, fill_command
 from perfbisect.recipes.requested import RECIPE
 from perfbisect.recipes.workload import READING, Workload
 
@@ -35,7 +35,7 @@ PERCENTILES = {"p95": "95.000000", "p99": "99.000000"}
 class OutputRecognised(Exception):
     """Not a failure: the first run of a workload has shown which numbers of its output are measured."""
 
-    def __init__(self, workload: Workload, found: Recognised, words: tuple[str, ...] = ()) -> None:
+    def __init__(self, workload: Workload, found: RecognisedOutput, words: tuple[str, ...] = ()) -> None:
         """``words``, after the workload's command, restrict it to these numbers."""
         super().__init__(found.why)
         self.workload, self.found, self.words = workload, found, words
@@ -46,7 +46,7 @@ class Recognition:
     """Recognises the output of a workload whose recipe does not say which number is measured."""
 
     workload: Workload
-    found: Recognised | None = None
+    found: RecognisedOutput | None = None
     over: bool = False  # the first output was in no known format
     numbers: bool = False  # the first output has numbers, though
 
@@ -55,10 +55,10 @@ class Recognition:
         if self.over:
             return result
         if pattern := self.workload.known:  # by an earlier session; whether it can be measured alone is not known
-            every = recognise(ended.stdout, "")
-            self.found = Recognised(pattern, result.results, "", every.of if every else len(pattern))
+            every = recognise_output(ended.stdout, "")
+            self.found = RecognisedOutput(pattern, result.results, "", every.of if every else len(pattern))
             return result
-        self.found = recognise(ended.stdout, self.workload.only)
+        self.found = recognise_output(ended.stdout, self.workload.only)
         if self.found:
             return with_results(result, self.found.values, self.found.outputs)
         if self.workload.only:
@@ -75,7 +75,7 @@ class Recognition:
         if (
             not recognised_output
             or recognised_output.of == len(recognised_output.outputs)
-            or not (words := filter_of(recognised_output.outputs))
+            or not (words := filter_arguments(recognised_output.outputs))
         ):
             return None
         return Recognition(
@@ -220,7 +220,7 @@ def _args(workload: Workload) -> dict[str, str]:
 
 def timed(workload: Workload, filled: Values, folder: PurePosixPath, under: Sequence[str] = ()) -> list[str]:
     """The argv of a timed run; ``folder`` is that of the visit, ``under`` is the prefix of the command itself."""
-    command = [*fill(workload.command, filled), *workload.filter]
+    command = [*fill_command(workload.command, filled), *workload.filter]
     return ["sh", "-c", _TIMED, "timed", str(folder / CLOCK), *under, *command]
 
 
@@ -312,7 +312,7 @@ def not_started(host: Host, prefix: PurePosixPath, workload: Workload, started: 
     script = "cat GNUmakefile makefile Makefile Cargo.toml go.mod; find . -type f"
     files = host.run(["sh", "-c", script], cwd=prefix, check=False)
     paths = [line.removeprefix("./") for line in files.stdout.splitlines() if line.startswith("./")]
-    if command := making(program.removeprefix("./"), paths, files.stdout):
+    if command := command_to_build_program(program.removeprefix("./"), paths, files.stdout):
         return f" To build the program: --build {shlex.quote(command)}"
     only = f" Perhaps {', '.join(started)} starts other programs, which were not built: add --program PATH for each."
     return only if started else ""

@@ -34,7 +34,7 @@ from perfbisect.lab.servers import (
 )
 from perfbisect.lab.workload import command, lines_of, lua, sysbench
 from perfbisect.recipes.builder import Builder, Server
-from perfbisect.recipes.placeholders import Values, fill
+from perfbisect.recipes.placeholders import Values, fill_command
 from perfbisect.recipes.toml import read_text
 from perfbisect.recipes.workload import Workload
 
@@ -159,7 +159,7 @@ class Loading:
         failed = "the dataset cannot be loaded"
         filled = command.values(self.system, self.workload, self.placed, self.folder, self.service)
         for words in self.workload.prepare_commands:
-            argv = fill(words, filled)
+            argv = fill_command(words, filled)
             yield HostCommand(argv, f"{failed}: {argv[0]}", "prepare", LONG, self.system.prefix, alone=True)
         if script := lua.preparing(self.workload):
             script_path = lua.on_host(self.placed, self.workload, script)
@@ -190,7 +190,7 @@ class Loading:
 
 def format_argv(system: Installation, folder: PurePosixPath) -> list[str]:
     """The recipe's command that prints the format of the data without a server; ``folder`` is that of the visit."""
-    return fill(system.builder.dataset.format_command, {**system.values, "data": str(folder / "data")})
+    return fill_command(system.builder.dataset.format_command, {**system.values, "data": str(folder / "data")})
 
 
 def _read(text: str) -> DatasetRecord | None:

@@ -12,7 +12,7 @@ from perfbisect.errors import RecipeError
 from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.configuration import WORKLOADS, recipe_places, within_top
+from perfbisect.recipes.configuration import WORKLOADS, checked_within_folder, recipe_folders
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.toml import read_text
 from perfbisect.recipes.workload import FILE, Workload
@@ -89,7 +89,7 @@ def _required(workload: Workload, script: Path) -> dict[str, Path]:
         for name in (f"{module.replace('.', '/')}.lua" for module in REQUIRE.findall(read_text(file))):
             module = next((folder / name for folder in folders if (folder / name).is_file()), None)
             if module and module not in unread:
-                unread.append(within_top(module, suite.parent))
+                unread.append(checked_within_folder(module, suite.parent))
                 modules[name] = module
     return modules
 
@@ -100,7 +100,9 @@ def to_send(workload: Workload) -> dict[str, Path]:
         return {}
     suite = Path(workload.folder)
     files = [path for path in suite.rglob("*") if path.is_file()]
-    sent = {f"{SUITE}/{path.relative_to(suite).as_posix()}": within_top(path, suite.parent) for path in files}
+    sent = {
+        f"{SUITE}/{path.relative_to(suite).as_posix()}": checked_within_folder(path, suite.parent) for path in files
+    }
     for script in [] if workload.command else _run_by_sysbench(workload):
         sent[str(on_host(PurePosixPath(), workload, script))] = script
         sent |= {f"{_SHARED}/{name}": file for name, file in _required(workload, script).items()}
@@ -127,7 +129,7 @@ def _run_by_sysbench(workload: Workload) -> list[Path]:
 
 def _folders(workload: Workload) -> list[Path]:
     """The folders of suites, the folder of the workload's suite included."""
-    suites, beside = recipe_places(WORKLOADS), Path(workload.folder).parent.resolve()
+    suites, beside = recipe_folders(WORKLOADS), Path(workload.folder).parent.resolve()
     return suites if beside in suites else [beside, *suites]
 
 
@@ -135,7 +137,7 @@ def _own(workload: Workload, name: str) -> Path:
     script = Path(workload.folder, name)
     if not script.is_file():
         raise RecipeError(f"Workload {workload.suite}/{workload.name} has a script that does not exist: {script}.")
-    return within_top(script, Path(workload.folder).parent)
+    return checked_within_folder(script, Path(workload.folder).parent)
 
 
 def plain_sql(workload: Workload) -> Path:
@@ -156,7 +158,7 @@ def _for_driver(workload: Workload, name: str) -> Path | None:
     if workload.driver in SYSBENCH_DRIVERS:
         places += folders
     script = next((folder / name for folder in places if (folder / name).is_file()), None)
-    return within_top(script, Path(workload.folder).parent) if script else None
+    return checked_within_folder(script, Path(workload.folder).parent) if script else None
 
 
 NO_EFFECT = frozenset(
