@@ -132,4 +132,4 @@ def hostile_page(history: History) -> str:
     )
     report.profiles = replace(PROFILES, parent={f"{HOSTILE};{HOSTILE}": 1.0}, culprit={HOSTILE: 2.0}, notes=(HOSTILE,))
     diff = f"diff --git a/{HOSTILE} b/{HOSTILE}\n@@ -1 +1 @@ {HOSTILE}\n-{HOSTILE}\n+{HOSTILE}\n"
-    return pages.page(hunt_document(report, lambda _before, _after: (diff, 3)))
+    return pages.session_page(hunt_document(report, lambda _before, _after: (diff, 3)))

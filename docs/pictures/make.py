@@ -120,7 +120,7 @@ def live(history: History) -> str:
 
 def page(history: History, clone: Clone) -> str:
     """The page of the hunt."""
-    return pages.page(hunts.document(read_hunt_report(history, 1, clone.describe), clone.diff))
+    return pages.session_page(hunts.document(read_hunt_report(history, 1, clone.describe), clone.diff))
 
 
 def report(history: History, clone: Clone, session: str) -> str:

@@ -101,7 +101,7 @@ def test_nights_that_are_measured_in_other_ways_are_lines_of_their_own(history: 
         if number % 2:
             history.update_settings(night, replace(history.settings(night), configure=("--with-debug",)))
     lines = Pages(history.path, None).lines(history.hunts_and_trials())
-    found = [(line.title, len(line.points), line.link) for line in lines]
+    found = [(line.title, len(line.ratios), line.link) for line in lines]
     assert found == [("scan, main", 4, "c8.html"), ("scan, main", 4, "c9.html")]
     names = ["main", "a-b", "a/b", "a.b", "a/-b", "hunt-12"]
     pages = [*map(page_of_branch, names)]

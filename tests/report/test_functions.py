@@ -80,7 +80,7 @@ def test_text_markdown_and_json_contain_them(history: History) -> None:
 def test_the_page_joins_functions_diff_and_flame_graph(history: History) -> None:
     hunt = write(history, change("less"))
     told = read_hunt_report(history, hunt, lambda sha: sample.COMMITS[sample.CANDIDATES.index(sha)])
-    text = pages.page(hunt_document(told, lambda *_: (DIFF, 0)))
+    text = pages.session_page(hunt_document(told, lambda *_: (DIFF, 0)))
     for part in (
         "into which <code>less</code> is inlined",
         '<a href="#case-1-hunk-0-0-0"><code>search</code></a>',  # where what is inlined begins

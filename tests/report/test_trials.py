@@ -24,7 +24,7 @@ from perfbisect.core.domain.settings import RevertedCommits, TrialBuild, TrialRe
 from perfbisect.core.stats.watched_branch import BranchLine
 from perfbisect.report import terminal
 from perfbisect.report.markdown import delimited_lines, document_lines
-from perfbisect.report.page.pages import page
+from perfbisect.report.page.pages import session_page
 from perfbisect.report.published import trial_object
 from perfbisect.report.series import branch_document, branch_sentences, night_sentences
 from perfbisect.report.trial import document
@@ -205,10 +205,10 @@ def test_pairs_are_drawn_and_how_they_were_chosen_is_said() -> None:
     two = replace(made.request, subjects=made.request.subjects[:2], works=made.request.works[:1])
     one = replace(made, request=two, pairing=PairingChosen(True, "", by_cpu=True))
     assert any("than 8.0.28 by CPU time" in each for each in plain(one))
-    text = page(document(made, for_page=True))
+    text = session_page(document(made, for_page=True))
     assert text.count("paired runs</h2>") == 1, "of one build and one workload of several"
     assert text.count("×0.900</title>") == 3
-    assert "paired runs</h2>" not in page(document(comparison(), for_page=True))
+    assert "paired runs</h2>" not in session_page(document(comparison(), for_page=True))
 
 
 def test_json_of_a_series() -> None:
@@ -244,7 +244,7 @@ def test_what_small_values_change() -> None:
 
 
 def test_pages() -> None:
-    told = {name: page(document(made, for_page=True)) for name, made in TRIALS.items()}
+    told = {name: session_page(document(made, for_page=True)) for name, made in TRIALS.items()}
     for name, words in {
         "comparison": ("worse in 3 and better in 1 of 6 ratios</h1>", "col-1 : 8.0.29", "Relative to 8.0.28"),
         "hunted": ("5555555555",),
@@ -254,7 +254,7 @@ def test_pages() -> None:
     }.items():
         assert not [each for each in words if each not in told[name]]
     two = replace(comparison(), request=replace(comparison().request, subjects=comparison().request.subjects[:2]))
-    assert "8.0.29 against 8.0.28: worse in 1 of 3 workloads</h1>" in page(document(two, for_page=True))
+    assert "8.0.29 against 8.0.28: worse in 1 of 3 workloads</h1>" in session_page(document(two, for_page=True))
     charts = re.findall(r'<svg class="chart series".*?</svg>', told["series"])
     drawn = [[len(re.findall(sign, chart)) for sign in ("<circle", 'class="step ', '"plateau"')] for chart in charts]
     assert drawn == [[19, 2, 3], [19, 1, 2], [19, 1, 2]]
@@ -266,14 +266,14 @@ def test_installed_releases_are_drawn_as_a_line(releases: int, marks: list[int])
     made = series({"scan": ((3, -0.3),)}, releases=releases)
     builds = tuple(replace(each, path=f"/srv/{each.name}") for each in made.request.subjects)
     made.request = replace(made.request, subjects=builds, series=None)
-    told = page(document(made, for_page=True))
+    told = session_page(document(made, for_page=True))
     [scan, *others] = re.findall(r'<svg class="chart series".*?</svg>', told)
     assert [len(re.findall(sign, scan)) for sign in ("<circle", 'class="step ', '"plateau"')] == marks
     assert len(others) == 2 and all(f">{each.name}</text>" in scan for each in builds)
     assert ("scan, 1.2 → 1.3: ×0.7" in told) == (releases == 8) and "Relative to 1.0" in told
     assert "Steps" not in "".join(plain(made))
     made.request = replace(made.request, subjects=tuple(replace(each, path="/srv/one") for each in builds))
-    assert "chart series" not in page(document(made, for_page=True))
+    assert "chart series" not in session_page(document(made, for_page=True))
 
 
 def test_what_others_published_is_compared_with_what_was_measured(tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_a_step_with_its_commit(watched: tuple[SessionState, BranchLine]) -> Non
     undecided = replace(trial, hunts=(replace(trial.hunts[0], culprit="", state="code placement"),))
     assert [*branch_sentences(undecided, lines)][1].endswith("hunt 12: code placement")
     assert [*branch_sentences(replace(trial, hunts=()), lines)][1].endswith("not hunted")
-    written = page(branch_document(*watched, lambda hunt: f"hunt-{hunt}.html"))
+    written = session_page(branch_document(*watched, lambda hunt: f"hunt-{hunt}.html"))
     assert 'href="hunt-12.html"' in written and 'class="chart series"' in written
     assert "main: 8 tips, 1 step" in written and "<b>twice" not in written
 
@@ -332,7 +332,7 @@ def test_later_tips_that_could_not_be_built_are_told(watched: tuple[SessionState
     trial = replace(watched[0], request=replace(watched[0].request, subjects=found.tips), hunts=())
     said = "2 later tips could not be built: <b>tip 3 and <b>tip 4."
     assert [*branch_sentences(trial, found)] == ["The series has 2 tips and 0 steps.", said]
-    assert said.replace("<b>", "&lt;b&gt;") in page(branch_document(trial, found, str))
+    assert said.replace("<b>", "&lt;b&gt;") in session_page(branch_document(trial, found, str))
 
 
 def test_what_each_night_says() -> None:

@@ -62,7 +62,7 @@ class Pages:
                 with opened_history(self.history, self.central) as opened:
                     sessions = opened.hunts_and_trials()
                 if path == "/all":
-                    return 200, {}, index_page(sessions, self.cell, index="./")
+                    return 200, {}, index_page(sessions, self.cell, parent_address="./")
                 return 200, {}, dashboard_page(sessions, self.lines(sessions), self.cell, time.time())
         except CentralFailure:
             return 503, {}, AWAY
@@ -112,14 +112,14 @@ class Pages:
         Damaged sessions are left out.
         """
         from perfbisect.hunt.nightly import line_key
-        from perfbisect.report.page.pages import watched_of
+        from perfbisect.report.page.pages import watched_lines
 
         read: dict[str, list[tuple[SessionSummary, SessionState]]] = {}
         for session in trials:
             with suppress(PerfBisectError), self.session(self.name(session)) as (history, name, _):
                 trial = history.trial(str(name))
                 read.setdefault(repr(line_key(history.settings(trial.id))), []).append((session, trial))
-        lines = (watched_of([trial for _, trial in pairs], self.cell(pairs[-1][0]).link) for pairs in read.values())
+        lines = (watched_lines([trial for _, trial in pairs], self.cell(pairs[-1][0]).link) for pairs in read.values())
         return [line for branch_lines in lines for line in branch_lines]
 
 

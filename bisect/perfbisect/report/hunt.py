@@ -74,9 +74,9 @@ def document(report: HuntReport, diff_of: DiffOf | None = None) -> Document:
     hosts = state.started.hosts if diff_of and state.started else ()
     narrowing: Iterable[Section] = ()
     if diff_of:
-        from perfbisect.report.page.hunt import narrowed, set_in_diff
+        from perfbisect.report.page.hunt import possible_parts_sections, search_sections
 
-        narrowing = (*set_in_diff(report, diff_of), *narrowed(report))
+        narrowing = (*possible_parts_sections(report, diff_of), *search_sections(report))
     return Document(
         session=f"Hunt {hunt.id}{hunt.origin and f' of {hunt.origin}'}",
         subject=f"{settings.builder} {settings.workload}: {settings.good}..{settings.bad}",
@@ -185,9 +185,9 @@ def change_sections(report: HuntReport, position: int, diff_of: DiffOf | None) -
         is_subsection=True,
     )
     if diff_of:
-        from perfbisect.report.page.hunt import drawn_change
+        from perfbisect.report.page.hunt import drawn_change_sections
 
-        yield from drawn_change(report, diff_of, position)
+        yield from drawn_change_sections(report, diff_of, position)
         return
     if change.pairs:
         yield Section("Paired runs", (pairs_table(change.pairs, report.pairs_metric),), hide_title=True)

@@ -41,8 +41,8 @@ from perfbisect.report.document import (
     host_line,
     missing_cell,
 )
-from perfbisect.report.page.charts import releases
-from perfbisect.report.page.svg import Scale, spanned
+from perfbisect.report.page.charts import release_line_drawing
+from perfbisect.report.page.svg import Scale, line_scale_ends
 from perfbisect.wording.quantities import MISSING, chance, change, count, decimals, moment, percent, ratio
 from perfbisect.wording.table import aligned, table
 from perfbisect.wording.text import listed, metric_title, printable, shell_words
@@ -68,7 +68,7 @@ def line_figures(
 ) -> tuple[Figure, ...]:
     """A drawing of the line of each workload: levels relative to the first ``reference``; ``x_title`` is the title of the horizontal axis."""
     names, y = [build.name for build in trial.request.subjects], level_title(trial, reference)
-    draws = (partial(releases, line, names, trial.request.metric) for line in lines)
+    draws = (partial(release_line_drawing, line, names, trial.request.metric) for line in lines)
     return tuple(
         Figure(draw, line.work, STEPS if line.scatter else (), "", tuple(text_chart(trial, line)), y, x_title)
         for draw, line in zip(draws, lines, strict=True)
@@ -241,7 +241,7 @@ def text_chart(trial: SessionState, line: SpeedLine) -> Iterator[str]:
         return
     first = next(name for name, value in zip(names, line.ratios, strict=True) if value is not None)
     yield f"{printable(line.work)}: {metric_title(trial.request.metric)} relative to {first}"
-    low, high = spanned(measured)
+    low, high = line_scale_ends(measured)
     scale = Scale(low, high, logarithmic=True)
     wide = max(map(len, names))
     head = aligned(decimals(low, 2), WIDE // 2, right=False) + aligned(decimals(high, 2), WIDE - WIDE // 2, right=True)

@@ -331,7 +331,7 @@ def trial_remarks(trial: SessionState) -> Iterator[str]:
 
 def page_sections(trial: SessionState, history: Path | None) -> Iterator[Section]:
     """Further sections of a page: the runs of each workload in order of time, the builds, the host, the command."""
-    from perfbisect.report.page.charts import by_second, of_pairs, of_runs
+    from perfbisect.report.page.charts import pairs_figure, run_drawings, runs_figure
 
     request, names = trial.request, [build.name for build in trial.request.subjects]
     compared_by = trial.pairing.metric_of_paired_runs(request.metric) if trial.pairing else request.metric
@@ -339,12 +339,12 @@ def page_sections(trial: SessionState, history: Path | None) -> Iterator[Section
     for number, work in enumerate(request.works):
         runs_of_work = trials.runs_of_workload(trial, number)
         sides = [(SIDES[min(run.subject, 2)], [replace(run.facts, round=str(run.round))]) for run in runs_of_work]
-        if runs := by_second(sides, find_metric(request.metric).read):
-            yield Section(f"{work.name} in order of time", (of_runs(runs, titled(request.metric), colours),))
+        if runs := run_drawings(sides, find_metric(request.metric).read):
+            yield Section(f"{work.name} in order of time", (runs_figure(runs, titled(request.metric), colours),))
         for subject, name in enumerate(names[1:], 1):
             facts_of_two = (run.facts for run in runs_of_work if run.subject in (0, subject))
             if pairs := paired_metrics(pair_runs(facts_of_two), compared_by):
-                drawing = of_pairs(pairs, titled(compared_by), [*zip(SIDES, (names[0], name), strict=False)])
+                drawing = pairs_figure(pairs, titled(compared_by), [*zip(SIDES, (names[0], name), strict=False)])
                 yield Section(f"{work.name}, paired runs", (drawing,))
     origins = (", ".join(filter(None, (build.commit, build.version, build.path))) for build in request.subjects)
     yield Section("Builds", (Facts(tuple(zip(names, origins, strict=True))),), "builds")

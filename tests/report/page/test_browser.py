@@ -32,7 +32,7 @@ def page(history: History, tmp_path: Path) -> Path:
     """The page of the sample hunt, with its reason."""
     file = tmp_path / "hunt.html"
     told = reason.explained(history, sample.write(history), plans=(reason.PLAN,))
-    file.write_text(pages.page(hunt_document(told, reason.diff_of)))
+    file.write_text(pages.session_page(hunt_document(told, reason.diff_of)))
     return file
 
 
@@ -114,7 +114,9 @@ def test_buttons_and_links(chromium: Browser, page: Path) -> None:
 def test_the_change_begins_at_the_function_of_the_reason(chromium: Browser, history: History, tmp_path: Path) -> None:
     file, before = tmp_path / "hunt.html", "".join(f"+int check_{number}(void);\n" for number in range(99))
     diff = reason.DIFF.replace("+static int check_order", f"{before}+static int check_order")
-    file.write_text(pages.page(hunt_document(reason.explained(history, sample.write(history)), lambda *_: (diff, 0))))
+    file.write_text(
+        pages.session_page(hunt_document(reason.explained(history, sample.write(history)), lambda *_: (diff, 0)))
+    )
     chromium.open(file)
     down = "document.querySelector('[id=\"case-1-hunk-1-0-102\"]').getBoundingClientRect().top"
     assert 0 < chromium.ask(f"{down} - document.querySelector('.diff').getBoundingClientRect().top") < 400

@@ -15,9 +15,17 @@ from perfbisect.core.domain.orders import UNKNOWN, Interval
 from perfbisect.report.hunt_report import SearchDecision
 from perfbisect.report.page import charts
 from perfbisect.report.page import flame_graph as flame
-from perfbisect.report.page.flame_graph import flame_graph, merged, pruned, shade
-from perfbisect.report.page.hunt import LONGEST, any_of, parsed, place_in
-from perfbisect.report.page.svg import Scale, element, interval, linear, plain, scale_of, shown
+from perfbisect.report.page.flame_graph import colour_classes, drawn_frames, flame_graph, merged_stacks
+from perfbisect.report.page.hunt import LONGEST, functions_pattern, is_about_function, parsed_diff
+from perfbisect.report.page.svg import (
+    Scale,
+    element,
+    escaped_value,
+    interval_drawing,
+    interval_scale,
+    linear_scale,
+    tick_label,
+)
 
 
 def test_elements_and_their_text_and_attributes_are_escaped() -> None:
@@ -27,7 +35,7 @@ def test_elements_and_their_text_and_attributes_are_escaped() -> None:
     assert made.startswith('<text x="') and made.endswith("</text>")
     assert element("g", element("title", "a & b")) == "<g><title>a &amp; b</title></g>", "not escaped twice"
     assert element("line", x1=1.0, class_=None) == '<line x1="1"></line>', "no attribute that is None"
-    assert shown("a\u202eb\x1b[2J") == "a\\u202eb\\x1b[2J"
+    assert escaped_value("a\u202eb\x1b[2J") == "a\\u202eb\\x1b[2J"
 
 
 def test_ticks_are_round_and_inside() -> None:
@@ -41,44 +49,44 @@ def test_ticks_are_round_and_inside() -> None:
 def test_a_scale_keeps_what_is_outside_at_its_edges_and_has_room_for_equal_values() -> None:
     scale = Scale(0.5, 2.0, logarithmic=True)
     assert (scale(1.0), scale(0.0), scale(math.inf)) == (pytest.approx(0.5), 0.0, 1.0)
-    alike = linear([5.0, 5.0])
+    alike = linear_scale([5.0, 5.0])
     assert alike.low < 5.0 < alike.high and 0 < alike(5.0) < 1
-    ratios = scale_of([Interval(0.7, 0.72, 0.75), Interval(1.01, 1.05, 1.2)])
+    ratios = interval_scale([Interval(0.7, 0.72, 0.75), Interval(1.01, 1.05, 1.2)])
     assert (ratios.low < 0.7, ratios.high > 1.2) == (True, True)
-    assert scale_of([]).low < 1 < scale_of([]).high
-    assert scale_of([Interval(1e-300, 1e-200, 1e300)]).high < 100
-    assert [plain(value) for value in (1.05, 20_000.0, 0.5, 3e9, 0.0)] == ["1.05", "20,000", "0.5", "3e+09", "0"]
+    assert interval_scale([]).low < 1 < interval_scale([]).high
+    assert interval_scale([Interval(1e-300, 1e-200, 1e300)]).high < 100
+    assert [tick_label(value) for value in (1.05, 20_000.0, 0.5, 3e9, 0.0)] == ["1.05", "20,000", "0.5", "3e+09", "0"]
 
 
 def test_an_interval_is_a_line_with_a_dot_and_a_bound_has_none() -> None:
-    drawing = interval(Interval(0.5, 0.6, 0.7), scale_of([Interval(0.5, 0.6, 0.7)]), "bad")
+    drawing = interval_drawing(Interval(0.5, 0.6, 0.7), interval_scale([Interval(0.5, 0.6, 0.7)]), "bad")
     assert 'aria-label="0.600 (0.500–0.700)"' in drawing and '<g class="bad">' in drawing
     [start] = re.findall(r'<line x1="([\d.]+)%" x2="[\d.]+%" y1="11" y2="11" class="interval">', drawing)
     [dot] = re.findall(r'<circle cx="([\d.]+)%"', drawing)
     assert 0 < float(start) < float(dot) < 100
     found = (Interval(0.0, 0.2, 0.2), Interval(4.0, 5.0, float("inf")), None, UNKNOWN)
-    drawings = [interval(each, scale_of([Interval(0.2, 1.0, 5.0)])) for each in found]
+    drawings = [interval_drawing(each, interval_scale([Interval(0.2, 1.0, 5.0)])) for each in found]
     assert ["<circle" in drawing for drawing in drawings] == [False, False, False, True]
 
 
 def test_the_credible_span_is_that_of_the_mass() -> None:
     culprit = np.array([0.0, 0.01, 0.5, 0.2, 0.26, 0.02, 0.01])
-    assert charts.credible(culprit) == (2, 4)
-    assert charts.credible(np.array([0.0, 1.0])) == (1, 1)
+    assert charts.credible_range(culprit) == (2, 4)
+    assert charts.credible_range(np.array([0.0, 1.0])) == (1, 1)
 
 
 def test_the_posterior_has_a_bar_for_what_is_probable() -> None:
     culprit = np.zeros(11)
     culprit[[4, 8]] = 0.03, 0.97
     tested = {8: (sample.COMMITS[8], "culprit"), 4: (sample.COMMITS[4], "skipped")}
-    drawing = charts.posterior(tested, [SearchDecision(np.full(11, 1 / 11), (0, 10)), SearchDecision(culprit, ())])
+    drawing = charts.search_drawing(tested, [SearchDecision(np.full(11, 1 / 11), (0, 10)), SearchDecision(culprit, ())])
     assert drawing.count("<rect") == drawing.count('class="span"') == 2
     assert "Check the key order of a page after each update: 97 %" in drawing and "×" in drawing
 
 
 def test_a_long_range_and_a_long_search_are_drawn_in_a_bounded_size() -> None:
     culprit = np.full(20_000, 1 / 20_000)
-    drawing = charts.posterior({}, [SearchDecision(culprit, (5,))] * 500)
+    drawing = charts.search_drawing({}, [SearchDecision(culprit, (5,))] * 500)
     assert drawing.count("<rect") == charts.WIDEST
     assert drawing.count('class="span"') == charts.STEPS
     assert len(drawing) < 100_000
@@ -86,22 +94,22 @@ def test_a_long_range_and_a_long_search_are_drawn_in_a_bounded_size() -> None:
 
 def test_runs_are_in_order_of_time_by_their_seconds_or_as_values_and_those_of_a_round_are_joined() -> None:
     runs = [sample.run(number, 100.0 - number) for number in range(4)]
-    timed = charts.by_second([("parent", runs[:2]), ("culprit", runs[2:])], lambda run: run.qps)
+    timed = charts.run_drawings([("parent", runs[:2]), ("culprit", runs[2:])], lambda run: run.qps)
     assert [run.side for run in timed] == ["culprit", "culprit", "parent", "parent"]
     assert timed[0].values == runs[3].samples
     short = replace(runs[0], samples=(3.0,))
-    timed = charts.by_second([("parent", [short]), ("culprit", [runs[1]])], lambda run: run.qps)
+    timed = charts.run_drawings([("parent", [short]), ("culprit", [runs[1]])], lambda run: run.qps)
     assert [run.values for run in timed] == [(20_000.0,)] * 2
-    drawing = charts.timeline(timed, "QPS")
+    drawing = charts.runs_drawing(timed, "QPS")
     assert drawing.count("<circle") == 2 and "<polyline" not in drawing
     rounds = [
         charts.RunDrawing(side, (1.0,), name) for side, name in zip("pcpcp", ["a", "a", "b", "", ""], strict=True)
     ]
-    assert charts.timeline(rounds, "QPS").count('class="interval"') == 1
+    assert charts.runs_drawing(rounds, "QPS").count('class="interval"') == 1
 
 
 def test_long_runs_are_averaged() -> None:
-    found = charts.averaged(tuple(float(number) for number in range(1000)))
+    found = charts.averaged_samples(tuple(float(number) for number in range(1000)))
     assert len(found) == charts.POINTS
     assert sum(found) / len(found) == pytest.approx(499.5)
     assert list(found) == sorted(found)
@@ -109,38 +117,40 @@ def test_long_runs_are_averaged() -> None:
 
 def test_lines_stay_inside_the_drawing() -> None:
     run = charts.RunDrawing("parent", (10.0, 20.0, 15.0))
-    drawing = charts.timeline([run, replace(run, side="culprit")], "QPS")
+    drawing = charts.runs_drawing([run, replace(run, side="culprit")], "QPS")
     points = [pair.split(",") for line in re.findall(r'points="([^"]*)"', drawing) for pair in line.split()]
     assert len(points) == 6
     assert all(0 <= float(x) <= 100 and 0 <= float(y) <= charts.HEIGHT for x, y in points)
 
 
 def test_a_diff_is_files_hunks_and_lines() -> None:
-    source, picture = parsed(Path(__file__).with_name("changes.diff").read_text())
-    assert (source.path, source.count("add"), source.count("del")) == ("src/a b.c", 3, 2)
+    source, picture = parsed_diff(Path(__file__).with_name("changes.diff").read_text())
+    assert (source.path, source.line_count("add"), source.line_count("del")) == ("src/a b.c", 3, 2)
     assert source.hunks[0].scope == "static void work(int x)"
-    found = [[(line.kind, line.old, line.new, line.text) for line in hunk.lines[:3]] for hunk in source.hunks]
+    found = [
+        [(line.kind, line.old_number, line.new_number, line.text) for line in hunk.lines[:3]] for hunk in source.hunks
+    ]
     assert found[0] == [("same", 3, 3, "same"), ("del", 4, 0, "old"), ("add", 0, 4, "new")]
     assert [line[:3] for line in found[1]] == [("del", 40, 0), ("add", 0, 41)]
     last = source.hunks[0].lines[-1]
-    assert (last.kind, last.old, last.new) == ("same", 5, 6), "each side counts its own lines"
+    assert (last.kind, last.old_number, last.new_number) == ("same", 5, 6), "each side counts its own lines"
     assert (picture.note, picture.hunks) == ("binary", [])
 
 
 def test_odd_lines_of_a_diff() -> None:
     """Those that look like headers stay lines, long ones are cut, and carriage returns are no text."""
     text = f"diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1,2 +1,4 @@\n--- a/y\n+++ b/y\n+{'z' * 5000}\n+dos\r\n"
-    [file] = parsed(text)
+    [file] = parsed_diff(text)
     assert [line.text for line in file.hunks[0].lines] == ["-- a/y", "++ b/y", f"{'z' * (LONGEST - 1)}…", "dos"]
-    assert parsed("") == []
+    assert parsed_diff("") == []
 
 
 def test_hunks_of_the_functions_of_a_list() -> None:
-    [[hunk]] = [file.hunks for file in parsed(Path(__file__).with_name("hunk.diff").read_text())]
+    [[hunk]] = [file.hunks for file in parsed_diff(Path(__file__).with_name("hunk.diff").read_text())]
     there = (["Tree::fill"], ["none", "ns::more"], ["insert", "old"])
     for functions in (*there, ["ignored", "ore", "mor", "x"], ["[libz.so.1]"], []):
-        word = any_of(functions)
-        assert (word is not None and bool(place_in(hunk, word))) is (functions in there), functions
+        word = functions_pattern(functions)
+        assert (word is not None and bool(is_about_function(hunk, word))) is (functions in there), functions
 
 
 def boxes(drawing: str) -> list[dict[str, str]]:
@@ -151,37 +161,37 @@ def boxes(drawing: str) -> list[dict[str, str]]:
 
 def test_both_profiles_are_merged_by_callers() -> None:
     """What vanished keeps the width that it had."""
-    root = merged({"main;a": 3.0, "main;b;d": 1.0}, {"main;a": 4.0, "main;a;c": 2.0})
-    a, b = root.calls["main"].calls["a"], root.calls["main"].calls["b"]
-    assert (root.before, root.after, root.width) == (4.0, 6.0, 7.0)
-    assert (a.own_before, a.own_after, a.after, a.calls["c"].own_change) == (3.0, 4.0, 6.0, 2.0)
-    assert (b.after, b.width) == (0, 1.0)
-    assert "gone" in shade(b, 1.0)
+    root = merged_stacks({"main;a": 3.0, "main;b;d": 1.0}, {"main;a": 4.0, "main;a;c": 2.0})
+    a, b = root.callees["main"].callees["a"], root.callees["main"].callees["b"]
+    assert (root.parent_cost, root.culprit_cost, root.drawn_cost) == (4.0, 6.0, 7.0)
+    assert (a.own_parent_cost, a.own_culprit_cost, a.culprit_cost, a.callees["c"].own_increase) == (3.0, 4.0, 6.0, 2.0)
+    assert (b.culprit_cost, b.drawn_cost) == (0, 1.0)
+    assert "gone" in colour_classes(b, 1.0)
 
 
 def test_one_program_is_one_tree_whatever_its_stacks_begin_with() -> None:
     starts = ("_start (x);__libc_start_main@@GLIBC_2.34 (libc.so.6);", "__libc_start_call_main (libc.so.6);", "")
-    root = merged({f"x;{start}main (x);start_thread_pool (x)": 1.0 for start in starts}, {"x;_start": 2.0})
-    assert list(root.calls["x"].calls) == ["main (x)"]
-    assert list(root.calls["x"].calls["main (x)"].calls) == ["start_thread_pool (x)"]
-    assert (root.before, root.calls["x"].own_after) == (3.0, 2.0)
+    root = merged_stacks({f"x;{start}main (x);start_thread_pool (x)": 1.0 for start in starts}, {"x;_start": 2.0})
+    assert list(root.callees["x"].callees) == ["main (x)"]
+    assert list(root.callees["x"].callees["main (x)"].callees) == ["start_thread_pool (x)"]
+    assert (root.parent_cost, root.callees["x"].own_culprit_cost) == (3.0, 2.0)
 
 
 def test_a_difference_by_the_order_of_summands_is_none() -> None:
     """Stacks that begin in two ways are of one frame; their costs are not summed in the same order."""
     stacks = {"x;_start;main": 0.1, "x;main": 0.2, "x;start_thread;main": 0.3}
-    main = merged(stacks, dict(zip(stacks, (0.3, 0.2, 0.1), strict=True))).calls["x"].calls["main"]
-    assert main.own_before != main.own_after
-    assert flame.described(main, "µs") == "main: 0.600 → 0.600 µs an operation"
+    main = merged_stacks(stacks, dict(zip(stacks, (0.3, 0.2, 0.1), strict=True))).callees["x"].callees["main"]
+    assert main.own_parent_cost != main.own_culprit_cost
+    assert flame.tooltip_text(main, "µs") == "main: 0.600 → 0.600 µs an operation"
 
 
 def test_differences_of_frames_own_costs_sum_to_the_difference_of_the_whole() -> None:
     random = Random(4)
     stacks = [";".join(random.choices("abcd", k=random.randint(1, 6))) for _ in range(80)]
     before, after = ({stack: random.random() for stack in stacks if random.random() < 0.7} for _ in range(2))
-    frames = [frame for _, frame in flame.walk(merged(before, after))]
-    assert sum(frame.own_change for frame in frames) == pytest.approx(sum(after.values()) - sum(before.values()))
-    assert all(frame.width >= sum(each.width for each in frame.calls.values()) - 1e-9 for frame in frames)
+    frames = [frame for _, frame in flame.frames_depth_first(merged_stacks(before, after))]
+    assert sum(frame.own_increase for frame in frames) == pytest.approx(sum(after.values()) - sum(before.values()))
+    assert all(frame.drawn_cost >= sum(each.drawn_cost for each in frame.callees.values()) - 1e-9 for frame in frames)
 
 
 def test_frames_lie_inside_their_callers_and_say_what_happened_to_them() -> None:
@@ -210,12 +220,12 @@ def test_a_large_profile_is_drawn_in_a_bounded_size() -> None:
 
 def test_small_frames_are_left_out_and_large_ones_stay() -> None:
     stacks = {f"m;f{number}": 1.0 for number in range(3000)} | {"m;large": 500.0}
-    names = {frame.name for _, frame in pruned(merged(stacks, stacks))}
+    names = {frame.name for _, frame in drawn_frames(merged_stacks(stacks, stacks))}
     assert {"all", "m", "large"} <= names and len(names) <= flame.FRAMES + 3
 
 
 def test_pairs_are_joined_and_their_ratio_is_below_them() -> None:
-    drawing = charts.dumbbells([(100.0 * noise, 95.0 * noise) for noise in (1.0, 1.3, 0.7)], "QPS")
+    drawing = charts.pairs_drawing([(100.0 * noise, 95.0 * noise) for noise in (1.0, 1.3, 0.7)], "QPS")
     assert [len(re.findall(f'<circle [^>]*class="{side}"', drawing)) for side in ("good", "bad")] == [3, 3]
     below = re.findall('<circle [^>]*cy="([^"]*)" r="4"></circle>', drawing)
     assert (len(below), len(set(below))) == (3, 1), "ratios in no colour; what moves both sides moves no ratio"
@@ -225,6 +235,6 @@ def test_pairs_are_joined_and_their_ratio_is_below_them() -> None:
 
 def test_of_many_pairs_the_latest_are_drawn_and_labels_do_not_meet() -> None:
     latest = [(100.0, 101.0), (100.0, 99.0), (100.0, 99.9)] * (charts.LATEST // 3)
-    drawing = charts.dumbbells([(1.0, 1.0), *latest], "QPS")
+    drawing = charts.pairs_drawing([(1.0, 1.0), *latest], "QPS")
     assert drawing.count("<title>") == charts.LATEST
     assert "×0.999</text>" in drawing and ">1</text>" not in drawing

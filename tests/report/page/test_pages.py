@@ -25,8 +25,8 @@ from perfbisect.report.page.pages import (
     WEEK,
     WatchedLine,
     dashboard_page,
-    watched_of,
-    with_code,
+    watched_lines,
+    with_code_spans,
 )
 from perfbisect.store.history import History
 from perfbisect.store.listing import SessionSummary
@@ -71,7 +71,7 @@ class Reader(HTMLParser):
 
 def page(history: History, plans: tuple[PlanRow, ...] = ()) -> str:
     """The page of the sample hunt, with its reason."""
-    return pages.page(hunt_document(reason.explained(history, sample.write(history), plans), reason.diff_of))
+    return pages.session_page(hunt_document(reason.explained(history, sample.write(history), plans), reason.diff_of))
 
 
 def test_a_page_says_it_all(history: History) -> None:
@@ -120,26 +120,26 @@ def test_passwords_are_masked(history: History) -> None:
     report = reason.explained(history, sample.write(history))
     report.settings, report.advice_by_warning = replace(report.settings, repository=password), {password: ""}
     diff = f"diff --git a/x b/x\n@@ -1 +1 @@\n+{password}\n"
-    assert "geheim" not in pages.page(hunt_document(report, lambda *_: (diff, 0)))
+    assert "geheim" not in pages.session_page(hunt_document(report, lambda *_: (diff, 0)))
 
 
 def test_parts_without_data_are_left_out(history: History) -> None:
     told = read_hunt_report(history, sample.write(history))
-    read = Reader(pages.page(hunt_document(told, lambda *_: None)))
+    read = Reader(pages.session_page(hunt_document(told, lambda *_: None)))
     places = set(read.values("id"))
     assert not {"case-1-functions", "case-1-flame", "case-1-plans"} & places
     assert {"case-1-runs", "ladder", "range", "costs", "repeat"} <= places
     assert "Functions were not recorded" in read.shown and "The diff is not shown" in read.shown
-    assert "The diff is not shown" not in pages.page(hunt_document(told, lambda *_: ("", 0))), "there is none"
+    assert "The diff is not shown" not in pages.session_page(hunt_document(told, lambda *_: ("", 0))), "there is none"
 
 
 def test_pairs_are_a_drawing(history: History) -> None:
     report = read_hunt_report(history, sample.write(history))
-    said = [pages.page(hunt_document(report, lambda *_: None))]
+    said = [pages.session_page(hunt_document(report, lambda *_: None))]
     (change,) = report.changes
     report.changes = (replace(change, pairs=((20.0, 15.0), (30.0, 22.5))),)
     report.state.pairing = PairingChosen(True, "", by_cpu=True)
-    said.append(pages.page(hunt_document(report, lambda *_: None)))
+    said.append(pages.session_page(hunt_document(report, lambda *_: None)))
     assert ["Paired runs" in text for text in said] == [False, True]
     assert 'aria-label="cpu/o, µs of both builds in each pair, and their ratio: ×0.750 as the median"' in said[1]
     assert "━" not in said[1]
@@ -149,15 +149,15 @@ def test_an_unfinished_hunt_has_a_page(history: History) -> None:
     """And it says why the metric was chosen."""
     hunt = sample.begin(history)
     history.append(hunt, MetricChosen("qps", "The metric is QPS, which shows <most>."), sample.BEGAN)
-    read = Reader(pages.page(hunt_document(read_hunt_report(history, hunt), lambda *_: ("", 0))))
+    read = Reader(pages.session_page(hunt_document(read_hunt_report(history, hunt), lambda *_: ("", 0))))
     assert "There is no verdict yet." in read.shown and "bisect resume 1" in read.shown
     assert "metric QPS chosen The metric is QPS, which shows <most>. " in read.shown
     assert "range" not in read.values("id")
 
 
 def test_names_in_sentences_are_code() -> None:
-    assert with_code("in `f<int>`, by `a`") == "in <code>f&lt;int&gt;</code>, by <code>a</code>"
-    assert with_code("one ` alone & <b>") == "one ` alone &amp; &lt;b&gt;"
+    assert with_code_spans("in `f<int>`, by `a`") == "in <code>f&lt;int&gt;</code>, by <code>a</code>"
+    assert with_code_spans("one ` alone & <b>") == "one ` alone &amp; &lt;b&gt;"
 
 
 # The start page of what is served: what is on it, and what a screen has no room for.
@@ -209,7 +209,7 @@ def test_what_runs(found: SessionSummary, history: History) -> None:
     begun = replace(found, id=7, state="running", culprit=None, probability=None, suspect="ab" * 20, suspicion=0.5)
     proven = replace(found, id=8, state="running", name="slow")
     assert [(row[0], *row[4:8]) for row in texts(shown(found, proven, begun, compared), "listing")] == [
-        (f"c{trial}", "3 workloads", "v0 v1", "running", "–"),
+        (f"c{trial}", "3 workloads", "v0, v1", "running", "–"),
         ("8", "update-index", "slow: 1.0..1.1", "running 6da84d17ef", "97 %"),
         ("7", "update-index", "1.0..1.1", "running ababababab", "50 %"),
     ]
@@ -224,7 +224,7 @@ def test_a_line_has_the_latest_points_and_the_steps_between_them() -> None:
     assert "scan, main: ×0.700 of the first, 1 step for the worse, 1 for the better" in drawing
     long = WatchedLine("scan", (*[1.0] * 500, None), ((3, True), (499, True)), "c1.html")
     assert [long.draw().count(each) for each in ('class="line"', "step bad")] == [LATEST - 2, 1]
-    assert long.latest == "×1.000"
+    assert long.latest_ratio == "×1.000"
 
 
 def test_a_line_of_almost_nothing() -> None:
@@ -236,11 +236,13 @@ def test_a_line_of_almost_nothing() -> None:
 def test_the_line_of_a_branch_is_that_of_its_nights() -> None:
     """Or those of a series of releases."""
     nights = [sample.night(number) for number in range(8)]
-    [line] = watched_of(nights, "c8.html")
-    assert (line.title, line.steps, line.latest, len(line.points)) == ("scan, main", ((5, True),), "×0.800", 8)
+    [line] = watched_lines(nights, "c8.html")
+    assert (line.title, line.steps, line.latest_ratio, len(line.ratios)) == ("scan, main", ((5, True),), "×0.800", 8)
     other = replace(nights[-1].request.works[0], time=99.0)
     nights[-1].request = replace(nights[-1].request, works=(other,))
-    assert len(watched_of(nights, "c8.html")[0].points) == 1, "tips of another workload are not compared"
-    [scan, update, point] = watched_of([sample.series({"scan": ((8, -0.1),), "point-query": ((12, 0.06),)})], "c1.html")
-    assert (scan.title, scan.steps, len(scan.points)) == ("scan, 1.0..1.19", ((8, True),), 20)
+    assert len(watched_lines(nights, "c8.html")[0].ratios) == 1, "tips of another workload are not compared"
+    [scan, update, point] = watched_lines(
+        [sample.series({"scan": ((8, -0.1),), "point-query": ((12, 0.06),)})], "c1.html"
+    )
+    assert (scan.title, scan.steps, len(scan.ratios)) == ("scan, 1.0..1.19", ((8, True),), 20)
     assert (update.steps, point.steps) == ((), ((12, False),))

@@ -177,14 +177,14 @@ def publish(opened: "History", watched: "BranchComparison", given: Given) -> Non
     """Write the pages, and announce each culprit once; if the command fails, the next call announces again."""
     from perfbisect.cli.commands.report import page_name, page_of, write
     from perfbisect.hunt.notification import run
-    from perfbisect.report.page.pages import page
+    from perfbisect.report.page.pages import session_page
     from perfbisect.report.published import session_end_json
     from perfbisect.report.series import branch_document
 
     index, folder = page_of_branch(watched.tonight.request.branch), given.page
     named = [hunt for hunt in watched.trial.hunts if hunt.culprit]
     if folder:
-        write(folder / index, page(branch_document(watched.trial, watched.line, page_name)), quiet=True)
+        write(folder / index, session_page(branch_document(watched.trial, watched.line, page_name)), quiet=True)
     settings = {hunt.hunt: opened.settings(hunt.hunt) for hunt in named}
     announced = {hunt.culprit for hunt in named if settings[hunt.hunt].noticed}
     for hunt in named:

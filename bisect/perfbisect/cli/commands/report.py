@@ -128,16 +128,16 @@ def page_name(hunt: int | str) -> str:
 def page_of(history: History, hunt: int | str, path: Path | None, index: str = "") -> str:
     """The page of a hunt or a trial; ``path`` is the user's path of the history."""
     if isinstance(hunt, str):
-        from perfbisect.report.page.pages import page
+        from perfbisect.report.page.pages import session_page
         from perfbisect.report.trial import document
 
-        return page(document(history.trial(hunt), for_page=True, history=path), index)
+        return session_page(document(history.trial(hunt), for_page=True, history=path), index)
     from perfbisect.report import hunt as hunts
     from perfbisect.report.hunt_report import read_hunt_report
-    from perfbisect.report.page.pages import page
+    from perfbisect.report.page.pages import session_page
 
     clone = Clone(Path(history.settings(hunt).repository))
-    return page(hunts.document(read_hunt_report(history, hunt, clone.describe, clone.link), clone.diff), index)
+    return session_page(hunts.document(read_hunt_report(history, hunt, clone.describe, clone.link), clone.diff), index)
 
 
 def write_profiles(history: History, hunt: int, speedscope: Path | None, folded: Path | None) -> None:

@@ -16,7 +16,7 @@ from itertools import dropwhile
 
 from markupsafe import Markup, escape
 
-from perfbisect.report.page.svg import Attribute, chart, element, joined, percent
+from perfbisect.report.page.svg import Attribute, chart, concatenated, element, percent
 from perfbisect.wording.quantities import figure, signed
 
 # Functions that start a program or a thread, before its own code; some stacks lack some of them.
@@ -36,126 +36,132 @@ class Frame:
     """A function with one chain of callers; costs are per operation."""
 
     name: str
-    own_before: float = 0.0  # in the parent, without callees
-    own_after: float = 0.0  # in the culprit, without callees
-    before: float = 0.0  # in the parent, with callees
-    after: float = 0.0  # in the culprit, with callees
-    gone: float = 0.0  # the part of ``before`` in stacks that the culprit does not have
-    calls: dict[str, "Frame"] = field(default_factory=dict)
+    own_parent_cost: float = 0.0  # in the parent, without callees
+    own_culprit_cost: float = 0.0  # in the culprit, without callees
+    parent_cost: float = 0.0  # in the parent, with callees
+    culprit_cost: float = 0.0  # in the culprit, with callees
+    gone_cost: float = 0.0  # the part of ``parent_cost`` in stacks that the culprit does not have
+    callees: dict[str, "Frame"] = field(default_factory=dict)
 
     @property
-    def size(self) -> float:
+    def larger_cost(self) -> float:
         """The larger of both costs."""
-        return max(self.before, self.after)
+        return max(self.parent_cost, self.culprit_cost)
 
     @property
-    def width(self) -> float:
+    def drawn_cost(self) -> float:
         """The cost in the culprit, plus the parent's cost of stacks that are gone from the culprit."""
-        return self.after + self.gone
+        return self.culprit_cost + self.gone_cost
 
     @property
-    def own_change(self) -> float:
+    def own_increase(self) -> float:
         """The increase of its own cost; 0 for a mere difference of rounding."""
-        return 0.0 if math.isclose(self.own_before, self.own_after) else self.own_after - self.own_before
+        return (
+            0.0
+            if math.isclose(self.own_parent_cost, self.own_culprit_cost)
+            else self.own_culprit_cost - self.own_parent_cost
+        )
 
 
-def merged(of_parent: Stacks, of_culprit: Stacks) -> Frame:
+def merged_stacks(parent_stacks: Stacks, culprit_stacks: Stacks) -> Frame:
     """Both profiles as one tree; the cost of its root is the total."""
     root = Frame("all")
-    for stack in {**of_parent, **of_culprit}:
-        parent, culprit = of_parent.get(stack, 0.0), of_culprit.get(stack, 0.0)
-        for frame in (frames := path(root, stack)):
-            frame.before += parent
-            frame.after += culprit
-        frames[-1].own_before += parent
-        frames[-1].own_after += culprit
-    for stack, cost in of_parent.items():
-        frames = path(root, stack)
-        if not frames[-1].after:
+    for stack in {**parent_stacks, **culprit_stacks}:
+        parent, culprit = parent_stacks.get(stack, 0.0), culprit_stacks.get(stack, 0.0)
+        for frame in (frames := frames_of_stack(root, stack)):
+            frame.parent_cost += parent
+            frame.culprit_cost += culprit
+        frames[-1].own_parent_cost += parent
+        frames[-1].own_culprit_cost += culprit
+    for stack, cost in parent_stacks.items():
+        frames = frames_of_stack(root, stack)
+        if not frames[-1].culprit_cost:
             for frame in frames:
-                frame.gone += cost
+                frame.gone_cost += cost
     return root
 
 
-def path(root: Frame, stack: str) -> list[Frame]:
+def frames_of_stack(root: Frame, stack: str) -> list[Frame]:
     """The frames of a stack from the root on, without BEGINNING; creates missing frames."""
     frames, (program, *names) = [root], stack.split(";")
     for name in (program, *dropwhile(BEGINNING.fullmatch, names)):
-        frames.append(frames[-1].calls.setdefault(name, Frame(name)))
+        frames.append(frames[-1].callees.setdefault(name, Frame(name)))
     return frames
 
 
-def pruned(root: Frame) -> list[tuple[int, Frame]]:
+def drawn_frames(root: Frame) -> list[tuple[int, Frame]]:
     """The frames to draw, with their depths, in depth-first order; callees of a frame are sorted by name."""
-    sizes = sorted(((frame.size, len(escape(frame.name[:NAMED]))) for _, frame in walk(root)), reverse=True)
-    letters, least = 0, LEAST * root.size
+    sizes = sorted(
+        ((frame.larger_cost, len(escape(frame.name[:NAMED]))) for _, frame in frames_depth_first(root)), reverse=True
+    )
+    letters, least = 0, LEAST * root.larger_cost
     for index, (size, length) in enumerate(sizes):
         letters += length
         if index >= FRAMES or letters > LETTERS:
             least = max(least, size * (1 + 1e-9))
             break
-    return [*walk(root, least)]
+    return [*frames_depth_first(root, least)]
 
 
-def walk(root: Frame, least: float = 0.0) -> Iterator[tuple[int, Frame]]:
-    """The frames of at least size ``least`` with their depths, in depth-first order. Without recursion: stacks can be deep."""
+def frames_depth_first(root: Frame, min_cost: float = 0.0) -> Iterator[tuple[int, Frame]]:
+    """The frames whose larger cost is at least ``min_cost``, with their depths, in depth-first order. Without recursion: stacks can be deep."""
     waiting = [(0, root)]
     while waiting:
         depth, frame = waiting.pop()
-        if not depth or frame.size >= least:
+        if not depth or frame.larger_cost >= min_cost:
             yield depth, frame
-            waiting += ((depth + 1, frame.calls[name]) for name in sorted(frame.calls, reverse=True))
+            waiting += ((depth + 1, frame.callees[name]) for name in sorted(frame.callees, reverse=True))
 
 
-def flame_graph(of_parent: Stacks, of_culprit: Stacks, unit: str) -> Markup:
+def flame_graph(parent_stacks: Stacks, culprit_stacks: Stacks, unit: str) -> Markup:
     """The drawing of two profiles, which are not empty; ``unit`` is the unit of costs, such as "µs"."""
-    frames = pruned(merged(of_parent, of_culprit))
-    total = frames[0][1].width
-    largest = max(abs(frame.own_change) for _, frame in frames) or 1.0
+    frames = drawn_frames(merged_stacks(parent_stacks, culprit_stacks))
+    total = frames[0][1].drawn_cost
+    largest = max(abs(frame.own_increase) for _, frame in frames) or 1.0
     depth = max(depth for depth, _ in frames)
     begins, drawn = [0.0] * (depth + 2), []
     for level, frame in frames:
         x = begins[level]
-        begins[level], begins[level + 1] = x + frame.width, x
-        drawn.append(box(frame, level, x / total, frame.width / total, largest, unit))
+        begins[level], begins[level + 1] = x + frame.drawn_cost, x
+        drawn.append(frame_box(frame, level, x / total, frame.drawn_cost / total, largest, unit))
     label = "Differential flame graph of culprit and parent"
     hatching = element("path", d="M0 0L6 6M-1 5L1 7M5 -1L7 1", class_="hatch")  # of frames with the class gone
     pattern = element("pattern", hatching, id="gone", width=6.0, height=6.0, patternUnits="userSpaceOnUse")
-    return chart((depth + 1) * ROW, label, pattern, joined(drawn), class_="flame")
+    return chart((depth + 1) * ROW, label, pattern, concatenated(drawn), class_="flame")
 
 
-def box(frame: Frame, depth: int, x: float, width: float, largest: float, unit: str) -> Markup:
-    """The drawing of a frame; ``left`` and ``width`` are fractions of the width, ``largest`` is the largest own change."""
-    title = element("title", described(frame, unit))
+def frame_box(frame: Frame, depth: int, x: float, width: float, largest_increase: float, unit: str) -> Markup:
+    """The drawing of a frame; ``x`` and ``width`` are fractions of the width; ``largest_increase`` is of all frames."""
+    title = element("title", tooltip_text(frame, unit))
     area = element("rect", width="100%", height=ROW - 1)
-    name = element("text", cut(frame.name, SHOWN), x=3.0, y=13.0)
-    tone = f"f {shade(frame, largest)}"
+    name = element("text", shortened_name(frame.name, SHOWN), x=3.0, y=13.0)
+    tone = f"f {colour_classes(frame, largest_increase)}"
     spot: dict[str, Attribute] = {"x": percent(x), "y": depth * ROW, "width": percent(width), "height": ROW}
-    data = {"data_d": str(depth), "data_w": f"{frame.width:.5g} {frame.before:.5g}"}
+    data = {"data_d": str(depth), "data_w": f"{frame.drawn_cost:.5g} {frame.parent_cost:.5g}"}
     return element("svg", title, area, name, class_=tone, **spot, **data)
 
 
-def shade(frame: Frame, largest: float) -> str:
+def colour_classes(frame: Frame, largest_increase: float) -> str:
     """The classes of a frame's colour: "up" or "down" with a number from 1 to 4, or "same"; also "new" or "gone"."""
-    state = " gone" if not frame.after else " new" if not frame.before else ""
-    share = frame.own_change / largest
+    state = " gone" if not frame.culprit_cost else " new" if not frame.parent_cost else ""
+    share = frame.own_increase / largest_increase
     strength = min(SHADES, round(abs(share) ** 0.5 * SHADES))
     return f"{'same' if not strength else f'up{strength}' if share > 0 else f'down{strength}'}{state}"
 
 
-def described(frame: Frame, unit: str) -> str:
+def tooltip_text(frame: Frame, unit: str) -> str:
     """The text of a frame's tooltip: its name and costs."""
-    if not frame.after:
-        numbers = f"gone from the culprit; parent {figure(frame.before)} {unit}"
-    elif not frame.before:
-        numbers = f"not in the parent; culprit {figure(frame.after)} {unit}"
+    if not frame.culprit_cost:
+        numbers = f"gone from the culprit; parent {figure(frame.parent_cost)} {unit}"
+    elif not frame.parent_cost:
+        numbers = f"not in the parent; culprit {figure(frame.culprit_cost)} {unit}"
     else:
-        numbers = f"{figure(frame.before)} → {figure(frame.after)} {unit}"
-    own_text = f"; own {signed(frame.own_change)} {unit}" if frame.own_change else ""
-    return f"{cut(frame.name, NAMED)}: {numbers}{own_text} an operation"
+        numbers = f"{figure(frame.parent_cost)} → {figure(frame.culprit_cost)} {unit}"
+    own_text = f"; own {signed(frame.own_increase)} {unit}" if frame.own_increase else ""
+    return f"{shortened_name(frame.name, NAMED)}: {numbers}{own_text} an operation"
 
 
-def cut(name: str, length: int) -> str:
+def shortened_name(name: str, length: int) -> str:
     """A name, shortened in its middle to ``length`` characters: instances of templates differ at the end."""
     head = length // 2
     return name if len(name) <= length else f"{name[:head]}…{name[head + 1 - length :]}"

@@ -24,7 +24,7 @@ from perfbisect.report.hunt_report import (
     titled_function_rows,
 )
 from perfbisect.report.page import pages
-from perfbisect.report.page.charts import by_second, of_pairs, of_runs, posterior
+from perfbisect.report.page.charts import pairs_figure, run_drawings, runs_figure, search_drawing
 from perfbisect.report.page.flame_graph import flame_graph
 from perfbisect.wording.quantities import count, figure, scale
 from perfbisect.wording.reasons import function_notes
@@ -44,8 +44,8 @@ class DiffLine:
     """A line of a hunk: ``kind`` is "add", "del" or "same"; its number is 0 on a side that does not have it."""
 
     kind: str
-    old: int
-    new: int
+    old_number: int
+    new_number: int
     text: str
     anchor: str = ""  # target of links in the page; empty: none
 
@@ -57,7 +57,7 @@ class PageHunk:
     scope: str
     lines: list[DiffLine] = field(default_factory=list)
     anchor: str = ""  # target of links in the page
-    marked: bool = False  # whether it changes a named function or part
+    is_marked: bool = False  # whether it changes a named function or part
 
 
 @dataclass(slots=True)
@@ -68,19 +68,19 @@ class ChangedFile:
     hunks: list[PageHunk] = field(default_factory=list)
     note: str = ""  # "binary", "renamed from …"; "" for a usual change
     anchor: str = ""
-    open: bool = False
+    is_open: bool = False
 
     @property
-    def marked(self) -> bool:
+    def is_marked(self) -> bool:
         """Whether one of its hunks is marked."""
-        return any(hunk.marked for hunk in self.hunks)
+        return any(hunk.is_marked for hunk in self.hunks)
 
-    def count(self, kind: str) -> int:
+    def line_count(self, kind: str) -> int:
         """The number of added ("add") or removed ("del") lines."""
         return sum(line.kind == kind for hunk in self.hunks for line in hunk.lines)
 
 
-def narrowed(report: HuntReport) -> Iterator[Section]:
+def search_sections(report: HuntReport) -> Iterator[Section]:
     """The section with the course of the search; none before the first decision."""
     state = report.state
     if not report.decisions:
@@ -97,30 +97,30 @@ def narrowed(report: HuntReport) -> Iterator[Section]:
     size, settings = count(report.summary.candidates, "candidate"), report.settings
     ends = f"{size}, oldest first: {settings.good} to {settings.bad}"
     yield Section(
-        "The range", (Figure(partial(posterior, tested, report.decisions), above, RANGE, x_title=ends),), "range"
+        "The range", (Figure(partial(search_drawing, tested, report.decisions), above, RANGE, x_title=ends),), "range"
     )
 
 
-def drawn_change(report: HuntReport, diff_of: DiffOf, position: int) -> Iterator[Section]:
+def drawn_change_sections(report: HuntReport, diff_of: DiffOf, position: int) -> Iterator[Section]:
     """The sections of a change; the flame graph is of the first change only."""
     change, anchor = report.changes[position], f"case-{position + 1}"
     explanation, profiles = change.explanation, report.profiles if position == 0 else None
-    yield from runs(report, change, anchor)
+    yield from run_sections(report, change, anchor)
     if change.pairs:
-        drawing = of_pairs(change.pairs, titled(report.pairs_metric), SIDES)
+        drawing = pairs_figure(change.pairs, titled(report.pairs_metric), SIDES)
         yield Section("Paired runs", (drawing,), f"{anchor}-pairs", is_subsection=True)
     between = (change.parents[0].sha, change.commit.sha) if change.parents else None
     if report.named_diff_parts:
         between = report.settings.good_commit, report.settings.bad_commit
-    files, note = diff(between, anchor, diff_of, names_of(explanation), report.named_diff_parts)
-    tables = tuple(functions(explanation, files))
+    files, note = marked_diff(between, anchor, diff_of, changed_function_names(explanation), report.named_diff_parts)
+    tables = tuple(linked_function_tables(explanation, files))
     if tables:
         yield Section("Functions", tables, f"{anchor}-functions", is_subsection=True)
     elif not report.state.explanation_events:
         missing = Prose(("Functions were not recorded: this hunt has no explanation.",))
         yield Section("Functions", (missing,), is_subsection=True)
     if files or note:
-        drawing = Figure(partial(pages.part, "diff", files), note)
+        drawing = Figure(partial(pages.rendered_macro, "diff", files), note)
         yield Section("The change", (drawing,), f"{anchor}-change", is_subsection=True)
     if profiles:
         sides = profiles.parent, profiles.culprit
@@ -132,15 +132,17 @@ def drawn_change(report: HuntReport, diff_of: DiffOf, position: int) -> Iterator
         yield Section("Flame graph", (drawing,), f"{anchor}-flame", is_subsection=True)
 
 
-def set_in_diff(report: HuntReport, diff_of: DiffOf) -> Iterator[Section]:
+def possible_parts_sections(report: HuntReport, diff_of: DiffOf) -> Iterator[Section]:
     """The section with the diff if a `bisect narrow` names no single part: the possible parts are marked."""
     settings = report.settings
     if report.named_diff_parts and not report.changes:
-        files, note = diff((settings.good_commit, settings.bad_commit), "case-1", diff_of, (), report.named_diff_parts)
-        yield Section("The change", (Figure(partial(pages.part, "diff", files), note),), "case-1-change")
+        files, note = marked_diff(
+            (settings.good_commit, settings.bad_commit), "case-1", diff_of, (), report.named_diff_parts
+        )
+        yield Section("The change", (Figure(partial(pages.rendered_macro, "diff", files), note),), "case-1-change")
 
 
-def functions(explanation: Explanation, files: Sequence[ChangedFile]) -> Iterator[Table]:
+def linked_function_tables(explanation: Explanation, files: Sequence[ChangedFile]) -> Iterator[Table]:
     """Tables of the functions whose costs differ most, with links to the hunks that change them."""
     for above, measured in titled_function_rows(explanation):
         notable = [
@@ -148,16 +150,18 @@ def functions(explanation: Explanation, files: Sequence[ChangedFile]) -> Iterato
             for function in measured
             if abs(function.part) >= SMALL or function.has_changed_code or function.partner
         ]
-        rows = [on_page(function, files, explanation.changed) for function in (notable or measured)[:LISTED]]
+        rows = [
+            linked_function_row(function, files, explanation.changed) for function in (notable or measured)[:LISTED]
+        ]
         yield Table(("function", *COSTS), tuple(rows), COSTS, (above,), "functions")
 
 
-def on_page(function: FunctionRow, files: Sequence[ChangedFile], changed: Sequence[str]) -> Row:
-    """The row of a function, with a link to the hunk that changes it; ``changed``: all functions that the commit changes."""
-    remarks = [function.binary, *function_notes(function, changed)]
+def linked_function_row(function: FunctionRow, files: Sequence[ChangedFile], changed_functions: Sequence[str]) -> Row:
+    """The row of a function, with a link to the hunk that changes it; ``changed_functions``: all functions that the commit changes."""
+    remarks = [function.binary, *function_notes(function, changed_functions)]
     if function.callers:
         remarks.append(f"called by {', '.join(map(short_name, function.callers[:3]))}")
-    links = (place_of(name, files) for name in due_to(function))
+    links = (function_link(name, files) for name in explaining_functions(function))
     name = Cell(function.function, note="; ".join(remarks), link=next(filter(None, links), ""))
     error = f" ± {figure(2 * function.error)}" if function.error else ""
     parent, culprit, difference, part = function_cost_cells(function)
@@ -165,20 +169,24 @@ def on_page(function: FunctionRow, files: Sequence[ChangedFile], changed: Sequen
     return Row(cells, (function.parent, function.culprit), "changed" if function.has_changed_code else "")
 
 
-def due_to(function: FunctionRow) -> tuple[str, ...]:
+def explaining_functions(function: FunctionRow) -> tuple[str, ...]:
     """The changed functions that explain the cost of a function: itself, or changed functions inlined in it or called by it."""
     return (function.function,) if function.changed else (*function.inlined, function.below_changed)
 
 
-def names_of(explanation: Explanation) -> tuple[str, ...]:
+def changed_function_names(explanation: Explanation) -> tuple[str, ...]:
     """The functions that the commit changes, measured ones first, in the order of the tables."""
     measured = (
-        name for _, rows in titled_function_rows(explanation) for function in rows for name in due_to(function) if name
+        name
+        for _, rows in titled_function_rows(explanation)
+        for function in rows
+        for name in explaining_functions(function)
+        if name
     )
     return tuple(dict.fromkeys((*measured, *explanation.changed)))
 
 
-def runs(report: HuntReport, change: NamedChange, anchor: str) -> Iterator[Section]:
+def run_sections(report: HuntReport, change: NamedChange, anchor: str) -> Iterator[Section]:
     """The section with the runs of a commit and its parents in order of time; none unless both sides have runs.
 
     Shows timed runs if both sides have some, otherwise runs that were counted exactly.
@@ -193,14 +201,14 @@ def runs(report: HuntReport, change: NamedChange, anchor: str) -> Iterator[Secti
         [(side, [run for run in runs_of_side if bool(run.counted) is exact]) for side, runs_of_side in finished.items()]
         for exact in (False, True)
     )
-    shown = by_second(timed if all(runs_of_side for _, runs_of_side in timed) else counted, find_metric(metric).read)
+    shown = run_drawings(timed if all(runs_of_side for _, runs_of_side in timed) else counted, find_metric(metric).read)
     if {run.side for run in shown} != {*sides}:
         return
     title = "QPS in each second" if len(shown[0].values) > 1 else f"{metric_title(metric)} of each run"
-    yield Section(title, (of_runs(shown, titled(metric), SIDES),), f"{anchor}-runs", is_subsection=True)
+    yield Section(title, (runs_figure(shown, titled(metric), SIDES),), f"{anchor}-runs", is_subsection=True)
 
 
-def parsed(diff: str) -> list[ChangedFile]:
+def parsed_diff(diff: str) -> list[ChangedFile]:
     """The files of a git diff with the prefixes a/ and b/."""
     files: list[ChangedFile] = []
     old = new = 0
@@ -225,27 +233,27 @@ def parsed(diff: str) -> list[ChangedFile]:
     return files
 
 
-def diff(
-    sides: tuple[str, str] | None, anchor: str, diff_of: DiffOf, names: Sequence[str], parts: Sequence[DiffPart] = ()
+def marked_diff(
+    commits: tuple[str, str] | None, anchor: str, diff_of: DiffOf, functions: Sequence[str], parts: Sequence[DiffPart] = ()
 ) -> tuple[Sequence[ChangedFile], str]:  # fmt: skip
-    """The files of the diff of parent and commit (``sides``), marked files first; and a note about omitted files, or "".
+    """The files of the diff of ``commits``, a parent and a commit, marked files first; and a note about omitted files, or "".
 
-    Hunks that change one of the functions ``names`` are marked; if ``parts`` are given, only hunks of these.
+    Hunks that change one of ``functions`` are marked; if ``parts`` are given, only hunks of these.
     """
-    if not sides:
+    if not commits:
         return (), ""
-    if (text_and_omitted := diff_of(*sides)) is None:
+    if (text_and_omitted := diff_of(*commits)) is None:
         return (), "The diff is not shown: the repository of the hunt, or its commits, are not on this machine."
-    files, left_out = parsed(text_and_omitted[0]), text_and_omitted[1]
-    word = any_of(names)
+    files, left_out = parsed_diff(text_and_omitted[0]), text_and_omitted[1]
+    word = functions_pattern(functions)
     for index, file in enumerate(files):
         file.anchor = f"{anchor}-file-{index}"
         for number, hunk in enumerate(file.hunks):
             hunk.anchor = f"{anchor}-hunk-{index}-{number}"
-            hunk.marked = word is not None and place_in(hunk, word)
+            hunk.is_marked = word is not None and is_about_function(hunk, word)
             if parts:
-                hunk.marked = any(part.path == file.path and is_in(hunk, part) for part in parts)
-    files.sort(key=lambda file: not file.marked)
+                hunk.is_marked = any(part.path == file.path and is_hunk_of_part(hunk, part) for part in parts)
+    files.sort(key=lambda file: not file.is_marked)
     shown, letters = [], 0
     for file in files:
         size = sum(len(escape(line.text)) for hunk in file.hunks for line in hunk.lines)
@@ -253,40 +261,40 @@ def diff(
             shown.append(file)
             letters += size
     for index, file in enumerate(shown):
-        file.open = file.marked if shown[0].marked else index < OPEN
+        file.is_open = file.is_marked if shown[0].is_marked else index < OPEN
     left_out += len(files) - len(shown)
-    hint = f"without large changes; `git show {sides[1][:10]}` prints the whole diff."
+    hint = f"without large changes; `git show {commits[1][:10]}` prints the whole diff."
     return shown, f"{count(left_out, 'file')} {hint}" if left_out else ""
 
 
-def is_in(hunk: PageHunk, part: DiffPart) -> bool:
+def is_hunk_of_part(hunk: PageHunk, part: DiffPart) -> bool:
     """Whether the hunk has lines of a part of its file; a part without lines is the whole file."""
-    numbers = [line.new for line in hunk.lines if line.new]
+    numbers = [line.new_number for line in hunk.lines if line.new_number]
     return not part.first or (bool(numbers) and min(numbers) <= part.last and part.first <= max(numbers))
 
 
-def any_of(functions: Sequence[str]) -> re.Pattern[str] | None:
+def functions_pattern(functions: Sequence[str]) -> re.Pattern[str] | None:
     """The pattern of a definition or call of one of ``functions``; None if none has a name."""
     names = dict.fromkeys(name for function in functions if (name := scope_and_name(function)[1]))
     return re.compile(rf"(?<![\w~])(?:{'|'.join(map(re.escape, names))})\s*\(") if names else None
 
 
-def place_in(hunk: PageHunk, word: re.Pattern[str]) -> bool:
-    """Whether the hunk is in a function that ``word`` matches, or has a line that defines or calls one.
+def is_about_function(hunk: PageHunk, pattern: re.Pattern[str]) -> bool:
+    """Whether the hunk is in a function whose name ``pattern`` matches, or has a line that defines or calls such a function.
 
-    ``word`` is searched in the hunk's scope, in changed lines, and in lines without indent, at which functions begin.
+    ``pattern`` is searched in the hunk's scope, in changed lines, and in lines without indent, at which functions begin.
     """
     lines = (line.text for line in hunk.lines if line.kind != "same" or not line.text[:1].isspace())
-    return bool(word.search(hunk.scope) or any(word.search(text) for text in lines))
+    return bool(pattern.search(hunk.scope) or any(pattern.search(text) for text in lines))
 
 
-def place_of(function: str, files: Sequence[ChangedFile]) -> str:
+def function_link(function: str, files: Sequence[ChangedFile]) -> str:
     """A link to a function in the diff: to the line at which it begins, or to its first hunk; "" if neither is shown.
 
     Sets the anchor of the line.
     """
-    word = any_of([function])
-    hunks = [hunk for file in files for hunk in file.hunks if word and place_in(hunk, word)]
+    word = functions_pattern([function])
+    hunks = [hunk for file in files for hunk in file.hunks if word and is_about_function(hunk, word)]
     for hunk in hunks:
         for number, line in enumerate(hunk.lines):
             if word and word.search(line.text) and not (line.text[:1].isspace() or line.text.endswith(";")):

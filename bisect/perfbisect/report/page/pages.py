@@ -25,7 +25,7 @@ from perfbisect.core.stats.release_series import SpeedLine, makes_worse, speed_l
 from perfbisect.core.stats.watched_branch import BranchLine
 from perfbisect.report.document import Cell, Document, Row, Table, row
 from perfbisect.report.page import svg
-from perfbisect.report.page.svg import Scale, chart, element, percent, spanned, upright
+from perfbisect.report.page.svg import Scale, chart, element, line_scale_ends, percent, vertical_line
 from perfbisect.report.series import requested_series
 from perfbisect.store.listing import NAMED, SessionSummary
 from perfbisect.wording.quantities import MISSING, chance, change, count, decimals, factor, figure, moment, workloads
@@ -45,18 +45,18 @@ LATEST = 120  # points of a line at most
 CellOf = Callable[[SessionSummary], Cell]
 
 
-def page(document: Document, index: str = "") -> str:
-    """The page of a session; ``index`` is the address of the page that lists all sessions, or ""."""
-    return render("document.html", index, document=document)
+def session_page(document: Document, index_address: str = "") -> str:
+    """The page of a session; ``index_address`` is the address of the page that lists all sessions, or ""."""
+    return rendered_template("document.html", index_address, document=document)
 
 
-def index_page(sessions: Iterable[SessionSummary], cell: CellOf, index: str = "") -> str:
-    """The page that lists a history, newest first; ``index`` is the address of the page above it, or ""."""
+def index_page(sessions: Iterable[SessionSummary], id_cell: CellOf, parent_address: str = "") -> str:
+    """The page that lists a history, newest first; ``parent_address`` is the address of the page above it, or ""."""
     every = sorted(sessions, key=lambda session: session.started, reverse=True)
-    return render("index.html", index, table=listing(every, cell))
+    return rendered_template("index.html", parent_address, table=session_table(every, id_cell))
 
 
-def listing(sessions: Iterable[SessionSummary], cell: CellOf) -> Table:
+def session_table(sessions: Iterable[SessionSummary], id_cell: CellOf) -> Table:
     """The table of hunts and trials; a running hunt has its leader as the result."""
     rows = []
     for entry in sessions:
@@ -76,7 +76,7 @@ def listing(sessions: Iterable[SessionSummary], cell: CellOf) -> Table:
                 MISSING,
                 MISSING,
             )
-        rows.append(Row((cell(entry), *row(moment(entry.started), *texts, str(entry.runs), entry.host).cells)))
+        rows.append(Row((id_cell(entry), *row(moment(entry.started), *texts, str(entry.runs), entry.host).cells)))
     head = ("id", "when", "kind", "builder", "workload", "range or builds", "result", "prob.", "ratio", "runs", "host")
     return Table(head, tuple(rows), ("prob.", "ratio", "runs"), kind="listing")
 
@@ -86,33 +86,33 @@ class WatchedLine:
     """The line of a branch or a series: ratios to its first point, oldest first; None is a gap."""
 
     title: str
-    points: tuple[float | None, ...]
+    ratios: tuple[float | None, ...]
     steps: tuple[tuple[int, bool], ...]  # the first point after a step, and whether it is for the worse
     link: str  # address of a page with details
 
     @property
-    def latest(self) -> str:
+    def latest_ratio(self) -> str:
         """The last ratio as text."""
-        return next((factor(ratio) for ratio in reversed(self.points) if ratio is not None), MISSING)
+        return next((factor(ratio) for ratio in reversed(self.ratios) if ratio is not None), MISSING)
 
     def draw(self) -> Markup:
         """The drawing of its latest points, with a vertical line before each step."""
-        points = self.points[-LATEST:]
-        first, wide = len(self.points) - len(points), max(1, len(points) - 1)
+        points = self.ratios[-LATEST:]
+        first, wide = len(self.ratios) - len(points), max(1, len(points) - 1)
         measured = [(index, ratio) for index, ratio in enumerate(points) if ratio]
-        low, high = spanned([ratio for _, ratio in measured] or [1.0])
+        low, high = line_scale_ends([ratio for _, ratio in measured] or [1.0])
         scale = Scale(low, high, logarithmic=True)
         spots = [(percent(index / wide), 3 + (HEIGHT - 6) * (1 - scale(ratio))) for index, ratio in measured]
         parts = [element("line", x1=a, y1=b, x2=c, y2=d, class_="line") for (a, b), (c, d) in pairwise(spots)]
         parts += [element("circle", cx=x, cy=y, r=2.5) for x, y in spots[-1:]]
         steps = [(index - first - 0.5, "bad" if worse else "good") for index, worse in self.steps if index > first]
-        parts += [upright(index / wide, HEIGHT, f"step {tone}") for index, tone in steps]
+        parts += [vertical_line(index / wide, HEIGHT, f"step {tone}") for index, tone in steps]
         worse = sum(worse for _, worse in self.steps)
-        label = f"{self.title}: {self.latest} of the first, {count(worse, 'step')} for the worse"
+        label = f"{self.title}: {self.latest_ratio} of the first, {count(worse, 'step')} for the worse"
         return chart(HEIGHT, f"{label}, {len(self.steps) - worse} for the better", *parts, class_="series spark")
 
 
-def watched_of(trials: Sequence[SessionState], link: str) -> list[WatchedLine]:
+def watched_lines(trials: Sequence[SessionState], link: str) -> list[WatchedLine]:
     """The lines of a series of releases, or of a branch by its nights, oldest first; ``link`` is the address of the last page."""
     request = trials[-1].request
     if text := request.branch:
@@ -127,61 +127,63 @@ def watched_of(trials: Sequence[SessionState], link: str) -> list[WatchedLine]:
     ]
 
 
-def dashboard_page(sessions: Iterable[SessionSummary], lines: Sequence[WatchedLine], cell: CellOf, now: float) -> str:
+def dashboard_page(
+    sessions: Iterable[SessionSummary], lines: Sequence[WatchedLine], id_cell: CellOf, now: float
+) -> str:
     """The start page; ``now`` is in seconds since the epoch."""
     every = sorted(sessions, key=lambda session: session.started, reverse=True)
     running = [session for session in every if session.state == "running"]
     ended = [session for session in every if session.state in NAMED]
     named = [session for session in ended if session.started > now - WEEKS * WEEK]
     runs = f"{count(len(running), 'session')} {'runs' if len(running) == 1 else 'run'}"
-    return render(
+    return rendered_template(
         "dashboard.html",
         headline=f"{runs}, {count(len(named), 'hunt')} of the last {WEEKS} weeks named a culprit",
         now=now,
         weeks=WEEKS,
         total=len(every),
-        running=(listing(running[:RUNNING], cell), len(running) - RUNNING),
-        culprits=(culprits(named[:CULPRITS], cell), len(named) - CULPRITS),
+        running=(session_table(running[:RUNNING], id_cell), len(running) - RUNNING),
+        culprits=(culprit_table(named[:CULPRITS], id_cell), len(named) - CULPRITS),
         lines=lines[:LINES],
     )
 
 
-def culprits(named: Sequence[SessionSummary], cell: CellOf) -> Table:
+def culprit_table(hunts: Sequence[SessionSummary], id_cell: CellOf) -> Table:
     """The table of culprits: of each hunt the first commit that its verdict names."""
     rows = []
-    for hunt in named:
+    for hunt in hunts:
         effect = MISSING if hunt.ratio is None else f"{hunt.metric}: {change(hunt.ratio)}"
         day, *_ = moment(hunt.started).split()
         where = " ".join((hunt.builder, *hunt.workloads))
-        cells = row(hunt.subject, where, effect, chance(hunt.probability), day, cell(hunt).text).cells
-        rows.append(Row((replace(cell(hunt), text=(hunt.culprit or MISSING)[:10]), *cells)))
+        cells = row(hunt.subject, where, effect, chance(hunt.probability), day, id_cell(hunt).text).cells
+        rows.append(Row((replace(id_cell(hunt), text=(hunt.culprit or MISSING)[:10]), *cells)))
     head = ("commit", "subject", "measured", "effect", "prob.", "day", "hunt")
     return Table(head, tuple(rows), ("prob.",), kind="culprits")
 
 
-def plots(table: Table) -> tuple[int, Markup, list[Markup]]:
+def plots_of_table(table: Table) -> tuple[int, Markup, list[Markup]]:
     """The column before which a table has plots (-1: no plots), their axis, and the plot of each row."""
     column = PLOTTED_AT.get(table.kind, -1)
     if not table.plot_title:
         pairs = [line.plot if isinstance(line.plot, tuple) else (0.0, 0.0) for line in table.rows]
         largest = max((max(pair) for pair in pairs), default=0.0) or 1.0
-        return column, Markup(""), [costs(*pair, largest) for pair in pairs]
+        return column, Markup(""), [cost_drawing(*pair, largest) for pair in pairs]
     ratios = [None if isinstance(line.plot, tuple) else line.plot for line in table.rows]
-    scale = svg.scale_of([ratio for ratio in ratios if ratio])
-    drawn = [svg.interval(ratio, scale, line.tone) for ratio, line in zip(ratios, table.rows, strict=True)]
-    return column, svg.axis(scale, table.plot_title), drawn
+    scale = svg.interval_scale([ratio for ratio in ratios if ratio])
+    drawn = [svg.interval_drawing(ratio, scale, line.tone) for ratio, line in zip(ratios, table.rows, strict=True)]
+    return column, svg.axis_drawing(scale, table.plot_title), drawn
 
 
-def costs(parent: float, culprit: float, largest: float) -> Markup:
+def cost_drawing(parent: float, culprit: float, largest: float) -> Markup:
     """The drawing of a function's cost: the common part of both builds, and the excess of one; ``largest`` is full width."""
     low, high = sorted((max(parent, 0.0), max(culprit, 0.0)))
     text = f"{figure(parent)} in the parent, {figure(culprit)} in the culprit"
     bars = (("common", 0.0, low), ("bad" if culprit > parent else "good", low, high - low))
-    rects = (svg.bar(start / largest, width / largest, 6.0, 10.0, tone) for tone, start, width in bars)
+    rects = (svg.rectangle(start / largest, width / largest, 6.0, 10.0, tone) for tone, start, width in bars)
     return svg.chart(svg.ROW, text, *rects)
 
 
-def with_code(text: str) -> Markup:
+def with_code_spans(text: str) -> Markup:
     """A sentence in which names between backticks are code; without markup if a backtick has no partner."""
     parts = safe(text).split("`")
     if len(parts) % 2 == 0:
@@ -190,23 +192,23 @@ def with_code(text: str) -> Markup:
     return Markup("").join(marked)
 
 
-def render(template: str, index: str = "", **values: object) -> str:
+def rendered_template(template: str, index: str = "", **values: object) -> str:
     """The HTML of a template with ``values``."""
     style, script = (Markup((TEMPLATES / f"page.{kind}").read_text(encoding="utf-8")) for kind in ("css", "js"))
     hashes = (b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script))
     loaded = "style-src 'sha256-{}'; script-src 'sha256-{}'".format(*hashes)
     policy = Markup(f"default-src 'none'; base-uri 'none'; form-action 'none'; {loaded}")
-    page_template = environment().get_template(template)
+    page_template = template_environment().get_template(template)
     return page_template.render(**values, index=index, style=style, script=script, policy=policy, version=__version__)
 
 
-def part(name: str, value: object) -> Markup:
+def rendered_macro(name: str, value: object) -> Markup:
     """The HTML of the macro ``name`` of ``parts.html``."""
-    return Markup(getattr(environment().get_template("parts.html").module, name)(value))
+    return Markup(getattr(template_environment().get_template("parts.html").module, name)(value))
 
 
 @cache
-def environment() -> Environment:
+def template_environment() -> Environment:
     """The environment of the templates: their folder, escapes and filters."""
     templates = Environment(
         loader=FileSystemLoader(TEMPLATES),
@@ -216,5 +218,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters.update(with_code=with_code, plots=plots, moment=moment, kind=lambda part: type(part).__name__)
+    templates.filters.update(
+        with_code=with_code_spans, plots=plots_of_table, moment=moment, kind=lambda part: type(part).__name__
+    )
     return templates

@@ -23,53 +23,53 @@ def element(name: str, *content: str, **attributes: Attribute) -> Markup:
     The attribute ``class_`` is written as class, ``_`` in other names as a hyphen; attributes that are None are omitted.
     """
     pairs = Markup("").join(
-        Markup(' {}="{}"').format(Markup(key.rstrip("_").replace("_", "-")), shown(value))
+        Markup(' {}="{}"').format(Markup(key.rstrip("_").replace("_", "-")), escaped_value(value))
         for key, value in attributes.items()
         if value is not None
     )
-    return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), pairs, Markup("").join(map(shown, content)))
+    return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), pairs, Markup("").join(map(escaped_value, content)))
 
 
-def shown(value: object) -> Markup:
+def escaped_value(value: object) -> Markup:
     """A value as Markup: text is made safe to show (wording.text.safe) and escaped; Markup is unchanged."""
     if isinstance(value, Markup):
         return value
-    return escape(number(value) if isinstance(value, float) else safe(str(value)))
+    return escape(coordinate(value) if isinstance(value, float) else safe(str(value)))
 
 
-def joined(parts: Iterable[Markup]) -> Markup:
+def concatenated(parts: Iterable[Markup]) -> Markup:
     """The elements, concatenated."""
     return Markup("").join(parts)
 
 
-def number(value: float) -> str:
+def coordinate(value: float) -> str:
     """A coordinate with at most two decimals: 12.5, 3; not finite: 0."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if math.isfinite(value) else "0"
 
 
 def percent(fraction: float) -> str:
     """A fraction of the width in percent: 12.5%."""
-    return f"{number(100 * fraction)}%"
+    return f"{coordinate(100 * fraction)}%"
 
 
-def across(start: float, end: float, y: float, class_: str) -> Markup:
+def horizontal_line(start: float, end: float, y: float, class_: str) -> Markup:
     """A horizontal line; ``start`` and ``end`` are fractions of the width."""
     return element("line", x1=percent(start), x2=percent(end), y1=y, y2=y, class_=class_)
 
 
-def upright(x: float, height: float, class_: str, *title: Markup) -> Markup:
+def vertical_line(x: float, height: float, class_: str, *title: Markup) -> Markup:
     """A vertical line; ``x`` is a fraction of the width."""
     return element("line", *title, x1=percent(x), x2=percent(x), y1=0.0, y2=height, class_=class_)
 
 
-def bar(x: float, width: float, y: float, height: float, class_: str, *title: Markup) -> Markup:
+def rectangle(x: float, width: float, y: float, height: float, class_: str, *title: Markup) -> Markup:
     """A rectangle; ``x`` and ``width`` are fractions of the width."""
     return element("rect", *title, x=percent(x), width=percent(width), y=y, height=height, class_=class_)
 
 
-def dot(x: float, y: float, r: float, class_: str | None = None, *title: Markup) -> Markup:
+def circle(x: float, y: float, radius: float, class_: str | None = None, *title: Markup) -> Markup:
     """A circle; ``x`` is a fraction of the width."""
-    return element("circle", *title, cx=percent(x), cy=y, r=r, class_=class_)
+    return element("circle", *title, cx=percent(x), cy=y, r=radius, class_=class_)
 
 
 def chart(height: float, label: str, *content: Markup, class_: str = "") -> Markup:
@@ -98,8 +98,8 @@ class Scale:
     def ticks(self, count: int = 5) -> list[float]:
         """About ``count`` round values within the scale."""
         if self.logarithmic and self.high / self.low > 8:
-            values = decades(self.low, self.high, (1, 2, 5))
-            return values if len(values) <= count + 1 else decades(self.low, self.high, (1,))
+            values = values_per_decade(self.low, self.high, (1, 2, 5))
+            return values if len(values) <= count + 1 else values_per_decade(self.low, self.high, (1,))
         least = (self.high - self.low) / count
         power = 10.0 ** math.floor(math.log10(least))
         step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))
@@ -107,20 +107,20 @@ class Scale:
         return [multiple * step for multiple in range(first, last + 1)]
 
 
-def decades(low: float, high: float, digits: Sequence[int]) -> list[float]:
+def values_per_decade(low: float, high: float, digits: Sequence[int]) -> list[float]:
     """The values between ``low`` and ``high`` that are one of ``digits`` times a power of ten."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     return [value for power in exponents for digit in digits if low <= (value := digit * 10.0**power) <= high]
 
 
-def linear(values: Sequence[float], margin: float = 0.08) -> Scale:
+def linear_scale(values: Sequence[float], margin: float = 0.08) -> Scale:
     """A linear scale of ``values``, with ``margin`` (a share of their span) free at both ends."""
     low, high = min(values), max(values)
     room = (high - low) * margin or abs(high) * margin or 1.0
     return Scale(max(0.0, low - room) if low >= 0 else low - room, high + room)
 
 
-def plain(value: float) -> str:
+def tick_label(value: float) -> str:
     """The label of a tick: 1.05, 20,000, 0.5."""
     if abs(value) >= 1e7 or 0 < abs(value) < 1e-3:
         return f"{value:.3g}"
@@ -130,7 +130,7 @@ def plain(value: float) -> str:
 NARROWEST_LINE = 0.04  # least span of the scale of a series' line, in logarithms of ratios
 
 
-def spanned(ratios: Sequence[float]) -> tuple[float, float]:
+def line_scale_ends(ratios: Sequence[float]) -> tuple[float, float]:
     """The ends of the scale of a series' line."""
     low, high = min(ratios), max(ratios)
     room = max(0.0, NARROWEST_LINE - math.log(high / low)) / 2
@@ -142,7 +142,7 @@ WIDEST = 50.0  # ratios above it, or below its inverse, are drawn at the edge
 NARROWEST = 0.01  # least span of a scale, in logarithms
 
 
-def scale_of(intervals: Iterable[Interval]) -> Scale:
+def interval_scale(intervals: Iterable[Interval]) -> Scale:
     """A logarithmic scale with 1 and all known ends of ``intervals``, up to WIDEST."""
     ends = [
         end for estimate in intervals for end in (estimate.low, estimate.middle, estimate.high) if 0 < end < math.inf
@@ -153,25 +153,29 @@ def scale_of(intervals: Iterable[Interval]) -> Scale:
     return Scale(math.exp(low - room), math.exp(high + room), logarithmic=True)
 
 
-def axis(scale: Scale, label: str) -> Markup:
+def axis_drawing(scale: Scale, label: str) -> Markup:
     """The drawing of a scale: its ticks with their values."""
-    ticks = [element("text", plain(tick), x=percent(scale(tick)), y=14.0, class_="tick") for tick in scale.ticks(4)]
+    ticks = [
+        element("text", tick_label(tick), x=percent(scale(tick)), y=14.0, class_="tick") for tick in scale.ticks(4)
+    ]
     return chart(18.0, label, *ticks)
 
 
-def interval(estimate: Interval | None, scale: Scale, tone: str = "") -> Markup:
-    """The drawing of an interval: a line from end to end with a dot at its middle; ``tone`` is the class of its colour.
+def interval_drawing(estimate: Interval | None, scale: Scale, colour_class: str = "") -> Markup:
+    """The drawing of an interval: a line from end to end with a dot at its middle; ``colour_class`` is the colour of both.
 
     If an end is unknown, the line leads to the edge and has no dot. None is an empty drawing.
     """
     middle = ROW / 2
-    grid = [upright(scale(tick), ROW, "grid") for tick in scale.ticks(4)]
-    line_at_one = upright(scale(1.0), ROW, "one")
+    grid = [vertical_line(scale(tick), ROW, "grid") for tick in scale.ticks(4)]
+    line_at_one = vertical_line(scale(1.0), ROW, "one")
     if estimate is None:
         return chart(ROW, "not measured", *grid, line_at_one)
     low, high = scale(estimate.low), scale(min(estimate.high, scale.high))
-    marks = [across(low, high, middle, "interval")]
+    marks = [horizontal_line(low, high, middle, "interval")]
     if not estimate.only_bound:
-        marks.append(dot(scale(estimate.middle), middle, 4.5, "dot"))
+        marks.append(circle(scale(estimate.middle), middle, 4.5, "dot"))
     text = ratio(estimate)
-    return chart(ROW, text, *grid, line_at_one, element("g", element("title", text), *marks, class_=tone or None))
+    return chart(
+        ROW, text, *grid, line_at_one, element("g", element("title", text), *marks, class_=colour_class or None)
+    )
