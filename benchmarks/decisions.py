@@ -71,7 +71,7 @@ def play_one(cell: "Cell | duet.Cell", seed: int) -> Facts:
         outcomes.append(hunt(*args, **options))
         return outcomes[-1]
 
-    with patch.object(World, "measure", recorded), patch.object(duet, "hunt", followed):
+    with patch.object(World, "measure", recorded), patch.object(duet, "simulate_hunt", followed):
         if isinstance(cell, duet.Cell):
             duet.one(cell, seed)
         else:

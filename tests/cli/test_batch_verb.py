@@ -280,7 +280,7 @@ def test_a_hunt_whose_rows_are_damaged_stops_no_other(
     play("sleep 0.2")
     batch = plan(history, tmp_path, tmp_path, tmp_path)
     damaged = Mock(side_effect=EnvironmentFailure("table hunts is damaged"))
-    for method in ("listed", "settings"):
+    for method in ("session_summary", "settings"):
         monkeypatch.setattr(history, method, damaged)
     history.connection.execute("PRAGMA foreign_keys = OFF")
     update_batch_hunt(history, batch, 1, hunt_id=999)  # damaged before it is gone on with
@@ -330,9 +330,9 @@ WORDS = ("--builder=x", "--", "a", "b")
 CLAIMS = """
 import sys, time
 from pathlib import Path
-from perfbisect.store.batches import claim
+from perfbisect.store.batches import claim_batch_hunt
 from perfbisect.store.history import History
-claim(History.open(Path(sys.argv[1])), 1, 0)
+claim_batch_hunt(History.open(Path(sys.argv[1])), 1, 0)
 print("claimed", flush=True)
 sys.stdin.read()
 """

@@ -48,8 +48,8 @@ _GO_BENCHMARK = re.compile(r"^func (Benchmark\w+)\(\w+ \*testing\.B\)", re.MULTI
 
 
 def find_benchmarks(systems: Iterable[str], good: SourceTree, bad: SourceTree) -> tuple[str, list[Benchmark]]:
-    """The first of these build systems with benchmarks that both ends have, and these benchmarks: best guess first, each
-    name once.
+    """The first of these build systems with benchmarks that both ends have, and these benchmarks: best guess first,
+    each name once.
     """
     for system in systems:
         older = {benchmark.workload.name for benchmark in _likely_benchmarks(system, good)}
@@ -240,7 +240,9 @@ def _cargo_targets(tree: SourceTree, table: dict[str, Any], kind: str, folder: s
 
 
 def _go_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
-    """The benchmarks of `go test`, compiled like `go test -c`, of packages near the top first, then of packages with many."""
+    """The benchmarks of `go test`, compiled like `go test -c`, of packages near the top first, then of packages with
+    many.
+    """
     packages: dict[str, list[str]] = {}
     for path, text in sorted(tree.own_files(lambda path: path.name.endswith("_test.go")).items()):
         if names := [name for name in _GO_BENCHMARK.findall(text) if name.isascii()]:

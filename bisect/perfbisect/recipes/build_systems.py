@@ -5,7 +5,7 @@ CMakeLists.txt, and a range of commits may change from one to another. So the ch
 that all its ends have. Commits between the ends without that system are built with their first system. If the ends have
 none in common, so are all commits.
 
-``with_commands`` turns a recipe's ``[build]`` without commands into one with the commands of ``build_commands``.
+``build_with_commands`` turns a recipe's ``[build]`` without commands into one with the commands of ``build_commands``.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ class IncrementalBuilds:
 
 @dataclass(frozen=True, slots=True)
 class BuildSystem:
-    """How trees with some files at their top are built."""
+    """A build system: its commands, the programs that the commands need, and the files that identify trees."""
 
     commands: Callable[[Builder, Build, Collection[str]], Build]  # of a tree with these paths
     needs: tuple[str, ...]  # programs
@@ -129,7 +129,7 @@ def system_for_commit(system: str, paths: Collection[str]) -> str:
 
 
 def no_system_sentence() -> str:
-    """A sentence for a tree without any system."""
+    """The sentence for a tree without a known build system."""
     return f"its tree has no build system: none of {', '.join(sorted(MARKERS, key=str.casefold))}"
 
 
@@ -139,7 +139,7 @@ def has_commands(build: Build) -> bool:
 
 
 def build_with_needs(build: Build) -> Build:
-    """The ``[build]`` with the programs that its system needs among its needs."""
+    """The ``[build]`` with the programs of its build system added to ``needs``."""
     needs = SYSTEMS[build.system].needs if build.system and not has_commands(build) else ()
     return msgspec.structs.replace(build, needs=list(dict.fromkeys((*needs, *build.needs))))
 

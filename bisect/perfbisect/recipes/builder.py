@@ -221,7 +221,9 @@ class PatchFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class Archive(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A tarball that a tree needs beside git, in the version that the tree names; {archives.NAME} is its unpacked content."""
+    """A tarball that a tree needs beside git, in the version that the tree names; {archives.NAME} is its unpacked
+    content.
+    """
 
     address: Tarball  # {version}, {version:_} (dots written as _)
     file: OfTree  # file that names the version; a tree without it needs no archive

@@ -139,12 +139,12 @@ def _check_files(builder: Builder) -> None:
 
 
 def find_variant(builder: Builder, name: str = "") -> Variant:
-    """A variant by its name, by default the recipe's choice. Raises RecipeError if it does not exist."""
+    """A variant by name, by default the recipe's default variant. Raises RecipeError for an unknown variant."""
     return item_by_name("variant", name or builder.variant, builder.variants, f" of builder {builder.name}")
 
 
 def required_build(builder: Builder) -> Build:
-    """The ``[build]`` of a recipe that builds commits."""
+    """The ``[build]`` of a recipe. The recipe must build commits."""
     assert builder.build is not None, "commits can be built only if the recipe has a table [build]"
     return builder.build
 
@@ -162,8 +162,8 @@ def _read_source(location: Location) -> Table:
 
 
 def _check_conditional_blocks(sources: Mapping[Path, Table], table: Table) -> None:
-    """Check that every block results in a complete recipe: a block that adds a [server], for example, must define all of
-    it.
+    """Check that every block results in a complete recipe: a block that adds a [server], for example, must define all
+    of it.
     """
     for file, source in sources.items():
         for index, block in enumerate(source.get("when", [])):
@@ -279,7 +279,7 @@ def recipe_patches(builder: Builder) -> tuple[Patch, ...]:
 
 
 def check_distinct_patch_names(patches: Iterable[Patch]) -> None:
-    """Raise UsageError for two patches with one name, which reports could not distinguish."""
+    """Raise UsageError for two patches with the same name, because reports could not distinguish the patches."""
     for name, patches_so_called in Counter(patch.name for patch in patches).items():
         if patches_so_called > 1:
             raise UsageError(f"Two patches have the name {name}.", "Rename one of the files.")
@@ -302,7 +302,7 @@ def read_patch(path: Path) -> bytes:
 
 
 def load_builder(name: str, user_path: str | Path = "") -> Builder:
-    """The builder of that name. Raises RecipeError if there is none, or if its recipe has a mistake."""
+    """The builder with a name. Raises RecipeError for an unknown name, and for a mistake in the recipe."""
     folders = recipe_folders(BUILDERS, user_path)
     return read_builder(item_by_name("builder", name, files_by_name(folders, FILE)), folders)
 

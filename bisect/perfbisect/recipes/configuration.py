@@ -1,7 +1,7 @@
 """The user's configuration folder: ``config.toml``, and the folders in which recipes are searched.
 
 Recipes are searched in a folder given by option, in the configuration folder, and in perfbisect's recipes. Recipes of the
-working directory count only as the default of an option: see ``working_directory``. So a hunt keeps the folder with which
+working directory count only as the default of an option: see ``recipes_in_working_directory``. So a hunt keeps the folder with which
 it began, and nothing below this module depends on the working directory. A ``config.toml`` elsewhere does not count
 either: its commands are executed, so a clone must not provide it.
 """
@@ -50,7 +50,8 @@ def recipe_folders(name: str, user_path: str | Path = "") -> list[Path]:
 
 
 def checked_within_folder(path: Path, recipe_folder: Path) -> Path:
-    """``path``, a file of a recipe, if it does not lead out of ``recipe_folder``, the folder of recipes in which it was found.
+    """``path``, a file of a recipe, if it does not lead out of ``recipe_folder``, the folder of recipes in which it was
+    found.
 
     Files of a recipe are sent to hosts, so a link to another file of this machine would reveal it. Only the user's
     recipes and perfbisect's may have such links. Raises RecipeError for others.
@@ -67,7 +68,7 @@ def checked_within_folder(path: Path, recipe_folder: Path) -> Path:
 
 
 def trusted_folders(name: str) -> list[Path]:
-    """The folders whose recipes can be used by name alone: the user's configuration folder, and perfbisect's folders."""
+    """The folders whose recipes perfbisect trusts: the user's configuration folder, and perfbisect's own folders."""
     return [config_folder() / name, *(folder / name for folder in SHIPPED)]
 
 
@@ -199,7 +200,7 @@ def configuration_location() -> Location:
 
 
 def central_history_address() -> str:
-    """The address of the central history. Raises UsageError if none is configured."""
+    """The address of the central history. Raises UsageError if no address is configured."""
     if not (address := load_configuration().central.address):
         raise UsageError(
             f"The file {configuration_location().file} has no address of a central history.",
@@ -220,7 +221,7 @@ def split_command(command: str) -> tuple[str, ...]:
 
 
 def files_by_name(folders: Iterable[Path], file: str) -> dict[str, Path]:
-    """Name → file of every recipe in these folders; the first folder has precedence."""
+    """Name → file of each recipe in ``folders``; the first folder has precedence."""
     files: dict[str, Path] = {}
     for folder in folders:
         for recipe in sorted(folder.glob(f"*/{file}")):
@@ -229,7 +230,9 @@ def files_by_name(folders: Iterable[Path], file: str) -> dict[str, Path]:
 
 
 def item_by_name(noun: str, name: str, items: Mapping[str, Item], whose: str = "") -> Item:
-    """The item of that name. Raises RecipeError, with the most similar name, if there is none; ``whose`` follows the noun."""
+    """The item with a name. Raises RecipeError, with the most similar name, for an unknown name; ``whose`` follows the
+    noun.
+    """
     if name not in items:
         raise RecipeError(
             f"There is no {noun} '{name}'{whose}.{similar_words_hint(name, items)}",
@@ -239,5 +242,5 @@ def item_by_name(noun: str, name: str, items: Mapping[str, Item], whose: str = "
 
 
 def is_trusted_path(path: Path, name: str) -> bool:
-    """Whether a path is one of ``own_places``."""
+    """Whether a path is one of ``trusted_folders``."""
     return path.resolve() in [folder.resolve() for folder in trusted_folders(name)]

@@ -52,7 +52,7 @@ _NAME = re.compile(r"([\w.-]+):([\w.,&|=:+()!-]*)(?:\*([0-9]{1,4})|/([0-9]{1,4})
 
 
 class HostEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One machine."""
+    """A machine of ``hosts.toml``, with its keys."""
 
     filled_in: ClassVar[frozenset[str]] = frozenset({"name", "file", "leased"})  # set by the reader
 
@@ -80,7 +80,7 @@ class HostEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def all_build_hosts(self) -> tuple[str, ...]:
-        """The hosts that build for this host, each once; by default the host itself."""
+        """The hosts that build for this host, without duplicates; by default the host itself."""
         return tuple(dict.fromkeys(expanded_names(self.build_hosts or [self.name])))
 
     @property
@@ -90,12 +90,12 @@ class HostEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def other_build_hosts(self) -> tuple[str, ...]:
-        """The other hosts that build for this host."""
+        """The build hosts of this host, except the host itself."""
         return tuple(name for name in self.all_build_hosts if name != self.name)
 
     @property
     def builds_itself(self) -> bool:
-        """Whether the host builds, alone or among others."""
+        """Whether the host is one of its own build hosts."""
         return self.name in self.all_build_hosts
 
 
@@ -130,7 +130,7 @@ class LeaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """All machines."""
+    """The contents of a ``hosts.toml``: machines and leases."""
 
     hosts: dict[str, Any] = {}  # each is a HostEntry
     leases: dict[str, Any] = {}  # each is a LeaseEntry, which may extend another
@@ -202,7 +202,7 @@ def load_leases(user_path: str | Path = "") -> list[LeaseEntry]:
 
 
 def load_lease(name: str, user_path: str | Path = "") -> LeaseEntry:
-    """The lease of that name. Raises RecipeError."""
+    """The lease with a name. Raises RecipeError for an unknown name, and for a mistake."""
     return item_by_name("lease", name, {lease.name: lease for lease in load_leases(user_path)})
 
 

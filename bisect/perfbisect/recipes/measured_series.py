@@ -52,7 +52,7 @@ class MeasurementRow:
 
 @dataclass(slots=True)
 class MeasuredSeries:
-    """The values of one result, by commit in order."""
+    """The measured values of one result, by commit, in order of time."""
 
     name: str
     is_rate: bool  # whether higher is better
@@ -211,14 +211,16 @@ def is_number(text: object) -> bool:
 
 
 def parsed_number(text: object, path: Path) -> float:
-    """A value as a number. Raises UsageError if it is none."""
+    """The number in a value. Raises UsageError for a value that is not a number."""
     if not is_number(text):
         raise UsageError(f"{path}: the value {text!r} is not a number.")
     return float(str(text))
 
 
 def seconds_since_epoch(text: object, path: Path) -> float | None:
-    """Seconds since the epoch, from a number or ISO 8601, also with points or slashes in the date; None for an empty text."""
+    """Seconds since the epoch, from a number or ISO 8601, also with points or slashes in the date; None for an empty
+    text.
+    """
     if text in ("", None):
         return None
     if is_number(text):

@@ -100,7 +100,7 @@ class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One result of a benchmark. A time is in seconds, whatever its unit."""
+    """A result of a benchmark. A time is in seconds, in whatever unit the benchmark prints."""
 
     value: float
     unit: str
@@ -203,12 +203,14 @@ def read_result(output: Output, text: str) -> float:
 
 
 def is_rate(unit: str) -> bool:
-    """Whether more of a unit is better."""
+    """Whether a larger number of a unit is better: the unit is a rate."""
     return _RATE.search(unit) is not None
 
 
 def filter_arguments(outputs: Sequence[Output]) -> tuple[str, ...]:
-    """Words after a command by which it measures these results, and perhaps a few more; empty if its format has no filter."""
+    """Words after a command by which it measures these results, and perhaps a few more; empty if its format has no
+    filter.
+    """
     words = next((row.filter for row in known_formats() if row.name == outputs[0].format and row.filter), ())
     names = [output.result for output in outputs]
     parts = [re.sub(r"-\d+$", "", name).split("/") for name in names]  # without go's number of processors

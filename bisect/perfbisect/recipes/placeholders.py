@@ -1,4 +1,5 @@
-"""``{placeholders}`` in the commands of a recipe, checked when the recipe is loaded and filled in when a command is run.
+"""``{placeholders}`` in the commands of a recipe, checked when the recipe is loaded and filled in when a command is
+run.
 
 ``{{`` and ``}}`` are literal braces. An argument that is exactly ``{cflags}``, ``{ldflags}`` or a compiler, such as
 ``{cc}``, becomes an argument for each of its words; so does a compiler that is a word in a script. In scripts of ``["sh",
@@ -34,7 +35,7 @@ IN_SERVER = ("initialise", "start", "ready", "stop", "create", "settle", "settin
 
 
 def fill_command(argv: Sequence[str], values: Values) -> list[str]:
-    """The command with its placeholders filled in. Raises RecipeError for a placeholder without a value."""
+    """The command ``argv`` with placeholders filled in. Raises RecipeError for a placeholder without a value."""
     filled: list[str] = []
     of_shells = set(script_positions(argv))
     for position, argument in enumerate(argv):
@@ -51,7 +52,7 @@ def fill_command(argv: Sequence[str], values: Values) -> list[str]:
 
 
 def fill_text(text: str, values: Values) -> str:
-    """The text with its placeholders filled in. Raises RecipeError for a placeholder without a value."""
+    """The text with placeholders filled in. Raises RecipeError for a placeholder without a value."""
 
     def value(match: re.Match[str]) -> str:
         token, word = match[0], match[1]
@@ -65,7 +66,7 @@ def fill_text(text: str, values: Values) -> str:
 
 
 def escaped_braces(text: str) -> str:
-    """The text with its braces escaped, so that it has no placeholders."""
+    """The text with escaped braces, so that no part of the text is a placeholder."""
     return text.replace("{", "{{").replace("}", "}}")
 
 

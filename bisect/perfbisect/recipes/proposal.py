@@ -42,15 +42,15 @@ _OTHERS = {"third_party", "third-party", "thirdparty", "vendor", "deps", "extern
 
 @dataclass(frozen=True, slots=True)
 class SourceTree:
-    """The tree of a commit."""
+    """The paths of a commit's tree, and the texts of the files that a proposal reads."""
 
     paths: frozenset[str]  # of files
-    texts: Mapping[str, str]  # texts of the files in ``to_read``
+    texts: Mapping[str, str]  # texts of the files in ``files_to_read``
     embedding: str = ""  # lines of its sources with EMBEDDING
     wanted: str = ""  # the program that the user measures, whatever its name
 
     def own_files(self, condition: Callable[[PurePosixPath], bool]) -> dict[str, str]:
-        """The files that are ``is_own`` and fulfil ``condition``, path → text, nearest to the top first."""
+        """The files that are ``is_own_code`` and fulfil ``condition``, path → text, nearest to the top first."""
         paths = sorted(self.texts, key=lambda path: (path.count("/"), path))
         return {path: self.texts[path] for path in paths if is_own_code(path) and condition(PurePosixPath(path))}
 
@@ -180,7 +180,7 @@ def _mentions(text: str, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCommand:
-    """A command to measure."""
+    """The command that a proposed workload measures, and the patterns for its output."""
 
     name: str
     command: list[str]
@@ -191,7 +191,7 @@ class MeasuredCommand:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A benchmark, and the keys of a recipe that it needs."""
+    """A benchmark, and the keys of a recipe that the benchmark needs."""
 
     what: str  # a phrase
     workload: MeasuredCommand
@@ -201,7 +201,7 @@ class Benchmark:
 
 @dataclass(frozen=True, slots=True)
 class RecipeProposal:
-    """The guesses from the files, and the chosen benchmark."""
+    """A proposed recipe: guesses from the files of a tree, and the chosen benchmark."""
 
     name: str
     of: str  # the revision whose tree was read

@@ -66,7 +66,7 @@ def load_requested(settings: Settings) -> tuple[Builder, Workload]:
 
 def with_settings(workload: Workload, settings: Settings) -> Workload:
     """The workload with the overrides of the settings, and the results that are read from its output. Raises like
-    ``typed_overrides``.
+    ``converted_overrides``.
     """
     changed = with_overrides(workload, settings.overrides)
     asks = settings.recognise and (settings.filter is None or not (settings.output or settings.outputs))
@@ -212,8 +212,8 @@ LONGEST_NAME = 40
 
 
 def command_name(run: str) -> str:
-    """A name of a command for people: the command without the setting of its environment; a long name is shortened in the
-    middle.
+    """A name of a command for people: the command without the setting of its environment; a long name is shortened in
+    the middle.
     """
     arguments = command_words(run)
     begin = next((index for index, word in enumerate(arguments) if word != "env" and not re.match(r"-|\w+=", word)), 0)
@@ -286,7 +286,9 @@ def converted_overrides(workload: Workload, overrides: Mapping[str, Option]) -> 
 
 
 def with_overrides(workload: Workload, overrides: Mapping[str, Option]) -> Workload:
-    """The workload with its overrides; an arg of both loading and runs is changed in both. Raises like ``typed_overrides``."""
+    """The workload with its overrides; an arg of both loading and runs is changed in both. Raises like
+    ``converted_overrides``.
+    """
     values = converted_overrides(workload, overrides)
     changed: dict[str, Any] = {name: value for name, value in values.items() if name in TIMING}
     for key in ("args", "prepare_args"):
@@ -309,7 +311,7 @@ class ServerConfig:
 
     @property
     def content_hash(self) -> str:
-        """A hash of its content."""
+        """A hash of the settings and the text."""
         return hashlib.sha256(json.dumps([sorted(self.settings.items()), self.text]).encode()).hexdigest()[:16]
 
     def applied_to(self, builder: Builder) -> Builder:

@@ -54,7 +54,7 @@ class Location:
         return RecipeError(f"{self.file}:{subject} {what}", advice)
 
     def unknown_name_error(self, noun: str, name: str, known: Iterable[str]) -> RecipeError:
-        """The error for an unknown name here; ``noun`` is the kind of thing that is named."""
+        """The error for an unknown name at this location; ``noun`` is the kind of the named item."""
         names = [*known]
         advice = f"{noun.capitalize()}s: {sorted_list(names)}."
         return self.mistake(f'is "{name}", but no such {noun} exists.{similar_words_hint(name, names)}', advice)
@@ -124,7 +124,7 @@ def convert_table(table: object, shape: type[Shape], location: Location) -> Shap
 
 
 def filled_in(shape: type[msgspec.Struct]) -> frozenset[str]:
-    """The fields of a struct that its reader sets, and no file may have."""
+    """The fields of a struct that only the reader sets. A file with such a field has a mistake."""
     return getattr(shape, "filled_in", frozenset())
 
 
@@ -251,7 +251,7 @@ def inherited_tables(
 
 
 def similar_words_hint(word: str, known: Iterable[str]) -> str:
-    """A sentence with up to three known words, the most similar to ``word``; "" if none is similar."""
+    """A sentence with up to three known words that are most similar to ``word``; "" without a similar word."""
     near = [f"'{match}'" for match in get_close_matches(word, [*dict.fromkeys(known)], 3)]
     return f" Did you mean {' or '.join(filter(None, (', '.join(near[:-1]), near[-1])))}?" if near else ""
 

@@ -59,7 +59,7 @@ OF_COMMANDS = ("prepare_commands", *OF_PATTERNS, "unit", "format", "only")
 
 
 class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One microbenchmark."""
+    """A workload: one microbenchmark, with the keys of its table."""
 
     filled_in: ClassVar[frozenset[str]] = frozenset(
         {"name", "suite", "folder", "driver", "asks", "output", "outputs", "filter"}
@@ -119,7 +119,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def has_unspecified_result(self) -> bool:
-        """Whether nothing says which result of the command's output is measured."""
+        """Whether no key selects the result of the command's output that is measured."""
         return bool(self.command) and not (self.format or any(getattr(self, key) for key in OF_PATTERNS))
 
     @property
@@ -253,8 +253,8 @@ def _workload_by_name(name: str, driver: str, everything: Sequence[Workload]) ->
 
 
 def workloads_by_name(name: str, everything: Iterable[Workload], driver: str = "") -> list[Workload]:
-    """The workloads called ``name`` or ``suite/name``, for a driver or (by default) for any. Raises RecipeError if there
-    is none.
+    """The workloads called ``name`` or ``suite/name``, for a driver or (by default) for any. Raises RecipeError if
+    there is none.
     """
     fitting: list[Workload] = []
     unfitting: list[Workload] = []
@@ -328,5 +328,5 @@ def load_training_workloads(
 
 
 def qualified_name(workload: Workload) -> str:
-    """The unambiguous name of a workload: suite/name."""
+    """The name of a workload with its suite: suite/name."""
     return f"{workload.suite}/{workload.name}"

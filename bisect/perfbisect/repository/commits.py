@@ -1,7 +1,7 @@
-"""Commits as users name them and read them: by release or revision, in sets, described, by paths that they touch, and as
-a diff.
+"""Commits as users name them and read them: by release or revision, in sets, described, by paths that they touch, and
+as a diff.
 
-Releases are named by tags. ``latest_range`` chooses the range of commits to try first. ``release_range`` has the releases
+Releases are named by tags. ``proposed_range`` chooses the range of commits to try first. ``releases_in_range`` has the releases
 from one to another for `bisect compare --each-release 8.0.20..8.0.40`, ordered by version, not by date (8.0.9, 8.0.10,
 8.1.0). It has releases of one line of development, all of whose commits the last release contains. A fix of an older
 branch does not belong between them: if 3.41.1 was made on a branch, it is no predecessor of 3.42.0.
@@ -88,7 +88,7 @@ def refs_with_subjects(repo: Repository) -> dict[str, str]:
 
 
 def possible_tags(version: str, release_tags: Sequence[str]) -> list[str]:
-    """The possible tags of a release, by the recipe's patterns."""
+    """The tags that a release may have, by the recipe's patterns."""
     return [tag.replace("{version}", version).replace("{version:_}", version.replace(".", "_")) for tag in release_tags]
 
 
@@ -100,7 +100,7 @@ def versions_of_tags(tags: Sequence[str], pattern: str) -> list[tuple[str, str]]
 
 
 def commits_of_names(repo: Repository, names: Sequence[str]) -> list[str | None]:
-    """The commit of each name; None for an unknown name."""
+    """The commit's full hash for each name of a revision; None for an unknown name."""
     safe = [name if name and not re.search(r"[\n\0]", name) else "." for name in names]
     # after :/ comes a text by which a commit is searched
     objects = object_headers(repo, [name if name.startswith(":/") else f"{name}^{{commit}}" for name in safe])
@@ -115,7 +115,7 @@ def describe_commit(repo: Repository, commit: str) -> Commit:
 
 
 def commit_web_page(repo: Repository, commit: str) -> str:
-    """The web page of a commit at the forge of the usual remote; "" if the form of that address is unknown."""
+    """The address of a commit's web page at the forge of the usual remote; "" for an unknown forge."""
     match = REMOTE.fullmatch(git(repo, "ls-remote", "--get-url", allowed=(0, 128)).strip())
     scheme, host, port, path = match.groups("") if match else ("",) * 4
     kind = FORGES.get(host.lower()) or FORGES.get(host.lower().partition(".")[0])
@@ -185,7 +185,9 @@ def unified_diff(repo: Repository, before: str, after: str) -> Diff:
 
 
 def changed_line_counts(repo: Repository, before: str, after: str) -> dict[str, int]:
-    """Path → number of added and removed lines; 0 for binary files. The paths can be passed to git, whatever their bytes."""
+    """Path → number of added and removed lines; 0 for binary files. The paths can be passed to git, whatever their
+    bytes.
+    """
     text = git(repo, "diff-tree", "-r", "-z", "--numstat", *OPTIONS, before, after, errors="surrogateescape")
     sizes = {}
     for entry in filter(None, text.split("\0")):
@@ -370,6 +372,6 @@ def is_numeric_version(version: str) -> bool:
 
 
 def version_sort_key(version: str) -> tuple[int, ...]:
-    """The sort key of a version: its numbers up to the first other sign. 8.0.11-rc follows 8.0.10."""
+    """The sort key of a version: the numbers before the first other sign. 8.0.11-rc follows 8.0.10."""
     head = re.match(r"[0-9]+(?:[.-][0-9]+)*", version)
     return tuple(int(part) for part in re.split("[.-]", head[0])) if head else ()

@@ -59,7 +59,7 @@ class CannotRevert(PerfBisectError):
 
 @dataclass(frozen=True, slots=True)
 class RevertedCommit:
-    """A commit with reverts, which exists temporarily."""
+    """A commit without the changes of reverted commits; the commit exists in a temporary repository."""
 
     repository: Repository  # the user's repository, with this commit and its objects
     commit: str  # full hash
@@ -222,7 +222,9 @@ def settle_conflicts(merged: bytes) -> bytes | None:
 
 
 def settle_lines(ours: Sequence[bytes], base: Sequence[bytes], theirs: Sequence[bytes]) -> list[bytes] | None:
-    """The lines of one settled conflict; None if both sides changed the same lines, or added lines at the same position."""
+    """The lines of one settled conflict; None if both sides changed the same lines, or added lines at the same
+    position.
+    """
     for side, opposite in ((ours, theirs), (theirs, ours)):
         size = len(base)
         places = [at for at in range(len(side) - size + 1) if size and list(side[at : at + size]) == list(base)]
@@ -273,7 +275,7 @@ def apply_failure_reason(stderr: str) -> str:
 
 
 def apply_patch(bare: Path, commit: str, content: bytes) -> tuple[str, str]:
-    """A commit with a patch and "", or "" and git's first reason; ``bare`` is a repository from ``borrowed``."""
+    """A commit with a patch and "", or "" and git's first reason; ``bare`` is a temporary bare repository."""
     done = run_git([str(bare), commit], bare, isolated_environment(), encoded_patch(content), script=APPLY)
     return parsed_apply_output(done.stdout) if done.returncode == 0 else ("", apply_failure_reason(done.stderr))
 

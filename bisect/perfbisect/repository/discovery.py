@@ -80,7 +80,7 @@ def open_repository(path: Path, *, is_named_by_user: bool = True, allow_shallow:
 
 
 def is_partial_clone(repo: Repository) -> bool:
-    """Whether a clone was made with ``--filter``, and so may lack objects."""
+    """Whether a repository was cloned with ``--filter``, so that objects may be missing."""
     promisors = r"^remote\..*\.(promisor|partialclonefilter)$"
     return bool(git(repo, "config", "--get-regexp", promisors, allowed=(0, 1)))
 
@@ -150,7 +150,7 @@ REFS = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
 
 
 def clone_path(builder: str) -> Path:
-    """The path of the clone of a builder's repository, existing or not."""
+    """The path for the clone of a builder's repository; the clone may not exist."""
     return cache_folder() / "repositories" / f"{builder}.git"
 
 
@@ -187,7 +187,7 @@ def cached_clone(builder: "Builder", revisions: Sequence[str] = (), progress: Pr
 
 @contextmanager
 def download_lock(lock: Path) -> Iterator[None]:
-    """A lock between hunts: if two start at once, the second waits for the first's download."""
+    """A lock between processes: a second process waits for the download of the first process."""
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -298,7 +298,7 @@ def _file_size(path: Path) -> int:
 
 
 def _file_sha256(path: Path) -> str:
-    """The sha256 of a file; "" if there is none."""
+    """The sha256 of a file; "" if the file does not exist."""
     if not path.exists():
         return ""
     with path.open("rb") as file:

@@ -59,7 +59,7 @@ PROTOCOLS = "file:git:http:https:ssh"  # of remotes, unless the user's GIT_ALLOW
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A repository on this machine, as found by git. Paths are absolute."""
+    """A git repository on this machine. Paths are absolute."""
 
     git_dir: Path  # of a linked work tree, its git directory
     objects: Path  # shared by all work trees; or a folder that borrows from there and has further objects
@@ -68,22 +68,22 @@ class Repository:
 
     @property
     def folder(self) -> Path:
-        """The folder by which users know it."""
+        """The folder that users know: the checkout, or else the git directory."""
         return self.work_tree or self.git_dir
 
 
 def local_environment() -> dict[str, str]:
-    """The environment of commands in a repository on this machine."""
+    """The environment variables of git commands in a repository on this machine, which contact no remote."""
     return _inherited_variables(_INHERITED) | FIXED | NO_REMOTE
 
 
 def remote_environment() -> dict[str, str]:
-    """The environment of clone and fetch."""
+    """The environment variables of clone and fetch."""
     return {"GIT_ALLOW_PROTOCOL": PROTOCOLS} | _inherited_variables(_TO_REMOTES) | FIXED
 
 
 def isolated_environment() -> dict[str, str]:
-    """The environment of commands that need no configuration of the user."""
+    """The environment variables of commands that do not read the user's or the system's configuration of git."""
     return _inherited_variables(PROGRAMS) | SEALED
 
 
@@ -96,7 +96,7 @@ def _inherited_variables(patterns: Sequence[str]) -> dict[str, str]:
 
 
 def pathspecs_except(ignore: Iterable[str]) -> list[str]:
-    """Pathspecs of everything in a tree except the ignored paths, which are git's globs from its top."""
+    """git's pathspecs of all files of a tree except the paths that match ``ignore``, glob patterns from the tree's top."""
     return [":(top)", *(f":(top,exclude,glob){pattern}" for pattern in ignore)]
 
 
@@ -104,11 +104,11 @@ def run_git(
     arguments: Sequence[str], folder: Path, env: Mapping[str, str], stdin: str = "", *, errors: str = "replace",
     script: str = "", may_wait_for: str = "",
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
-    """Run a git command, or a shell ``script`` with such commands, in a folder of this machine to its end.
+    """Run a git command, or a shell ``script`` with git commands, in a folder, and wait for the end of the command.
 
     ``errors`` says how bytes that are not UTF-8 are decoded; with "surrogateescape" a CR, which a path may have, stays.
-    ``may_wait_for`` is something that git may wait for, and has to read in LIMITED seconds. Raises EnvironmentFailure if git is
-    missing or does not end in time.
+    ``may_wait_for`` names a file that git reads and that might block; git then has LIMITED seconds. Raises
+    EnvironmentFailure if git is missing or does not end in time.
     """
     program = ["sh", "-c", script, "git"] if script else ["git", *OPTIONS]
     try:
@@ -142,7 +142,7 @@ def repository_arguments(repo: Repository) -> list[str]:
 
 
 def repository_environment(repo: Repository) -> dict[str, str]:
-    """The environment of commands in a repository that may borrow objects."""
+    """The environment variables of commands in a repository; the repository may borrow objects from another."""
     return local_environment() | {"GIT_OBJECT_DIRECTORY": str(repo.objects)}
 
 
@@ -152,7 +152,7 @@ def git(
 ) -> str:  # fmt: skip
     """The output of a git command in a repository, independent of the working directory and of ``core.worktree``.
 
-    ``options`` are git's options before the command; ``errors`` as for ``run``. Raises EnvironmentFailure with git's
+    ``options`` are git's options before the command; ``errors`` as for ``run_git``. Raises EnvironmentFailure with git's
     message if its status is not among ``allowed``.
     """
     done = run_git(
@@ -168,7 +168,7 @@ def git(
 
 
 def config_value(repo: Repository, key: str) -> str:
-    """The value of a key in a repository's configuration; "" if there is none."""
+    """The value of a key in a repository's configuration; "" if the key is not set."""
     return git(repo, "config", "--get", key, allowed=(0, 1)).strip()
 
 
@@ -185,10 +185,10 @@ def run_with_progress(
     *,
     may_prompt: bool = True,
 ) -> Iterator[tuple[str, int, int]]:
-    """Run a git command that reports progress, and yield its activity, the finished steps, and all steps.
+    """Run a git command that reports progress, and yield (activity, number of finished steps, number of all steps).
 
     Without ``may_prompt`` neither git nor ssh can ask for a password on the terminal. If the generator is closed or
-    interrupted, the command is terminated. Raises EnvironmentFailure, beginning with ``failed_action``, if it fails.
+    interrupted, the command is terminated. If git fails, raises EnvironmentFailure, which begins with ``failed_action``.
     """
     from perfbisect.repository.library import GitProgress
 
@@ -218,7 +218,7 @@ def run_with_progress(
 
 
 def git_failure(failed_action: str, stderr: str) -> EnvironmentFailure:
-    """The error for a failed git command, with the line of its output that has the reason."""
+    """The error for a failed git command, with the line of git's stderr that has the reason, and advice."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     fatal = [line for line in lines if line.startswith(("fatal:", "error:"))]
     why = fatal[0] if fatal else lines[-1] if lines else "git printed no message"
@@ -264,7 +264,7 @@ def ensure_bare_repository(path: Path, object_format: str, alternates_line: str 
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """An empty folder, removed at the end. The next call removes folders of killed processes: nobody locks them any more."""
+    """An empty folder, removed at the end. Each call also removes folders of killed processes, which have no lock."""
     parent = cache_folder().absolute() / "temporary"
     try:
         parent.mkdir(parents=True, exist_ok=True)
@@ -290,7 +290,7 @@ def temporary_folder() -> Iterator[Path]:
 
 @contextmanager
 def temporary_bare_repository(repo: Repository) -> Iterator[Path]:
-    """A temporary bare repository with the objects of ``repo``. Raises EnvironmentFailure if it cannot be made."""
+    """A temporary bare repository that borrows the objects of ``repo``. Raises EnvironmentFailure if git fails."""
     with temporary_folder() as folder:
         bare = folder / "objects.git"
         ensure_bare_repository(bare, repo.object_format, alternates_line(repo.objects))

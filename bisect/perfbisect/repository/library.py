@@ -89,8 +89,8 @@ class ObjectReader(Repo):
         return Tree(self, bytes.fromhex(_text(sha)), Tree.tree_id << 12, "")
 
     def tree_entries(self, name: str, *, recursive: bool) -> Iterator[IndexObject]:
-        """The entries of a tree; with ``recursive``, everything below it except folders. Raises ValueError or TypeError if it
-        is no tree.
+        """The entries of a tree; with ``recursive``, everything below it except folders. Raises ValueError or TypeError
+        if it is no tree.
         """
         top = self.tree(name)
         items = top.traverse() if recursive else top

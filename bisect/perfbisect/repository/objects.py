@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def within_limits(sizes: Mapping[T, int], max_size: int, max_total: int, max_count: int) -> list[T]:
-    """The items to read, in their order: at most ``max_count``, each of at most the size ``max_size``, and ``max_total`` in all."""
+    """The first items within limits: at most ``max_count`` items, ``max_size`` for each item, ``max_total`` for all."""
     chosen: list[T] = []
     for item, size in sizes.items():
         max_total -= size
@@ -87,7 +87,9 @@ def file_texts(repo: Repository, hash_by_path: Mapping[str, str]) -> dict[str, s
 
 
 def tree_entries(repo: Repository, tree: str, *, recursive: bool = False) -> list[TreeEntry]:
-    """The entries at the top of a tree, or of the tree of a commit; with ``recursive``, everything below except folders."""
+    """The entries at the top of a tree, or of the tree of a commit; with ``recursive``, everything below except
+    folders.
+    """
     if repo.object_format == "sha1":
         from perfbisect.repository.library import object_reader
 
@@ -107,7 +109,7 @@ def tree_entries(repo: Repository, tree: str, *, recursive: bool = False) -> lis
 
 
 def top_level_files(repo: Repository, commit: str) -> frozenset[str]:
-    """The names of the files at the top of a commit's tree."""
+    """The names of the entries at the top of a commit's tree."""
     return frozenset(entry.path for entry in tree_entries(repo, commit) if entry.type in (FILE, LINK))
 
 

@@ -114,7 +114,9 @@ def _first_containing_base(
 def _outside_parents(
     rows: Sequence[Sequence[str]], good: str, is_same_as_good: Callable[[str], bool]
 ) -> dict[str, tuple[str, ...]]:
-    """The parents outside the range of each row without ``good``; ``is_same_as_good`` is true for a commit that equals good."""
+    """The parents outside the range of each row without ``good``; ``is_same_as_good`` is true for a commit that equals
+    good.
+    """
     candidates = {row[0] for row in rows}
     as_good = {good: True}
     has_good: set[str] = set()
@@ -178,7 +180,9 @@ class PartialDiffCommits:
     _made: dict[frozenset[int], str] = field(default_factory=dict)
 
     def make(self, states: Sequence[frozenset[int]]) -> tuple[str, ...]:
-        """The commit of each set of parts. Equal sets have the same commit; the commit of all parts is ``commit`` itself."""
+        """The commit of each set of parts. Equal sets have the same commit; the commit of all parts is ``commit``
+        itself.
+        """
         commits = self._made
         commits |= {frozenset(): self.parent, self.diff.all_parts: self.commit}
         todo = [state for state in dict.fromkeys(states) if state not in commits]

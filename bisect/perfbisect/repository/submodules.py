@@ -163,7 +163,7 @@ def resolved_url(url: str, base: str) -> str:
 
 
 def refusal_reason(url: str) -> str:
-    """Why a resolved address is not used; "" if it is used."""
+    """The reason why a resolved address is refused; "" for an allowed address."""
     if not url:
         return "the address is empty"
     if url.startswith(("./", "../")):
@@ -203,7 +203,8 @@ class SubmoduleOrigin:
 def find_submodule(
     repo: Repository, commit: str, submodule: Submodule, upstream: str
 ) -> Generator[tuple[int, int], None, ModuleSource]:
-    """The repository that has the commit of a submodule of ``commit``; during a download, yields finished and all steps.
+    """The repository that has the commit of a submodule of ``commit``; during a download, yields finished and all
+    steps.
 
     ``upstream`` is the address of ``repo``, unless one is configured. Raises Unavailable.
     """
@@ -228,7 +229,7 @@ def find_submodule(
 def find_locally(
     origin: SubmoduleOrigin, repo: Repository, submodule: Submodule
 ) -> tuple[ModuleSource | None, list[str]]:
-    """The source of a submodule of ``repo`` on this machine; and the reason for each place that cannot be used."""
+    """The source of a submodule of ``repo`` on this machine; and a reason for each folder that cannot be used."""
     tried = []
     cached = () if origin.refused else (_cached_repository(origin.address, repo.object_format).git_dir,)
     for location in (*origin.places, *(folder for folder in cached if folder.exists())):
@@ -272,7 +273,7 @@ def find_origin(repo: Repository, commit: str, submodule: Submodule, upstream: s
 
 
 def _clone_address(repo: Repository) -> str:
-    """The address from which the clone came; "" if unknown."""
+    """The address from which a repository was cloned; "" if unknown."""
     url = config_value(repo, "remote.origin.url")
     return os.path.normpath(repo.folder / url) if url and not re.match("[^/]*:", url) else url
 
@@ -295,7 +296,7 @@ def _folders_in_clone(repo: Repository, submodule: Submodule, name: str) -> Iter
 
 
 def _has_entry(folder: Path, name: str) -> bool:
-    """Whether a folder has an entry of that name; false if the path is too long."""
+    """Whether a folder has an entry with a name; false if the path is too long."""
     try:
         return (folder / name).exists()
     except OSError:
@@ -313,7 +314,7 @@ def _open_at(place: Path) -> Repository:
 
 
 def _tree_of_commit(repo: Repository, commit: str) -> str:
-    """The tree of a commit; "" if the repository lacks it."""
+    """The tree of a commit; "" if the repository lacks the commit."""
     [header] = object_headers(repo, [f"{commit}^{{tree}}"])
     return header[0] if header else ""
 

@@ -208,7 +208,8 @@ def all_batches(history: "History") -> list[Batch]:
 def copy_batches(
     source: "History", target: "History", target_numbers: Mapping[int, int], origin: str, process: str
 ) -> None:
-    """Copy the batches of copied hunts; ``target_numbers`` maps numbers of hunts in ``source`` to numbers in ``target``.
+    """Copy the batches of copied hunts; ``target_numbers`` maps numbers of hunts in ``source`` to numbers in
+    ``target``.
 
     A copied batch has ended: planned hunts do not begin from a copy, because another person may have written the
     commands. The file of another person adds nothing to a batch with own hunts.

@@ -1,5 +1,5 @@
-"""The central history: a PostgreSQL database with the sessions of many histories, in tables and views with the names of a
-local history.
+"""The central history: a PostgreSQL database with the sessions of many histories, in tables and views with the names of
+a local history.
 
 There a session is called ORIGIN:NUMBER, by the name of its history and its number in that history; batches as well.
 Entries of a log keep their numbers, which are unique within a session. JSON has PostgreSQL's type `json`, which keeps the

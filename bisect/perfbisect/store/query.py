@@ -156,7 +156,9 @@ def authorize_reads(
 
 @contextmanager
 def query_errors_explained(connection: sqlite3.Connection, history_path: Path, sql: str = "") -> Iterator[None]:
-    """Translate SQLite's errors for a user's query ``sql`` into UsageError, or EnvironmentFailure for a damaged history."""
+    """Translate SQLite's errors for a user's query ``sql`` into UsageError, or EnvironmentFailure for a damaged
+    history.
+    """
     try:
         yield
     except (

@@ -102,7 +102,8 @@ def all_session_numbers(source: History) -> list[int]:
 
 
 def numbers_with_related(source: History, names: Sequence[int | str]) -> list[int]:
-    """The numbers of sessions, and of related sessions: proofs of hunts, hunts of proofs, hunts for drops of comparisons.
+    """The numbers of sessions, and of related sessions: proofs of hunts, hunts of proofs, hunts for drops of
+    comparisons.
 
     The name of a batch (b2) stands for the batch's hunts. Raises UsageError if no hunt of a batch has begun.
     """
