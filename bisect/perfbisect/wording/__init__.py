@@ -1,1 +1,1 @@
-"""Every sentence, number and table that people read."""
+"""Writes all sentences, numbers and tables that people read."""

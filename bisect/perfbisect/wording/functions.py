@@ -34,7 +34,7 @@ MIN_CHANGED_SHARE = 0.005  # smallest share of the total cost of a changed funct
 
 
 def sentences(explanation: Explanation) -> tuple[str, str]:
-    """Two sentences: where the difference is, and what the code does differently; "" for an unknown part."""
+    """Two sentences: where the difference is, and what the code does differently. An unknown sentence is ""."""
     location_text = location_sentence(explanation)
     return location_text, behaviour_sentence(explanation, location_text)
 
@@ -42,8 +42,8 @@ def sentences(explanation: Explanation) -> tuple[str, str]:
 def location_sentence(explanation: Explanation) -> str:
     """A sentence that says where the difference is and how the diff causes it; "" if that is unknown.
 
-    For a commit that waits longer, the sentence says where the program waits. Profiles show times. If the metric is
-    instructions, profiles only show the costs of the changed functions.
+    For a commit that waits longer, the sentence says where the program waits. If the metric is instructions, profiles
+    only show the costs of changed functions, because profiles measure time.
     """
     writers = [waiting_sentence, instruction_location, cpu_sentence]
     if explanation.metric == INSTRUCTIONS:
@@ -68,7 +68,7 @@ def behaviour_sentence(explanation: Explanation, location_text: str) -> str:
 
 
 def waiting_sentence(explanation: Explanation) -> str:
-    """A sentence that says where a commit waits longer; "" if it does not."""
+    """A sentence that says where a commit waits longer; "" if no longer waits are shown."""
     waits = waits_if_cause(explanation)
     total, error = total_difference(waits)
     longer_waits = [row for row in waits if row.difference > 0 and row.beyond_noise and row.function != OTHER_FUNCTIONS]
@@ -87,7 +87,7 @@ def waiting_kind_sentence(explanation: Explanation) -> str:
 
 
 def error_margin(row: FunctionRow, unit: str = "") -> str:
-    """Half of the 95 % interval of a difference, with two digits: ± 1.2 µs."""
+    """Half of the width of a difference's 95 % interval, with two digits: ± 1.2 µs."""
     return f"± {amount(float(f'{1.96 * row.error:.2g}'), unit)}"
 
 
@@ -118,9 +118,9 @@ def changed_shares(explanation: Explanation) -> list[str]:
 
 
 def instruction_location(explanation: Explanation) -> str:
-    """A sentence with the changed function in or below which most of a difference in instructions is; "" if there is none.
+    """A sentence with the changed function in or below which most of a difference in instructions is; "" without one.
 
-    It is also "" if a single function has most of the difference by its own instructions.
+    If one function has most of the difference by its own instructions, the sentence is "", too.
     """
     total, error = total_difference(explanation.counts)
     if abs(total) <= 2 * error or any(row.part >= PLACE_SHARE for row in explanation.counts):
@@ -140,8 +140,8 @@ def instruction_location(explanation: Explanation) -> str:
 def instruction_sentence(explanation: Explanation, earlier: str = "") -> str:
     """A sentence about a function that executes more or fewer instructions; "" without counts or news.
 
-    The function has the largest difference, or the commit changes it and the ``earlier`` sentence does not name it. The
-    relation to the commit is left out if the ``earlier`` sentence has it.
+    The function has the largest difference, or is a changed function that the ``earlier`` sentence does not name. The
+    relation of the function to the commit is left out if the ``earlier`` sentence has this relation.
     """
     total, error = total_difference(explanation.counts)
     cost_before = sum(row.parent for row in explanation.counts)
@@ -194,7 +194,7 @@ def execution_sentence(row: FunctionRow, explanation: Explanation, unit: str, ea
 
 
 def time_follows(counted: FunctionRow, timed: FunctionRow) -> bool:
-    """Whether the instructions of a function explain at least half of the log ratio of its time, within its error."""
+    """Whether instructions explain at least half of the log ratio of a function's time, within the time's error."""
     if timed.difference * counted.difference < 0:
         return False
     certain = max(0.0, abs(timed.difference) - 1.96 * timed.error)  # the least difference within the interval
@@ -205,7 +205,7 @@ def time_follows(counted: FunctionRow, timed: FunctionRow) -> bool:
 
 
 def call_frequency(row: FunctionRow) -> str:
-    """The changes of the number of calls of a function and of their length, as a clause; "" if calls were not counted."""
+    """The change of the number and of the length of a function's calls, as a clause; "" if calls were not counted."""
     if not (row.calls and min(row.calls) > 0 and row.parent > 0 and row.culprit > 0):
         return ""
     calls = math.log(row.calls[1] / row.calls[0])
@@ -252,7 +252,7 @@ def cpu_sentence(explanation: Explanation) -> str:
 
 
 def cpu_location(explanation: Explanation, location: DifferenceLocation, kind: str) -> str:
-    """A sentence with the functions in or below which the loss or the gain is (``kind``)."""
+    """A sentence with the functions in or below which the difference is; ``kind`` is "loss" or "gain"."""
     top, innermost, changed = location.top, location.innermost, location.changed_functions
     row = innermost if top is None else top
     if location.by_own_code:
@@ -300,7 +300,7 @@ def calls_sentence(call_list: Sequence[Call], earlier: str = "") -> str:
 
 
 def functions_sentence(explanation: Explanation, rows: Sequence[FunctionRow], kind: str) -> str:
-    """A sentence that says where the loss or the gain is (``kind``), by self costs; ``rows`` have the largest part first."""
+    """A sentence with the functions of a loss or a gain (``kind``), by self costs; the first row has the largest part."""
     touched = [row for row in rows if row.has_changed_code or row.below_changed]
     first = rows[0]
     named = [row for row in touched if row.part >= NAMED_PART or row is first][:MAX_NAMES]
@@ -331,7 +331,7 @@ def unchanged_note(row: FunctionRow, explanation: Explanation) -> str:
 
 
 def changed_elsewhere(row: FunctionRow, explanation: Explanation) -> str:
-    """A clause with the changed functions, for a location that the commit does not change; "" for too many without costs."""
+    """A clause with the changed functions, if the difference is in unchanged code; "" for many functions without costs."""
     may_hide_changed = row.has_no_symbols or any(name.startswith("[") for name in row.callers[:1])
     names, further = [*map(quoted, explanation.changed[:MAX_NAMES])], len(explanation.changed) - MAX_NAMES
     names = ([*names, *([f"{further} more"] * (further > 0))]) if may_hide_changed or further <= 0 else []
@@ -340,13 +340,13 @@ def changed_elsewhere(row: FunctionRow, explanation: Explanation) -> str:
 
 
 def no_symbols_note(row: FunctionRow) -> str:
-    """The reason why the functions of a binary cannot be distinguished, as a clause; "" if they can."""
+    """The reason why the functions of a binary cannot be distinguished, as a clause; "" if the binary has symbols."""
     reason = ", code that the program generates at run time" if row.binary == GENERATED else ", which has no symbols"
     return reason if row.has_no_symbols else ""
 
 
 def change_note(row: FunctionRow, explanation: Explanation) -> str:
-    """The relation of a function to the commit, as a clause; "" if there is none."""
+    """The relation of a function to the commit, as a clause; "" without a relation."""
     if row.changed:
         return ", which this commit changes"
     if row.inlined:
@@ -396,5 +396,5 @@ def doubt_prefix(rows: Sequence[FunctionRow]) -> str:
 
 
 def quoted(function: str) -> str:
-    """The short name of a function in backquotes, safe to print: binaries and sources may contain any names."""
+    """The short name of a function in backquotes, safe to print, because names in a binary may have any characters."""
     return f"`{printable(short_name(function))}`"

@@ -1,4 +1,4 @@
-"""The signs that views draw with, in two sets: one for Unicode terminals, one for those that can show ASCII only."""
+"""The signs with which views draw: a set for Unicode terminals, and a set for terminals that can only show ASCII."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,43 +6,43 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """One set of signs; each is one column wide, but for the arrow."""
+    """A set of signs. Each sign is one column wide, except the arrow."""
 
-    blocks: str  # eight heights, lowest first
-    line: str  # of the axis where nothing was tested
+    blocks: str  # blocks of eight heights, lowest first
+    line: str  # the part of an axis without tested commits
     good: str
     bad: str
     unclear: str
     skipped: str
     now: str
-    done: str  # of a progress bar
+    done: str  # the part of a progress bar that is done
     todo: str
-    dot: str  # between two facts on a line
+    dot: str  # separates two facts on a line
     arrow: str
 
 
 UNICODE = Glyphs("▁▂▃▄▅▆▇█", "─", "○", "●", "◐", "×", "◆", "━", "─", "·", "→")
 ASCII = Glyphs("_.:-=+*#", "-", "o", "@", "?", "x", "^", "=", "-", "|", "->")
 
-# Of each sign one that is similar, never a double quote: in JSON text it would end a string.
+# Each sign → a similar sign of ASCII, but never a double quote, because a double quote would end a string of JSON.
 ASCII_SIGNS = dict(zip("“”’…×–·→●○━─│", "'''~x-|>o.=-|", strict=True))
 
 
 def glyphs_for(encoding: str) -> Glyphs:
-    """The set that can be written in ``encoding``."""
+    """The set of signs that can be written in ``encoding``."""
     signs = "".join(str(getattr(UNICODE, name)) for name in UNICODE.__slots__)
     return UNICODE if encodable(signs, encoding) else ASCII
 
 
 def writable(text: str, encoding: str) -> str:
-    """``text``, of the same length; what ``encoding`` lacks is replaced by a similar sign, or by "?"."""
+    """``text`` with the same length, in which a similar sign or "?" replaces each sign that ``encoding`` lacks."""
     if encodable(text, encoding):
         return text
     return "".join(sign if encodable(sign, encoding) else ASCII_SIGNS.get(sign, "?") for sign in text)
 
 
 def encodable(text: str, encoding: str) -> bool:
-    """True when ``encoding`` has all of these signs; an unknown encoding is taken for ASCII."""
+    """Whether ``encoding`` has all signs of a text. An unknown encoding is treated as ASCII."""
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
@@ -59,7 +59,7 @@ def sparkline(values: Sequence[float], top: float, width: int, glyphs: Glyphs) -
 
 
 def bar(fraction: float, width: int, glyphs: Glyphs) -> tuple[str, str]:
-    """The two parts of a progress bar: done, and still to do."""
+    """The two parts of a progress bar of ``width`` columns: the part that is done, and the rest."""
     done = int(min(1.0, max(0.0, fraction)) * width)
     return glyphs.done * done, glyphs.todo * (width - done)
 
@@ -67,9 +67,10 @@ def bar(fraction: float, width: int, glyphs: Glyphs) -> tuple[str, str]:
 def dumbbell(
     before: float, after: float, span: tuple[float, float], width: int, glyphs: Glyphs
 ) -> tuple[str, str, str]:
-    """Two values that belong together on a line of ``width`` columns, and the line before and after them.
+    """A line of ``width`` columns with two joined values, in three parts: before the values, the values, after the
+    values.
 
-    ``span`` is what the line stands for, from end to end.
+    ``span`` has the numbers at the two ends of the line.
     """
     low, size = span[0], max(span[1] - span[0], 1e-12)
     ends = sorted(

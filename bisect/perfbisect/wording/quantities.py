@@ -1,4 +1,4 @@
-"""Quantities as every output writes them. Light to import: `bisect history` must answer at once."""
+"""Formats quantities for all outputs. The module is light to import, because `bisect history` must answer at once."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from perfbisect.core.domain.session_state import TestedCommit
 
 MISSING = "–"
-USELESS_RATIO = 0.001  # ratio: an interval from less than that to more than its inverse says nothing
-NARROW_INTERVAL = 0.001  # width of an interval of ratios from which on three decimals show it
-HUGE = 1e12  # numbers from here on are written with an exponent
+USELESS_RATIO = 0.001  # an interval from a smaller ratio to a ratio above the inverse says nothing
+NARROW_INTERVAL = 0.001  # a narrower interval of ratios needs more than three decimals
+HUGE = 1e12  # larger numbers are written with an exponent
 
 
 def count(number: int, noun: str) -> str:
@@ -22,23 +22,26 @@ def count(number: int, noun: str) -> str:
 
 
 def workloads(names: Sequence[str]) -> str:
-    """Workloads in a narrow column: scan, 3 workloads."""
+    """The workloads of a session for a narrow column: scan, 3 workloads."""
     return names[0] if len(names) == 1 else count(len(names), "workload")
 
 
 def figure(value: float | None) -> str:
-    """A measured value in three digits or more: 12,345, 87.1, 0.442; a dash for None."""
+    """A measured value with three digits or more: 12,345, 87.1, 0.442; a dash for None."""
     if value is None:
         return MISSING
     return decimals(value, 0) if abs(value) >= 99.95 else f"{value:#.3g}".rstrip(".")
 
 
-NO_DECIMALS_FROM = 9.95  # from which on a count has no decimals
+NO_DECIMALS_FROM = 9.95  # counts of this size or more have no decimals
 SCALES = {"us": ((1e6, "s"), (1e3, "ms"), (1.0, "µs")), "": ((1e9, "billion"), (1e6, "million"), (1.0, ""))}
 
 
 def scale(largest: float, unit: str = "", smallest: float = 1.0) -> tuple[float, str]:
-    """By what numbers up to ``largest`` are divided to be read easily, and their unit then, whose largest has that size at least."""
+    """The divisor and the unit with which numbers up to ``largest`` are easy to read.
+
+    The divisor is the largest by which ``largest`` becomes ``smallest`` or more.
+    """
     name = "" if unit == "us" or not unit else unit
     divisor, prefix = next(
         scale_pair
@@ -49,11 +52,13 @@ def scale(largest: float, unit: str = "", smallest: float = 1.0) -> tuple[float,
 
 
 def amount(value: float, unit: str = "") -> str:
-    """A quantity as people say it: 1.66 s, 24.1 ms, 400, 166,000, 1.2 million cycles; microseconds are "us"."""
+    """A quantity as people say it: 1.66 s, 24.1 ms, 400, 166,000, 1.2 million cycles. The ``unit`` "us" is
+    microseconds.
+    """
     divisor, name = scale(abs(value), unit)
     scaled = value / divisor
     digits = 10.0 ** max(0, math.floor(math.log10(abs(scaled))) - 2) if abs(scaled) >= 1e4 else 1.0
-    is_count = not name and abs(value) >= NO_DECIMALS_FROM  # a count
+    is_count = not name and abs(value) >= NO_DECIMALS_FROM
     text = (
         decimals(scaled, 0)
         if is_count and digits == 1.0
@@ -68,25 +73,25 @@ def signed(value: float) -> str:
 
 
 def decimals(value: float, places: int) -> str:
-    """A number with that many decimals: 12,345, 0.71; with an exponent where it would be very long."""
+    """A number with ``places`` decimals: 12,345, 0.71. Numbers from 10¹² on have an exponent."""
     return f"{value:,.{places}f}" if abs(value) < HUGE else f"{value:.3g}"
 
 
-SMALLEST = 6  # decimals of a ratio or a percentage, at most
+SMALLEST = 6  # the largest number of decimals of a ratio or a percentage
 
 
 def two_digits(value: float, least: int) -> int:
-    """How many decimals show two digits of a number, at ``least`` that many."""
+    """The number of decimals that show two digits of a number: at least ``least``, and at most 6."""
     return min(SMALLEST, max(least, 1 - math.floor(math.log10(value)))) if value > 0 else least
 
 
 def factor(value: float, places: int = 3) -> str:
-    """A ratio with that many decimals, or with two digits: ×0.756, ×0.0069."""
+    """A ratio with ``places`` decimals, or with two digits if these need more decimals: ×0.756, ×0.0069."""
     return f"×{decimals(value, two_digits(value, places))}"
 
 
 def percent(fraction: float) -> str:
-    """A fraction as a percentage of two digits: 0.00031 %, 0.43 %, 2.1 %, 29 %."""
+    """A fraction as a percentage with two digits: 0.00031 %, 0.43 %, 2.1 %, 29 %."""
     places = 0 if fraction >= 0.0995 else 1 if fraction >= 0.00995 else 2
     while places in range(2, SMALLEST) and 0 < fraction < 0.995 * 10.0 ** -(places + 1):
         places += 1
@@ -99,7 +104,9 @@ def share(fraction: float | None) -> str:
 
 
 def chance(probability: float | None) -> str:
-    """A probability as a percentage, never 0 and never above the cap: 97 %, 99.5 %, <0.1 %; a dash for None."""
+    """A probability as a percentage: 97 %, 99.5 %, <0.1 %; a dash for None. A percentage is never above
+    MAX_PROBABILITY.
+    """
     if probability is None:
         return MISSING
     if probability < 0.001:
@@ -112,31 +119,34 @@ def chance(probability: float | None) -> str:
 
 
 def between(interval: "Interval | None") -> str:
-    """The ends of an interval of ratios: 0.698–0.726, or <0.204 where it has one; a dash for None, and for one that says nothing."""
+    """The ends of an interval of ratios: 0.698–0.726; <0.204 for an interval with one end.
+
+    The text is a dash for None, and for an interval that is so wide that it says nothing.
+    """
     if interval is None or (interval.low < USELESS_RATIO and interval.high > 1 / USELESS_RATIO):
         return MISSING
     return bound(interval) or f"{_fine(interval, interval.low)}–{_fine(interval, interval.high)}"
 
 
 def ratio(interval: "Interval") -> str:
-    """A ratio with its interval: 0.712 (0.698–0.726); with one end, that alone: <0.204."""
+    """A ratio with its interval: 0.712 (0.698–0.726). For an interval with one end, the text is only this end: <0.204."""
     return bound(interval) or f"{_fine(interval, interval.middle)} ({between(interval)})"
 
 
 def middle(interval: "Interval") -> str:
-    """A ratio in a narrow column: 0.712, <0.204."""
+    """A ratio for a narrow column: 0.712; or the only end of its interval: <0.204."""
     return bound(interval) or _ratio(interval.middle)
 
 
 def compared(ratio: "Interval | None", *, baseline: bool, unknown: str = "") -> tuple[str, str]:
-    """A candidate's ratio to the baseline, and its interval, in the columns of a table."""
+    """The cells of a table for a candidate's ratio to the baseline, and for the ratio's interval."""
     if ratio is None or baseline:
         return ("1.000", "baseline") if baseline else (unknown, unknown)
     return middle(ratio), between(ratio)
 
 
 def build_times(row: "TestedCommit", in_words: Callable[[float], str], unknown: str = "") -> str:
-    """How long the builds of a candidate took, in a column of a table: 3× 12 s, shared: 0.4 s, kept."""
+    """The duration of a candidate's builds for a column of a table: 3× 12 s, shared: 0.4 s; "kept" if all are reused."""
     if not row.build_seconds:
         return "kept" if row.builds else unknown
     number = len(row.new_builds)
@@ -144,28 +154,28 @@ def build_times(row: "TestedCommit", in_words: Callable[[float], str], unknown: 
 
 
 def slower_than(factor: float, seconds: float) -> str:
-    """What a run shows that was stopped: slower than 5 × good (stopped after 12 s)."""
+    """The result of a run that was stopped, in words: slower than 5 × good (stopped after 12 s)."""
     return f"slower than {factor:g} × good (stopped after {duration(seconds)})"
 
 
 def bound(interval: "Interval") -> str:
-    """The only end of an interval of ratios: <0.204, >4.92; "" where it has two."""
+    """The only end of an interval of ratios: <0.204, >4.92; "" for an interval with two ends."""
     if interval.only_bound:
         return f"<{_ratio(interval.high)}" if interval.only_bound < 0 else f">{_ratio(interval.low)}"
     return ""
 
 
 def _fine(interval: "Interval", value: float) -> str:
-    """One of the numbers of an interval, with more decimals where it is too narrow for three: exact counts."""
+    """A number of an interval, with five decimals if the interval is too narrow for three, as after exact counts."""
     return decimals(value, 5) if 0 < interval.high - interval.low < NARROW_INTERVAL < value else _ratio(value)
 
 
 def _ratio(value: float) -> str:
-    """Three decimals, or three digits where that would be too few or too many."""
+    """A ratio with three decimals, or with three digits if three decimals would be too few or too many."""
     return decimals(value, 3) if 0.0995 <= value < 99.95 else figure(value) if value > 1 else f"{value:.3g}"
 
 
-NOTHING = 0.0005  # relative size of a change below which there is none
+NOTHING = 0.0005  # a smaller change, as a fraction, is called no change
 
 
 def change(ratio: float, least: float = NOTHING) -> str:
@@ -180,7 +190,7 @@ def change(ratio: float, least: float = NOTHING) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A length of time in a sentence: 0.4 s, 31 s, 12 min 5 s, 3 h 20 min."""
+    """A duration in a sentence: 0.4 s, 31 s, 12 min 5 s, 3 h 20 min."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     rounded = round(seconds)
@@ -194,19 +204,19 @@ def duration(seconds: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A length of time that is still growing, or that a narrow column shows: 0:07, 12:30, 1:02:03."""
+    """A duration that still grows, or that is in a narrow column: 0:07, 12:30, 1:02:03."""
     minutes, remaining_seconds = divmod(max(0, int(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{remaining_seconds:02}" if hours else f"{minutes}:{remaining_seconds:02}"
 
 
 def span_of(low: int, high: int, noun: str) -> str:
-    """A number of things between two: 8 to 14 runs, 2 builds."""
+    """The least and the largest number of some things: 8 to 14 runs, 2 builds."""
     return f"{low} to {count(high, noun)}" if low < high else count(high, noun)
 
 
 def estimate(minutes: float) -> str:
-    """An estimated length of time, rounded to what is known of it: about 20 s, about 4 min, about 1 h 20 min."""
+    """An estimated duration, rounded to its accuracy: about 20 s, about 4 min, about 1 h 20 min."""
     if minutes < 0.75:
         return f"about {max(1, round(6 * minutes))}0 s"
     if minutes < 59.5:
@@ -221,17 +231,17 @@ def estimate(minutes: float) -> str:
 
 
 def moment(seconds: float) -> str:
-    """Local day and time of seconds since the epoch: 2023-11-14 22:13."""
+    """The local day and time of a moment in seconds since the epoch: 2023-11-14 22:13."""
     return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
 
 
 def time_of_day(seconds: float) -> str:
-    """Local time of seconds since the epoch: 22:13:20."""
+    """The local time of a moment in seconds since the epoch: 22:13:20."""
     return datetime.fromtimestamp(seconds).strftime("%H:%M:%S")
 
 
 def extent(commits: int, candidates: int, merges: int) -> str:
-    """The size of a range: its candidates, and the commits that change no path that counts; its good end is neither."""
+    """The size of a range in words: its commits, candidates and merges without the good end, and the unbuilt commits."""
     unbuilt = commits - candidates
     changes = "changes" if unbuilt == 1 else "change"
     parts = [count(commits, "commit"), count(candidates, "candidate"), *([count(merges, "merge")] if merges else [])]
@@ -241,7 +251,7 @@ def extent(commits: int, candidates: int, merges: int) -> str:
 
 
 def size(number_of_bytes: int) -> str:
-    """Bytes with a unit."""
+    """A number of bytes with a unit: 1.2 GB, 300 B."""
     for unit, bytes_per_unit in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if number_of_bytes >= bytes_per_unit:
             return f"{number_of_bytes / bytes_per_unit:.1f} {unit}"
@@ -249,7 +259,7 @@ def size(number_of_bytes: int) -> str:
 
 
 def build_origin(facts: "BuildFacts") -> list[str]:
-    """How a build came about: what it took, and what the compiler cache found."""
+    """The origin of a build: shared, reused, or its duration with the hits of the compiler cache."""
     from perfbisect.core.domain.facts import remote_hit_rate
 
     if facts.shared:
@@ -266,8 +276,9 @@ PHASES = {
 
 
 def phase_times(phases: Mapping[str, float]) -> tuple[str, str]:
-    """Where the time of builds went, by the seconds of their phases: the largest phase, to be continued after the time, and a
-    sentence about all that take a tenth of a second; "" without any.
+    """Two texts about the seconds of builds by phase: a clause with the largest phase, and a sentence with the phases.
+
+    Phases of less than 0.05 s are left out. Both texts are "" without phases.
     """
     if not (total := sum(phases.values())):
         return "", ""
@@ -278,7 +289,10 @@ def phase_times(phases: Mapping[str, float]) -> tuple[str, str]:
 
 
 def cached(rate: float | None, remote: float | None) -> str:
-    """The share of compilations that ccache answered, and the share of these that its remote store did; "" without any."""
+    """The share of compilations that ccache answered, and the share of these answers from its remote store.
+
+    The text is "" if no compilation was counted.
+    """
     if rate is None:
         return ""
     return f"ccache {share(rate)}" + (f", {share(remote)} of that remote" if remote else "")

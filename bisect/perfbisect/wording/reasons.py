@@ -1,4 +1,4 @@
-"""Reasons in sentences: why a build is slower, and which statements have another plan."""
+"""Sentences about reasons: why a build is slower, and which statements have another plan."""
 
 import math
 import re
@@ -35,8 +35,8 @@ NOTHING = {
     "": "No counter differs enough between the two builds to show the reason.",
     NO_RUNS: "There are no runs of both builds to compare.",
 }
-MAX_SENTENCES = 3  # of a reason
-PARTS = ("plans", "profiles", "waits", "instructions", "counters", FUNCTIONS)  # of the measurement of a reason
+MAX_SENTENCES = 3  # the largest number of sentences of a reason
+PARTS = ("plans", "profiles", "waits", "instructions", "counters", FUNCTIONS)  # the studies of a reason
 KEEP_SYMBOLS = "linking without -s, and no strip"
 NO_NAMES = (
     "Not known: which generated code is slower, because the program does not name generated functions. To find out: an option"
@@ -115,7 +115,7 @@ def other_changes(explanation: Explanation) -> str:
 
 
 def no_function_sentence(explanation: Explanation) -> str:
-    """A sentence that the commit changes no function, with the changed files; "" if it changes functions."""
+    """A sentence that the commit changes no function, with the changed files; "" if the commit changes functions."""
     if not explanation.paths:
         return ""
     if explanation.lines:
@@ -129,7 +129,7 @@ def no_function_sentence(explanation: Explanation) -> str:
 
 
 def compiler_options_sentence(explanation: Explanation) -> str:
-    """A sentence about the compiler options that a commit changes; "" if it changes none. Options affect all functions."""
+    """A sentence about changed compiler options; "" without such a change. Compiler options affect all functions."""
     for path, old_text, new_text in explanation.lines:
         old_options, new_options = (
             [word for word in text.split() if OPTION.fullmatch(word)] for text in (old_text, new_text)
@@ -156,7 +156,7 @@ def replaced_line(explanation: Explanation) -> str:
 
 
 def open_questions(explanation: Explanation) -> Iterator[str]:
-    """Sentences about parts that were not measured, are unknown, or are excluded; each with the reason and a remedy."""
+    """Sentences about causes that were not measured, are unknown, or are excluded, with reasons and remedies."""
     for text in explanation.missing:
         part, separator, reason = text.partition(": ")
         yield f"Not measured: {part}, because {reason}" if separator and part in PARTS else text
@@ -198,7 +198,7 @@ def excluded_causes(explanation: Explanation) -> Iterator[str]:
 
 
 def missing_reason_advice(explanation: Explanation, command: str, *, was_measured: bool) -> str:
-    """A sentence with the reason for which no function is known, and the ``command`` that measures it; "" if one is known."""
+    """A sentence why no function is known, with the ``command`` that measures the reason; "" if a function is known."""
     has_class = explanation.classes and explanation.classes[0].cause is not Cause.UNKNOWN
     if has_class or explanation.plans or explanation.functions or explanation.counts:
         return ""
@@ -254,7 +254,9 @@ def named_factor(row: CounterRow) -> str:
 
 
 def factor_text(ratio: Interval) -> str:
-    """A ratio with its interval, if it has one. A ratio near 1 has two digits of its change, a ratio near 0 two digits.
+    """A ratio with its interval, if the interval is known.
+
+    A ratio near 1 has two digits of its difference from 1, and a ratio near 0 has two digits.
 
     >>> factor_text(Interval(1.38, 1.42, 1.47))
     '×1.42 (1.38 to 1.47)'
@@ -293,13 +295,13 @@ def function_notes(row: FunctionRow, changed: Collection[str]) -> Iterator[str]:
 
 
 def _plan_line(text: str) -> str:
-    """A line of a plan, safe to print, with its indentation, which shows the parent of a step."""
+    """A line of a plan, safe to print, with its indentation, because the indentation shows the parent of a step."""
     return " " * (len(text) - len(text.lstrip(" "))) + printable(text)
 
 
 VALUE = re.compile(r"'(?!\{)(?:[^']|'')*'|(?<![\w.])(?:-?\d[\d.]*|\(?\$\d+\)?)(?:::\w+)?(?!\w)")  # not a quoted array
-SHOWN_VALUES = 3  # values of a list that are shown
-LONG_LIST = 8  # values of a list that is shortened
+SHOWN_VALUES = 3  # the number of values of a long list that are shown
+LONG_LIST = 8  # the number of values from which on a list is shortened
 
 
 def plan_lines(rows: Sequence[PlanRow]) -> Iterator[str]:
@@ -314,7 +316,7 @@ def plan_lines(rows: Sequence[PlanRow]) -> Iterator[str]:
 
 
 def with_short_lists(line: str) -> str:
-    """A line of a plan in which long lists of values are shortened to the first values and the number of further values."""
+    """A line of a plan in which the number of further values replaces all but the first values of a long list."""
     values = list(VALUE.finditer(line))
     starts = [
         0,

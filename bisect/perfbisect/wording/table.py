@@ -1,4 +1,4 @@
-"""Tables: columns of text that line up on a terminal, in any script; and rows of CSV and TSV, which are opened in spreadsheets."""
+"""Makes tables whose columns line up on a terminal in any script, and rows of CSV and TSV for spreadsheets."""
 
 import csv
 import io
@@ -9,18 +9,18 @@ from typing import Any
 from rich.cells import cell_len, set_cell_size
 
 GAP = "  "
-LEAST = 16  # columns that the last column gets before others are left out for it
+LEAST = 16  # columns of the terminal; other columns are left out if the last column would get fewer
 
 
 def cut(text: str, width: int) -> str:
-    """``text`` in at most ``width`` columns of the terminal; where it does not fit, its end is replaced by …"""
+    """``text`` in at most ``width`` columns of the terminal. If the text does not fit, … replaces its end."""
     if cell_len(text) <= width:
         return text
     return f"{set_cell_size(text, width - 1).rstrip()}…" if width > 0 else ""
 
 
 def aligned(text: str, width: int, *, right: bool) -> str:
-    """``text`` in exactly ``width`` columns of the terminal."""
+    """``text`` in exactly ``width`` columns of the terminal: padded with blanks, or cut."""
     shown = cut(text, width)
     space = " " * (width - cell_len(shown))
     return space + shown if right else shown + space
@@ -39,10 +39,10 @@ def table(
     width: int | None = None,
     drop: Sequence[str] = (),
 ) -> list[str]:
-    """The lines of a table. Columns named in ``right`` are aligned at their right ends.
+    """The lines of a table. Columns named in ``right`` are right-aligned.
 
-    Where ``width`` leaves the last column less than LEAST, the columns named in ``drop`` are left out in that order;
-    then the last one is cut.
+    If ``width`` leaves fewer than LEAST columns of the terminal for the last column of the table, the columns named in
+    ``drop`` are left out in that order; then the last column is cut.
     """
     layout = Layout.fit(header, rows, right=right, width=width, drop=drop)
     return [layout.line(row) for row in (header, *rows)]
@@ -50,9 +50,9 @@ def table(
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which columns of a table are shown, and how wide."""
+    """The shown columns of a table, and their widths."""
 
-    columns: tuple[tuple[int, int, bool], ...]  # place in a row, width, aligned at the right
+    columns: tuple[tuple[int, int, bool], ...]  # index in a row, width, whether the column is right-aligned
     cut_at: int | None  # the width of the terminal
 
     @classmethod
@@ -65,7 +65,7 @@ class Layout:
         width: int | None = None,
         drop: Sequence[str] = (),
     ) -> "Layout":
-        """The layout that suits these rows; see ``table``."""
+        """The layout for these rows; see ``table`` for the parameters."""
         widths = [max(cell_len(row[column]) for row in (header, *rows)) for column in range(len(header))]
         shown_columns = list(range(len(header)))
         if width is not None:
@@ -76,7 +76,9 @@ class Layout:
         return cls(tuple((column, widths[column], header[column] in right) for column in shown_columns), width)
 
     def line(self, row: Sequence[str], *, uncut: bool = False) -> str:
-        """The line of a row. With ``whole`` wider cells than those of the layout are not cut, but for the terminal."""
+        """The line of a row. With ``uncut``, a cell that is wider than its column is not cut, except at the terminal's
+        width.
+        """
         cells = (
             row[column] if uncut and cell_len(row[column]) > size else aligned(row[column], size, right=right)
             for column, size, right in self.columns
@@ -86,7 +88,7 @@ class Layout:
 
 
 def _width_of_last(widths: Sequence[int], shown_columns: Sequence[int], width: int) -> int:
-    """The columns of ``width`` that are left for the last column of the table."""
+    """The columns of the terminal that are left for the last column of a table that is ``width`` columns wide."""
     return width - sum(widths[column] + len(GAP) for column in shown_columns[:-1])
 
 
@@ -94,12 +96,12 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def _field(value: Any) -> Any:
-    """A value for a field. A text that a spreadsheet would take for a formula begins with an apostrophe."""
+    """A value for a field of CSV. A text that a spreadsheet would take for a formula gets an apostrophe before it."""
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 def separated(values: Iterable[Any], delimiter: str = ",") -> str:
-    """One row, without the end of its line."""
+    """A row of CSV, or with another ``delimiter`` of TSV, without the end of the line."""
     written = io.StringIO()
     csv.writer(written, delimiter=delimiter, lineterminator="\n").writerow(map(_field, values))
     return written.getvalue().removesuffix("\n")

@@ -1,4 +1,4 @@
-"""Text from repositories, tools and hosts, made safe and readable. Light to import."""
+"""Makes texts from repositories, tools and hosts safe and readable. The module is light to import."""
 
 import json
 import re
@@ -11,8 +11,8 @@ from perfbisect.masking import mask_credentials
 if TYPE_CHECKING:
     from perfbisect.core.domain.events import Commit, ExecutionStarted
 
-# What steers a terminal, reorders text or cannot be seen: control characters but tab and newline, format characters,
-# surrogates, separators of lines, fillers, and variation selectors but those of emoji (U+FE0E, U+FE0F).
+# Characters that steer a terminal, reorder text or cannot be seen: control characters except tab and newline, format
+# characters, surrogates, line separators, fillers, and variation selectors except the two of emoji (U+FE0E, U+FE0F).
 UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5"
     "\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb"
@@ -21,7 +21,8 @@ UNSAFE = re.compile(
 
 
 def safe(text: str) -> str:
-    r"""Text as it is printed: characters that could steer a terminal or deceive are shown as escapes, passwords masked.
+    r"""Text that is safe to print: characters that steer a terminal or deceive become escapes, and passwords are
+    masked.
 
     >>> print(safe("\x1b]0;title\x07"))
     \x1b]0;title\x07
@@ -32,29 +33,31 @@ def safe(text: str) -> str:
 
 
 def safe_json(text: str) -> str:
-    """JSON that is as safe to print, and read back as the same values, but for masked passwords."""
+    """JSON that is safe to print. A reader gets the same values from the result, except for masked passwords."""
     if not _is_plain(text):
         text = UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1] if match[0] != "\x7f" else "\\u007f", text)
     return mask_credentials(text)
 
 
 def _is_plain(text: str) -> bool:
-    """Whether a text is a line of printable ASCII: so are most, and this is found out many times faster."""
+    """Whether a text is one line of printable ASCII. Most texts are, and this test is many times faster than
+    ``UNSAFE``.
+    """
     return text.isascii() and text.rstrip("\n").isprintable()
 
 
 def printable(text: str) -> str:
-    """Text of a foreign source on one line, safe to print."""
+    """Text from a foreign source on one line, safe to print, with single blanks in place of all white space."""
     return safe(" ".join(text.split()))
 
 
 def line_of(text: str) -> str:
-    """The same, with the spaces that it has."""
+    """Text from a foreign source on one line, safe to print, with all of its blanks."""
     return safe(" ".join(text.splitlines()))
 
 
 def shell_words(words: Iterable[str]) -> str:
-    r"""A command for a shell, to be copied: what `safe` would escape is quoted so that the copy means the same.
+    r"""Words as a command that can be copied into a shell: characters that `safe` would escape are quoted.
 
     >>> print(shell_words(["rm", "a\x1bb", "a b"]))
     rm $'a\x1bb' 'a b'
@@ -63,7 +66,7 @@ def shell_words(words: Iterable[str]) -> str:
 
 
 def shell_word(word: str) -> str:
-    """One word of such a command, in the `$'…'` of POSIX shells if it has unsafe characters or several lines."""
+    """A word of a command, quoted for a shell: by `$'…'` if the word has unsafe characters, tabs or several lines."""
     if not UNSAFE.search(word) and "\n" not in word and "\t" not in word:
         return shlex.quote(word)
     return f"$'{''.join(_escaped(sign) for sign in word)}'"
@@ -85,7 +88,7 @@ def printable_commit(commit: "Commit") -> "Commit":
 
 
 def cited(commit: "Commit") -> str:
-    """A commit in a sentence: hash, day and subject, as far as they are known."""
+    """A commit in a sentence: its hash, and its day and subject if they are known."""
     about = ", ".join(part for part in (commit.date, f"“{commit.title}”" if commit.subject else "") if part)
     return f"{commit.short} ({about})" if about else commit.short
 
@@ -96,13 +99,13 @@ def listed(names: Sequence[str]) -> str:
 
 
 def advised(text: str, advice: str) -> str:
-    """A warning and its advice, as sentences."""
+    """A warning and its advice as sentences, safe to print."""
     stop = "" if text.endswith((".", "!", "?")) or not advice else "."
     return printable(f"{text}{stop} {advice}")
 
 
 def metric_title(metric: str) -> str:
-    """The metric as it is written in a sentence."""
+    """The name of a metric in a sentence: QPS, cpu/o."""
     return "QPS" if metric == "qps" else metric
 
 
@@ -111,12 +114,12 @@ UNITS |= {metric: f"{metric}, ms" for metric in ("latency", "p95", "p99")}
 
 
 def titled(metric: str) -> str:
-    """A metric with the unit of its values, as an axis or a row is called."""
+    """The name of a metric with the unit of its values, for an axis or a row."""
     return UNITS.get(metric, metric_title(metric))
 
 
 def execution(started: "ExecutionStarted") -> str:
-    """What an execution of a counted run is for."""
+    """The purpose of an execution of a counted run, in words."""
     if not started.of:
         return f"counting, how long is long enough: {started.operations:,}"
     length = f" {started.operations:,} operations" if started.operations else ""
@@ -124,7 +127,7 @@ def execution(started: "ExecutionStarted") -> str:
 
 
 def patch_summary(patches: Mapping[str, bool]) -> str:
-    """Which of these patches a build has, and which do not fit its commit; "" where there are none."""
+    """The patches that a build has, and the patches that do not fit its commit, in words; "" without patches."""
     names = (
         [printable(name) for name, applied in patches.items() if applied is has_patch] for has_patch in (True, False)
     )
@@ -135,7 +138,7 @@ def patch_summary(patches: Mapping[str, bool]) -> str:
     )
 
 
-_COMMANDS_OF_SYSTEM = {  # by build systems, in short
+_COMMANDS_OF_SYSTEM = {  # build system → a summary of its commands
     "auto": "the first build system that each commit has",
     "cmake": "cmake: cmake, cmake --build, its install script",
     "meson": "meson: meson setup, ninja, meson install",
@@ -147,5 +150,5 @@ _COMMANDS_OF_SYSTEM = {  # by build systems, in short
 
 
 def built_with(system: str) -> str:
-    """The build system that was recognised, and what it runs; "" where commands of a user or a recipe build."""
+    """A recognised build system with its commands; "" if commands of a user or a recipe build."""
     return _COMMANDS_OF_SYSTEM.get(system, "")

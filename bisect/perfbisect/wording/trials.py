@@ -102,7 +102,10 @@ def proof_exit_status(trial: SessionState) -> int:
 
 
 def comparison_sentence(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Iterator[str]:
-    """The sentence with the result of comparing two builds in one workload; for several results of a command, the differing ones."""
+    """The sentence with the result of comparing two builds in one workload.
+
+    For several results of one command, the sentences list the results that differ.
+    """
     names = [printable(build.name) for build in trial.request.subjects]
     if trial.request.shared and len(names) == 2:
         yield from results_that_differ(trial, rows)
@@ -110,7 +113,7 @@ def comparison_sentence(trial: SessionState, rows: Sequence[WorkloadRatios]) -> 
         return
     if (comparison := rows[0].ratios[0]) is None:
         yield from unmeasured_sentences(trial, "Not compared")
-    if not comparison or not comparison.interval:  # of one round
+    if not comparison or not comparison.interval:  # one round gives no interval
         return
     old_name, new_name = names
     metric = trial.request.metric
@@ -195,7 +198,9 @@ def unmeasured_sentences(trial: SessionState, beginning: str) -> Iterator[str]:
 
 
 def pairs_sentence(runs_name: str, paired_noise: float, cpu_noise: float | None, interleaved_noise: float) -> str:
-    """The sentence about the noise of ratios of paired and interleaved runs, with advice; it begins with "ratio"."""
+    """The sentence about the noise of ratios of paired and interleaved runs, with advice. The sentence begins with
+    "ratio".
+    """
     cpu = f" (that of CPU times by {percent(cpu_noise)})" if cpu_noise is not None else ""
     sentence = f"ratio of two {runs_name} varies by {percent(paired_noise)} paired{cpu}, by {percent(interleaved_noise)} interleaved"
     gains = min(paired_noise, cpu_noise or paired_noise) < GAIN * interleaved_noise
@@ -234,7 +239,9 @@ def pairing_chosen(ways: PairingComparison, good: str = "good", bad: str = "bad"
 
 
 def step_sentence(step: "LevelStep", names: Sequence[str]) -> str:
-    """A level change in a series of releases: between which releases, with interval and size."""
+    """A level change in a series of releases, in words: the releases before and after, their 95 % interval, and the
+    size.
+    """
     text = f"{names[step.before]} → {names[step.after]}"
     if (step.first, step.last) != (step.before, step.after):
         text += f" (95 %: within {names[step.first]} to {names[step.last]})"

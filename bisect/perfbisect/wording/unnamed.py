@@ -87,11 +87,13 @@ def failed_steps(verdict: Inconclusive, skip_of: SkipOf) -> str:
 
 
 def next_advice(verdict: Inconclusive, skip_of: SkipOf, hunt: int) -> str:
-    """The advice after a hunt that named no culprit; ``hunt`` is its number, or 0."""
+    """The advice after a hunt that named no culprit; ``hunt`` is the number of the hunt, or 0 if the hunt is not
+    stored.
+    """
     if isinstance(base := verdict.detail, MergeBase):
         return f"{next_advice(base.known, skip_of, hunt)} Or, without good: bisect run {base.commit} BAD"
     steps = failed_steps(verdict, skip_of)
-    again = "--retry-failed" if "build" in steps else "a new hunt"  # which remembers builds that failed, and no runs
+    again = "--retry-failed" if "build" in steps else "a new hunt"  # a new hunt repeats failed runs, not builds
     hunt_name = hunt or "HUNT"
     return (
         f"Try next: {NEXT[verdict.reason].format(succeed=steps.replace(' or ', ' and '), again=again, hunt=hunt_name)}"
@@ -127,7 +129,9 @@ TOO_SMALL = 1.5e-4  # the smallest log ratio that a search can find
 
 
 def why_not_hunted(verdict: NotReproduced) -> tuple[str, str]:
-    """The reason for which a shown difference between the ends is not hunted, and advice; "" if no option hunts it."""
+    """The reason for which a difference between the ends is not hunted, and advice; the advice is "" if no option hunts
+    it.
+    """
     change_size, direction = abs(math.log(verdict.ratio.middle)), verdict.direction
     direction_found = Direction.DROP if verdict.ratio.middle < 1 else Direction.RISE
     smallest_change = -math.log1p(-verdict.least) if direction is Direction.DROP else math.log1p(verdict.least)

@@ -51,10 +51,10 @@ PHASES = {  # (purpose of an order, whether each run has a randomized layout) â†
 CLASSIFICATIONS = {Classification.BASELINE: "good", Classification.UNCLEAR: "unclear"}
 
 LISTED = 100  # candidates of an inconclusive hunt that are listed; the others are summed up
-REGAINED = 0.5  # a sentence says so if bad has less than this share of the culprit's effect, as a logarithm
+REGAINED = 0.5  # if bad has a smaller share of the culprit's effect, as a logarithm, other commits undo most of it
 SEVERAL_LIKELY = 0.5  # from this probability of several changes on, the culprit is only called the largest change
 SAME_CHANGE, ALL_OF_IT = 0.05, ", which is the whole difference between good and bad"
-EXACTLY = 1e-3  # smaller detectable changes are those of exact counts; advice on smaller changes is left out
+EXACTLY = 1e-3  # a smaller detectable change is of exact counts; then advice on smaller changes is left out
 
 
 def classification_name(classification: Classification) -> str:
@@ -97,7 +97,7 @@ class VerdictSentences:
         return self.state.metric
 
     def skip_of(self, candidate: int) -> SkipFacts | None:
-        """The reason for which a candidate could not be measured; None if it could."""
+        """The reason for which a candidate could not be measured; None if the candidate could be measured."""
         return self.state.facts_of(self.commit_of(candidate).sha).skip
 
     def sentences(self, verdict: Verdict) -> tuple[str, ...]:
@@ -159,7 +159,7 @@ class VerdictSentences:
             yield f"Its prior probability was {step.prior:g} times that of an ordinary commit, because of its changed paths."
 
     def regained(self, interval: Interval) -> Iterator[str]:
-        """The sentence that bad has less than half of the culprit's effect, if later commits compensate it."""
+        """The sentence that other commits undo most of this change, if bad has less than half of the culprit's effect."""
         ends = self.state.belief.effect if self.state.belief else UNKNOWN
         are_comparable = ends.has_bound and not (ends.only_bound or interval.only_bound)
         shares = (math.log(end) / math.log(interval.middle) for end in (ends.low, ends.high))
@@ -190,7 +190,7 @@ class VerdictSentences:
         return f"{metric} confirms the change: {after}, {change(interval.middle)}."
 
     def build_changed(self, step: Step) -> Iterator[str]:
-        """The sentence that the commit is built by another build system or runs another file than its parents, if so."""
+        """The sentence that the build changed, if its build system or the file that is run differs from the parents'."""
         ways = []  # the build system, and the files that are run without installation: make (out-static/db_bench)
         for build in map(self.state.latest_build, (step.candidate, *step.parents)):
             files = ", ".join(paths[0] for paths in build.programs.values()) if build else ""
@@ -203,13 +203,13 @@ class VerdictSentences:
             yield f"The build also changed at this commit, {between}: {part}."
 
     def by_host_class(self, effects: Sequence[ClassEffect]) -> Iterator[str]:
-        """The effect on each host class, if there are several."""
+        """A line with the effect on each host class, if the hunt has several host classes."""
         for on_class in effects:
             ends = ", bad against good" * on_class.ends
             yield f"  On {on_class.host_class}: {ratio(on_class.ratio)}, {effect(on_class.ratio, self.metric)}{ends}."
 
     def in_layouts(self, step: Step) -> Iterator[str]:
-        """The sentences about the comparison in randomized layouts, if there was one."""
+        """The sentences about the comparison in randomized layouts, if the hunt has made this comparison."""
         if layouts := step.layouts:
             direction = "lower" if step.ratio.middle < 1 else "higher"
             comparison = f"{self.what} was {direction} in {layouts.changed} of {layouts.compared} layouts: {ratio(layouts.ratio)}"
@@ -236,7 +236,7 @@ class VerdictSentences:
         after = counted_runs(step.candidate)
         changes = {parent: instruction_change(counted_runs(parent), after) for parent in step.parents}
         if compared := {parent: own_change for parent, own_change in changes.items() if own_change}:
-            # A merge contains the changes of its branches, so the nearest parent counts.
+            # A merge contains the changes of its branches, so it is compared with the parent of the nearest count.
             parent, own_change = min(compared.items(), key=lambda parent_and_change: abs(parent_and_change[1].log_rise))
             than = "its parent" if step.parents == (parent,) and not step.stand_ins else self.commit_of(parent).short
             is_whole_change = ends and abs(own_change.log_rise - ends.log_rise) <= SAME_CHANGE * abs(ends.log_rise)
