@@ -164,7 +164,7 @@ PRINTS = {  # what would reach a terminal beside the one place that makes it saf
     "sys.stdout.write", "sys.stderr.write", "sys.__stdout__", "sys.__stderr__", "sys.stdout.buffer", "sys.stderr.buffer",
     "os.write", "warnings.warn", "traceback.print_exc", "traceback.print_exception", "put_raw",
 }  # fmt: skip
-MAY_PRINT = {"ui.stream", "ui.terminal"}
+MAY_PRINT = {"ui.stream", "ui.live"}
 PIPES = {name: {"os.write"} for name in ("host.local", "host.through")}  # to a process that it has started
 
 

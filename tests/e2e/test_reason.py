@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perfbisect.repository import changed_functions as ctags
+from perfbisect.repository import ctags
 from program import bisect, exits, printed, rows
 from repos import Repo
 

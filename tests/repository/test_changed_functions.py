@@ -7,6 +7,7 @@ import pytest
 
 from perfbisect.core.domain.facts import ChangeFacts
 from perfbisect.repository import changed_functions as module
+from perfbisect.repository import ctags
 from perfbisect.repository.changed_functions import changed_functions, function_in_hunk_header, stripped_code
 from perfbisect.repository.discovery import open_repository
 from program import executable
@@ -15,7 +16,7 @@ from repos import Repo
 Read = Callable[..., ChangeFacts]
 
 pytestmark = pytest.mark.tools
-needs_ctags = pytest.mark.skipif(module.universal_ctags() is None, reason="Universal Ctags is not installed")
+needs_ctags = pytest.mark.skipif(ctags.universal_ctags() is None, reason="Universal Ctags is not installed")
 
 PAGE = Path(__file__).with_name("page.c").read_text()
 
@@ -136,7 +137,8 @@ def test_callers_of_what_profiles_lack_are_looked_for_until_they_have_some(read:
 
 
 def test_without_ctags_functions_are_those_that_git_names(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "universal_ctags", lambda: None)
+    for user in (module, ctags):
+        monkeypatch.setattr(user, "universal_ctags", lambda: None)
     found = read({"page.c": PAGE}, {"page.c": PAGE.replace("\t\ti++;\n", "")}, ("main",))
     assert (found.functions, found.approximate, found.callers) == (("slot_of",), True, {})
     assert "universal-ctags" in found.note
@@ -153,12 +155,31 @@ def test_the_function_beside_a_hunk() -> None:
 
 
 @needs_ctags
+def test_functions_below_a_macro_that_ctags_cannot_read(read: Read) -> None:
+    text = """#define END_OF_BODY }
+int first() { return 1; END_OF_BODY
+
+int second() {
+  return 2;
+}
+
+int third() {
+  return 3; // three
+}
+"""
+    added = text.replace("int third", "int new_one() {\n  return 0;\n}\n\nint third").replace("return 3;", "return 4;")
+    assert set(read({"a.cc": text}, {"a.cc": added}).functions) == {"new_one", "third"}
+    assert read({"a.cc": text}, {"a.cc": text.replace("three", "3")}).functions == (), "only a comment differs"
+    assert read({"a.cc": text}, {"a.cc": text.replace("// three", "// three\n  // of three")}).functions == ()
+
+
+@needs_ctags
 def test_a_program_of_another_kind_is_not_used_and_a_failure_costs_exactness_only(
     read: Read, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fake = executable(tmp_path / "ctags", "#!/bin/sh\necho Exuberant Ctags 5.8\nexit 1\n")
-    assert (module.universal_ctags(str(tmp_path)), module.universal_ctags("")) == (None, None)
-    monkeypatch.setattr(module, "universal_ctags", lambda: str(fake))
+    assert (ctags.universal_ctags(str(tmp_path)), ctags.universal_ctags("")) == (None, None)
+    monkeypatch.setattr(ctags, "universal_ctags", lambda: str(fake))
     found = read({"page.c": PAGE}, {"page.c": PAGE.replace("return 4096", "return 8192")})
     assert found.approximate
     assert "Universal Ctags failed" in found.note

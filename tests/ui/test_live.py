@@ -36,11 +36,10 @@ from perfbisect.core.domain.orders import (
     Step,
     Verdict,
 )
-from perfbisect.ui.live import LiveScreen
+from perfbisect.ui.live import LiveScreen, Terminal
 from perfbisect.ui.screen import lines as drawn
 from perfbisect.ui.session_update import update
 from perfbisect.ui.session_view import SessionView, minutes_left
-from perfbisect.ui.terminal import Terminal
 from perfbisect.wording.glyphs import ASCII, UNICODE, Glyphs
 from pinned import pinned
 from sample_hunt import CANDIDATES, CULPRIT, Events, Tale, followed, started

@@ -69,8 +69,7 @@ def open_view(
             if view == "json":
                 return JsonLines(out, titles)
             return PlainLines(out, titles, report, together=several, quiet=quiet).reminding()
-        from perfbisect.ui.live import LiveScreen
-        from perfbisect.ui.terminal import Terminal
+        from perfbisect.ui.live import LiveScreen, Terminal
 
         return LiveScreen(Terminal(out), titles, report, together=several, keep=stream is None)
 

@@ -4,134 +4,22 @@ Removed lines are looked up in the parent's files, added lines in the commit's. 
 equal on both sides except for comments and white space. A function that no profile contains may be inlined. So functions
 that name it are searched as well, in the whole tree of the commit, and their callers, if no profile contains these.
 
-Files are identified by their contents in git, so that no path can deceive it; symbolic links are no files. Universal
-Ctags, an optional program, tells where functions begin and end. It reads texts of any origin: the texts are in a separate
-folder under names that are made here, ctags reads no configuration and starts no program, and its time is limited.
+Files are identified by their contents in git, so that no path can deceive perfbisect; symbolic links are no files.
 """
 
-import json
 import re
-import shutil
-import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import PurePosixPath
 
 from perfbisect.core.domain.facts import ChangeFacts
 from perfbisect.core.explain.profiles import scope_and_name
 from perfbisect.repository.commits import OPTIONS
-from perfbisect.repository.git import Repository, git, isolated_environment, temporary_folder
+from perfbisect.repository.ctags import LANGUAGES, Definition, functions_in_files, is_source, universal_ctags
+from perfbisect.repository.git import Repository, git
 from perfbisect.repository.objects import file_texts, object_headers, within_limits
-
-PROGRAMS = ("ctags", "ctags-universal", "universal-ctags")
-SECONDS = 60.0
-# extension of a file → extension of the language by which ctags reads it; C++ if a header may be C or C++
-LANGUAGES = {
-    ".c": ".c",
-    **dict.fromkeys((".h", ".cc", ".cpp", ".cxx", ".c++", ".hh", ".hpp", ".hxx", ".ic", ".inc", ".inl", ".ipp", ".tcc"), ".cpp"),
-    ".rs": ".rs",
-    ".go": ".go",
-}  # fmt: skip
-CTAGS = ("--options=NONE", "--quiet=yes", "--recurse=no", "--links=no", "--sort=no", "--languages=C,C++,Rust,Go",
-           "--kinds-C=fd", "--kinds-C++=fd", "--kinds-Rust=fPM", "--kinds-Go=f", "--output-format=json",
-           "--fields=+neK", "-f", "-")  # fmt: skip
-UNKNOWN = 1 << 31  # the number of an unknown line
-UNNAMED = "__anon"  # beginning of ctags' name for a lambda, whose lines also belong to the function around it
-
-
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """A function or a macro in a file. Lines count from 1; the last line is included."""
-
-    name: str  # with its scope: "Page::insert"
-    first: int
-    last: int
-    macro: bool = False
-
-
-def is_source(path: str) -> bool:
-    """Whether a path has the extension of a language for which functions are found."""
-    return PurePosixPath(path).suffix.lower() in LANGUAGES
-
-
-@cache
-def universal_ctags(search_path: str | None = None) -> str | None:
-    """The path of Universal Ctags in ``search_path``, a value of PATH (None: the present value); None if not installed.
-
-    Other programs named ctags print no ends of functions.
-    """
-    searched = isolated_environment().get("PATH", "") if search_path is None else search_path
-    for name in PROGRAMS:
-        ctags = shutil.which(name, path=searched)
-        if ctags:
-            version = subprocess.run([ctags, "--version"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
-            if b"Universal Ctags" in version.stdout and b"+json" in version.stdout:
-                return ctags
-    return None
-
-
-def functions_in_files(texts: Mapping[str, str]) -> Mapping[str, Sequence[Definition]] | None:
-    """The functions of source files (path → text) in order of lines; None if ctags is missing, fails, or takes too long."""
-    ctags = universal_ctags()
-    if ctags is None:
-        return None
-    paths = [path for path in texts if is_source(path)]
-    if not paths:
-        return {}
-    with temporary_folder() as folder:
-        files = {}
-        for number, path in enumerate(paths):
-            file = folder / f"{number}{LANGUAGES[PurePosixPath(path).suffix.lower()]}"
-            file.write_text(texts[path], encoding="utf-8", errors="replace", newline="\n")
-            files[file.name] = path
-        try:
-            done = subprocess.run(
-                [ctags, *CTAGS, *files],
-                cwd=folder,
-                env={**isolated_environment(), "LC_ALL": "C", "TMPDIR": str(folder)},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                check=False,
-                timeout=SECONDS,
-                encoding="utf-8",
-                errors="replace",
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-    return None if done.returncode else functions_in_output(done.stdout, files)
-
-
-def functions_in_output(output: str, path_by_file: Mapping[str, str]) -> Mapping[str, Sequence[Definition]]:
-    """The functions in the output of ctags, which has a JSON object per line; ``path_by_file`` maps ctags' names to paths."""
-    functions: dict[str, list[Definition]] = {path: [] for path in path_by_file.values()}
-    for line in output.splitlines():
-        try:
-            tag = json.loads(line)
-        except ValueError:
-            continue
-        if tag.get("_type") != "tag" or tag["name"].startswith(UNNAMED):
-            continue
-        scopes = [part for part in tag.get("scope", "").split("::") if part and not part.startswith(UNNAMED)]
-        name, first = "::".join([*scopes, tag["name"].replace(" ", "")]), int(tag["line"])
-        # Ctags 5.9 does not say where a Rust function ends: it ends before the next function, then.
-        last = UNKNOWN if tag["path"].endswith(".rs") and tag["kind"] != "macro" else first
-        function = Definition(name, first, int(tag.get("end", last)), tag["kind"] == "macro")
-        functions[path_by_file[tag["path"]]].append(function)
-    by_line = {path: sorted(unsorted, key=lambda function: function.first) for path, unsorted in functions.items()}
-    return {path: with_estimated_ends(in_file) for path, in_file in by_line.items()}
-
-
-def with_estimated_ends(functions: Sequence[Definition]) -> Sequence[Definition]:
-    """The functions of a file; a function with an unknown end extends to the next function."""
-    nexts = [*(function.first for function in functions[1:]), UNKNOWN]
-    return [
-        replace(function, last=max(function.first, following - 1)) if function.last == UNKNOWN else function
-        for function, following in zip(functions, nexts, strict=False)
-    ]
-
 
 FILES = 300  # most source files of a change that are read
 LARGEST = 16 << 20  # bytes of a source file, on average before and after: SQLite's amalgamation has 9 MB
@@ -181,7 +69,8 @@ def changed_functions(repo: Repository, parent: str, commit: str, profiled: Coll
     old_texts = file_texts(repo, {file.path: file.before for file in files if file.before})
     new_texts = file_texts(repo, {file.path: file.after for file in files if file.after})
     hunks = {file.path: hunks_of(repo, file, old_texts, new_texts) for file in files}
-    old, new = (functions_in_files(side) if files else {} for side in (old_texts, new_texts))
+    old = functions_in_files(old_texts, {path: [hunk.before for hunk in rows] for path, rows in hunks.items()})
+    new = functions_in_files(new_texts, {path: [hunk.after for hunk in rows] for path, rows in hunks.items()})
     if old is None or new is None:
         notes.append(FAILED if universal_ctags() else NO_CTAGS)
         headers = (function_in_hunk_header(hunk.scope) for in_file in hunks.values() for hunk in in_file)

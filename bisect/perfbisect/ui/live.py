@@ -3,12 +3,17 @@
 Events only change the views; rich's own thread draws them, at its own pace.
 """
 
+import os
+import termios
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from typing import IO, TextIO
 
 from rich.cells import cell_len
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
+from rich.segment import Segment
 from rich.text import Text
 
 from perfbisect.core.domain.events import SessionEnded
@@ -17,12 +22,41 @@ from perfbisect.process import CLOCK
 from perfbisect.ui.screen import lines
 from perfbisect.ui.session_update import caught_up, recalled
 from perfbisect.ui.session_view import REPORT, ActiveRun, Report, SessionRow, SessionView, TimedEvent
-from perfbisect.ui.terminal import echo_control
-from perfbisect.wording.glyphs import glyphs_for
+from perfbisect.ui.stream import guarded
+from perfbisect.wording.glyphs import glyphs_for, writable
 from perfbisect.wording.quantities import count
-from perfbisect.wording.text import printable
+from perfbisect.wording.text import printable, safe
 
 PER_SECOND = 1  # pictures: enough for a clock; each takes some milliseconds, which must not disturb measurements
+LOCAL = 3  # index of the local flags, with echo, among a terminal's attributes (tcgetattr)
+
+
+class Terminal(Console):
+    """A console without markup, emoji names and highlighting. Only control sequences of rich itself reach the stream."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(file=guarded(stream).raw, markup=False, emoji=False, highlight=False, stderr=False)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """The segments of ``renderable``, made safe."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(writable(safe(segment.text), self.encoding), segment.style)
+
+
+def echo_control(stream: IO[str], *, on: bool) -> bool:
+    """Set whether the terminal prints ^C when Ctrl-C is typed; return whether it did before.
+
+    Without effect, and False, if there is no terminal, or this process runs in the background: the terminal would stop it.
+    """
+    with suppress(OSError, termios.error):
+        terminal = stream.fileno()
+        if os.tcgetpgrp(terminal) == os.getpgrp():
+            attributes = termios.tcgetattr(terminal)
+            echoed = bool(attributes[LOCAL] & termios.ECHOCTL)
+            attributes[LOCAL] = attributes[LOCAL] & ~termios.ECHOCTL | termios.ECHOCTL * on
+            termios.tcsetattr(terminal, termios.TCSANOW, attributes)
+            return echoed
+    return False
 
 
 class LiveScreen:

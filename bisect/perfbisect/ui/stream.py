@@ -1,7 +1,7 @@
 """Standard output and standard error: all text that the program prints passes through here, and is made safe.
 
 ``guard`` replaces both streams of the process by an ``Output``, so that texts of click, warnings and tracebacks are made
-safe, too. Cursor movements and colours of this program bypass it: ``rewrite_line`` and ``ui.terminal`` write them.
+safe, too. Cursor movements and colours of this program bypass it: ``rewrite_line`` and ``ui.live`` write them.
 """
 
 import io

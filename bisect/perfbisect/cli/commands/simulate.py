@@ -241,7 +241,7 @@ def attempts(scenario: Any, policy: Any, rule: "SearchRule", seeds: range) -> li
     from rich.progress import track
 
     from perfbisect.simulate.tally import judged_hunt_of_seed
-    from perfbisect.ui.terminal import Terminal
+    from perfbisect.ui.live import Terminal
 
     watched = track(seeds, "Hunting", console=Terminal(sys.stderr), transient=True, disable=not sys.stderr.isatty())
     return [judged_hunt_of_seed(scenario, seed, rule, policy) for seed in watched]

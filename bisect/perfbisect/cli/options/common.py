@@ -238,7 +238,7 @@ def say_styled(lines: "Iterable[str | Text]") -> None:
     if not sys.stdout.isatty():
         say("\n".join(map(str, lines)))
         return
-    from perfbisect.ui.terminal import Terminal
+    from perfbisect.ui.live import Terminal
 
     terminal = Terminal(sys.stdout)
     for line in lines:

@@ -1,0 +1,165 @@
+"""The functions of source files, by Universal Ctags, an optional program, which tells where functions begin and end.
+
+It reads texts of any origin: the texts are in a separate folder under names that are made here, ctags reads no
+configuration and starts no program, and its time is limited.
+"""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import islice
+from pathlib import PurePosixPath
+
+from perfbisect.repository.git import isolated_environment, temporary_folder
+
+PROGRAMS = ("ctags", "ctags-universal", "universal-ctags")
+SECONDS = 60.0
+# extension of a file → extension of the language by which ctags reads it; C++ if a header may be C or C++
+LANGUAGES = {
+    ".c": ".c",
+    **dict.fromkeys((".h", ".cc", ".cpp", ".cxx", ".c++", ".hh", ".hpp", ".hxx", ".ic", ".inc", ".inl", ".ipp", ".tcc"), ".cpp"),
+    ".rs": ".rs",
+    ".go": ".go",
+}  # fmt: skip
+CTAGS = ("--options=NONE", "--quiet=yes", "--recurse=no", "--links=no", "--sort=no", "--languages=C,C++,Rust,Go",
+           "--kinds-C=fd", "--kinds-C++=fd", "--kinds-Rust=fPM", "--kinds-Go=f", "--output-format=json",
+           "--fields=+neK", "-f", "-")  # fmt: skip
+UNKNOWN = 1 << 31  # the number of an unknown line
+MOST_EXCERPTS, LINES_BELOW = 40, 5000  # excerpts that are read again, and their lines below the lines in question
+UNNAMED = "__anon"  # beginning of ctags' name for a lambda, whose lines also belong to the function around it
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A function or a macro in a file. Lines count from 1; the last line is included."""
+
+    name: str  # with its scope: "Page::insert"
+    first: int
+    last: int
+    macro: bool = False
+
+    def is_within(self, first: int, last: int) -> bool:
+        """Whether the function has any of these lines; the last line is included."""
+        return self.first <= last and first <= self.last
+
+
+def is_source(path: str) -> bool:
+    """Whether a path has the extension of a language for which functions are found."""
+    return PurePosixPath(path).suffix.lower() in LANGUAGES
+
+
+@cache
+def universal_ctags(search_path: str | None = None) -> str | None:
+    """The path of Universal Ctags in ``search_path``, a value of PATH (None: the present value); None if not installed.
+
+    Other programs named ctags print no ends of functions.
+    """
+    searched = isolated_environment().get("PATH", "") if search_path is None else search_path
+    for name in PROGRAMS:
+        ctags = shutil.which(name, path=searched)
+        if ctags:
+            version = subprocess.run([ctags, "--version"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+            if b"Universal Ctags" in version.stdout and b"+json" in version.stdout:
+                return ctags
+    return None
+
+
+def functions_in_files(
+    texts: Mapping[str, str], ranges: Mapping[str, Sequence[tuple[int, int]]] | None = None
+) -> Mapping[str, Sequence[Definition]] | None:
+    """The functions of source files (path → text) in order of lines; None if ctags is missing, fails, or takes too long.
+
+    Macros can make ctags miss the functions of a file from some line on. Lines of ``ranges`` (path → first and last
+    lines) that are in no function are therefore read again, without the text above the function before these lines.
+    """
+    functions = _tagged_functions(texts)
+    if not functions or not ranges:
+        return functions
+    outside = (
+        (path, min(pair), max(pair))
+        for path in functions
+        for pair in ranges.get(path, ())
+        if not any(row.is_within(min(pair), max(pair)) for row in functions[path])
+    )
+    excerpts: dict[str, tuple[str, int, int]] = {
+        f"{n}/{path}": (path, first, last) for n, (path, first, last) in enumerate(islice(outside, MOST_EXCERPTS))
+    }
+    starts = {name: _end_of_function_above(texts[path], first) for name, (path, first, _) in excerpts.items()}
+    parts = {
+        name: "\n".join(texts[path].split("\n")[starts[name] : last + LINES_BELOW])
+        for name, (path, _, last) in excerpts.items()
+    }
+    merged: dict[str, set[Definition]] = {path: {*rows} for path, rows in functions.items()}
+    for name, rows in (_tagged_functions(parts) or {}).items():
+        path, first, last = excerpts[name]
+        moved = (replace(row, first=row.first + starts[name], last=row.last + starts[name]) for row in rows)
+        merged[path].update(row for row in moved if row.is_within(first, last))
+    return {path: sorted(rows, key=lambda function: function.first) for path, rows in merged.items()}
+
+
+def _end_of_function_above(text: str, line: int) -> int:
+    """The number of the last line above ``line`` that begins with a closing brace; 0 if there is none."""
+    rows = text.split("\n")[: line - 1]
+    return max((number for number, row in enumerate(rows, 1) if row.startswith("}")), default=0)
+
+
+def _tagged_functions(texts: Mapping[str, str]) -> Mapping[str, Sequence[Definition]] | None:
+    ctags = universal_ctags()
+    if ctags is None:
+        return None
+    paths = [path for path in texts if is_source(path)]
+    if not paths:
+        return {}
+    with temporary_folder() as folder:
+        files = {}
+        for number, path in enumerate(paths):
+            file = folder / f"{number}{LANGUAGES[PurePosixPath(path).suffix.lower()]}"
+            file.write_text(texts[path], encoding="utf-8", errors="replace", newline="\n")
+            files[file.name] = path
+        try:
+            done = subprocess.run(
+                [ctags, *CTAGS, *files],
+                cwd=folder,
+                env={**isolated_environment(), "LC_ALL": "C", "TMPDIR": str(folder)},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=False,
+                timeout=SECONDS,
+                encoding="utf-8",
+                errors="replace",
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+    return None if done.returncode else functions_in_output(done.stdout, files)
+
+
+def functions_in_output(output: str, path_by_file: Mapping[str, str]) -> Mapping[str, Sequence[Definition]]:
+    """The functions in the output of ctags, which has a JSON object per line; ``path_by_file`` maps ctags' names to paths."""
+    functions: dict[str, list[Definition]] = {path: [] for path in path_by_file.values()}
+    for line in output.splitlines():
+        try:
+            tag = json.loads(line)
+        except ValueError:
+            continue
+        if tag.get("_type") != "tag" or tag["name"].startswith(UNNAMED):
+            continue
+        scopes = [part for part in tag.get("scope", "").split("::") if part and not part.startswith(UNNAMED)]
+        name, first = "::".join([*scopes, tag["name"].replace(" ", "")]), int(tag["line"])
+        # Ctags 5.9 does not say where a Rust function ends: it ends before the next function, then.
+        last = UNKNOWN if tag["path"].endswith(".rs") and tag["kind"] != "macro" else first
+        function = Definition(name, first, int(tag.get("end", last)), tag["kind"] == "macro")
+        functions[path_by_file[tag["path"]]].append(function)
+    by_line = {path: sorted(unsorted, key=lambda function: function.first) for path, unsorted in functions.items()}
+    return {path: with_estimated_ends(in_file) for path, in_file in by_line.items()}
+
+
+def with_estimated_ends(functions: Sequence[Definition]) -> Sequence[Definition]:
+    """The functions of a file; a function with an unknown end extends to the next function."""
+    nexts = [*(function.first for function in functions[1:]), UNKNOWN]
+    return [
+        replace(function, last=max(function.first, following - 1)) if function.last == UNKNOWN else function
+        for function, following in zip(functions, nexts, strict=False)
+    ]
