@@ -86,7 +86,7 @@ class SessionAttempt:
     numbers: Sequence[int]
     batch: Batch | None  # of several hunts
     held: Mapping[str, HostLock]
-    # Index of a hunt that cannot go on → the error; None: the session is not a resumed one.
+    # Index of a hunt that cannot go on → the error; None: the session is not resumed.
     resume_failures: Mapping[int, PerfBisectError] | None = None
     # Seconds for the reason of a verdict, which alone is measured; 0: the usual time; None: the session goes on.
     reason_seconds: float | None = None
@@ -219,7 +219,8 @@ class SessionAttempt:
     def _show_events(self, driver: Driver, titles: Sequence[str], setup: SessionSetup) -> Interrupted | None:
         """Carry out the session, and show its events in a view.
 
-        Returns the interruption if it came after all verdicts, during the studies of reasons; None if there was none.
+        If the session was interrupted after all verdicts, during the studies of reasons, the interruption is returned;
+        otherwise None.
         """
         history, numbers, begun = self.history, self.numbers, self.caller.begun
         view = self.caller.open_view(dict(zip(numbers, titles, strict=True)))
@@ -295,7 +296,7 @@ class SessionAttempt:
         return failure
 
     def advice_after(self, failure: PerfBisectError, settings: Settings) -> str:
-        """How to continue after a failure, or what to change first; "" if the failure itself says that."""
+        """How to continue after a failure, or what to change first; "" if the failure itself says how to continue."""
         cause = failure.__cause__
         if isinstance(failure, NoMetricValues) or failure.exit_status == USAGE:
             return ""
@@ -326,7 +327,7 @@ class SessionAttempt:
 def measured_outputs(recognised: RecognisedOutput, request: TrialRequest) -> tuple[Output, ...]:
     """The results that are measured of a recognised output: all results in a comparison, else one result.
 
-    Raises SeveralResults if there are several, and none is chosen.
+    Raises SeveralResults if an output has several results, and the user has chosen no result.
     """
     has_several = request.kind is TrialType.COMPARE and not (request.series or request.branch)
     return recognised.outputs if has_several else (recognised.one,)
@@ -335,7 +336,7 @@ def measured_outputs(recognised: RecognisedOutput, request: TrialRequest) -> tup
 def with_outputs(history: History, settings: Settings, outputs: Sequence[Output]) -> Settings:
     """The settings with the results that are measured of an output, and the noise of earlier hunts by their metric.
 
-    A hunt for a change for the worse stays one, although the new metric may have the opposite direction.
+    A hunt for a change for the worse keeps this aim, although the new metric may have the opposite direction.
     """
     policy, metric = settings.policy, outputs[0].metric
     if policy.direction is not Direction.ANY and worse_direction(metric) is not worse_direction(settings.metric):
@@ -356,9 +357,9 @@ def verdict_of(history: History, number: int) -> Verdict | None:
 
 
 def refuse_imported(history: History, session: int, consequence: str, name: str = "") -> None:
-    """Raise UsageError for a hunt, or a trial of that ``name``, of another user: its settings have commands.
+    """Raise UsageError for a session of another user, because the settings of the session have commands of this user.
 
-    ``consequence`` is a clause of the message, such as "it cannot be resumed here".
+    ``consequence`` is a clause of the message, such as "it cannot be resumed here". ``name`` is the name of a trial.
     """
     if owner := history.origin(session):
         relation, if_own = "imported from", ""

@@ -1,13 +1,13 @@
 """Carries out the hunts of a batch, each by a process of its own, as many at once as their hosts allow.
 
-A signal, a lack of memory or an error ends one process, but not the others. Each process is a `bisect run` as in a
-terminal, with the same locks, and goes on if this process ends. This process reads the states of the hunts from the
-history, as `bisect watch` does.
+A signal, a lack of memory or an error ends one process, but not the processes of other hunts. Each process is a `bisect
+run` as in a terminal, with the same locks, and goes on if this process ends. This process reads the states of the hunts
+from the history, as `bisect watch` does.
 
 A host measures for one hunt at a time. Hunts begin in the order of the file. A hunt begins only on hosts that no
 earlier hunt waits for, so each hunt begins at some time. A hunt with a choice of hosts prefers the home of its range:
-hosts on which hunts of the range were built, and whose builds it can share. If the home is busy, the hunt leaves a free
-host to hunts of ranges without a home, and takes the free host only if no such hunt waits.
+hosts on which hunts of the range were built, and whose builds the hunt can share. If the home of its range is busy, a
+hunt takes another free host only if no hunt of a range without a home waits for this host.
 """
 
 import json
@@ -39,7 +39,7 @@ STATUS = {  # state of a hunt that another process has carried out → exit stat
 }  # fmt: skip
 LEASED = ":"  # the names of leased hosts have this character: slurm:quiet
 VERDICTS = (0, 1, 2)  # exit statuses of hunts with a verdict
-OF_PYTHON = (1, 2)  # exit statuses of Python, too, if it cannot start or import the program
+OF_PYTHON = (1, 2)  # exit statuses that Python has, too, if Python cannot start or import the program
 TAIL = 20_000  # bytes at the end of a log, in which the error is looked for
 
 Hosts = tuple[str, ...]
@@ -62,10 +62,10 @@ class Task:
     arguments: tuple[str, ...]  # of `bisect run`
     folder: str
     choices: tuple[Hosts, ...]  # the hunt measures on all hosts of one choice
-    range: str  # equal for hunts that can share builds
+    range: str  # a key that is equal for hunts that can share builds
     batch: int | None = None
-    number: int = 0  # in the batch, from 0
-    hunt: int | None = None  # its number in the history, once the hunt has begun
+    number: int = 0  # the index of the hunt in the batch
+    hunt: int | None = None  # the number of the hunt in the history, once the hunt has begun
     stage: Stage = Stage.WAITING
     hosts: Hosts = ()
     status: int | None = None
@@ -80,7 +80,7 @@ class Task:
         return self.stage in (Stage.RUNNING, Stage.ELSEWHERE)
 
     def log(self, history: History) -> Path:
-        """The file with the output of the hunt. Each batch has a folder, because several may be carried out at once."""
+        """The file with the output of the hunt. Each batch has a folder, because several batches may run at once."""
         return log_of(history, self.batch, self.number) if self.batch else log_folder(history) / f"hunt-{self.hunt}.log"
 
 
@@ -90,7 +90,7 @@ def log_folder(history: History) -> Path:
 
 
 def log_of(history: History, batch: int, number: int) -> Path:
-    """The file with the output of a hunt of a batch; ``number`` is the hunt's in the batch, from 0."""
+    """The file with the output of a hunt of a batch; ``number`` is the index of the hunt in the batch."""
     return log_folder(history) / f"b{batch}" / f"{number + 1}.log"
 
 
@@ -113,7 +113,7 @@ def tasks_of(batch: Batch, history: History, ranges: Sequence[str] = ()) -> list
 
 
 def title_of(planned: PlannedHunt) -> str:
-    """The title of a hunt in all lines, before and after it has begun: system or repository, workload, range."""
+    """The title of a hunt, before and after the hunt has begun: system or repository, workload, range."""
     *options, good, bad = planned.arguments
     values = option_values(options)
     system = values.get("builder") or Path(planned.folder, values.get("repo", "")).name
@@ -164,7 +164,8 @@ def carry_out(
     """Carry out all tasks, as many at once as hosts allow. Afterwards each task has its stage, status and failure.
 
     ``show`` is called when a task may have changed. ``locked_hosts`` returns the hosts that a hunt locks to measure on
-    one host; it is called once for each hunt and host. Raises KeyboardInterrupt after all processes have stopped.
+    one host; this function is called once for each hunt and host. Raises KeyboardInterrupt after all processes have
+    stopped.
     """
 
     @cache
@@ -233,7 +234,7 @@ def tasks_to_start(
 
 @contextmanager
 def ending_on_error(task: Task, history: History) -> Iterator[None]:
-    """Within a block, an error ends this task and no other. If the task's process still works, the error is ignored."""
+    """Within a block, an error ends only this task. While the task's process works, errors are ignored."""
     try:
         yield
     except (OSError, PerfBisectError) as error:
@@ -246,7 +247,7 @@ def ending_on_error(task: Task, history: History) -> Iterator[None]:
 
 
 def is_claimed(task: Task, history: History) -> bool:
-    """Whether a process works on a batch's hunt without a number. If the hunt has a number now, the task gets it."""
+    """Whether a process works on a batch's hunt without a number. If the history has a number now, the task gets it."""
     if task.hunt is not None or task.batch is None:
         return False
     stored = read_batch(history, task.batch).hunts[task.number]
@@ -259,7 +260,7 @@ def is_claimed(task: Task, history: History) -> bool:
 
 
 def remove_unfit_choice(task: Task, hosts: Hosts, history: History) -> bool:
-    """Remove these hosts from the choices of a task if one of them is unfit; returns whether they were removed.
+    """Remove ``hosts`` from the choices of a task if one of the hosts is unfit. Returns whether the choice was removed.
 
     An unfit host stays if the task has had no other choice. Raises EnvironmentFailure if no choice is left.
     """
@@ -275,7 +276,7 @@ def remove_unfit_choice(task: Task, hosts: Hosts, history: History) -> bool:
 
 
 def start(task: Task, hosts: Hosts, history: History) -> None:
-    """Start the process of a hunt in a new session of the system, so that Ctrl-C reaches only this process."""
+    """Start the process of a hunt in a new session of the system, so that Ctrl-C does not reach this process."""
     task.hosts, task.stage = hosts, Stage.RUNNING
     options = ("--history", str(history.path.absolute()), "--wait", "--plain")
     if task.hunt is not None:
@@ -337,7 +338,10 @@ def end(task: Task, status: int, history: History) -> None:
 
 
 def last_error(log: Path, start: int = 0) -> str:
-    """The last error in a log after its first ``start`` bytes; without an error the last line, without a log ""."""
+    """The last error in a log after the first ``start`` bytes; "" without a log.
+
+    If the log has no error, the result is the last line of the log.
+    """
     with suppress(OSError), log.open("rb") as file:
         file.seek(max(start, log.stat().st_size - TAIL))
         lines = file.read().decode(errors="replace").splitlines()
@@ -348,9 +352,10 @@ def last_error(log: Path, start: int = 0) -> str:
 
 @contextmanager
 def stopping_processes(tasks: Sequence[Task]) -> Iterator[None]:
-    """At the end of a block, stop running processes, as by Ctrl-C. Ctrl-C then kills them, which loses no data.
+    """At the end of a block, stop running processes, as by Ctrl-C.
 
-    The signal is SIGTERM, because programs that a script has started in the background ignore SIGINT.
+    Ctrl-C kills processes that do not stop, which loses no data. The processes get SIGTERM, because programs that a
+    script has started in the background ignore SIGINT.
     """
     try:
         yield

@@ -1,12 +1,12 @@
-"""The driver of a session: its preparations, the orders of its plan through the loop, and the work after a verdict.
+"""The driver of a session carries out the preparations, the orders of the plan, and the work after a verdict.
 
-A session has one or several *members*, each with a log of its own: hunts of several workloads over one range, a single
-hunt, or a trial. The plan of the session gives the orders; each order names its workload.
+A session has one or several *members*: hunts of several workloads over one range, a single hunt, or a trial. Each
+member has a log. The plan of the session gives the orders; each order names its workload.
 
 In a session of several hunts, a build or a failed build is an event in the logs of all hunts without a verdict. A run
-or a failed run is an event of the hunt whose order it was. Hunts for several results of one command share its runs: the
-log of each hunt has the value of its own result. Therefore each log is the complete log of one hunt, which can be read
-alone.
+or a failed run is an event in the log of the hunt that has ordered the run. Hunts for several results of one command
+share runs: the log of each hunt has the value of the hunt's result. Each log is therefore the complete log of one hunt,
+and can be read alone.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -75,7 +75,7 @@ class WorkloadFailed:
 class SessionMember:
     """A member of a session: a hunt, or a trial, with its log.
 
-    A hunt is measured until it has a verdict or a failure of its own. A trial is measured until its plan ends.
+    A hunt is measured until it has a verdict or fails. A trial is measured until its plan ends.
     """
 
     problem: SearchProblem | None  # None: a trial
@@ -83,12 +83,12 @@ class SessionMember:
     lifecycle: "SessionLifecycle | None"  # None: the member has ended
     verdict: Verdict | None = None
     failure: PerfBisectError | None = None
-    # Looks for another metric if the metric of the hunt does not tell the ends apart. Takes the ratio of the ends, and
-    # whether the search has ended with it. Returns the problem with which the search goes on, or None.
+    # Looks for another metric if the metric of the hunt does not tell the ends apart. The arguments are the ratio of
+    # the ends, and whether the search has ended. Returns the problem with which the search goes on, or None.
     change_metric: Callable[[Interval, bool], Generator[TimedEvent, None, SearchProblem | None]] | None = None
     diff_lifecycle: "SessionLifecycle | None" = None  # of a search in a diff, which has several rounds
     has_tried_metric: bool = False  # whether another metric was looked for because the search would take very many runs
-    unclear_ratio: Interval | None = None  # the ratio of the ends, while another metric is to be looked for
+    unclear_ratio: Interval | None = None  # the ratio of the ends, while another metric must be looked for
     named: tuple[Change, ...] = ()  # the changes that the latest decision names
     has_forecast: bool = False  # whether the log has an event with the probable length of the hunt
     has_warned: bool = False  # whether the log has a warning about the runs of the hunt
@@ -132,7 +132,7 @@ class HuntsPlanner:
         self._members = members
 
     def next(self, fleet: Fleet) -> NextAction:
-        """The next order of any hunt, or the verdict of one hunt while the others go on."""
+        """The next order of one of the hunts, or the verdict of a hunt while other hunts go on."""
         members = self._members
         ended = [number for number, member in enumerate(members) if not member.is_open]
         if len(ended) == len(members):
@@ -174,7 +174,7 @@ class Driver:
     ) -> None:
         """``workers`` returns the workers that carry out the orders of ``plan``.
 
-        ``failed`` is called with the number and the failure of a member that cannot go on while other members do.
+        ``failed`` is called with the number and the failure of a member that cannot go on while other members go on.
         """
         self.members = members
         self._plan, self._workers, self._failed = plan, workers, failed
@@ -185,7 +185,7 @@ class Driver:
         for number, member in enumerate(self.members):
             if lifecycle := member.lifecycle:
                 if (yield from self._events_of(number, lifecycle.opening())) is False:
-                    member.lifecycle = None  # it has its verdict, and nothing follows
+                    member.lifecycle = None  # the member has its verdict, and nothing follows
                 member.problem = lifecycle.problem
         for number, member in enumerate(self.members):
             if member.is_open:
@@ -215,7 +215,7 @@ class Driver:
         number = self._current = self._member_number(workload)
         target = self.members[number]
         if isinstance(event, WorkloadFailed):
-            if target.failure is None:  # else it has failed on another host
+            if target.failure is None:  # otherwise the workload has failed on another host already
                 self._fail(number, event.trouble)
             return ()
         if isinstance(event, Decided):
@@ -256,7 +256,7 @@ class Driver:
         return self._current if self.members[self._current].is_open else next(iter(self._open_numbers), self._current)
 
     def _closing(self, number: int) -> Generator[Numbered]:
-        """The events after the verdict of a hunt or the plan of a trial, with its end; none if the member has ended."""
+        """The events after the verdict of a hunt or the plan of a trial, up to its end; empty for an ended member."""
         member = self.members[number]
         if member.lifecycle and not member.failure and (member.verdict or not member.problem):
             yield from self._events_of(number, member.lifecycle.closing(member.verdict))
@@ -303,7 +303,7 @@ class Driver:
                 logged_commits.add(commit)
 
     def _events_of(self, number: int, events: Generator[TimedEvent, None, T]) -> Generator[Numbered, None, T | None]:
-        """Events of one member, with its number. Returns their result; None if only this member fails."""
+        """The ``events`` of a member, with its number. Returns the result of ``events``; None if the member fails."""
         self._current = number
         try:
             with closing(events):
@@ -317,7 +317,7 @@ class Driver:
         return None
 
     def _fail(self, number: int, trouble: PerfBisectError) -> None:
-        """Note the failure of a member. Raises the failure if it concerns other members, too."""
+        """Note the failure of a member. Raises the failure if other members are affected, too."""
         if len(self.members) == 1 or not concerns_one_workload(trouble):
             raise trouble
         self.members[number].failure = trouble
@@ -340,7 +340,7 @@ def lab_of_several(labs: Mapping[int, Lab]) -> Lab:
 
 
 def has_further_runs(member: SessionMember) -> bool:
-    """Whether more is measured after the verdict of a hunt: for its reason, or by another metric."""
+    """Whether measurements follow the verdict of a hunt: for the reason of the change, or by another metric."""
     verdict = member.verdict
     has_place = explained_step(verdict) is not None or isinstance(verdict, CodePlacement)
     return has_place or (member.change_metric is not None and ratio_of_indistinct_ends(verdict) is not None)
@@ -349,8 +349,8 @@ def has_further_runs(member: SessionMember) -> bool:
 def as_build_for_another(event: Event) -> Event:
     """The event of a build, for the log of a hunt that has not ordered the build.
 
-    The event keeps the seconds of the build, from which the search derives the cost of builds. They do not count as
-    seconds that the hunt has spent.
+    The event keeps the seconds of the build, from which the search derives the cost of builds. The seconds of this
+    build do not count as time that the hunt has spent.
     """
     if isinstance(event, BuildFinished):
         return replace(event, facts=replace(event.facts, reused=True))
@@ -362,7 +362,7 @@ def as_build_for_another(event: Event) -> Event:
 def run_of_result(event: RunFinished, output: Output, *, is_ordered: bool) -> RunFinished | CandidateSkipped:
     """The event of a shared run, for the log of a hunt for one result; ``is_ordered``: this hunt has ordered the run.
 
-    A run without that result becomes a skipped candidate.
+    A run without the result of the hunt becomes a skipped candidate.
     """
     run, value = event.facts, event.facts.results.get(output.result)
     if is_ordered:
@@ -376,7 +376,7 @@ def run_of_result(event: RunFinished, output: Output, *, is_ordered: bool) -> Ru
 
 
 def concerns_one_workload(trouble: PerfBisectError) -> bool:
-    """Whether a failure concerns only its workload: its runs fail at an end of the range, or have no value."""
+    """Whether a failure concerns only one workload, whose runs fail at an end of the range, or have no value."""
     if isinstance(trouble, RangeEndFailed):
         return isinstance(trouble.__cause__, RunFailed) and trouble.__cause__.stage not in BUILDING
     return isinstance(trouble, UsageError | NoMetricValues)

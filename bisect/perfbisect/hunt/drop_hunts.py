@@ -1,8 +1,8 @@
 """Carries out hunts for the drops of a stored comparison.
 
 All drops between the same two builds are hunted in one session, with common builds. Each hunt is stored with the
-comparison when it begins. Therefore an interrupted call can be repeated: hunts with a verdict are not repeated, begun
-hunts continue, and the others begin.
+comparison when the hunt begins, so that an interrupted call can be repeated: hunts with a verdict are not repeated,
+begun hunts continue, and the other hunts begin.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -65,7 +65,7 @@ class HuntedComparison:
     settings: Settings
 
     def ranges(self) -> Iterable[DropRange]:
-        """The drops to hunt, grouped by the two builds between which they are."""
+        """The drops to hunt, grouped by the two builds at the ends of the drops."""
         return ranges_of_drops(find_drops_to_hunt(self.trial, self.settings.policy.min_effect))
 
     def hunt_of(self, drop: Drop) -> DropHunt | None:
@@ -121,7 +121,7 @@ def huntable_drops(path: Path | None, trial: SessionState) -> list[Drop]:
 
 
 def candidate_count(settings: Settings) -> int:
-    """The number of candidates in the range of a hunt. Raises UsageError if the range cannot be hunted in."""
+    """The number of candidates in the range of a hunt. Raises UsageError if no hunt in the range is possible."""
     span, _ = read_hunt_range(settings, builder_of(settings))
     return len(span.graph.candidates)
 
@@ -154,7 +154,8 @@ def hunt_lines(comparison: HuntedComparison) -> Iterator[str]:
 def read_comparison(history: History, name: str, how: DropOptions) -> HuntedComparison:
     """The comparison of that name, with the settings for its hunts.
 
-    Raises UsageError if it is no comparison, if it was imported, and if all of its builds are binaries.
+    Raises UsageError for another kind of trial, for an imported trial, and if all builds of the comparison are
+    binaries.
     """
     trial = history.trial(name)
     if trial.request.kind is not TrialType.COMPARE or trial.origin:
@@ -185,7 +186,7 @@ def read_comparison(history: History, name: str, how: DropOptions) -> HuntedComp
 def hunt_drops(name: str, caller: Caller, how: DropOptions) -> list[DropHunt | None]:
     """Hunt all drops of a comparison. Returns the hunt for each drop; None for a hunt that could not begin.
 
-    Raises Interrupted, with the command that continues.
+    Raises Interrupted, with the command that continues the hunts.
     """
     with closing(History.open(caller.path)) as history:
         comparison = read_comparison(history, name, how)
@@ -225,7 +226,7 @@ def hunt_all(history: History, read: Callable[[], T], caller: Caller, how_to_con
 
 
 def with_open_reasons(history: History, hunts: Iterable[DropHunt], settings: Settings) -> tuple[DropHunt, ...]:
-    """The hunts; if reasons are to be measured, a hunt whose reason was interrupted counts as interrupted itself."""
+    """The hunts. If reasons are measured, a hunt whose reason was interrupted gets the state "interrupted"."""
     as_interrupted = partial(replace, state="interrupted", culprit="")
     return tuple(
         as_interrupted(hunt) if settings.explain and was_reason_interrupted(history, hunt.hunt) else hunt
@@ -234,7 +235,7 @@ def with_open_reasons(history: History, hunts: Iterable[DropHunt], settings: Set
 
 
 def hunt_range(history: History, comparison: HuntedComparison, span: DropRange, caller: Caller) -> None:
-    """Hunt the drops of one range that have no verdict: begun hunts continue, the others begin.
+    """Hunt the drops of one range that have no verdict: begun hunts continue, and the other hunts begin.
 
     A hunt that cannot go on, because its workload or its range has changed, is replaced by a new hunt.
     """
@@ -320,8 +321,8 @@ def comparison_of_ends(settings: Settings, outputs: Sequence[Output], waiting: W
 def settings_of_changed_results(settings: Settings, trial: SessionState) -> dict[int, Settings]:
     """The settings of hunts for the results in which both ends differ, by the numbers of the results in a comparison.
 
-    Only changes in the direction of the hunt count. ``settings`` are of a hunt for all results. The false discovery
-    rate is controlled over all results.
+    Changes that are not in the direction of the hunt are ignored. ``settings`` are the settings of a hunt for all
+    results. The false discovery rate is controlled over all results.
     """
     policy, metric = settings.policy, trial.request.metric
     names, changed = [work.name for work in trial.request.works], list[str]()
@@ -358,13 +359,13 @@ def with_measured_ends(setup: SessionSetup, log: Sequence[Event], run_filter: tu
 
 
 def with_common_runs(hunts: Sequence[Settings]) -> list[Settings]:
-    """The settings of the hunts of one session; if all hunts are for results of one command, they share its runs."""
+    """The settings of the hunts of one session. If all hunts are for results of one command, they share runs."""
     outputs = tuple(hunt.output for hunt in hunts if hunt.output)
     return [replace(hunt, outputs=outputs) for hunt in hunts] if len(outputs) == len(hunts) > 1 else [*hunts]
 
 
 def revision_of(settings: Settings, build: TrialBuild) -> str:
-    """The name of a build without its variant, if that is a revision of the build's commit; else the commit."""
+    """The name of a build without its variant, if this name is a revision of the build's commit; else the commit."""
     name = build.name.removesuffix(f"@{build.variant}")
     with suppress(PerfBisectError):
         repository = open_repository(Path(settings.repository))

@@ -1,11 +1,12 @@
 """Measures after the verdict why the culprit is slower: culprit and parent run again. See ``core/explain``.
 
-The studies follow each other: see ``PARTS``. The events of a study are stored in the log of the hunt. They change no
-verdict, because no decision reads them. Measurements of an earlier attempt are not repeated. If a study fails, an event
-says why, and the next study follows; the failed study is repeated when the reason is measured again.
+The studies of a reason follow each other in the order of ``PARTS``. The events of a study are stored in the log of the
+hunt, and change no verdict, because no decision reads these events. Measurements of an earlier attempt are not
+repeated. If a study fails, an event says why, and the next study follows; the failed study is repeated when the reason
+is measured again.
 
-At the end, the functions of the source code that the culprit changes are read from the user's clone, and stored as an
-event. Therefore a report needs no repository.
+At the end, the source functions that the culprit changes are read from the user's clone and stored as an event, so that
+a report needs no repository.
 """
 
 from collections import Counter
@@ -53,14 +54,14 @@ from perfbisect.wording.quantities import duration
 from perfbisect.wording.text import advised
 
 STUDY_SHARE = (
-    0.1  # of a hunt's time, for all studies except exact counts; certain rounds and begun rounds may exceed it
+    0.1  # share of a hunt's time for all studies except exact counts; certain and begun rounds may exceed this share
 )
-COUNT_SHARE = 0.2  # of a hunt's time, for exact counts by function
-LEAST_SECONDS = 90.0  # the least time for either, in a short hunt
+COUNT_SHARE = 0.2  # share of a hunt's time for exact counts by function
+LEAST_SECONDS = 90.0  # the least time for each of these two shares, in a short hunt
 LENGTH_ADVICE = f"; with {{{EVENTS}}} in place of a number in the command, a short run would be enough"
 SHORTEST_RUN = 1.0  # seconds; shorter runs show nothing
-OFF_CPU_SHARE = 0.3  # of the time of the workload's threads: waits are sampled if the threads are off CPU for longer
-LOCATED_ERROR = 0.02  # standard error of the first function's share; no further profile is taken if it is smaller
+OFF_CPU_SHARE = 0.3  # waits are sampled if the workload's threads are off CPU for a larger share of their time
+LOCATED_ERROR = 0.02  # no further profile is taken if the standard error of the first function's share is smaller
 
 WorkersOf = Callable[[StudyMaker], Workers[LabEvent]]
 
@@ -73,16 +74,16 @@ class StudyPart:
     # The study for turns that measure for some seconds, in a hunt of this state.
     make_study: Callable[[float, SessionState], StudyMaker]
     rounds: int  # both builds have one turn in each round
-    share: float  # of the time for all studies; a study may also use the time that earlier studies have left
+    share: float  # share of the time for all studies; a study may also use the time that earlier studies have left
     # Whether the study can show something new about a workload of a builder, in a hunt of this state.
     is_useful: Callable[[Builder, Workload, SessionState], bool] = lambda *_: True
     has_certain_round: Callable[[Workload], bool] = lambda _: False  # whether the first round ignores the limit of time
-    # The least seconds of a turn: of a workload, after these timed runs of a build.
+    # The least seconds of a turn of a workload, after timed runs of a build.
     least_seconds: Callable[[Workload, Sequence[RunFacts]], float] = lambda *_: 0.0
     is_complete: Callable[[Explanation], bool] = lambda _: False  # whether the second half of the rounds is not needed
-    # Of two studies with one name: whether the events are samples, or exact counts by function.
+    # If two studies have one name: whether the events of this study are samples, or exact counts by function.
     is_sampled: bool | None = None
-    hunt_share: float = 0.0  # of the hunt's time, which the study may take in place of ``share``
+    hunt_share: float = 0.0  # share of the hunt's time, which the study may take in place of ``share``
     of_all_builds: bool = False  # other builds that the hunt has measured on the host get one turn each, at the end
 
     def has(self, event: Event) -> TypeGuard[Counted | Profiled | Planned]:
@@ -112,7 +113,7 @@ def is_count_by_function(event: Event) -> bool:
 def is_often_off_cpu(workload: Workload, runs: Iterable[RunFacts]) -> bool:
     """Whether the threads of a server's workload are off CPU for 30 % of the time or more, in any timed run.
 
-    False for a workload that is a command.
+    The result is false for a workload that is a command.
     """
     clocks = [(run.counters.get("task-clock"), run.seconds) for run in timed_runs(runs) if not workload.command]
     return any(clock and clock / 1000 < (1 - OFF_CPU_SHARE) * workload.threads * seconds for clock, seconds in clocks)
@@ -129,7 +130,7 @@ def is_located(explanation: Explanation) -> bool:
 
 
 def exact_run_length(state: SessionState) -> int:
-    """The operations of a hunt's exactly counted runs, a number that is equal for both builds; 0 without counts."""
+    """The operations of each exactly counted run of a hunt, which are equal for both builds; 0 without such runs."""
     studied = [event.facts for event in state.explanation_events if isinstance(event, Counted)]
     return next((run.events for run in (*studied, *runs_of_hunt(state)) if run.counted), 0)
 
@@ -231,8 +232,8 @@ def measure_reason(
 ) -> Generator[TimedEvent]:
     """Carry out the studies of the reason of a verdict's first step, except measurements that the log already has.
 
-    ``hunt_count`` is the number of hunts of the session, which have shared its time. The studies may take ``seconds``;
-    0: the usual shares of the hunt's time.
+    ``hunt_count`` is the number of hunts that have shared the time of the session. The studies may take ``seconds``; 0:
+    the usual shares of the hunt's time.
     """
     if (step := explained_step(verdict)) is None:
         return
@@ -264,8 +265,8 @@ def measure_reason(
 def measure_part(part: StudyPart, study: ReasonStudy, allowed: float) -> Generator[TimedEvent]:
     """Measure the rounds of a study that the log lacks, for at most ``allowed`` seconds.
 
-    A round is begun only if it will probably end in time: its turns are assumed to take as long as the longest turn so
-    far, or, before the first turn, as long as a visit of the search. A round that has begun is finished.
+    A round is begun only if it will probably end in time. A turn is assumed to take as long as the longest turn so far,
+    or, before the first turn, as long as a visit of the search. A round that has begun is finished.
     """
     state, workload, builds = study.log.state, study.workload, study.builds
     turn_counts = turns_done([event for event in state.explanation_events if part.has(event)])
@@ -324,7 +325,7 @@ def measure_part(part: StudyPart, study: ReasonStudy, allowed: float) -> Generat
 
 
 def without_reused_builds(events: Iterable[TimedEvent]) -> Iterator[TimedEvent]:
-    """The events without the events of builds that are used again, which would be repeated for each turn of a study."""
+    """The events without the events of reused builds, because each turn of a study would repeat them."""
     begun: TimedEvent | None = None
     for at, event in events:
         if isinstance(event, BuildStarted):
@@ -339,9 +340,9 @@ def without_reused_builds(events: Iterable[TimedEvent]) -> Iterator[TimedEvent]:
 
 
 def turns_done(events: Iterable[Counted | Profiled | Planned]) -> Counter[int]:
-    """The number of turns of each candidate; an interrupted turn counts.
+    """The number of turns of each candidate, including interrupted turns.
 
-    A turn has one event of each group of counters, of each event of perf, or of each statement.
+    A turn has one event for each group of counters, for each event of perf, or for each statement.
     """
     event_counts: Counter[tuple[int, str]] = Counter()
     for event in events:
@@ -357,7 +358,7 @@ def turns_done(events: Iterable[Counted | Profiled | Planned]) -> Counter[int]:
 
 
 def visit_overhead(events: Sequence[tuple[float, Event]]) -> float:
-    """The seconds of a hunt's visits outside of timed runs: upper quartile over runs, as some runs begin no visit."""
+    """The seconds of a visit outside of timed runs: the upper quartile over runs, because some runs begin no visit."""
     overheads = sorted(
         later - earlier - event.facts.seconds
         for (earlier, _), (later, event) in pairwise(events)
@@ -369,7 +370,7 @@ def visit_overhead(events: Sequence[tuple[float, Event]]) -> float:
 def store_changed_functions(verdict: Verdict, log: SavedLog, repository: Path) -> Generator[TimedEvent]:
     """Read from the user's clone which functions the culprit of the verdict's first step changes, and store an event.
 
-    Nothing is stored if the log's latest event of this kind is equal.
+    If the latest event of this kind in the log is equal, nothing is stored.
     """
     step = explained_step(verdict)
     if step is None or not step.parents:

@@ -22,9 +22,9 @@ FitnessByMachine = dict[str, list[Fitness]]  # machine → its fitness after eac
 
 
 def fitness_by_machine(path: Path | None, machines: Iterable[str] = ("",)) -> FitnessByMachine:
-    """The fitness of these machines, by default of all machines that were checked.
+    """The fitness of ``machines``, by default of all machines that were checked.
 
-    Their checks are in the history at ``path``; the result is empty if there is no history.
+    The checks are read from the history at ``path``. Without a history, the result is empty.
     """
     if not (path or default_history_path()).exists():
         return {}
@@ -34,7 +34,7 @@ def fitness_by_machine(path: Path | None, machines: Iterable[str] = ("",)) -> Fi
 
 
 def unfit_hosts(path: Path | None, machines: Iterable[str] = ("",)) -> dict[str, str]:
-    """The unfit machines among these, by default among all → a sentence that says why, and how to accept it."""
+    """Each unfit machine of ``machines``, by default of all → a sentence with the reason and the accepting command."""
     latest = {name: fitness[-1] for name, fitness in fitness_by_machine(path, machines).items()}
     return {name: unfit_host(name, fitness.unfit) for name, fitness in latest.items() if fitness.unfit}
 

@@ -1,8 +1,9 @@
 """The forecast of hunts before they begin: builds, runs, time and disk, and the commands for both ends (`--dry-run`).
 
-The commands are composed by the modules that would run them, but they are not run. The hosts are only asked for memory,
-cores, compiler, counters of perf, the user and a free port. The checkout and small files, which would be copied to the
-host, are made in a temporary folder of this machine. Its path is then replaced by the path of the host's root folder.
+The modules that would run the commands compose them, but run nothing. The hosts are only asked for memory, cores,
+compiler, counters of perf, the user and a free port. The checkout and small files, which would be copied to the host,
+are made in a temporary folder of this machine. In the commands, the path of the host's root folder replaces the path of
+this temporary folder.
 """
 
 from collections import deque
@@ -136,7 +137,7 @@ def dry_run_lines(path: Path | None, hunts: Sequence[Settings]) -> Iterator[str]
 
 
 def command_groups(settings: Settings, recipes: Recipes, commit: str) -> tuple[CommandGroup, ...]:
-    """The commands for one commit on the first host, and on the first build host if that builds for it."""
+    """The commands for one commit on the first host, and on the first build host if the first host does not build."""
     builder, workload = recipes
     entry = load_host(settings.host, settings.hosts_path)
     build_entry = None if entry.builds_itself else load_host(entry.other_build_hosts[0], settings.hosts_path)
@@ -259,7 +260,7 @@ def _loading(loading: dataset.Loading) -> Iterator[str]:
 
 
 def _served(service: Service | None, *lines: str) -> Iterator[str]:
-    """Commands between the start and the stop of the server; only the commands if there is no server."""
+    """Commands between the start and the stop of the server; without a server, the commands alone."""
     if service is None:
         yield from lines
         return

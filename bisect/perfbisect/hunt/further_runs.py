@@ -1,12 +1,13 @@
-"""Runs of a hunt outside of its search: runs of given commits that its log lacks.
+"""Runs that a hunt makes outside of its search. A commit is run only if the log has too few runs of the commit.
 
-`--metric auto`: if time does not tell both ends apart, the hunt goes on by instructions, if the instructions of both
-ends differ. They are counted exactly if the hosts can count. Otherwise the hunt uses the instructions that perf has
-recorded with the timed runs.
+With `--metric auto`, a hunt goes on by instructions if time does not tell the ends apart and the instructions of the
+ends differ. The instructions are counted exactly if the hosts can count. Otherwise the hunt uses the instructions that
+perf has recorded with the timed runs.
 
-Runs after a verdict do not change the verdict. They say more about the named commit:
+Runs after a verdict do not change the verdict, but say more about the named commit:
 
-* A culprit that was named by exact counts is timed beside its parents. The verdict then says whether QPS confirms it.
+* A culprit that was named by exact counts is timed beside its parents. The verdict then says whether QPS confirms the
+  culprit.
 * A commit that differs by code placement alone is counted beside its parents, if the hosts can count. The verdict then
   says whether the commit executes the same instructions.
 """
@@ -32,7 +33,7 @@ from perfbisect.wording.unnamed import ignored_instructions_warning, metric_chan
 def append_after_verdict(log: SavedLog) -> Append[LabEvent, TimedEvent]:
     """A function that stores events of runs after a verdict: a failed build or run becomes a warning.
 
-    A skip would exclude the candidate, whose earlier runs the verdict is based on.
+    No skip is stored, because a skip would exclude the candidate, whose earlier runs are evidence for the verdict.
     """
 
     def append(event: Event, _: int | None) -> TimedEvent:
@@ -52,9 +53,9 @@ def order_of_missing_runs(
     counted: bool = False,
     purpose: Purpose = Purpose.ENDS,
 ) -> Measure | None:
-    """The order for the runs that nodes of the graph lack, if each is to have ``runs_each`` runs.
+    """The order for the missing runs of nodes of the graph, each of which needs ``runs_each`` runs.
 
-    None if no run is missing, or if the hunt's budget of runs does not allow all missing runs.
+    The result is None if no run is missing, or if the hunt's budget of runs does not allow all missing runs.
     """
     missing = {node: runs_each - len(runs_of(log, problem.commits[node], counted=counted)) for node in nodes}
     plan = tuple(PlannedRuns(node, runs) for node, runs in missing.items() if runs > 0)
@@ -78,8 +79,8 @@ def count_instructions(
         yield append(Warned(f"Instructions are not counted exactly: {error}", error.advice), None)
 
 
-TIMED_RUNS = 6  # of a culprit that counts have named, and of each parent
-COUNTED_RUNS = 1  # of a commit that differs by code placement, and of each commit that it was compared with
+TIMED_RUNS = 6  # the timed runs of a culprit that exact counts have named, and of each parent
+COUNTED_RUNS = 1  # the counted runs of a commit that differs by code placement, and of each commit compared with it
 
 
 def confirming_runs(
@@ -111,11 +112,11 @@ def setup_by_instructions(
     *,
     has_ended: bool,
 ) -> Generator[TimedEvent, None, SessionSetup | None]:
-    """The setup with which a hunt goes on by instructions, whose settings are stored as the hunt's settings.
+    """The setup with which a hunt goes on by instructions. Its settings are stored as the settings of the hunt.
 
-    None if the instructions of the ends do not differ or cannot be counted. ``time`` is the ratio of the ends by the
-    workload's metric; ``has_ended``: the search by that metric has ended. An interrupted hunt counts only the missing
-    runs when it is resumed.
+    The result is None if the instructions of the ends do not differ or cannot be counted. ``time`` is the ratio of the
+    ends by the workload's metric; ``has_ended``: the search by this metric has ended. If an interrupted hunt is
+    resumed, only the missing runs are counted.
     """
     settings = setup.settings
     policy = replace(settings.policy, direction=Direction.RISE)
@@ -142,7 +143,10 @@ def setup_by_instructions(
 
 
 def is_too_long_to_count(setup: SessionSetup, problem: SearchProblem, log: SavedLog) -> bool:
-    """Whether a run takes too long under valgrind: a command whose length is fixed, with runs of 10 s or more."""
+    """Whether runs would take too long under valgrind.
+
+    Runs take too long if a command does a fixed amount of work, and its shortest timed run took 10 s or more.
+    """
     runs = runs_of(log, problem.commits[0])
     by_valgrind = any(site.count_method != PERF for site in setup.hosts) and not has_length(setup.workload)
     return by_valgrind and min((run.seconds for run in runs), default=0.0) >= MAX_COUNTED_SECONDS
@@ -151,7 +155,7 @@ def is_too_long_to_count(setup: SessionSetup, problem: SearchProblem, log: Saved
 def instructions_of_ends(
     problem: SearchProblem, log: SavedLog, counting_workers: WorkersFor | None
 ) -> Generator[TimedEvent, None, InstructionChange | None]:
-    """The difference of both ends in instructions, as the counting workers count them exactly; None if it is not known.
+    """The difference of both ends in instructions, as the counting workers count them exactly; None if unknown.
 
     Without counting workers, the instructions come from perf's records of the timed runs in the log.
     """

@@ -70,7 +70,7 @@ class SessionLabs:
     def build_worker(
         self, build_host: BuildHost, candidates: Candidates, builds: BuildsMade, is_replaceable: bool
     ) -> BuildWorker:
-        """A build host as a worker; ``is_replaceable``: hosts make their own builds while it is out of reach."""
+        """A build host as a worker. ``is_replaceable``: hosts make builds while the build host is out of reach."""
         stop, setup, settings = threading.Event(), self.setup, self.setup.settings
         lab_host = self.locks.lab_host(StoppableHost(build_host.host, stop), build_host.entry)
         site = BuildSite(
@@ -98,7 +98,7 @@ class SessionLabs:
         builds: BuildsMade | None,
         seeds: LayoutSeeds | None,
     ) -> Lab:
-        """The lab of a hunt on the host of that number; ``stop`` cancels it, ``seeds`` are of randomized layouts."""
+        """The lab of a hunt on the host of that number. ``stop`` cancels the lab; ``seeds`` are of randomized layouts."""
         site, settings = stoppable(self.setup.hosts[number], stop), self.setup.settings
         name = site.host.name
         earlier_facts = (facts for event in self.earlier_starts for facts in event.hosts)
@@ -130,9 +130,9 @@ class SessionLabs:
         return timed_or_counted(timed.measure, counted.measure, candidates)
 
     def lab_of_trial(self, stop: threading.Event) -> Lab:
-        """The lab of a trial; ``stop`` cancels its work. It has one host, or each build is a host.
+        """The lab of a trial; ``stop`` cancels its work. A trial has one host, or compares hosts in place of builds.
 
-        Builds of one variant and configuration share a lab.
+        Builds with the same variant and configuration share a lab.
         """
         setup, trial = self.setup, self.log.state
         subjects, groups = trial.request.subjects, defaultdict[tuple[str, str], list[int]](list)
@@ -178,10 +178,10 @@ def workers_of(
     *,
     together: bool = False,
 ) -> Workers[LabEvent]:
-    """The hosts of a session as workers, with the labs of its hunts, which share builds, or a trial's lab.
+    """The hosts of a session as workers, with the lab of a trial, or with the labs of hunts that share builds.
 
-    ``commits`` are the candidates. With ``study``, it is carried out in place of timed runs. ``together``: the session
-    has several hunts, although ``hunts`` may be a single open hunt of them.
+    ``commits`` are the candidates. If a ``study`` is given, it is carried out in place of timed runs. ``together``: the
+    session has several hunts, although ``hunts`` may have a single open hunt.
     """
     first = next(iter(hunts.values()))
     sites, is_trial = first.setup.hosts, bool(first.setup.request.works)

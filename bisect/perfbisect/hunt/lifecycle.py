@@ -76,8 +76,8 @@ class SessionLifecycle:
     ) -> None:
         """``hunt_count`` is the number of hunts of the session, which share the time for reasons.
 
-        With ``reason_seconds``, the hunt has a verdict, and only its reason is measured, for this time; 0: the usual
-        time.
+        With ``reason_seconds``, only the reason of a stored verdict is measured, for this number of seconds; 0: the
+        usual time.
         """
         self.log, self.setup = log, setup
         self._held, self._locks, self._is_resumed = held, locks, is_resumed
@@ -127,7 +127,7 @@ class SessionLifecycle:
         return True
 
     def change_metric(self, time: Interval, has_ended: bool) -> Generator[TimedEvent, None, SearchProblem | None]:
-        """The problem of a search by instructions; None if they do not tell the ends apart."""
+        """The problem of a search by instructions; None if instructions do not tell the ends apart."""
         assert self.problem, "a hunt has a problem"
         changed = yield from setup_by_instructions(
             self.setup, self.problem, self.log, time, lambda setup: self._labs_of(setup).workers, has_ended=has_ended
@@ -141,7 +141,7 @@ class SessionLifecycle:
 
     @property
     def has_new_needs(self) -> bool:
-        """Whether a failed build shows a new need of a part of a diff, so that its parts must be ordered again."""
+        """Whether a failed build shows a new need of a part of a diff, so that the parts must be ordered again."""
         parts, errors = self.setup.parts, build_errors(event for _, event in self.log.entries)
         return parts is not None and not parts.present.proven and bool(parts.new_needs(errors))
 
@@ -163,7 +163,7 @@ class SessionLifecycle:
         return self.problem
 
     def closing(self, verdict: Verdict | None) -> Generator[TimedEvent]:
-        """The end of a trial; or a hunt's further runs, its end with the verdict, and the studies of its reason."""
+        """The end of a trial; or the further runs of a hunt, its end with the verdict, and the studies of its reason."""
         log, setup, problem = self.log, self.setup, self.problem
         if not (problem and verdict):
             yield log.append(SessionEnded(fitness=fitness_facts(log.state)))
@@ -208,7 +208,7 @@ class SessionLifecycle:
 def described_suspects(verdict: Verdict, log: SavedLog, settings: Settings) -> tuple[Commit, ...]:
     """Descriptions, from the user's clone, of the suspects of a verdict that were never built; at most 100 of them.
 
-    Empty if the clone cannot be read.
+    The result is empty if the clone cannot be read.
     """
     inconclusive = (
         [verdict] if isinstance(verdict, Inconclusive) else [part.known for part in getattr(verdict, "unsettled", ())]
@@ -241,8 +241,8 @@ def merge_base_equals_good(
 ) -> Generator[TimedEvent, None, bool]:
     """Measure whether the merge base is as fast as good.
 
-    Returns false if that is inconclusive; then the hunt has ended. Raises UsageError if the merge base has another
-    speed: there is a change between the merge base and good.
+    Returns false if the comparison is inconclusive; then the hunt has ended. Raises UsageError if the speeds differ,
+    because then there is a change between the merge base and good.
     """
     base, good = problem.commits[0][:10], settings.good_commit[:10]
     verdict = yield from compare_merge_base(problem, started, settings.good_commit, log, workers_for)
@@ -281,7 +281,7 @@ def compare_merge_base(
 ) -> Generator[TimedEvent, None, Verdict]:
     """Search for a change, in either direction, from the merge base to good; returns the verdict.
 
-    The comparison is made if good is no ancestor of bad. The budgets of the hunt apply.
+    A hunt makes this comparison if good is no ancestor of bad. The budgets of the hunt apply to the comparison.
     """
     between = replace(
         problem,
@@ -307,7 +307,7 @@ def known_failures(history: History, settings: Settings, now: float) -> tuple[Sk
 def settings_by_host(settings: Settings) -> list[Settings]:
     """The settings with one host each: the first host, then the other hosts of its class.
 
-    Only the settings of the first host, if the classes are not known yet.
+    If the host classes are not known yet, the list has only the settings of the first host.
     """
     classes = settings.prior.host_classes or ("",)
     alike = (name for name, host_class in zip(settings.hosts, classes, strict=False) if host_class == classes[0])

@@ -1,11 +1,11 @@
 """The loop of all sessions: a planner gives orders, workers carry them out, and a log stores the events.
 
-Hunts, trials and simulated hunts differ only in their planner, workers and log. Every event is in the log before the
-loop yields it, and the planner is asked for the next order after that. Therefore a killed session goes on exactly at
+Hunts, trials and simulated hunts differ only in their planner, workers and log. Every event is stored in the log before
+the loop yields the event, and before the planner gives the next order. A killed session therefore goes on exactly at
 the end of its log.
 
-Build hosts make builds while hosts measure. Both are workers with consecutive numbers: first the hosts, then the build
-hosts.
+Hosts and build hosts are workers with consecutive numbers: first the hosts, then the build hosts. Build hosts make
+builds while hosts measure.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -50,7 +50,7 @@ class NextAction:
     def of(
         cls, decision: Decision, decided: Decided, workload: int | None = None, *, several: bool = False
     ) -> "NextAction":
-        """The action for a decision of the search; with ``several`` hunts, the others go on after a verdict."""
+        """The action for a decision of the search. With ``several`` hunts, the other hunts go on after a verdict."""
         order = decision.order
         if not isinstance(order, Measure):
             return cls(None, decided, ends_at_once=isinstance(order, Found), workload=workload, asks_again=several)
@@ -83,18 +83,18 @@ class Workers(Protocol[E_co]):
 
     @property
     def hosts(self) -> Sequence[str]:
-        """The names of the hosts; an order's ``host`` is an index into it."""
+        """The names of the hosts. The ``host`` of an order is an index into these names."""
 
     def submit(self, order: Measure) -> None:
         """Begin an order on its host, which must be free."""
 
     @property
     def build_hosts(self) -> Sequence[str]:
-        """The names of the build hosts; empty: each host builds what it measures."""
+        """The names of the build hosts. Without build hosts, each host makes the builds that it measures."""
 
     @property
     def builds_between(self) -> bool:
-        """Whether hosts without an order may build. If no build host is left, hosts then make all builds."""
+        """Whether hosts without an order may build. If all build hosts have failed, such hosts make all builds."""
 
     def begin(self, build: BuildOrder) -> None:
         """Begin a build on its build host, which must be free. All hosts have the build when BuildFinished arrives."""
@@ -103,17 +103,17 @@ class Workers(Protocol[E_co]):
         """The seconds since the present build of a build host began."""
 
     def cancel(self, build_host: int) -> None:
-        """Cancel the present build of a build host; returns at once. The build's last event is ``OrderEnded``."""
+        """Cancel the present build of a build host, without waiting. The last event of the build is ``OrderEnded``."""
 
     def next(self) -> tuple[int, E_co | OrderEnded]:
         """Wait for the next event, or the end of an order or a build; returns the worker's number and the event.
 
-        The worker does not go on before the next call. Raises exceptions of the worker, except EnvironmentFailure,
-        which is the ``failure`` of ``OrderEnded``.
+        The worker does not go on before the next call. Raises the exceptions of a worker, except EnvironmentFailure:
+        this exception is the ``failure`` of ``OrderEnded``.
         """
 
     def stop(self) -> None:
-        """End all orders and builds, with all processes that run for them. Nothing can begin afterwards."""
+        """End all orders and builds, with all processes that run for them. Afterwards no order or build can begin."""
 
 
 Append = Callable[[E | Decided | PairingChosen | Warned, int | None], T]
@@ -121,15 +121,15 @@ Append = Callable[[E | Decided | PairingChosen | Warned, int | None], T]
 
 
 def run(planner: Planner, append: Append[E, T], workers: Workers[E]) -> Generator[T]:
-    """Carry out the orders of a planner until it has no more. Yields the result of ``append`` for each event.
+    """Carry out the orders of a planner until the planner has no more. Yields the result of ``append`` for each event.
 
-    A host that fails gets no further order. Raises the failure of the last host, or of a host that the planner cannot
-    do without. If all build hosts have failed, hosts that may build make the builds; otherwise the failure is raised.
-    If the only build host is out of reach, hosts build until it is back.
+    A host that fails gets no further order. Raises the failure of the last host, or of a host that the planner needs.
+    If all build hosts have failed, and hosts may build, hosts make the builds; otherwise the failure is raised. If the
+    only build host is out of reach, hosts build until the build host is back.
     """
     states = _WorkerStates(workers)
     is_asked = (
-        False  # whether the planner was asked since an order or a build ended: it then needs no further build host
+        False  # whether the planner was asked since an order or a build ended; then no build host needs to be free
     )
     try:
         while True:
@@ -191,7 +191,7 @@ class _WorkerStates:
 
     @property
     def build_failure(self) -> EnvironmentFailure:
-        """Why no host makes the build that an order waits for: the failure of the first build host, if there is any."""
+        """The reason why no host makes a build: the failure of the first failed build host, or a general failure."""
         default = EnvironmentFailure("no host that is left can make the build that is to be measured next")
         return next(iter(self._build_host_failures.values()), default)
 
@@ -229,7 +229,7 @@ class _WorkerStates:
             self._workers.begin(order)
 
     def restore_build_hosts(self) -> Iterator[Warned]:
-        """Use build hosts again that were out of reach and can be reached again; yields a warning for each."""
+        """Use build hosts again that were out of reach and can be reached again. Yields a warning for each of them."""
         failures = self._build_host_failures
         for host in [
             host for host, failure in failures.items() if isinstance(failure, HostUnreachable) and failure.is_back()
@@ -275,7 +275,7 @@ class _WorkerStates:
 
 @dataclass(frozen=True, slots=True)
 class SearchPlanner:
-    """The planner of one hunt, which derives the next order from all readings so far."""
+    """The planner of one hunt. The next order is derived from all readings so far."""
 
     situation: Callable[[Fleet], Situation]
 
@@ -289,7 +289,7 @@ class SearchPlanner:
 class FixedPlan:
     """A planner that gives a sequence of orders. An order for a busy host waits until the host is free.
 
-    A choice of interleaved or paired runs, between two orders, is logged.
+    If the sequence has a choice of interleaved or paired runs, the choice is logged.
     """
 
     orders: Iterator[Measure | PairingChosen]
@@ -298,7 +298,7 @@ class FixedPlan:
     def next(self, fleet: Fleet) -> NextAction:
         """The action of the next order."""
         order = self.waiting_order or next(self.orders, None)
-        if isinstance(order, PairingChosen):  # it must be in the log first, because the next order depends on it
+        if isinstance(order, PairingChosen):  # must be in the log first, because the next order depends on it
             return NextAction(None, order, asks_again=True)
         self.waiting_order = order if order and not fleet.is_free(order.host) else None
         return NextAction(order)

@@ -1,8 +1,8 @@
 """A night of a watched branch: its tip is compared with earlier tips, and drops of the branch are hunted.
 
-All data are in the history. The line of a branch consists of its nights: comparisons whose request has the branch, with
-the same settings. Each hunt of the line belongs to a night. Therefore an interrupted call can be repeated: a tip is
-measured once, begun hunts continue, and a drop is hunted once.
+All data of nights are in the history. The line of a branch consists of its nights: comparisons whose request has the
+branch, with the same settings. Each hunt of the line belongs to a night, so an interrupted call can be repeated: a tip
+is measured once, begun hunts continue, and a drop is hunted once.
 """
 
 import fcntl
@@ -44,9 +44,9 @@ class Watch:
     works: Mapping[str, Workload]
 
     def nights(self, history: History) -> list[SessionState]:
-        """The nights of the line, oldest first, since the last change of a workload.
+        """The nights of the branch since the last change of a workload, oldest first.
 
-        Nights whose tip the repository no longer has, because the branch was rewritten, are left out: their tips can
+        If the branch was rewritten, nights whose tip the repository no longer has are left out, because such a tip can
         neither be built nor be an end of a hunt. Raises UsageError if a night was made by another user.
         """
         trials, key = history.intact_trials(NIGHTS, [self.branch]), line_key(self.settings)
@@ -60,7 +60,7 @@ class Watch:
         return [night for night in reversed(with_tip) if night.request.works == with_tip[0].request.works]
 
     def with_recognised_output(self, history: History, nights: Sequence[SessionState]) -> "Watch":
-        """The watch with the result, filter and metric that the newest night has recognised in the output, if any."""
+        """The watch with the result, filter and metric that the newest night has recognised in a workload's output."""
         newest = history.settings(nights[-1].id) if nights and self.settings.recognise else self.settings
         return replace(
             self, settings=replace(self.settings, output=newest.output, filter=newest.filter, metric=newest.metric)
@@ -85,7 +85,7 @@ class Watch:
 
 
 def line_key(settings: Settings) -> Settings:
-    """The settings that decide the levels of builds; they are equal for all nights of one line."""
+    """The settings that affect the levels of builds. All nights of a line have an equal key."""
     return replace(
         settings, good="", bad="", good_commit="", bad_commit="", run_hash="", build_hash="", policy=Policy(),
         prior=NOTHING_KNOWN, explain=False, suspects={}, name="", output=None, filter=None,
@@ -95,7 +95,7 @@ def line_key(settings: Settings) -> Settings:
 
 @dataclass(frozen=True, slots=True)
 class BranchComparison(HuntedComparison):
-    """The line of a branch as a comparison of all its tips; the number of a build is the position of its tip."""
+    """The line of a branch as a comparison of all its tips. The number of a build is the index of its tip."""
 
     line: BranchLine
     drops: tuple[DropRange, ...]
@@ -103,7 +103,7 @@ class BranchComparison(HuntedComparison):
 
     @classmethod
     def read(cls, history: History, watch: Watch) -> "BranchComparison":
-        """The line of a branch with one night or more."""
+        """The line of a branch as a comparison. The history must have a night of the branch."""
         nights = watch.nights(history)
         newest, line = nights[-1], BranchLine.from_nights(nights)
         stored = history.settings(newest.id)
@@ -117,14 +117,17 @@ class BranchComparison(HuntedComparison):
         return cls(trial, settings, line, drops, newest)
 
     def store_hunt(self, history: History, drop: Drop, hunt: int) -> None:
-        """Store that a hunt has begun; if tonight's comparison has both ends, as a hunt for a drop of tonight."""
+        """Store that a hunt for a drop has begun.
+
+        If tonight's comparison has both ends of the drop, the hunt is stored as a hunt for a drop of tonight.
+        """
         number_of = {build.commit: number for number, build in enumerate(self.tonight.request.subjects)}
         first, last = (number_of.get(self.trial.request.subjects[number].commit) for number in (drop.first, drop.last))
         drop_tonight = None if first is None or last is None else (drop.work, first, last)
         history.enter_drop_hunt(self.trial.id, drop_tonight, hunt)
 
     def ranges(self) -> Iterator[DropRange]:
-        """The ranges of begun hunts without a verdict, then the drops that were not hunted yet."""
+        """First the ranges of begun hunts without a verdict, then the ranges of drops that were not hunted yet."""
         for hunt in self.trial.hunts:
             if hunt.state in OPEN:
                 begun = Drop(hunt.work, hunt.first, hunt.last, Ratio(1.0, None, 0))
@@ -136,7 +139,7 @@ class BranchComparison(HuntedComparison):
     def is_explained(self, drop: Drop) -> bool:
         """Whether a hunt of the line has named a commit between the ends of a drop.
 
-        The ends of a drop may have moved since the hunt, because the line has more nights.
+        The ends of a drop may differ from the ends of the hunt, because later nights can move a drop.
         """
         culprits = {hunt.culprit for hunt in self.trial.hunts if hunt.culprit and hunt.work == drop.work}
         ends = (self.trial.request.subjects[number].commit for number in (drop.first, drop.last))
@@ -152,7 +155,7 @@ def hunts_of(history: History, nights: Sequence[SessionState], tips: Sequence[Tr
     hunts: dict[tuple[int, int, int], DropHunt] = {}
     for number in hunts_after_nights(history, [night.id for night in nights]):
         settings, listed = history.settings(number), history.session_summary(number)
-        with suppress(KeyError):  # of old tips that the line has left out
+        with suppress(KeyError):  # raised for a hunt between old tips, which the line has left out
             drop = works[listed.workloads[0]], tip_number[settings.good_commit], tip_number[settings.bad_commit]
             hunts[drop] = listed.as_drop_hunt(*drop)
     return tuple(sorted(hunts.values(), key=lambda hunt: hunt.hunt))
@@ -160,7 +163,7 @@ def hunts_of(history: History, nights: Sequence[SessionState], tips: Sequence[Tr
 
 @contextmanager
 def one_at_a_time(watch: Watch, path: Path | None, *, wait: bool, say: Callable[[str], None]) -> Iterator[None]:
-    """Hold a lock for the line during a block, so that no other process of this machine works on a night of it.
+    """Hold a lock for a line during a block, so that no other process of this machine works on a night of the line.
 
     Raises EnvironmentFailure if another process holds the lock, unless ``wait`` is true.
     """

@@ -29,7 +29,7 @@ Begun = Callable[[str], None]  # takes the name of a session that has begun: 12 
 
 @dataclass
 class Notifier:
-    """Notifies about the end of each session whose begin it was called with."""
+    """Notifies about the end of each session whose begin was noted by a call."""
 
     command: Sequence[str]
     path: Path | None  # of the history
@@ -43,7 +43,7 @@ class Notifier:
         self.enter(name)
 
     def ended(self, name: str, failure: str = "") -> None:
-        """Run the command for a session that has ended, once."""
+        """Run the command once for a session that has ended."""
         if name in self.names:
             self.names.remove(name)
             if self.command and (reason := _notify(self.command, self.path, name, failure)):
@@ -52,11 +52,11 @@ class Notifier:
 
 @contextmanager
 def notifying(command: Sequence[str], path: Path | None, warn: Callable[[str], None]) -> Iterator[Notifier]:
-    """Notify about the sessions of a block when they end with a verdict or a failure; not when they are interrupted.
+    """Notify about sessions of a block that end with a verdict or a failure, but not about interrupted sessions.
 
     Within the block, the notifier must be called with the name of each session that has begun in the history at
-    ``path``. A hunt whose verdict comes before the end of the block can be notified about earlier. No notification is
-    sent about a session that failed before it had begun. A failure of the command is a warning.
+    ``path``. ``Notifier.ended`` can notify about a hunt before the end of the block. No notification is sent about a
+    session that failed before it had begun. A failure of the command is a warning.
     """
     notifier = Notifier(command, path, warn)
 
@@ -75,7 +75,7 @@ def notifying(command: Sequence[str], path: Path | None, warn: Callable[[str], N
 
 
 def _notify(command: Sequence[str], path: Path | None, name: str, failure: str) -> str:
-    """Run the command with the notice of a session; returns why that failed, "" if it did not."""
+    """Run the command with the notice of a session. Returns why the command failed; "" for a success."""
     try:
         with closing(History.open(path, read_only=True)) as history:
             data = session_end_json(history, name, failure)
@@ -85,7 +85,7 @@ def _notify(command: Sequence[str], path: Path | None, name: str, failure: str) 
 
 
 def run(command: Sequence[str], data: str, limit: float = TIME_LIMIT) -> str:
-    """Run a command with ``data`` on its standard input; returns why it failed, "" if it did not.
+    """Run a command with ``data`` on its standard input. Returns why the command failed; "" for a success.
 
     The output of the command is discarded, except the last line of its standard error, which is a part of the reason.
     The command and its processes are killed after ``limit`` seconds, and when this process is interrupted.
@@ -149,7 +149,7 @@ def pushing(path: Path, sessions: Sequence[int], warn: Callable[[str], None]) ->
 
 
 def origin_of(name_option: str | None) -> str:
-    """The name of this history in a central history: of the option, of config.toml, or of this user and machine.
+    """The name of this history in a central history: from the option, from config.toml, or the user and the machine.
 
     Raises UsageError for a text that cannot be a name.
     """
@@ -161,9 +161,10 @@ def origin_of(name_option: str | None) -> str:
 
 
 def attempt(path: Path, sessions: Sequence[int], address: str, *, running: bool) -> list[str]:
-    """Push sessions once; unless they are ``running``, push all others, too. Returns sentences about failures.
+    """Push ``sessions`` once. If they are not ``running``, all other sessions are pushed, too.
 
-    Failures of other sessions are left out, because these sessions have reported them.
+    Returns sentences about failures. Failures of other sessions are left out, because these sessions have reported
+    them.
     """
     from perfbisect.store.central import central_connection
     from perfbisect.store.push import push

@@ -1,7 +1,7 @@
-"""Builds of the local repository that are no commits of it: commits with patches, and the states of a search in a diff.
+"""Builds that are no commits of the repository: commits with patches, and the states of a search in a diff.
 
 Patches are tried on commits before anything is built. A search in the diff of a commit builds states between the commit
-and its parent, until it has found the part of the diff that makes the build slower.
+and its parent, until the part of the diff that makes the build slower is found.
 """
 
 import re
@@ -36,13 +36,13 @@ from perfbisect.repository.range import CommitRange, PartialDiffCommits
 
 QUOTED = re.compile(r"[`'\"‘]([^`'\"\s’]*\w[^`'\"\s’]*)['\"’]")
 LOCATION = re.compile(r"([^\s:]+):(\d+):(?:\d+:)? (?:fatal )?error")  # the file and the line of a compiler's error
-MAX_PARTS_OF_WORD = 40  # a word of an error that more parts have is ignored
+MAX_PARTS_OF_WORD = 40  # a word of an error is ignored if more parts have the word
 BUDGET_REASONS = (Reason.RUNS_SPENT, Reason.BUILDS_SPENT, Reason.MINUTES_SPENT)
 MAX_TRIED_COMMITS = 100  # commits on which a patch is tried, beside the ends of the range
 
 
 def patches_of(settings: Settings, builder: Builder) -> tuple[Patch, ...]:
-    """The patches of builds, in the order in which they are applied: the recipe's, then those of --patch.
+    """The patches of builds, in the order in which they are applied: first the recipe's patches, then --patch.
 
     Raises UsageError if two patches have one name, or if patches or flags are given although nothing is built.
     """
@@ -61,7 +61,7 @@ class _PatchTrial:
     bare: Path  # the temporary repository
     patches: tuple[Patch, ...]
     ignored_paths: Sequence[str]  # patterns of the recipe
-    refusals: dict[str, str] = field(default_factory=dict)  # name of a patch → why it did not apply the first time
+    refusals: dict[str, str] = field(default_factory=dict)  # name of a patch → the first reason why it did not apply
     applicable: set[str] = field(default_factory=set)  # names of the patches that apply to a commit
     effective: set[str] = field(default_factory=set)  # names of the patches that change a path that is not ignored
 
@@ -86,12 +86,12 @@ class _PatchTrial:
 def check_patches(
     patches: tuple[Patch, ...], settings: Settings, builder: Builder, span: CommitRange, *, is_range: bool
 ) -> tuple[Warned, ...]:
-    """Try the patches on the ends of a range, in a temporary repository. Returns warnings about idle patches.
+    """Try the patches on the ends of a range, in a temporary repository. Returns warnings about patches without effect.
 
-    A patch of --patch that applies to neither end is also tried on up to 100 commits of the range that change its
-    files. A patch has no effect if it changes only paths that the recipe ignores. ``is_range`` is false for a trial,
-    whose builds are all tried. Raises UsageError for a text that is no patch, and if a patch of --patch applies to no
-    commit. A patch of the recipe may apply to no commit. The user's repository is not changed.
+    A patch has no effect if it changes only paths that the recipe ignores. A patch of --patch that applies to neither
+    end is also tried on up to 100 commits of the range that change files of the patch. For a trial, ``is_range`` is
+    false, and the patches are tried on all builds. Raises UsageError if a text is no patch, or if a patch of --patch
+    applies to no commit. A patch of the recipe may apply to no commit. The user's repository is not changed.
     """
     if not patches:
         return ()
@@ -125,7 +125,7 @@ def check_patches(
 
 
 def guilty_steps(verdict: Verdict) -> tuple[int, int] | None:
-    """The first and the last suspected step, by the verdict of a round; None if the verdict names no step."""
+    """The first and the last suspected step of a round, by the round's verdict; None if the verdict names no step."""
     match verdict:
         case Found(step):
             return min(step.parents, default=step.candidate - 1) + 1, step.candidate
@@ -138,19 +138,19 @@ def guilty_steps(verdict: Verdict) -> tuple[int, int] | None:
 def needs_from_error(diff: CommitDiff, state: frozenset[int], error: str) -> set[tuple[int, int]]:
     """The needs that the error of a failed build shows: pairs of a part of the state and a part that this part needs.
 
-    If the error has a file and a line, one side of each pair is the part at that line. Otherwise, or if no other part
-    has a word of that error, each pair is of two parts that have one word of the error. The set is empty if the error
-    shows nothing.
+    If the error has a file and a line, one side of each pair is the part at that line. If the error has no line, or no
+    other part has a word of the error, the two parts of a pair have a common word of the error. The set is empty if the
+    error shows no need.
     """
     return _needs_at_line(diff, state, error) or _needs_by_words(diff, state, error)
 
 
 def _needs_at_line(diff: CommitDiff, state: frozenset[int], error: str) -> set[tuple[int, int]]:
-    """Pairs of the part at an error's line and parts, on the other side of the state, with a word of the error.
+    """Pairs of the part at an error's line and a part with a word of the error; one part of a pair is in the state.
 
-    The state may have the part: then the part needs parts outside of the state, which define the words. If the part
-    would replace the line, the parts of the state do not build without it. If no part has a quoted word, the words of
-    the line count.
+    If the part at the line is in the state, it needs parts outside of the state, which define the words. If the part
+    would replace the line, the parts of the state do not build without this part. If no part has a quoted word of the
+    error, the words of the line are searched for.
     """
     location = LOCATION.search(error)
     hit = part_at(diff, location[1], int(location[2]), state) if location else None
@@ -179,10 +179,10 @@ def _needs_at_line(diff: CommitDiff, state: frozenset[int], error: str) -> set[t
 
 
 def _needs_by_words(diff: CommitDiff, state: frozenset[int], error: str) -> set[tuple[int, int]]:
-    """Pairs of a part of the state and a part outside of it that have one word of an error.
+    """Pairs of a part of the state and a part outside of the state that have a common word of an error.
 
     The words are tried in groups until pairs are found: first quoted words that only one side of the diff has, then all
-    quoted words, then all words and names of files. Words that many parts have are ignored.
+    quoted words, then all words and names of files. A word that more than 40 parts have is ignored.
     """
     quoted, (old_words, new_words) = QUOTED.findall(error), diff.words
     of_one_side = [word for word in quoted if (word in old_words) is not (word in new_words)]
@@ -199,15 +199,16 @@ def _needs_by_words(diff: CommitDiff, state: frozenset[int], error: str) -> set[
 
 
 def need_pairs(part: int, partners: Iterable[int], state: frozenset[int]) -> set[tuple[int, int]]:
-    """Pairs of a part and each of its partners outside or inside of a state; the part inside comes first."""
+    """Pairs of a part and each partner. In each pair, the part that is in the state comes first."""
     return {(part, partner) if part in state else (partner, part) for partner in partners}
 
 
 def part_at(diff: CommitDiff, path: str, line: int, state: frozenset[int]) -> tuple[int, str] | None:
-    """The part at a line of a file in a state, and the text of the line; None if the line is of no part.
+    """The part at a line of a file in a state, and the text of the line; None if the line belongs to no part.
 
-    Lines are counted from 1. A line is a part's if the part is in the state and has added it, or is not in the state
-    and would replace it. ``path`` may be longer or shorter than the path in the repository.
+    Lines are counted from 1. The lines of a part in the state are the lines that the part has added. The lines of a
+    part outside of the state are the lines that the part would replace. ``path`` may have more or fewer leading folders
+    than the path in the repository.
     """
     sides = [(number, entry) for number, file in enumerate(diff.files) for entry in (file.before, file.after) if entry]
     matching = (
@@ -233,7 +234,7 @@ def part_at(diff: CommitDiff, path: str, line: int, state: frozenset[int]) -> tu
 def has_word(piece: DiffPiece, word: str, *, changed: bool) -> bool:
     """Whether a part has a word in its lines, or is a whole file of that name.
 
-    With ``changed``, the numbers of occurrences in the added and in the removed lines must differ.
+    With ``changed``, the numbers of the word in the added lines and in the removed lines must differ.
     """
     if not piece.edits and PurePosixPath(piece.shown.path).stem in (word, PurePosixPath(word).stem):
         return True
@@ -243,14 +244,14 @@ def has_word(piece: DiffPiece, word: str, *, changed: bool) -> bool:
 
 
 def build_errors(events: Iterable[Event]) -> dict[str, tuple[str, ...]]:
-    """The errors of each commit that does not build, by its hash: at least one each."""
+    """Hash of each commit that does not build → the errors of its build, at least one."""
     failed = (event.facts for event in events if isinstance(event, CandidateSkipped) and event.facts.of_build)
     return {facts.commit: facts.errors or (facts.reason,) for facts in failed}
 
 
 @dataclass(slots=True)
 class PartSearch:
-    """The search for the slow part in the diff of a commit; each of its rounds is a range of commits."""
+    """The search for the slow part in the diff of a commit. Each round of the search is a range of commits."""
 
     commits: PartialDiffCommits
     rounds: PartRounds
@@ -262,13 +263,13 @@ class PartSearch:
 
     @classmethod
     def begin(cls, commits: PartialDiffCommits) -> "PartSearch":
-        """The search in its first round."""
+        """A search in its first round."""
         learnt = Learnt(set)
         rounds = part_search(commits.diff, learnt)
         return cls(commits, rounds, next(rounds), learnt)
 
     def replay(self, events: Iterable[Event]) -> "PartSearch":
-        """Bring the search to the round in which the log of a session ends; returns the search itself.
+        """Bring the search to the round in which the log of a session ends. Returns the search itself.
 
         Raises RunsNotComparable if the log has other rounds than this search would make.
         """
@@ -295,7 +296,7 @@ class PartSearch:
         return self
 
     def new_needs(self, errors: Mapping[str, tuple[str, ...]]) -> set[tuple[int, int]]:
-        """Pairs of a part and a part that it needs, which failed builds of the present round show for the first time.
+        """Pairs of a part and a needed part, which failed builds of the present round show for the first time.
 
         ``errors`` are the errors of commits that do not build, by hash.
         """
@@ -309,7 +310,7 @@ class PartSearch:
         return {(part, needed) for part, needed in pairs if needed not in self.learnt[part]}
 
     def advance(self, verdict: Verdict, errors: Mapping[str, tuple[str, ...]]) -> bool:
-        """Go on to the next round, after the verdict of the present one. Returns false if that is the last.
+        """Go on to the next round after the ``verdict`` of the present round. Returns whether there is a next round.
 
         ``errors`` are the errors of commits that do not build, by hash.
         """
@@ -342,8 +343,8 @@ class PartSearch:
     def with_parts(self, started: SessionStarted) -> SessionStarted:
         """The first event of an attempt, with the parts of the diff that each state of the present round adds.
 
-        In a proof, it also has the two commits of the proof, each with the number of parts that it needs beside the
-        named ones.
+        In a proof, the event also has the two commits of the proof. The number with each commit counts the parts that
+        were added to the named parts, or left out with them, so that the commit builds.
         """
         commits, present = self.commits, self.present
         proven, all_parts = present.proven, commits.diff.all_parts

@@ -46,8 +46,8 @@ class RepositoryProposal:
 
     repository: Repository
     range: ProposedRange
-    files: int  # their number
-    language: str  # of most files, or ""
+    files: int  # the number of files
+    language: str  # the language of most files, or ""
     submodules: tuple[str, ...]
     proposal: RecipeProposal
     benchmarks: list[Benchmark]  # all that were found, first the benchmark of the proposal
@@ -67,10 +67,10 @@ class KnownRepository:
 def propose(path: Path, name: str = "", program: str = "", *, is_named: bool) -> RepositoryProposal | KnownRepository:
     """The recipe that ``bisect init`` proposes for the repository at ``path``, or the recipe that exists already.
 
-    The user has named the path, or is in that folder (``is_named`` false). ``name``: the name of the new recipe, which
-    is then proposed even if a recipe exists. ``program``: a program that may be the benchmark, beside programs that are
-    called like one. Raises UsageError if there is no repository, no range, no way to build or no benchmark, and for a
-    name that cannot be used.
+    ``is_named``: the user has named the path; otherwise the path is the current folder. If ``name`` is given, a recipe
+    of this name is proposed even if a recipe exists. ``program`` may be the benchmark, in addition to programs with
+    names like benchmarks. Raises UsageError if there is no repository, no range, no way to build or no benchmark, and
+    for a name that cannot be used.
     """
     repo = open_repository(path, is_named_by_user=is_named)
     url = config_value(repo, "remote.origin.url")
@@ -119,7 +119,7 @@ def tree_of(repo: Repository, commit: str, listed: TreeFiles, program: str = "")
 
 
 def _known_repository(repo: Repository, url: str, tree: SourceTree, range_: ProposedRange) -> KnownRepository | None:
-    """The repository with its recipe, by the URL or by the programs that the tree builds; None without a recipe."""
+    """The repository with its existing recipe, found by the URL or the programs of the tree; None without a recipe."""
     builders = load_builders()
     address, programs = _canonical(url), defined_programs(tree)
     matching = [
@@ -158,7 +158,7 @@ def _canonical(url: str) -> str:
 
 
 def _checked_name(name: str, *, is_option: bool) -> str:
-    """The name, if a new builder and a new suite can have it. Raises UsageError otherwise."""
+    """The ``name`` itself. Raises UsageError if a new builder or a new suite cannot have this name."""
     advice = "Choose another name with --name NAME." if is_option else "Choose a name with --name NAME."
     if not _NAMES.fullmatch(name):
         raise UsageError(
@@ -172,7 +172,7 @@ def _checked_name(name: str, *, is_option: bool) -> str:
 
 
 def _version(repo: Repository, ends: Sequence[str]) -> list[str]:
-    """The command that prints a tree's version, if both ends have a file VERSION with only that; else empty."""
+    """The command that prints a tree's version, if both ends have a file VERSION with a version only; else empty."""
     texts = [git(repo, "cat-file", "blob", f"{commit}:VERSION", allowed=(0, 128)) for commit in ends]
     is_version = all(re.fullmatch(r"\s*v?[0-9]+(?:\.[0-9]+)+\S*\s*", text) for text in texts)
     return ["cat", "{source}/VERSION"] if is_version else []

@@ -115,7 +115,7 @@ def choose_metric(requested: str, workloads: Sequence[Workload]) -> str:
 def recognises_output(settings: Settings, workloads: Sequence[Workload]) -> bool:
     """Whether the measured results are to be recognised in the output of a command.
 
-    Raises UsageError if they are not, but --only is given.
+    Raises UsageError if --only is given although no results are to be recognised.
     """
     may_recognise = settings.metric in ("", AUTO) and len(workloads) == 1 and not settings.policy.slow_after
     if may_recognise and workloads[0].has_unspecified_result:
@@ -152,7 +152,7 @@ def resolve_commits(
 ) -> tuple[Settings, list[str]]:
     """The settings with repository, variant and build system, and the hash of each revision's commit.
 
-    Clones a missing repository. Raises UsageError if the trees have no build system, or not the system of the recipe.
+    A missing repository is cloned. Raises UsageError if a tree has no build system, or not the system of the recipe.
     """
     repository = Path(settings.repository) if settings.repository else cached_clone(builder, revisions, clone_progress)
     git = open_repository(repository)
@@ -171,8 +171,8 @@ def resolve_commits(
 def choose_system(git: Repository, builder: Builder, commits: Mapping[str, str], settings: Settings) -> str:
     """The build system for a range with these ends (revision → commit); "" if no build system is used.
 
-    No build system is used if the recipe has commands, or if --run is given without a recipe for trees that have no
-    build system: these are measured as they are checked out. Raises UsageError if a tree lacks the build system of the
+    No build system is used if the recipe has commands, or if --run is given without a recipe and no tree has a build
+    system: such trees are measured as they are checked out. Raises UsageError if a tree lacks the build system of the
     recipe, if a tree has no build system, and if options for a build system have no effect.
     """
     without_recipe = settings.quick is not None and settings.quick.build == ()  # --run without --build

@@ -39,7 +39,7 @@ from perfbisect.store.history import History
 from perfbisect.wording.quantities import figure, percent, span_of
 
 TimedEvent = tuple[float, Event]  # seconds since the epoch, and the event
-MIN_NOISE_RUNS = 10  # a host's noise is known well enough for warnings after this number of runs
+MIN_NOISE_RUNS = 10  # after this number of runs, a host's noise is known well enough for warnings
 MIN_CONSTANT_RUNS = 4  # a metric is called constant if this number of runs, or more, have one value
 UNSTEADY, SHORT = 0.1, 1.0  # runs shorter than SHORT seconds with a noise above UNSTEADY are called too short
 LONG = (
@@ -66,8 +66,8 @@ class SearchProblem:
     def situation(self, state: SessionState, fleet: Fleet = ALL_FREE, *, shared: bool = False) -> Situation:
         """The input of the next decision, from the state of a log.
 
-        ``shared``: the hunt is one of several, which share builds. Runs that were timed before instructions were
-        counted are no readings, but count as spent.
+        ``shared``: the hunt is one of several hunts, which share builds. After a change from time to counted
+        instructions, timed runs are no readings any more, but the budget of runs includes them.
         """
         chosen, policy = state.pairing, self.policy
         if self.hosts:  # each host has builds of its own, so a build may be stale on one host and clean on another
@@ -112,7 +112,7 @@ class SavedLog:
 def run_search(
     problem: SearchProblem, log: SavedLog, workers: Workers[LabEvent]
 ) -> Generator[TimedEvent, None, Verdict]:
-    """Search until there is a verdict, which is returned. The last event is the ``Decided`` with the verdict."""
+    """Search until there is a verdict, which is returned. The last event is the ``Decided`` event with the verdict."""
     planner = SearchPlanner(partial(problem.situation, log.state))
     event: Event | None = None
     with closing(run(planner, log.append, workers)) as events:
@@ -124,10 +124,10 @@ def run_search(
 
 
 def many_runs_warning(problem: SearchProblem, decision: Decision, log: SavedLog) -> Warned | None:
-    """A warning that the hunt will probably take 300 runs or more; None if it will not, or its noise is unknown.
+    """A warning that the hunt will probably take 300 runs or more; otherwise, or if the noise is unknown, None.
 
-    The hunt goes on in any case. If exact counts show the change, too, they find the culprit, and timed runs only prove
-    it. Then the expected number of runs is calculated for a search among two candidates.
+    If exact counts show the change, too, exact counts find the culprit, and timed runs only prove it. In this case, the
+    expected number of runs is calculated for a search among two candidates.
     """
     ends = ([run for run in log.state.runs_of_equal_binaries(problem.commits[end]) if run.counted] for end in (0, -1))
     difference = instruction_change(*ends) if problem.prior.count_cost else None
@@ -154,7 +154,7 @@ def many_runs_warning(problem: SearchProblem, decision: Decision, log: SavedLog)
 def expected_cost(problem: SearchProblem, decision: Decision, state: SessionState) -> Foreseen | None:
     """An event with the builds and runs that the hunt will probably take, from the readings of the ends.
 
-    None before the search begins, and if the ratio of the ends is not bounded.
+    The result is None before the search begins, and if the ratio of the ends is not bounded.
     """
     effect, noise, order, policy = decision.belief.effect, decision.belief.noise, decision.order, problem.policy
     if not isinstance(order, Measure) or order.purpose is Purpose.ENDS or not effect.low or math.isinf(effect.high):
@@ -209,8 +209,8 @@ def log_opening(
 ) -> Iterator[TimedEvent]:
     """Store the events before a search: ``started``, unless the session has begun already, and the skipped candidates.
 
-    ``failed`` are builds that failed in earlier hunts, which are not tried again except at the ends. ``left_out`` are
-    commits that the user has excluded.
+    ``failed`` are builds that failed in earlier hunts. Such builds are not tried again, except at the ends.
+    ``left_out`` are commits that the user has excluded.
     """
     if started:
         yield log.append(started)
@@ -241,9 +241,9 @@ def replay(
 ) -> Iterator[tuple[int, Decision]]:
     """Decide again at each decision of a log, under the rules of ``problem``; no host is used.
 
-    Yields pairs of the number of runs of the range so far and the decision, up to the first verdict, which has the
-    counts of instructions that followed it. Decisions by an earlier metric are left out. ``shared``: the hunt is known
-    to be one of several; otherwise that is assumed if the log has builds that were made for another hunt.
+    Yields the number of runs of the range so far and the decision, for each decision up to the first verdict. The
+    verdict gets the counts of instructions that follow it in the log. Decisions by an earlier metric are left out.
+    ``shared``: the hunt is one of several hunts. A log with builds that were made for another hunt shows this, too.
     """
     metric_changes = [index for index, (_, event) in enumerate(events) if isinstance(event, MetricChosen)]
     last_change = metric_changes[-1] if metric_changes else -1

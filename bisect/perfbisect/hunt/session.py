@@ -1,8 +1,8 @@
 """Begin and resume a session: one or several hunts over the same range, or a trial.
 
-    outcomes = begin(setups, Caller(path of the history, open_view, waiting, begun))
+outcomes = begin(setups, Caller(path of the history, open_view, waiting, begun))
 
-Each hunt has a log and a verdict of its own. Several hunts have the same range, builder and host; in the history they
+Each hunt has a log and a verdict. The hunts of one session have the same range, builder and host; in the history they
 are a batch without a file (`bisect show b3`). ``open_view`` takes the titles of the hunts by their numbers, and returns
 a view. An outcome has the number of its hunt, and the verdict or the failure. A hunt fails alone if its workload fails
 at an end of the range. A failure of the whole session (the host, Ctrl-C) is raised, with the command that resumes the
@@ -69,8 +69,8 @@ def begin(
 ) -> tuple[HuntOutcome, ...]:
     """Begin hunts or a trial, and carry them out to their ends. Returns how each hunt has ended.
 
-    ``in_batch``: the batch of a file to which a single hunt belongs, and its number there. ``replaced``: the number of
-    a hunt that is removed from the history once the new hunts have begun.
+    ``in_batch``: the number of a batch with a file, and the index of the hunt in this batch. ``replaced``: the number
+    of a hunt that is removed from the history once the new hunts have begun.
     """
     first = setups[0]
     with lock_hosts(first.hosts, first.purpose, caller.waiting) as held, closing(History.open(caller.path)) as history:
@@ -97,7 +97,7 @@ def new_hunt(history: History, setup: SessionSetup) -> SessionSetup:
 def with_prior_knowledge(history: History, settings: Settings) -> Settings:
     """The settings with the noise of a run and the cost of a build, relative to a run, from earlier hunts.
 
-    The earlier hunts were on hosts of the same class as the first host; the first host's own hunts come first.
+    The earlier hunts were on hosts of the same class as the first host. Hunts on the first host are preferred.
     """
     prior, by_host = settings.prior, settings_by_host(settings)
     all_costs = (read_typical_costs(history, on_one_host) for on_one_host in by_host)
@@ -129,7 +129,7 @@ def disk_warnings(history: History, setup: SessionSetup) -> tuple[Warned, ...]:
 def store_sessions(
     history: History, setups: Sequence[SessionSetup], in_batch: tuple[int, int] | None
 ) -> tuple[list[int], Batch | None]:
-    """Store new sessions, and the batch of several, in one transaction. Returns the numbers and the batch."""
+    """Store new sessions in one transaction, several sessions as a batch. Returns their numbers and the batch."""
     at, folder = CLOCK.now(), str(Path.cwd())
     batch_entries = [in_batch] if in_batch else []
     with history.transaction():  # so that a hunt that has begun is always in its batch
@@ -147,8 +147,9 @@ def store_sessions(
 def resume(session: int | str, batch: Batch | None, caller: Caller, how: Resumption) -> tuple[HuntOutcome, ...]:
     """Continue a hunt (by number), a trial (by name), or the open hunts of a ``batch``, at the ends of their logs.
 
-    A hunt that cannot go on fails, and the others go on. If no hunt can go on, the error of the first is raised:
-    RunsNotComparable if new runs could not be compared with the earlier runs. Raises UsageError for a trial that is complete.
+    A hunt that cannot go on fails, and the other hunts go on. If no hunt can go on, the error of the first hunt is
+    raised. This error is RunsNotComparable if new runs could not be compared with the earlier runs. Raises UsageError
+    for a trial that is complete.
     """
     with ExitStack() as stack:
         history = stack.enter_context(closing(History.open(caller.path)))
@@ -201,9 +202,9 @@ def resume(session: int | str, batch: Batch | None, caller: Caller, how: Resumpt
 
 
 def store_verdicts(history: History, batch: Batch, numbers: Sequence[int]) -> list[Verdict | None]:
-    """Store the verdicts of the logs in the batch, because a killed session may not have done so; returns them.
+    """Store the verdicts of the logs in the batch, because a killed session may have failed to do so.
 
-    The verdict of a hunt without one is None.
+    Returns the verdict of each hunt; None for a hunt without a verdict.
     """
     verdicts = [verdict_of(history, number) for number in numbers]
     for index, verdict in enumerate(verdicts):
@@ -221,9 +222,9 @@ def resumed_hunts(
     requested: Sequence[Settings],
     waiting: WaitCallback | None,
 ) -> tuple[dict[int, SessionSetup], dict[int, PerfBisectError]]:
-    """The setups of the hunts that go on, and the errors of hunts that cannot, by their indexes.
+    """The setups of the hunts that go on, and the errors of the hunts that cannot go on, by the indexes of the hunts.
 
-    Hunts with a verdict are in neither. Raises the first error if no hunt can go on.
+    Hunts with a verdict have neither a setup nor an error. Raises the first error if no hunt can go on.
     """
     failures: dict[int, PerfBisectError] = {}
     setups: dict[int, SessionSetup] = {}
@@ -249,7 +250,7 @@ def resumed_hunts(
 
 
 def check_unchanged(history: History, hunt_id: int, setup: SessionSetup) -> None:
-    """Raise RunsNotComparable if the range or the workload of a hunt has changed. The hash of a changed recipe is stored."""
+    """Raise RunsNotComparable if the range or the workload of a hunt has changed. A changed recipe's hash is stored."""
     if setup.span.candidates != history.candidates(hunt_id):
         raise RunsNotComparable(
             f"Hunt {hunt_id} cannot go on, because its range in {setup.settings.repository} has changed.",
@@ -273,7 +274,7 @@ def check_unchanged(history: History, hunt_id: int, setup: SessionSetup) -> None
 def resumed_trial(
     history: History, trial: SessionState, settings: Settings, how: Resumption, caller: Caller
 ) -> Iterator[SessionSetup]:
-    """The setup of a trial that is resumed; the commits of a proof exist until the end of the block."""
+    """The setup of a trial that is resumed. The commits of a proof exist until the end of the block."""
     request = trial.request
     if request.reverts:
         claim = claim_of(history, request.reverts.hunt)

@@ -1,6 +1,4 @@
-"""The hosts of a session: leased if they are leases, connected and checked before builds, locked during the session,
-and cleaned up at its end.
-"""
+"""The hosts of a session are leased if necessary, checked before builds, locked during the session, and cleaned up."""
 
 import re
 from collections import defaultdict
@@ -51,7 +49,7 @@ class BuildHost:
 
 @dataclass
 class BuildHostChecks:
-    """Connects to the build hosts of a hunt and checks them; a build host of several hosts is connected once."""
+    """Connects to the build hosts of a hunt and checks them. A build host of several hosts is connected once."""
 
     settings: Settings
     builder: Builder
@@ -63,7 +61,7 @@ class BuildHostChecks:
         """The build hosts of ``host``, in the order of hosts.toml, and the warnings of new checks.
 
         Raises EnvironmentFailure if a build host lacks a tool, or if the build hosts would make different binaries of a
-        commit; UsageError if their builds do not run on ``host``.
+        commit. Raises UsageError if builds of a build host do not run on ``host``.
         """
         if self.builder.build is None or not entry.other_build_hosts:
             return (), ()
@@ -79,7 +77,7 @@ class BuildHostChecks:
         return build_hosts, tuple(warned)
 
     def can_build(self, entry: HostEntry, host: Host, build_hosts: Sequence[BuildHost]) -> bool:
-        """Whether ``host`` builds, or can make the same builds as its only build host while that is out of reach."""
+        """Whether ``host`` builds, or can replace its only build host while this build host is out of reach."""
         if entry.builds_itself or len(build_hosts) != 1:
             return entry.builds_itself
         variant = find_variant(self.builder, self.settings.variant)
@@ -101,7 +99,7 @@ class BuildHostChecks:
         return warnings(build_findings(inspect_host(request)))
 
     def _differences(self, entry: HostEntry, host: Host, build_hosts: Sequence[BuildHost]) -> tuple[Warned, ...]:
-        """Warnings about differences between the build hosts of ``host``, and ``host`` itself if it builds."""
+        """Warnings about differences between the hosts that build for ``host``."""
         variant = find_variant(self.builder, self.settings.variant)
         sides = [read_side(build_host.host, variant) for build_host in build_hosts]
         sides += [read_side(host, variant)] if entry.builds_itself else []
@@ -119,7 +117,7 @@ class PreparedHost:
     build_hosts: tuple[BuildHost, ...] = ()  # other hosts that build for this host
     can_build: bool = True  # whether the host can make the same builds as its build hosts
     count_method: str = ""  # the method by which the metric is counted exactly; "": it is timed
-    beside_method: str = ""  # the method by which instructions are counted in addition to timed runs; "": they are not
+    beside_method: str = ""  # the method by which instructions are counted in addition to timed runs; "": no counts
 
     @classmethod
     def prepare(
@@ -146,9 +144,10 @@ class PreparedHost:
 
 
 class HostLocks:
-    """The locks by which the labs of one session share its hosts; hosts that only build have a second lock.
+    """The locks by which the labs of one session share its hosts. Hosts that only build have a second lock.
 
-    ``held`` are the locks of hosts that the session holds, by name. ``shared`` are the builds that machines share.
+    ``held`` are the locks of hosts that the session holds, by the names of the hosts. ``shared`` are the builds that
+    machines share.
     """
 
     def __init__(
@@ -192,9 +191,9 @@ def other_processor(host: Host, build_host: Host, builder: Builder, variant: str
 def build_ahead(entries: Sequence[HostEntry]) -> bool:
     """Whether the hosts of a hunt (``entries``) have the same build hosts, which then build ahead.
 
-    Otherwise each host has at most one build host, which builds when the host needs a build. Raises UsageError if a
-    host has several build hosts and other hosts of the hunt do not have the same, or if a host of the hunt is one of
-    them.
+    If the build hosts differ, each host has at most one build host, which builds when the host needs a build. Raises
+    UsageError if a host has several build hosts, and another host of the hunt has different build hosts or is one of
+    these build hosts.
     """
     measuring = {entry.name for entry in entries}
     sets = {frozenset(entry.other_build_hosts) for entry in entries}
@@ -216,8 +215,8 @@ def lock_hosts(
     """Hold the locks of all hosts of a session during a block; yields the locks by the hosts' names.
 
     Other sessions see the ``purpose`` in a lock. The locks are taken in the order of the machines, so that two hunts
-    cannot deadlock. Before they are released, builds that are left running on build hosts are ended, and the last
-    visit's copy of the data is removed. After a failure the copy stays, because it may show the cause. Raises
+    cannot deadlock. Before the locks are released, unfinished builds on build hosts are ended, and the last visit's
+    copy of the data is removed. If the session has failed, this copy stays, because the copy may show the cause. Raises
     UsageError if two names lead to one root folder.
     """
     build_hosts = [build_host.host for site in sites for build_host in site.build_hosts]
@@ -252,7 +251,7 @@ def remove_last_visit(host: Host, held: HostLock, failure: type[BaseException] |
 
 @dataclass(frozen=True, slots=True)
 class LeaseTerms:
-    """The requirements of leases, beside the hosts' names."""
+    """The requirements of leases, in addition to the hosts' names."""
 
     nodes: Mapping[str, str] | None = None  # host → address of the machine on which an earlier attempt has measured
     builders: bool = True  # whether the build hosts are leased, too
@@ -266,12 +265,13 @@ class LeaseTerms:
 def leased_hosts(
     names: Sequence[str], hosts_path: str | Path, show: Show, say: Say, terms: LeaseTerms = LeaseTerms()
 ) -> Iterator[None]:
-    """Lease the hosts of these names that are leases. Within the block, ``host.registry.connect`` connects to them.
+    """Lease the hosts of these names that are leases. Within the block, ``host.registry.connect`` finds the machines.
 
     First, leases of killed sessions are released. A machine on which the session has measured is requested again,
-    because its level is known. Hosts with the same features are leased together if the scheduler can do so. Hosts with
-    more features are leased first, because fewer machines have them; so all sessions lease in the same order. Two
-    sessions may still wait for each other if machines are leased one by one, or have the features of several groups.
+    because the machine's level is known. Hosts with the same features are leased together if the scheduler can do so.
+    Hosts with more features are leased first, because fewer machines have all of these features. All sessions therefore
+    lease in the same order. Two sessions may still wait for each other if machines are leased one by one, or have the
+    features of several groups.
     """
     leases.free_abandoned(say)
     leased_names = _leased_names(names, hosts_path, terms.builders)
@@ -282,10 +282,10 @@ def leased_hosts(
 
 
 def _lease_fit_machines(request: LeaseRequest, show: Show, say: Say, unfit: Mapping[str, str]) -> ExitStack:
-    """Lease machines, none of which is unfit; the result releases them.
+    """Lease machines that are not unfit. Closing the returned stack releases these machines.
 
-    Unfit machines stay leased until then, because the scheduler would lend the same machines again. Raises
-    EnvironmentFailure if the scheduler lends only unfit machines.
+    Unfit machines stay leased until fit machines are leased, because otherwise the scheduler would lend the unfit
+    machines again. Raises EnvironmentFailure if the scheduler lends only unfit machines.
     """
     request = replace(request, nodes={name: node for name, node in request.nodes.items() if node not in unfit})
     with ExitStack() as unfit_leases:
@@ -302,9 +302,9 @@ def _lease_fit_machines(request: LeaseRequest, show: Show, say: Say, unfit: Mapp
 
 
 def _leased_names(names: Sequence[str], hosts_path: str | Path, builders: bool) -> list[str]:
-    """The names of the leased hosts among these and, with ``builders``, among their build hosts; each name once.
+    """The names of the leased hosts among ``names`` and, with ``builders``, among their build hosts; each name once.
 
-    Raises UsageError for a host that is given twice.
+    Raises UsageError if a host is in ``names`` twice.
     """
     if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError(

@@ -1,6 +1,6 @@
 """The setup of a session: recipes are loaded, the range is read, hosts are checked.
 
-Commits that --skip leaves out of a range are never built, and count neither as fast nor as slow.
+Commits that --skip leaves out of a range are never built, and are treated neither as fast nor as slow.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -59,7 +59,7 @@ class SessionSetup:
     ] = ()  # all workloads: of the trial, of all hunts, or of the hunts that a trial proves
     untouched: tuple[str, ...] = ()  # suspected paths that no commit of the range touches
     parts: PartSearch | None = None  # the search in the diff of a commit; ``span`` is its present round
-    # Of a hunt: filter of the runs → builds (by commit) and runs (by visit) of its ends, of a comparison before
+    # Of a hunt: filter of the runs → builds (by commit) and runs (by visit) of its ends, from an earlier comparison
     measured_ends: Mapping[tuple[str, ...], Sequence[tuple[str, Event]]] = field(default_factory=dict)
     # Of a trial:
     request: TrialRequest = NO_TRIAL  # the builds and workloads of the rounds
@@ -74,9 +74,9 @@ class SessionSetup:
     ) -> tuple["SessionSetup", ...]:
         """The setups of hunts that differ only in their workloads. Recipes are loaded once, and hosts are checked once.
 
-        With ``waiting``, a host is checked when no other session measures on it. ``begun`` are the recipes of all hunts
-        of the session, first the hunts that go on: builds may be trained with the workloads of all hunts. Raises
-        UsageError and EnvironmentFailure.
+        With ``waiting``, a host is checked when no other session measures on the host. ``begun`` has the recipes of all
+        hunts of the session, first the hunts that go on, because builds may be trained with the workloads of all hunts.
+        Raises UsageError and EnvironmentFailure.
         """
         recipes = begun or [load_requested(settings) for settings in requested]
         first, builder, measured = requested[0], recipes[0][0], tuple(workload for _, workload in recipes)
@@ -136,7 +136,7 @@ class SessionSetup:
         return setup
 
     def _with_metric(self) -> "SessionSetup":
-        """The setup for its metric, with warnings about suspected paths and options that have no effect."""
+        """The setup adapted to its metric, with warnings about suspected paths and options that have no effect."""
         setup = self.for_settings(self.settings)
         in_recipes = self.builder.suspects | self.workload.suspects
         of_user = (path for path in self.untouched if path not in in_recipes)
@@ -144,7 +144,7 @@ class SessionSetup:
         return replace(setup, warnings=(*setup.warnings, *untouched, *options_without_effect(setup)))
 
     def for_settings(self, settings: Settings) -> "SessionSetup":
-        """The setup with other settings, whose metric is counted exactly if all hosts can count by one method."""
+        """The setup with other settings. If all hosts can count the metric by one method, runs are counted exactly."""
         methods = {counting.method(site.host) if settings.metric == INSTRUCTIONS else "" for site in self.hosts}
         method = methods.pop() if len(methods) == 1 else ""
         hosts = tuple(replace(site, count_method=method, beside_method="") for site in self.hosts)
@@ -154,7 +154,7 @@ class SessionSetup:
         return with_counts_beside(with_layouts(replace(setup, settings=replace(settings, prior=prior))))
 
     def for_next_attempt(self, settings: Settings) -> "SessionSetup":
-        """The setup of another attempt, with settings that a build or a run has changed."""
+        """The setup of another attempt, after a build or a run has changed the settings."""
         setup = replace(
             self, builder=requested_builder(settings), workload=with_settings(self.workload, settings),
             works=tuple(with_settings(workload, settings) for workload in self.works),
@@ -336,7 +336,7 @@ def host_classes(entries: Sequence[HostEntry]) -> tuple[str, ...]:
 
 
 def on_one_machine(hosts: Sequence[PreparedHost]) -> Iterator[Warned]:
-    """A warning about each host or build host that shares its machine with another one of the hunt."""
+    """A warning about each host or build host that shares its machine with another host of the hunt."""
     host_of_machine: dict[str, str] = {}
     connected = [host for site in hosts for host in (site.host, *(builder.host for builder in site.build_hosts))]
     for name, host in {host.name: host for host in connected}.items():

@@ -4,8 +4,8 @@ Slurm decides the queue, its order, limits, dependencies and accounts. Leased no
 Slurm: see ``host.leases``.
 
 A job is `bisect run` on its node, with the host ``local``. If the node can write this history, the job stores the hunt
-and its end here, and a job that is submitted or started again resumes the hunt. Otherwise the hunt is in the node's own
-history and begins anew with each job; then only Slurm's states of the job are known here.
+and its end in this history, and a repeated job resumes the hunt. If the node cannot write this history, the hunt is in
+a history of the node, and begins anew with each job; this history then has only Slurm's states of the job.
 """
 
 import math
@@ -78,7 +78,7 @@ def sbatch(options: Sequence[str], script: str, arguments: Sequence[str]) -> str
     Raises EnvironmentFailure with Slurm's message if Slurm refuses the job.
     """
     # The script is the same for all jobs, because sbatch would find options in it: also in a name with a line #SBATCH.
-    # With the --, an option without its value takes the -- as its value, and not the script.
+    # Because of the --, an option without a value takes the --, and not the script, as its value.
     words = [f".{argument}" for argument in arguments]
     printed = _run(["sbatch", "--parsable", *options, "--", "/dev/stdin", *words], script)
     if not printed:  # as with --test-only
@@ -126,8 +126,8 @@ def _run(command: Sequence[str], text: str = "") -> str:
 
 NOTICE = 120  # seconds between SIGTERM and the time limit of a job
 
-# Status 4 says that the hunt could not begin. Python's own status 1 would be taken for a verdict. The job itself makes
-# its log, because patterns in sbatch's --output cannot be quoted.
+# Status 4 says that the hunt could not begin. Status 1, with which Python ends after an error, would be taken for a
+# verdict. The job itself makes its log, because patterns in sbatch's --output cannot be quoted.
 SCRIPT = """\
 #!/bin/sh
 for word; do set -- "$@" "${word#.}"; shift; done
@@ -163,9 +163,9 @@ class SlurmJob:
 
 
 def constraint(planned: PlannedHunt) -> list[str]:
-    """The option of sbatch for the features of the node: of `slurm:FEATURES`, or of one of several such hosts.
+    """The option of sbatch with the features of `slurm:FEATURES`; the features of several hosts are alternatives.
 
-    Empty without features. Raises UsageError for other hosts.
+    The option is empty without features. Raises UsageError for other hosts than single nodes of Slurm.
     """
     if planned.hosts == (("local",),):
         return []
@@ -195,7 +195,7 @@ def needs_no_job(hunt: BatchHunt, states: Jobs) -> bool:
 
 
 def submit(history: History, number: int, jobs: Sequence[SlurmJob]) -> int:
-    """Submit a job for each hunt of a batch that needs one; returns the number of jobs.
+    """Submit a job for each hunt of a batch that needs a job. Returns the number of submitted jobs.
 
     Raises UsageError for the first job that Slurm refuses.
     """

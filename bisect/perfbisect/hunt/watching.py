@@ -1,7 +1,7 @@
-"""Follow hunts of other processes in a view, by reading the history until the hunts end. Nothing is written.
+"""Follow hunts of other processes in a view, by reading the history until the hunts end. The history is not changed.
 
-A history does not store that a run begins, but views show the present run. Therefore these events are added to the
-events read.
+A history does not store the begin of a run, but views show the present run. Therefore RunStarted events are added to
+the stored events.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -32,7 +32,7 @@ RUNNING = "running"
 
 
 class View(Protocol):
-    """Shows sessions, which have their numbers in the history. Closing a view restores the terminal."""
+    """Shows sessions, which are identified by their numbers in the history. Closing a view restores the terminal."""
 
     def recall(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Take the events of earlier attempts, before all other events of the session."""
@@ -119,8 +119,8 @@ class FollowedHunt:
 class CompletedEvents:
     """Adds the RunStarted events to the stored events of a hunt, which must be given in order.
 
-    A run begins once its order is given, its builds are made and the run before it has ended. Its expected duration is
-    not known here. After a verdict, the studies of its reason are shown as runs.
+    A run begins once its order is given, its builds are made and the run before it has ended. The expected duration of
+    a run is not known here. After a verdict, the studies of its reason are shown as runs.
     """
 
     hosts: tuple[str, ...] = ()
@@ -168,7 +168,7 @@ class CompletedEvents:
         return name or self.hosts[0]
 
     def _next_run(self, host: str) -> Iterator[RunStarted]:
-        """The begin of a host's next run, if its builds are made and the run before it has ended."""
+        """The begin of a host's next run, if the builds of the run are made and the previous run has ended."""
         order = self.orders.get(host)
         makers = (host, *self.build_hosts)
         if order is None or not all(

@@ -24,7 +24,10 @@ Subscribe = Callable[[Listener], AbstractContextManager[object]]  # forwards con
 
 
 def _seconds_left(limit: tuple[float, float]) -> float:
-    """The seconds until the time limit of a hunt; the limit is its begin and the allowed minutes, 0 for no limit."""
+    """The seconds until the time limit of a hunt.
+
+    ``limit`` is the begin of the hunt, in seconds since the epoch, and the allowed minutes; 0 minutes: no limit.
+    """
     began, minutes = limit
     return max(began + 60 * minutes - CLOCK.now(), 0.001) if minutes else threading.TIMEOUT_MAX
 
@@ -61,15 +64,15 @@ class _InFlight:
 
 
 class EventQueue(Generic[E]):
-    """A queue of events; a thread that puts an event waits until the main thread has handled the event.
+    """A queue of events. A thread that puts an event waits until the main thread has handled the event.
 
-    Therefore a host begins no run and no other action before the events so far are stored.
+    Therefore a host begins no run and no other action before all earlier events are stored.
     """
 
     def __init__(self) -> None:
         self._arrived: SimpleQueue[tuple[int, E, threading.Event]] = SimpleQueue()
         self._latest = threading.Event()
-        self._unhandled: set[threading.Event] = set()  # also of an event that Ctrl-C took from ``next`` as it arrived
+        self._unhandled: set[threading.Event] = set()  # also of an event that was lost in ``next`` by Ctrl-C
         self._closed = False
 
     def put(self, host: int, event: E) -> None:
@@ -84,7 +87,7 @@ class EventQueue(Generic[E]):
             raise Cancelled
 
     def next(self, seconds: float = threading.TIMEOUT_MAX) -> tuple[int, E]:
-        """The next event and its host; the event before it counts as handled. Raises Empty after ``seconds``."""
+        """The next event and its host. The previous event counts as handled. Raises Empty after ``seconds``."""
         self._latest.set()
         host, event, self._latest = self._arrived.get(timeout=seconds)
         return host, event
@@ -188,7 +191,7 @@ class ThreadWorkers:
     def _start(
         self, number: int, worker: MeasuringWorker | BuildWorker, work: Callable[[], Generator[LabEvent]]
     ) -> None:
-        """Start the thread of an order or a build; ``number`` is the worker's."""
+        """Start the thread of an order or a build; ``number`` is the number of the worker."""
         thread = threading.Thread(
             target=self._work,
             args=(number, worker, work),
@@ -201,7 +204,7 @@ class ThreadWorkers:
     def _work(
         self, number: int, worker: MeasuringWorker | BuildWorker, work: Callable[[], Generator[LabEvent]]
     ) -> None:
-        """Put the events of an order or a build into the queue, and its end; the body of a thread."""
+        """Put the events and the end of an order or a build into the queue. This method is the body of a thread."""
         has_several = len(self.hosts) + len(self.build_hosts) > 1
         name = worker.name if has_several else ""  # events have the name of their host if there are several
 

@@ -67,10 +67,9 @@ def bar(fraction: float, width: int, glyphs: Glyphs) -> tuple[str, str]:
 def dumbbell(
     before: float, after: float, span: tuple[float, float], width: int, glyphs: Glyphs
 ) -> tuple[str, str, str]:
-    """A line of ``width`` columns with two joined values, in three parts: before the values, the values, after the
-    values.
+    """A line of ``width`` columns with two joined values, in three parts: the values, and the line on both sides.
 
-    ``span`` has the numbers at the two ends of the line.
+    The parts are in the order of the line. ``span`` has the numbers at the two ends of the line.
     """
     low, size = span[0], max(span[1] - span[0], 1e-12)
     ends = sorted(

@@ -52,9 +52,7 @@ def scale(largest: float, unit: str = "", smallest: float = 1.0) -> tuple[float,
 
 
 def amount(value: float, unit: str = "") -> str:
-    """A quantity as people say it: 1.66 s, 24.1 ms, 400, 166,000, 1.2 million cycles. The ``unit`` "us" is
-    microseconds.
-    """
+    """A quantity as people say it: 1.66 s, 24.1 ms, 400, 166,000, 1.2 million cycles. ``unit`` "us": microseconds."""
     divisor, name = scale(abs(value), unit)
     scaled = value / divisor
     digits = 10.0 ** max(0, math.floor(math.log10(abs(scaled))) - 2) if abs(scaled) >= 1e4 else 1.0
@@ -104,9 +102,7 @@ def share(fraction: float | None) -> str:
 
 
 def chance(probability: float | None) -> str:
-    """A probability as a percentage: 97 %, 99.5 %, <0.1 %; a dash for None. A percentage is never above
-    MAX_PROBABILITY.
-    """
+    """A probability as a percentage, at most MAX_PROBABILITY: 97 %, 99.5 %, <0.1 %; a dash for None."""
     if probability is None:
         return MISSING
     if probability < 0.001:

@@ -76,9 +76,7 @@ class Layout:
         return cls(tuple((column, widths[column], header[column] in right) for column in shown_columns), width)
 
     def line(self, row: Sequence[str], *, uncut: bool = False) -> str:
-        """The line of a row. With ``uncut``, a cell that is wider than its column is not cut, except at the terminal's
-        width.
-        """
+        """The line of a row. With ``uncut``, cells are cut only at the width of the terminal, not at their columns."""
         cells = (
             row[column] if uncut and cell_len(row[column]) > size else aligned(row[column], size, right=right)
             for column, size, right in self.columns

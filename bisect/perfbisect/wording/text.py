@@ -21,8 +21,7 @@ UNSAFE = re.compile(
 
 
 def safe(text: str) -> str:
-    r"""Text that is safe to print: characters that steer a terminal or deceive become escapes, and passwords are
-    masked.
+    r"""Text that is safe to print: signs that steer a terminal or deceive become escapes, and passwords are masked.
 
     >>> print(safe("\x1b]0;title\x07"))
     \x1b]0;title\x07
@@ -40,9 +39,7 @@ def safe_json(text: str) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether a text is one line of printable ASCII. Most texts are, and this test is many times faster than
-    ``UNSAFE``.
-    """
+    """Whether a text is one line of printable ASCII, as most texts are. This test is much faster than ``UNSAFE``."""
     return text.isascii() and text.rstrip("\n").isprintable()
 
 

@@ -198,9 +198,7 @@ def unmeasured_sentences(trial: SessionState, beginning: str) -> Iterator[str]:
 
 
 def pairs_sentence(runs_name: str, paired_noise: float, cpu_noise: float | None, interleaved_noise: float) -> str:
-    """The sentence about the noise of ratios of paired and interleaved runs, with advice. The sentence begins with
-    "ratio".
-    """
+    """The sentence about the noise of ratios of paired and interleaved runs. The sentence begins with "ratio"."""
     cpu = f" (that of CPU times by {percent(cpu_noise)})" if cpu_noise is not None else ""
     sentence = f"ratio of two {runs_name} varies by {percent(paired_noise)} paired{cpu}, by {percent(interleaved_noise)} interleaved"
     gains = min(paired_noise, cpu_noise or paired_noise) < GAIN * interleaved_noise
@@ -239,9 +237,7 @@ def pairing_chosen(ways: PairingComparison, good: str = "good", bad: str = "bad"
 
 
 def step_sentence(step: "LevelStep", names: Sequence[str]) -> str:
-    """A level change in a series of releases, in words: the releases before and after, their 95 % interval, and the
-    size.
-    """
+    """A level change in a series of releases: the releases before and after, their 95 % interval, and the size."""
     text = f"{names[step.before]} → {names[step.after]}"
     if (step.first, step.last) != (step.before, step.after):
         text += f" (95 %: within {names[step.first]} to {names[step.last]})"

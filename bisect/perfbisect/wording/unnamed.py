@@ -87,9 +87,7 @@ def failed_steps(verdict: Inconclusive, skip_of: SkipOf) -> str:
 
 
 def next_advice(verdict: Inconclusive, skip_of: SkipOf, hunt: int) -> str:
-    """The advice after a hunt that named no culprit; ``hunt`` is the number of the hunt, or 0 if the hunt is not
-    stored.
-    """
+    """The advice after a hunt that named no culprit; ``hunt`` is the number of the hunt, or 0 if it is not stored."""
     if isinstance(base := verdict.detail, MergeBase):
         return f"{next_advice(base.known, skip_of, hunt)} Or, without good: bisect run {base.commit} BAD"
     steps = failed_steps(verdict, skip_of)
@@ -129,9 +127,7 @@ TOO_SMALL = 1.5e-4  # the smallest log ratio that a search can find
 
 
 def why_not_hunted(verdict: NotReproduced) -> tuple[str, str]:
-    """The reason for which a difference between the ends is not hunted, and advice; the advice is "" if no option hunts
-    it.
-    """
+    """The reason for which a difference between the ends is not hunted, and advice; "" if no option can hunt it."""
     change_size, direction = abs(math.log(verdict.ratio.middle)), verdict.direction
     direction_found = Direction.DROP if verdict.ratio.middle < 1 else Direction.RISE
     smallest_change = -math.log1p(-verdict.least) if direction is Direction.DROP else math.log1p(verdict.least)

@@ -1,10 +1,11 @@
-"""The builds in the arguments of `bisect compare`: revisions, and prebuilt binaries as NAME=PATH; each may have a
-variant of the compiler's settings or a configuration of the server: REV, REV@VARIANT, REV+CONFIG, REV@VARIANT+CONFIG,
-NAME=PATH+CONFIG.
+"""Reads the builds in the arguments of `bisect compare`: revisions, and prebuilt binaries as NAME=PATH.
+
+A revision may have a variant of the compiler's settings, and each build may have a configuration of the server: REV,
+REV@VARIANT, REV+CONFIG, REV@VARIANT+CONFIG, NAME=PATH+CONFIG.
 
 Revisions such as ``HEAD@{1}`` or a tag ``v1+2``, and paths of configurations, may contain @ and +. Therefore a word
 that is a revision, or a path that exists, is not divided. Any other word is cut at the last + before a known
-configuration; then, unless the rest is a revision, at the last @ before a known variant.
+configuration. If the rest is no revision, the rest is cut at the last @ before a known variant.
 """
 
 import re
@@ -67,7 +68,7 @@ def divided(
 
 
 def cut(word: str, sign: str, is_known: Callable[[str], bool]) -> tuple[str, str]:
-    """The texts before and behind the last ``sign`` that a known text follows; if there is none, the word and ""."""
+    """The texts before and behind the last ``sign`` that a known text follows; without such a sign, the word and ""."""
     for at in range(len(word) - 2, 0, -1):
         if word[at] == sign and is_known(word[at + 1 :]):
             return word[:at], word[at + 1 :]
@@ -101,7 +102,7 @@ def read_builds(
         settings = replace(settings, repository=str(clone))
     repo = open_repository(Path(settings.repository))
     is_revision = partial(has, repo, release_tags=builder.release_tags)
-    usual = settings.variant or builder.variant  # with it REV and REV@VARIANT are one build
+    usual = settings.variant or builder.variant  # REV and REV@VARIANT with this variant are one build
     read: dict[str, Word] = {}
     for word in revisions:
         parts = division(word, is_revision=is_revision)
@@ -146,7 +147,7 @@ def has(repo: Repository, revision: str, release_tags: Sequence[str]) -> bool:
 
 
 def configured(subject: TrialBuild, builder: Builder) -> TrialBuild:
-    """The build with the path and the hash of its configuration, if any. Raises UsageError for an invalid one."""
+    """The build with the path and the hash of its configuration. Raises UsageError for an invalid configuration."""
     if not subject.config:
         return subject
     config = subject.config if subject.config in builder.configs else str(local(subject.config))
@@ -185,7 +186,7 @@ def hosts_as_builds(settings: Settings, builder: Builder, *, least: int) -> tupl
 
 
 def named(word: str, host: str, builder: Builder, *, is_here: bool) -> TrialBuild:
-    """The build of a word; ``is_here``: the host is this machine. Raises UsageError for an impossible path."""
+    """The build of a word. ``is_here``: the host is this machine. Raises UsageError for an impossible path."""
     name, is_path, path = word.partition("=")
     if not is_path:
         return TrialBuild(word)
@@ -226,7 +227,7 @@ def read_releases(
 ) -> tuple[Settings, list[TrialBuild], ReleaseSeries]:
     """The settings for builds of the releases in ``A..B``; the releases as builds, oldest first; and their series.
 
-    The metric of ``settings`` must be known. Raises UsageError if there are too few releases for a line.
+    The metric of ``settings`` must be known. Raises UsageError if the range has too few releases for a series.
     """
     if not settings.repository:
         settings = replace(settings, repository=str(cached_clone(builder, ends_of_release_range(text), clone_progress)))
@@ -247,7 +248,7 @@ def read_releases(
 
 
 def skipped(releases: ReleaseRange) -> str:
-    """A sentence with the releases of the range that are left out, and a blank before it; "" if there are none."""
+    """A sentence with the releases that are left out of the range, after a blank; "" if no release is left out."""
     omitted = ", ".join(f"{name} ({reason})" for name, reason in releases.left_out)
     return f" Left out: {omitted}." if omitted else ""
 
@@ -266,7 +267,7 @@ def cost(setup: SessionSetup, settings: Settings, history: Path | None) -> Itera
         yield f"to choose how: the first {BOTH} rounds interleaved, then {count(PAIRS_FIRST, 'pair')} of runs"
     start = "a start of the server on a copy of its data" if setup.builder.server else "a copy of the data"
     commands = [" ".join(workload.command) for workload in setup.works if workload.command]
-    if any("{time}" not in command for command in commands):  # it ends by itself
+    if any("{time}" not in command for command in commands):  # such a command ends by itself
         yield f"a round: runs of unknown length, since a command ends by itself, and in each visit {start}"
     else:
         yield (
@@ -280,7 +281,7 @@ def cost(setup: SessionSetup, settings: Settings, history: Path | None) -> Itera
 
 
 def build_seconds(settings: Settings, history: Path | None) -> float | None:
-    """The seconds of a build in earlier hunts; None if there are none."""
+    """The seconds of a build in earlier hunts; None without earlier hunts."""
     try:
         with closing(History.open(history, read_only=True)) as opened:
             return read_typical_costs(opened, settings).build_seconds

@@ -35,10 +35,10 @@ def check_hosts(
 ) -> bool:
     """Make the due checks of hosts, one after the other. Returns whether no check failed.
 
-    With ``like`` each host is checked at once, with these settings. By default it is checked if a day has passed, with
-    the settings of its latest check; a host without a check, with the latest settings of any host. ``lease`` holds the
-    lease of a host for a block. The caller's ``say`` is called for each host, also with the reason why a host is not
-    checked: it cannot be reached, or another session measures on it. Raises Interrupted.
+    With ``like``, each host is checked at once, with these settings. By default, a host is checked if its latest check
+    was 20 hours ago or earlier, with the settings of that check. A host without a check gets the latest settings of any
+    host. ``lease`` holds the lease of a host for a block. The caller's ``say`` is called for each host, with the begin
+    of the check, or with the reason why the host is not checked, such as a lost connection. Raises Interrupted.
     """
     all_checked = True
     for name in names:

@@ -1,9 +1,8 @@
-"""Setups of the sessions after a verdict: the proof, and the search for the part of the culprit's diff that made it
-slower.
+"""Setups of the sessions after a verdict: the proof, and the search for the slow part of the culprit's diff.
 
-The proof measures the good end, the bad end, and the bad end without the culprit; the search measures states between
-the culprit and its parent. Reverted and partial states are temporary commits in a repository beside the user's. All
-other settings are the hunt's, so that its builds are reused.
+The proof measures the good end, the bad end, and the bad end without the culprit. The search measures states between
+the culprit and its parent. Reverted and partial states are temporary commits in a repository beside the user's
+repository. All other settings are the settings of the hunt, so that the builds of the hunt are reused.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -42,11 +41,11 @@ class Claim:
 
     settings: Settings  # of the hunt
     reverts: RevertedCommits
-    together: tuple[Settings, ...] = ()  # of all hunts of its batch, if it was one of several in one process
+    together: tuple[Settings, ...] = ()  # of all hunts of the batch, if one process carried out several hunts
 
 
 def claim_of(history: History, hunt: int | None) -> Claim:
-    """The claim of a hunt (None: the latest that named a culprit). Raises UsageError if it names no culprit."""
+    """The claim of a hunt; None: the latest hunt with a culprit. Raises UsageError if the hunt names no culprit."""
     if hunt is None:
         for listed in reversed(history.hunts()):
             has_culprit = listed.culprit and not listed.origin and named_steps(verdict_of(history, listed.number))
@@ -67,7 +66,7 @@ def claim_of(history: History, hunt: int | None) -> Claim:
 
 
 def unnamed(history: History, hunt: int, verdict: Verdict | None) -> UsageError:
-    """The error for a hunt whose verdict has no commit to revert, with an advice."""
+    """The error for a hunt whose verdict has no commit to revert, with advice."""
     by_hand = "To test one commit, revert it on a branch and compare: bisect compare GOOD BAD BRANCH"
     match verdict:
         case None:
@@ -85,10 +84,10 @@ def unnamed(history: History, hunt: int, verdict: Verdict | None) -> UsageError:
 def proof_setup(
     claim: Claim, rounds: int, runs: int, waiting: WaitCallback | None, say: Callable[[str], None]
 ) -> Iterator[SessionSetup]:
-    """The setup of a proof; its commit without the culprit exists until the end of the block. ``say`` is called with
-    remarks.
+    """The setup of a proof. The commit without the culprit exists until the end of the block.
 
-    Raises NotReverted if that commit cannot be made, UsageError if the repository lacks a commit of the hunt.
+    ``say`` is called with remarks. Raises NotReverted if the commit without the culprit cannot be made, and UsageError
+    if the repository lacks a commit of the hunt.
     """
     settings = replace(claim.settings, further_hosts=())
     builder, workload = load_requested(settings)
@@ -134,12 +133,11 @@ def check_commits_exist(repository: Repository, commits: Sequence[str], hunt: in
 
 
 def culprits_of(history: History, hunt: int | str | None, minutes: float, say: Callable[[str], None]) -> list[Settings]:
-    """The settings of searches in the diffs of culprits: of a hunt (None: the latest with a culprit), or of a batch
-    (b3).
+    """The settings of searches in the diffs of culprits: of a hunt (None: the latest), or of a batch (b3).
 
-    The range of a search is from the culprit's parent to the culprit. ``minutes`` limits each search; 0: no limit.
-    ``say`` is called with the searches, if there are several, and with failures. Raises UsageError if there is no
-    culprit.
+    The range of a search is from the culprit's parent to the culprit. ``minutes`` limits each search; 0: no limit. If
+    there are several searches, ``say`` is called with their list; ``say`` is also called with failures. Raises
+    UsageError if there is no culprit.
     """
     if isinstance(hunt, str):
         numbers = [member.hunt for member in read_batch(history, int(hunt[1:])).hunts if member.hunt]
@@ -192,9 +190,9 @@ def _searches_of(history: History, claim: Claim, minutes: float) -> list[Setting
 
 @contextmanager
 def narrowing(settings: Settings, waiting: WaitCallback | None, events: Iterable[Event] = ()) -> Iterator[SessionSetup]:
-    """The setup of a search in a diff that goes on after ``events``; its commits exist until the end of the block.
+    """The setup of a search in a diff that goes on after ``events``. Its commits exist until the end of the block.
 
-    Raises UsageError if the repository lacks the commits, or they differ in ignored paths only.
+    Raises UsageError if the repository lacks an end of the search, or if both ends differ only in ignored paths.
     """
     repository = open_repository(Path(settings.repository))
     check_commits_exist(repository, (settings.good_commit, settings.bad_commit), settings.narrows)

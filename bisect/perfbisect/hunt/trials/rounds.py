@@ -1,9 +1,8 @@
-"""Trials, which measure in rounds without a search: a comparison, an A/A, a proof, a series of releases, a night of a
-branch.
+"""Trials measure in rounds without a search: comparisons, A/As, proofs, series of releases, nights of a branch.
 
 A trial's design is set up like a hunt. Its plan orders the missing builds, then the rounds: in a round each build is
-visited once for each workload. An order is one visit; the order and the events of its runs have the workload and the
-round.
+visited once for each workload. An order is one visit. The order and the events of its runs have the numbers of the
+workload and the round.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -52,8 +51,8 @@ class RoundsPlan:
         """Orders of the missing builds, then of the visits of the remaining rounds.
 
         A night whose tip cannot be built ends without a visit, because another attempt would fail, too. Raises
-        EnvironmentFailure if the baseline or all other builds cannot be built (in a series of releases: if fewer than
-        two can), and at the end if nothing could be measured.
+        EnvironmentFailure if the baseline or all other builds cannot be built; in a series of releases, if fewer than
+        two releases can be built. Raises EnvironmentFailure at the end if nothing could be measured.
         """
         trial, request = self.log.state, self.setup.request
         for number in range(len(request.subjects)):
@@ -93,7 +92,9 @@ class RoundsPlan:
                     yield Measure(plan, Purpose.ENDS, workload=work, round=number, together=trial.is_paired)
 
     def _both_ways(self) -> Iterator[Measure | PairingChosen]:
-        """Interleaved and paired runs of the first two builds, until one way is known to be better; then the choice."""
+        """Orders of interleaved and of paired runs of the first two builds, until a choice is possible; then the
+        choice.
+        """
         trial, request = self.log.state, self.setup.request
         commits = [subject.commit or subject.name for subject in request.subjects[:2]]
         if request.pairing is not Pairing.AUTO or trial.pairing or len(set(commits)) < 2:
@@ -197,7 +198,7 @@ def with_prebuilt(setup: SessionSetup, say: Callable[[str], None]) -> SessionSet
 
 
 def borrowed(systems: Iterable[InstalledBuild]) -> Iterator[Warned]:
-    """A warning for each client of the host that is used, with the systems that have no client that runs."""
+    """A warning for each client program of the host that is used by systems without a working client program."""
     lacking = dict[str, list[str]]()
     for system in systems:
         for path in system.borrowed:
@@ -206,17 +207,17 @@ def borrowed(systems: Iterable[InstalledBuild]) -> Iterator[Warned]:
         yield Warned(f"the host's {path} is used with {', '.join(names)}: none there, or none that finds its libraries")
 
 
-WORTH_BOTH = 3  # rounds; with fewer, comparing both ways would cost more than it saves
+WORTH_BOTH = 3  # with fewer rounds, a choice between interleaved and paired runs costs more time than it saves
 
 
 def pairing_of(trial: TrialDesign, setup: SessionSetup) -> Pairing:
-    """How the builds may be compared: interleaved if they are hosts, need labs of their own, or are counted."""
+    """How builds may be compared: interleaved if they are hosts, need different labs, or are counted exactly."""
     kinds = {(subject.variant, subject.config) for subject in trial.subjects}
     requested = setup.settings.policy.pairing
     if setup.builder.installed or len(kinds) > 1 or setup.settings.prior.exact:
         return Pairing.INTERLEAVED
     if trial.kind is TrialType.NOISE:
-        return Pairing.INTERLEAVED if requested is Pairing.INTERLEAVED else Pairing.AUTO  # both ways
+        return Pairing.INTERLEAVED if requested is Pairing.INTERLEAVED else Pairing.AUTO  # interleaved and paired
     return Pairing.INTERLEAVED if requested is Pairing.AUTO and trial.rounds < WORTH_BOTH else requested
 
 
