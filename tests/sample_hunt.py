@@ -54,7 +54,7 @@ from perfbisect.core.domain.settings import (
 )
 from perfbisect.core.domain.trials import visiting_order
 from perfbisect.store.history import History
-from perfbisect.ui.session_update import update
+from perfbisect.ui.session_update import view_after
 from perfbisect.ui.session_view import SessionView
 
 Events = list[tuple[float, Event]]
@@ -336,4 +336,4 @@ def logged(history: History, hunt: int) -> list[tuple[float, MeasuredEvent]]:
 
 def followed(events: Events) -> list[SessionView]:
     """What a view knows after each event."""
-    return list(accumulate(events, lambda view, entry: update(view, entry[1], entry[0]), initial=SessionView()))[1:]
+    return list(accumulate(events, lambda view, entry: view_after(view, entry[1], entry[0]), initial=SessionView()))[1:]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.main import keep_traceback
+from perfbisect.cli.main import write_traceback
 from perfbisect.core.domain.events import CandidateSkipped, Commit, Warned
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.errors import EnvironmentFailure
@@ -70,6 +70,6 @@ def test_a_traceback_that_is_kept_has_none(monkeypatch: pytest.MonkeyPatch, seal
     try:
         raise ZeroDivisionError("redis://u:s3cret@cache")
     except ZeroDivisionError:
-        text = Path(keep_traceback()).read_text()
+        text = Path(write_traceback()).read_text()
     assert "ZeroDivisionError: redis://***@cache" in text
     assert "s3cret" not in text

@@ -159,13 +159,13 @@ def beside_central(path: Path, address: str, hunt: str) -> None:
 class Silent:
     """A view of `watch` that shows nothing."""
 
-    def recall(self, hunt: int, events: object) -> None:
+    def add_earlier_events(self, hunt: int, events: object) -> None:
         list(events)  # type: ignore[call-overload]
 
-    def show(self, hunt: int, events: object) -> None:
+    def add_events(self, hunt: int, events: object) -> None:
         list(events)  # type: ignore[call-overload]
 
-    def end(self, hunt: int, at: float) -> None:
+    def end_hunt(self, hunt: int, at: float) -> None:
         pass
 
     def close(self) -> None:

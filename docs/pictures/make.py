@@ -33,8 +33,8 @@ from perfbisect.report import terminal, trial
 from perfbisect.report.hunt_report import read_hunt_report
 from perfbisect.report.page import pages
 from perfbisect.store.history import History
-from perfbisect.ui.screen import lines
-from perfbisect.ui.session_update import caught_up
+from perfbisect.ui.screen import screen_lines
+from perfbisect.ui.session_update import view_after_events
 from perfbisect.ui.session_view import SessionView
 
 HERE = Path(__file__).parent
@@ -110,11 +110,11 @@ def live(history: History) -> str:
     """The live view in the last run of the first confirmation."""
     view, at = SessionView(), 0.0
     for at, event in FollowedHunt(history, 1).new():
-        view = caught_up(view, [(at, event)])
+        view = view_after_events(view, [(at, event)])
         if isinstance(event, RunStarted) and event.purpose is Purpose.CONFIRM and event.number == event.of:
             break
     console = Console(record=True, file=StringIO(), width=COLUMNS, markup=False, emoji=False, highlight=False)
-    console.print(Group(*lines(view, COLUMNS, None, at + 1)))
+    console.print(Group(*screen_lines(view, COLUMNS, None, at + 1)))
     return console.export_svg(title=COMMANDS["1"], code_format=FONTS.sub("", CONSOLE_SVG_FORMAT), unique_id="live")
 
 

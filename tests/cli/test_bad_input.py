@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import sample_hunt
-from perfbisect.cli.guard import private
+from perfbisect.cli.guard import private_text
 from perfbisect.cli.main import HABITS, VERBS
 from perfbisect.cli.options.param_types import ARG, MINUTES, UNSPLIT
 from perfbisect.core.domain.settings import Policy, Settings
@@ -137,7 +137,7 @@ def test_a_command_in_a_hint_is_pasted_as_it_was_meant(tmp_path: Path) -> None:
             "whole history: ",
             ["git", "-C", str(shallow), "fetch", "--unshallow"],
         ),
-        (hint_of(lambda: private(secret)), "private: ", ["chmod", "600", str(secret)]),
+        (hint_of(lambda: private_text(secret)), "private: ", ["chmod", "600", str(secret)]),
         (f": {known.remedy}", ": ", ["--cxxflags", "-include cstdint"]),
     ):
         assert pasted(hint.rpartition(before)[2]) == words, hint

@@ -22,8 +22,8 @@ import tickets
 from perfbisect.cli.commands.batch import batch as batch_verb
 from perfbisect.cli.commands.batch import read_batch_file
 from perfbisect.cli.commands.history import batch_line
-from perfbisect.cli.commands.report import batch_table
-from perfbisect.cli.sessions import follow
+from perfbisect.cli.commands.report import batch_lines
+from perfbisect.cli.sessions import run_and_print_hunts
 from perfbisect.core.domain.events import SessionEnded
 from perfbisect.core.domain.orders import Inconclusive, Interval, Reason
 from perfbisect.errors import EnvironmentFailure, Interrupted, UsageError
@@ -221,7 +221,7 @@ def plan(history: History, *folders: Path) -> int:
 
 def carried_out(history: History, *batches: int) -> int:
     """The exit status of these batches."""
-    return follow(tasks(history, *batches), history, Path("of $mine.db"), "again", view=unseen())
+    return run_and_print_hunts(tasks(history, *batches), history, Path("of $mine.db"), "again", view=unseen())
 
 
 def ends(history: History, batch: int) -> list[tuple[int | None, str]]:
@@ -249,14 +249,14 @@ def test_interrupted_it_says_how_many_had_ended_and_how(history: History, play: 
     carried = tasks(history, plan(history, *[tmp_path] * 4))
 
     class Stopped(PlainLines):
-        def states(self, rows: Sequence[SessionRow]) -> None:
+        def set_states(self, rows: Sequence[SessionRow]) -> None:
             if sum(task.stage is Stage.ENDED for task in carried) == 2:
                 raise KeyboardInterrupt
 
     with pytest.raises(
         Interrupted, match=r"2 hunts of 4 had ended, 1 of them without a verdict\. .* To continue: again"
     ):
-        follow(carried, history, None, "again", view=Stopped(io.StringIO(), {}))
+        run_and_print_hunts(carried, history, None, "again", view=Stopped(io.StringIO(), {}))
     assert [task.process.returncode for task in carried[2:] if task.process] == [-signal.SIGTERM] * 2, "none goes on"
 
 
@@ -373,7 +373,7 @@ def test_what_is_said_of_a_batch(history: History) -> None:
     batch = read_batch(history, number)
     broken, task = tasks(history, number)
     assert [broken.title, task.title] == [*map(title_of, planned)] == ["x w a..b", "clone ./run -n a..b"]
-    lines = batch_table(batch, history, 100)
+    lines = batch_lines(batch, history, 100)
     assert lines[0] == "Batch b1 of /batch.toml"
     assert [line.split()[-1] for line in lines[2:]] == ["broke", "waiting"]
     assert batch_line(batch) == "b1: /batch.toml; 0 of 2 with a verdict"

@@ -155,7 +155,7 @@ def test_a_comparison_by_one_command(git: Repo, seal: Path, tmp_path: Path, monk
 @pytest.mark.parametrize("verb", ["run", "compare", "nightly"])
 def test_the_build_system_is_said_at_the_start(verb: str, git: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
     git.history([{"Makefile": "all:\n\techo 0\n"}, {"Makefile": "all:\n\techo 1\n"}])
-    monkeypatch.setattr("perfbisect.cli.commands.nightly.check", lambda *_: None)
+    monkeypatch.setattr("perfbisect.cli.commands.nightly.check_host_daily", lambda *_: None)
     stop = Mock(side_effect=UsageError("It would begin now."))
     monkeypatch.setattr("perfbisect.hunt.session.begin", stop)
     ends = ["HEAD"] if verb == "nightly" else ["HEAD~1", "HEAD"]

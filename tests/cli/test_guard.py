@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.guard import Guard, add_user, is_of, is_own, read_passwords, read_token
+from perfbisect.cli.guard import LoginGuard, add_user, matches_hash, names_this_machine, read_passwords, read_token
 from perfbisect.errors import UsageError
 from program import PROGRAM, exits
 
@@ -25,8 +25,8 @@ def test_each_hash_has_a_salt_of_its_own(tmp_path: Path) -> None:
         add_user(tmp_path / "users", name, "naïve horse \U0001f40e")
     found = read_passwords(tmp_path / "users")
     assert found["one"] != found["two"]
-    assert all(is_of("naïve horse \U0001f40e".encode(), stored) for stored in found.values())
-    assert [is_of(word, FOREIGN) for word in (b"password", b"Password")] == [True, False]
+    assert all(matches_hash("naïve horse \U0001f40e".encode(), stored) for stored in found.values())
+    assert [matches_hash(word, FOREIGN) for word in (b"password", b"Password")] == [True, False]
 
 
 WRONG_LINES = [
@@ -52,7 +52,10 @@ def test_names_are_added_and_changed_and_the_file_stays_private(tmp_path: Path) 
     assert add_user(users, "other", "correct horse")
     assert not add_user(users, "reader", "battery staple")
     found = read_passwords(users)
-    assert {name: is_of(b"battery staple", one) for name, one in found.items()} == {"other": False, "reader": True}
+    assert {name: matches_hash(b"battery staple", one) for name, one in found.items()} == {
+        "other": False,
+        "reader": True,
+    }
     assert users.stat().st_mode & 0o777 == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["users"]
     for name, password in (("a:b", "correct horse"), ("", "correct horse"), ("eve", "short"), ("eve", "x" * 73)):
@@ -67,7 +70,7 @@ def test_a_password_comes_from_standard_input(tmp_path: Path) -> None:
     argv = [*PROGRAM, "serve", "--add-user", "reader", "--password-file", "users"]
     made = subprocess.run(argv, input="correct horse\n", capture_output=True, text=True, check=True, cwd=tmp_path)
     assert (made.stdout, made.stderr) == ("reader can log in: users\n", "")
-    assert is_of(b"correct horse", read_passwords(tmp_path / "users")["reader"])
+    assert matches_hash(b"correct horse", read_passwords(tmp_path / "users")["reader"])
     assert "--password-file FILE" in exits(3, "serve", "--add-user", "reader")
 
 
@@ -76,7 +79,7 @@ def hashes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The hashes that are compared; who was wrong does not wait."""
     compared: list[str] = []
     guard = "perfbisect.cli.guard"
-    monkeypatch.setattr(f"{guard}.is_of", lambda word, one: compared.append(one) or is_of(word, one))
+    monkeypatch.setattr(f"{guard}.matches_hash", lambda word, one: compared.append(one) or matches_hash(word, one))
     monkeypatch.setattr(f"{guard}.DELAY", 0.0)
     return compared
 
@@ -87,31 +90,31 @@ def basic(name: str, password: str) -> str:
 
 def test_what_was_right_once_is_not_hashed_again(tmp_path: Path, hashes: list[str]) -> None:
     add_user(tmp_path / "users", "reader", "correct horse")
-    guard = Guard(tmp_path / "users", None, "0.0.0.0")
+    guard = LoginGuard(tmp_path / "users", None, "0.0.0.0")
     right, wrong = basic("reader", "correct horse"), basic("other", "correct horse")
-    assert [guard.admits(sent) for sent in (right, right, wrong, wrong, right)] == [True, True, False, False, True]
+    assert [guard.is_admitted(sent) for sent in (right, right, wrong, wrong, right)] == [True, True, False, False, True]
     assert len(hashes) == 3
-    assert not is_of(b"x" * 73, hashes[-1])
+    assert not matches_hash(b"x" * 73, hashes[-1])
     (tmp_path / "users").unlink()
-    assert not guard.admits(right)
+    assert not guard.is_admitted(right)
 
 
 def test_an_unknown_name_takes_as_long_as_a_known_one(tmp_path: Path, hashes: list[str]) -> None:
     """Also where another program has made the hashes, which may be of a lower cost."""
-    guard = Guard(private(tmp_path / "users", f"reader:{FOREIGN}\n"), None, "0.0.0.0")
+    guard = LoginGuard(private(tmp_path / "users", f"reader:{FOREIGN}\n"), None, "0.0.0.0")
     for name in ("reader", "other"):
-        guard.admits(basic(name, "wrong horse"))
+        guard.is_admitted(basic(name, "wrong horse"))
     add_user(tmp_path / "users", "third", "correct horse")
-    guard.admits(basic("other", "correct horse"))
+    guard.is_admitted(basic("other", "correct horse"))
     assert [each[4:6] for each in hashes] == ["05", "05", "12"]
-    assert not any(is_of(b"", each) for each in hashes)
+    assert not any(matches_hash(b"", each) for each in hashes)
 
 
 def test_the_same_answer_for_all_that_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
     monkeypatch.setattr("time.sleep", waited.append)
     token = "0123456789abcdef" * 2
-    guard = Guard(None, private(tmp_path / "token", f"{token}\n"), "0.0.0.0")
+    guard = LoginGuard(None, private(tmp_path / "token", f"{token}\n"), "0.0.0.0")
     assert guard.refusal("x", f"Bearer {token}") is None
     wrong = ("Bearer wrong", basic("reader", "a"), "Bearer ä", "Digest a", "Bearer", "Basic %")
     refusals = [guard.refusal("x", sent) for sent in wrong]
@@ -128,5 +131,5 @@ FOREIGN_HOSTS = (
 
 
 def test_only_a_host_and_a_port_name_this_machine() -> None:
-    hosts = {host: is_own(host, "127.0.0.1") for host in (*OWN, *FOREIGN_HOSTS)}
+    hosts = {host: names_this_machine(host, "127.0.0.1") for host in (*OWN, *FOREIGN_HOSTS)}
     assert hosts == dict.fromkeys(OWN, True) | dict.fromkeys(FOREIGN_HOSTS, False)

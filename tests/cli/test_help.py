@@ -18,7 +18,7 @@ import sample_hunt as sample
 from perfbisect.cli.commands.report import report, show
 from perfbisect.cli.commands.trials import compare
 from perfbisect.cli.main import VERBS, bisect
-from perfbisect.cli.sessions import leasing
+from perfbisect.cli.sessions import leases_with_messages
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.store.batches import begin_batch
 from perfbisect.store.history import History
@@ -153,7 +153,7 @@ def test_the_line_with_the_clock_is_gone_when_nothing_is_leased(
     (tmp_path / "hosts.toml").write_text(LEASE.format(release='"true"' if released else '"false"'))
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     nothing = pytest.raises(EnvironmentFailure, match="printed 0 lines")
-    with nothing, leasing(["one:a"], tmp_path / "hosts.toml"):
+    with nothing, leases_with_messages(["one:a"], tmp_path / "hosts.toml"):
         raise AssertionError("it is leased")
     assert "waiting for one:a: PENDING" in terminal.getvalue()
     # Text after a START_OF_LINE stands in place of what was there.

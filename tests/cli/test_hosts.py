@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.commands.doctor import only_commands
+from perfbisect.cli.commands.doctor import needs_no_sysbench
 from perfbisect.core.domain.events import SessionEnded, SessionStarted
 from perfbisect.host.lock import hold
 from perfbisect.host.registry import connect
@@ -49,13 +49,13 @@ def test_every_finding_has_its_line_and_its_advice() -> None:
 def test_without_a_workload_those_of_the_system_decide_whether_sysbench_is_needed(tmp_path: Path) -> None:
     """Where a suite is broken, it is unknown that it is not."""
     drivers = [load_builder(name).driver for name in ("rocksdb", "command", "demo", "postgres")]
-    assert [only_commands(driver, None) for driver in drivers] == [True, True, False, False]
+    assert [needs_no_sysbench(driver, None) for driver in drivers] == [True, True, False, False]
     suite = tmp_path / "mine" / "suite.toml"
     suite.parent.mkdir()
     broken = 'summary = "s"\ndriver = "demo"\n[workloads]\none.script = "no-such.lua"\n'
     for text in (broken, "what is this"):
         suite.write_text(text)
-        assert not only_commands("demo", tmp_path)
+        assert not needs_no_sysbench("demo", tmp_path)
 
 
 def test_all_hosts_at_once(tmp_path: Path, seal: Path) -> None:

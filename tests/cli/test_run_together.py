@@ -145,7 +145,7 @@ def test_a_failure_stops_no_other(script: Script, seal: Path, tmp_path: Path, mo
     with closing(History.open(None)) as history:  # as if it had been killed before the verdict was entered
         history.connection.execute("update batch_hunts set status = null")
     with monkeypatch.context() as patched:
-        patched.setattr(PlainLines, "show", unread)
+        patched.setattr(PlainLines, "add_events", unread)
         assert "The verdicts are final" in run("resume", "b1", "--plain").err
     assert culprits(seal) == {"one": commits[5], "two": commits[2]}
     assert statuses() == [(0, "")] * 2

@@ -22,7 +22,7 @@ from unittest import mock
 import pytest
 
 import sample_hunt as sample
-from perfbisect.cli.commands.nightly import page_of_branch
+from perfbisect.cli.commands.nightly import branch_page_name
 from perfbisect.cli.guard import add_user
 from perfbisect.cli.pages import Pages
 from perfbisect.store.history import History
@@ -100,11 +100,11 @@ def test_nights_that_are_measured_in_other_ways_are_lines_of_their_own(history: 
         night = sample.write_trial(history, sample.night(number // 2), number + 1.0)
         if number % 2:
             history.update_settings(night, replace(history.settings(night), configure=("--with-debug",)))
-    lines = Pages(history.path, None).lines(history.hunts_and_trials())
+    lines = Pages(history.path, None).watched_lines(history.hunts_and_trials())
     found = [(line.title, len(line.ratios), line.link) for line in lines]
     assert found == [("scan, main", 4, "c8.html"), ("scan, main", 4, "c9.html")]
     names = ["main", "a-b", "a/b", "a.b", "a/-b", "hunt-12"]
-    pages = [*map(page_of_branch, names)]
+    pages = [*map(branch_page_name, names)]
     assert pages[:2] == ["main.html", "a-b.html"]
     assert len({*pages, "hunt-12.html"}) == len(names) + 1, "each branch has a page of its own"
 

@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 
 import sample_hunt
 from perfbisect.cli.main import VERBS, bisect
-from perfbisect.cli.options.param_types import Parsed
+from perfbisect.cli.options.param_types import ParsedParam
 from perfbisect.errors import PerfBisectError, UsageError
 from perfbisect.recipes.configuration import size_in_bytes
 from perfbisect.recipes.inventory import load_host, load_hosts
@@ -172,7 +172,7 @@ def odd(verb: str, parameter: click.Parameter) -> st.SearchStrategy[str]:
     return st.one_of(texts, numbers.map(text_of))
 
 
-NUMERIC = (click.IntRange, Parsed)
+NUMERIC = (click.IntRange, ParsedParam)
 
 
 @st.composite

@@ -350,7 +350,7 @@ def test_a_replay_repeats_what_was_decided_by_instructions(log: SavedLog, setup:
 
 def test_the_verdict_has_what_is_known_of_time_and_the_report_the_change(log: SavedLog, setup: SessionSetup) -> None:
     hunt, out = Hunted(log, setup, world(2, slow=0.9999, more=1.01, noise=0.1)), io.StringIO()
-    PlainLines(out, {log.hunt: ""}).show(log.hunt, [(0.0, event) for event in hunt.events])
+    PlainLines(out, {log.hunt: ""}).add_events(log.hunt, [(0.0, event) for event in hunt.events])
     said = " ".join(out.getvalue().split())
     assert "metric The metric is instructions/o from here on, which shows a rise of 1.0 %" in said
     sentence = "This commit adds 1.0 % instructions per operation; that it costs time is not shown: QPS after it is "

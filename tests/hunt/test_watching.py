@@ -40,16 +40,16 @@ class Seen:
         self.ended: dict[int, float] = {}
         self.closed = False
 
-    def recall(self, hunt: int, events: Iterable[Timed]) -> None:
+    def add_earlier_events(self, hunt: int, events: Iterable[Timed]) -> None:
         self.earlier[hunt] = [event for _, event in events]
 
-    def show(self, hunt: int, events: Iterable[Timed]) -> None:
+    def add_events(self, hunt: int, events: Iterable[Timed]) -> None:
         self.shown.setdefault(hunt, []).extend(event for _, event in events if not isinstance(event, LIVE_ONLY))
 
-    def states(self, rows: Sequence[SessionRow]) -> None:
+    def set_states(self, rows: Sequence[SessionRow]) -> None:
         """Nothing else carries them out."""
 
-    def end(self, hunt: int, at: float) -> None:
+    def end_hunt(self, hunt: int, at: float) -> None:
         self.ended[hunt] = at
 
     def close(self) -> None:
@@ -159,5 +159,5 @@ def test_the_clock_of_a_hunt_that_was_interrupted_stands_still(history: History,
     console = Console(file=io.StringIO(), width=80, height=30, color_system=None)
     wall = LiveScreen(console, {hunt: ""}, now=lambda: sample.BEGAN + 1e6)
     list(watch(reader, (hunt,), wall, lambda _: None))
-    assert f"{clock(KEPT[11][0] - sample.BEGAN)} elapsed" in next(wall.picture(30)).plain
-    assert not wall.views[hunt].busy
+    assert f"{clock(KEPT[11][0] - sample.BEGAN)} elapsed" in next(wall.picture_lines(30)).plain
+    assert not wall.views[hunt].activity_by_host

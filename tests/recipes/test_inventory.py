@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from perfbisect.cli.options.completion import host_name
+from perfbisect.cli.options.completion import host_names
 from perfbisect.errors import RecipeError, UsageError
 from perfbisect.recipes.configuration import load_configuration
 from perfbisect.recipes.inventory import (
@@ -76,7 +76,7 @@ def test_a_leased_host_has_what_its_lease_says_of_all(write: Write) -> None:
         load_host("pool")
     assert "pool:FEATURES" in caught.value.advice
     context = click.Context(click.Command("run"))
-    assert {each.value for each in host_name(context, click.Option(["--host"]), "po")} == {"pool:", "post"}
+    assert {each.value for each in host_names(context, click.Option(["--host"]), "po")} == {"pool:", "post"}
 
 
 def test_a_lease_extends_another_also_the_shipped_one_of_its_name(write: Write) -> None:

@@ -61,7 +61,7 @@ def test_the_command_asks_for_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp
         "hunt.resolve.resolve_settings": stop,
         "hunt.resolve.with_repository": stop,
         "cli.options.measurement.recipe_folders": lambda *_: (),  # those of the hunt are no folders
-        "cli.commands.run.announced_recipes": lambda settings: (None, (settings.workload,)),
+        "cli.commands.run.announce_and_read_recipes": lambda settings: (None, (settings.workload,)),
     }.items():
         monkeypatch.setattr(f"perfbisect.{name}", stand_in)
     for settings in HUNTS:

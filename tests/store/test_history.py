@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import sample_hunt as sample
-from perfbisect.cli.commands.history import batch_line, listing
+from perfbisect.cli.commands.history import batch_line, session_table
 from perfbisect.core.domain.events import (
     LIVE_ONLY,
     BuildFinished,
@@ -299,7 +299,7 @@ def test_odd_sessions_are_named_and_hide_no_other(history: History, write: Calla
     history.connection.execute(odd.format(numbers[1]))
     found = sorted(history.hunts_and_trials(), key=lambda one: str(one.id)[-1])
     assert [one.state == "damaged" for one in found] == [False, True, False]
-    assert "its row cannot be read" in found[1].failure and listing(found)
+    assert "its row cannot be read" in found[1].failure and session_table(found)
     if write is sample.write:
         with pytest.raises(EnvironmentFailure, match=f"row {numbers[1]}, cannot be read"):
             history.session_summary(numbers[1])

@@ -45,11 +45,11 @@ from perfbisect.core.domain.orders import (
     Reason,
 )
 from perfbisect.store.history import History
-from perfbisect.ui.candidates import cells, table
-from perfbisect.ui.lines import JsonLines, PlainLines, encode, lines
-from perfbisect.ui.screen import lines as screen
-from perfbisect.ui.screen import verdict
-from perfbisect.ui.session_update import update
+from perfbisect.ui.candidates import candidate_table, row_texts
+from perfbisect.ui.lines import JsonLines, PlainLines, event_json, event_lines
+from perfbisect.ui.screen import screen_lines as screen
+from perfbisect.ui.screen import verdict_lines
+from perfbisect.ui.session_update import view_after
 from perfbisect.ui.session_view import SessionView
 from pinned import pinned
 
@@ -62,7 +62,7 @@ def test_the_lines(events: Events, views: list[SessionView]) -> None:
     """Every line of the hunt, with its time, is compared with lines.txt: to accept others, delete it and run twice."""
     written = []
     for (at, event), view in zip(events, views, strict=True):
-        said = [*lines(view, event, at)]
+        said = [*event_lines(view, event, at)]
         silent = isinstance(event, BuildProgress | RunProgress | RunStarted)  # and before a verdict is told
         silent |= isinstance(event, Decided) and not isinstance(event.decision.order, Measure)
         assert bool(said) != silent
@@ -88,27 +88,27 @@ def test_what_takes_long_has_a_line_each_minute(
 
     for place, (at, event) in enumerate(events):
         clock[0] = at
-        view.show(12, [(at, event)])
+        view.add_events(12, [(at, event)])
         if place in (begun[0], begun[-1]):
             word = "building" if isinstance(event, BuildStarted) else "running"
             said = reminded(*(at + later for later in (59, 61, 119, 121.5)))
             assert [line[1:3] for line in said] == [[word, views[place].commit(event.candidate).short]] * 2
             assert out.getvalue().endswith("2 min 2 s so far\n")
-    view.end(12, clock[0])
+    view.end_hunt(12, clock[0])
     assert reminded(clock[0] + 1000) == []
     monkeypatch.setattr("perfbisect.ui.lines.SILENCE", 0.01)
-    with closing(PlainLines(out, {12: ""}).reminding()) as told:
-        told.show(12, events[: begun[0] + 1])
+    with closing(PlainLines(out, {12: ""}).with_reminders()) as told:
+        told.add_events(12, events[: begun[0] + 1])
         until(lambda: out.getvalue().count(" so far") > 4)
 
 
 def test_a_build_that_is_used_again_has_one_line() -> None:
     commit = Commit(SHAS[0], "2023-01-01", "a", "Split keys")
     built = BuildFinished(0, replace(sample.build(0), commit=commit.sha, reused=True), None)
-    view, said = update(SessionView(), STARTED, 0.0), []
+    view, said = view_after(SessionView(), STARTED, 0.0), []
     for event in (BuildStarted(0, commit, reused=True), built):
-        view = update(view, event, 1.0)
-        said += [line[10:] for line in lines(view, event, 1.0)]
+        view = view_after(view, event, 1.0)
+        said += [line[10:] for line in event_lines(view, event, 1.0)]
     assert said == [f"built     {commit.short}  2023-01-01 Split keys: an earlier build is used again"]
 
 
@@ -119,10 +119,12 @@ def test_a_ratio_has_the_name_of_its_metric_and_a_counted_run_a_count(events: Ev
         if isinstance(event, RunFinished) and view.ratio(event.candidate)
     )
     assert view.hunt is not None
-    (line,) = lines(replace(view, state=replace(view.state, started=replace(view.hunt, metric="cpu/o"))), event, at)
+    (line,) = event_lines(
+        replace(view, state=replace(view.state, started=replace(view.hunt, metric="cpu/o"))), event, at
+    )
     assert re.search(r"QPS  rcpu/o 0\.7\d\d ", line)
     facts = replace(event.facts, counted="perf-user", operations=1000, counters={"instructions": 5_432_000.0})
-    (line,) = lines(view, replace(event, facts=facts), at)
+    (line,) = event_lines(view, replace(event, facts=facts), at)
     assert "5,432 instructions/o" in line
     assert "QPS" not in line, "neither as its unit, nor in the ratio of the timed runs"
 
@@ -130,12 +132,12 @@ def test_a_ratio_has_the_name_of_its_metric_and_a_counted_run_a_count(events: Ev
 def test_the_rate_of_a_row_is_of_the_runs_that_its_ratio_is_of(views: list[SessionView]) -> None:
     """Of runs in randomized layouts only where the baseline has some, too."""
     view, bad = views[-1], len(views[-1].state.commits) - 1
-    run = view.rows[bad].runs[0]
+    run = view.tested[bad].runs[0]
     fresh = tuple(replace(run, operations=run.operations * 9, layout=seed) for seed in range(1, 30))
     for linked_again in ({bad}, {0, bad}):
-        more = {each: replace(view.rows[each], runs=(*view.rows[each].runs, *fresh)) for each in linked_again}
-        changed = replace(view, rows={**view.rows, **more})
-        assert (cells(changed, bad)["rate"] == cells(view, bad)["rate"]) is (linked_again == {bad})
+        more = {each: replace(view.tested[each], runs=(*view.tested[each].runs, *fresh)) for each in linked_again}
+        changed = replace(view, tested={**view.tested, **more})
+        assert (row_texts(changed, bad)["rate"] == row_texts(view, bad)["rate"]) is (linked_again == {bad})
 
 
 def test_what_fresh_layouts_have_shown_is_on_the_line_of_the_commit(events: Events, views: list[SessionView]) -> None:
@@ -148,13 +150,13 @@ def test_what_fresh_layouts_have_shown_is_on_the_line_of_the_commit(events: Even
     )
     order = Measure((PlannedRuns(3, 5), PlannedRuns(2, 5)), Purpose.CONFIRM, fresh=True)
     assert view.state.belief
-    view = update(view, Decided(Decision(order, view.state.belief)), at)
+    view = view_after(view, Decided(Decision(order, view.state.belief)), at)
     written, shown = {}, set()
     for seed, (candidate, rate) in product((1, 2, 3), ((3, 900), (2, 1000))):
         facts = replace(event.facts, commit=view.sha(candidate), operations=rate + 9 * seed, layout=seed)
         of_layout = replace(event, candidate=candidate, facts=facts)
-        view = update(view, of_layout, at)
-        [written[candidate]] = lines(view, of_layout, at)
+        view = view_after(view, of_layout, at)
+        [written[candidate]] = event_lines(view, of_layout, at)
         shown |= {*re.findall(r"\S+ \(\S+\) of \w+ in \d layouts", drawn(view, at))}
     assert re.search(rf"QPS  0\.9\d\d \(\S+\) of {view.commit(2).short} in 2 layouts ", written[3])
     assert "rQPS" not in written[3] and "QPS  baseline  " in written[2]
@@ -164,8 +166,8 @@ def test_what_fresh_layouts_have_shown_is_on_the_line_of_the_commit(events: Even
 
 def test_where_good_is_no_ancestor_the_first_lines_say_what_is_compared_and_why() -> None:
     begun = replace(STARTED, of_merge_base=True)
-    view = update(SessionView(), begun, 1.0)
-    [line, heading] = lines(view, begun, 1.0)
+    view = view_after(SessionView(), begun, 1.0)
+    [line, heading] = event_lines(view, begun, 1.0)
     said = "v1 is not an ancestor of v2. First, it is compared with their merge base aaaaaaaaaa, which replaces it if both are equally fast"
     assert said in line and "1 candidate" not in line
     assert heading.endswith("with the baseline aaaaaaaaaa.")
@@ -174,9 +176,9 @@ def test_where_good_is_no_ancestor_the_first_lines_say_what_is_compared_and_why(
 
 def test_a_ratio_of_cpu_time_beside_a_rate_by_the_time_of_day_says_so() -> None:
     for together, title in ((True, "rQPS by CPU"), (False, "rQPS")):
-        view = update(view_of("qps")[0], PairingChosen(together, "why", by_cpu=True), 1.0)
+        view = view_after(view_of("qps")[0], PairingChosen(together, "why", by_cpu=True), 1.0)
         assert view.ratio_title == title
-        assert any(f" {title} " in text.plain for text in table(view, 160, 9))
+        assert any(f" {title} " in text.plain for text in candidate_table(view, 160, 9))
 
 
 # Events as JSON lines, and back.
@@ -200,7 +202,7 @@ def test_every_event_comes_back(events: Events) -> None:
     cancelled = BuildCancelled(3, Commit("a" * 40), 2.5, "b1")
     names = set()
     for at, event in [*events, (1.0, cancelled), *((at, replace(each, build_hosts=("b1",))) for at, each in hunted)]:
-        line = encode(event, at)
+        line = event_json(event, at)
         found, when = decode(line)
         assert "\n" not in line and when == at and same(found, event), line
         names.add(json.loads(line)["event"])
@@ -227,19 +229,19 @@ def test_each_event_is_written_at_once_on_its_own_line_in_any_encoding(events: E
     raw, plain = io.BytesIO(), io.BytesIO()
     view = JsonLines(io.TextIOWrapper(raw, encoding="ascii"), {12: ""})
     for number, entry in enumerate([*events[:20], (1.0, BuildStarted(1, Commit("ab" * 20, "", "Zoë", "Füße\x1b")))], 1):
-        view.show(12, [entry])
+        view.add_events(12, [entry])
         assert raw.getvalue().count(b"\n") == number
     assert raw.getvalue().isascii()
     found, at = decode(raw.getvalue().splitlines()[-1])
     assert at == 1.0 and isinstance(found, BuildStarted) and found.commit.author == "Zoë"
     with closing(PlainLines(io.TextIOWrapper(plain, encoding="ascii"), {12: ""})) as told:
-        told.show(12, events[:40])
+        told.add_events(12, events[:40])
         assert b"update-index" in plain.getvalue()
 
 
 def test_what_has_no_bound_comes_back_without_one() -> None:
     verdict = Inconclusive((), (), Interval(0.0, 1.0, np.inf), Reason.UNBUILDABLE)
-    line = encode(SessionEnded(verdict), 1.0)
+    line = event_json(SessionEnded(verdict), 1.0)
     assert json.loads(line)["verdict"]["ratio"]["high"] == sys.float_info.max
     assert decode(line) == (SessionEnded(verdict), 1.0)
 
@@ -265,14 +267,14 @@ def view_of(metric: str) -> tuple[SessionView, list[Event]]:
     ]
     view = SessionView()
     for second, event in enumerate(events):
-        view = update(view, event, 1000.0 + second)
+        view = view_after(view, event, 1000.0 + second)
     return view, events
 
 
 @pytest.mark.parametrize(("metric", "shown", "relative"), HUNTED)
 def test_what_is_hunted_is_shown(metric: str, shown: str, relative: str) -> None:
     view, events = view_of(metric)
-    [line] = lines(view, events[-1], 1010.0)
+    [line] = event_lines(view, events[-1], 1010.0)
     assert f"  {shown}  baseline" in line
     assert f"{shown} · " in drawn(view, 1010.0) and relative in drawn(view, 1010.0).split()
 
@@ -284,14 +286,14 @@ def drawn(view: SessionView, at: float = 1017.0) -> str:
 def test_a_timed_run_keeps_its_unit_when_instructions_are_hunted_from_here_on() -> None:
     view, events = view_of("rate")
     for event in (MetricChosen("instructions/o", "why", "rate"), *events[3:]):
-        view = update(view, event, 1010.0)
-    assert "12,345 MB/s" in "".join(lines(view, events[-1], 1010.0))
+        view = view_after(view, event, 1010.0)
+    assert "12,345 MB/s" in "".join(event_lines(view, events[-1], 1010.0))
     assert "12,345 MB/s · " in drawn(view)
 
 
 def test_how_long_a_command_takes_is_not_known_before() -> None:
     view, events = view_of("latency")
-    shown = drawn(update(view, events[3], 1010.0))
+    shown = drawn(view_after(view, events[3], 1010.0))
     assert "running · 7 s" in shown and " of 0" not in shown
 
 
@@ -303,9 +305,9 @@ def test_a_counted_run_says_what_it_executes() -> None:
         (ExecutionStarted(0, 2, 2, 50_000), "counting 50,000 operations, 2 of 2"),
         (ExecutionStarted(0, 1, 1, 0), "counting"),
     ):
-        view = update(update(view, events[3], 1010.0), execution, 1012.0)
+        view = view_after(view_after(view, events[3], 1010.0), execution, 1012.0)
         assert f"  {said} · 7 s" in drawn(view)
-        printed = [line.split(maxsplit=1)[1] for line in lines(view, execution, 1012.0)]
+        printed = [line.split(maxsplit=1)[1] for line in event_lines(view, execution, 1012.0)]
         assert printed == ([f"running   {SHAS[0][:10]}  {said}"] if execution.number == 1 else [])
 
 
@@ -331,9 +333,9 @@ def test_views_say_why_once_that_was_studied(tmp_path: Path) -> None:
         """What lines and screen show in the end, if ``more`` happen before the verdict."""
         view, written = SessionView(), []
         for at, event in [*stored[:ends], *((stored[ends][0], event) for event in more), *stored[ends:]]:
-            view = update(view, event, at)
-            written += lines(view, event, at)
-        return "\n".join(written), " ".join(text.plain for text in verdict(view, 1000))
+            view = view_after(view, event, at)
+            written += event_lines(view, event, at)
+        return "\n".join(written), " ".join(text.plain for text in verdict_lines(view, 1000))
 
     written, on_screen = shown(*studied)
     assert "1 changed function\n" in written and f"Why {culprit[:10]}: " in written

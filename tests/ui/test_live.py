@@ -36,9 +36,9 @@ from perfbisect.core.domain.orders import (
     Step,
     Verdict,
 )
-from perfbisect.ui.live import LiveScreen, Terminal
-from perfbisect.ui.screen import lines as drawn
-from perfbisect.ui.session_update import update
+from perfbisect.ui.live import LiveScreen, SafeConsole
+from perfbisect.ui.screen import screen_lines as drawn
+from perfbisect.ui.session_update import view_after
 from perfbisect.ui.session_view import SessionView, minutes_left
 from perfbisect.wording.glyphs import ASCII, UNICODE, Glyphs
 from pinned import pinned
@@ -103,7 +103,7 @@ def numbers(lines: list[str]) -> set[str]:
 def test_while_the_reason_is_measured_that_is_said(events: Events, views: list[SessionView]) -> None:
     at, ended = events[-1]
     assert isinstance(ended, SessionEnded)
-    said = "\n".join(picture(update(views[-2], replace(ended, reason_follows=True), at), 100, 40, at))
+    said = "\n".join(picture(view_after(views[-2], replace(ended, reason_follows=True), at), 100, 40, at))
     assert f"The culprit is {SHORT}" in said
     assert "measuring the reason, 0 parts so far; Ctrl-C stops that, the verdict is final" in said
     assert "measuring the reason" not in "\n".join(picture(views[-1], 100, 40, at))
@@ -137,7 +137,7 @@ def together(view: SessionView, *pairs: tuple[float, float]) -> SessionView:
     for number, rates in enumerate(pairs):
         for candidate, rate in zip((bad, 0), rates, strict=True):
             facts = replace(RUN, commit=view.sha(candidate), operations=int(rate), round=f"r{number}")
-            view = update(view, RunFinished(candidate, facts), 0.0)
+            view = view_after(view, RunFinished(candidate, facts), 0.0)
     return view
 
 
@@ -180,20 +180,20 @@ def test_the_verdict_is_shown(views: list[SessionView], verdict: Verdict, words:
     view = with_state(views[-1], verdict=verdict)
     said = "\n".join(picture(view, 100, 40, 2e9))
     assert words in said and "left" not in said and "bisect show 12\n" in f"{said}\n"
-    lines = picture(replace(view, report="bisect show {} --history mine.db".format), 40, 40, 2e9)
+    lines = picture(replace(view, report_command="bisect show {} --history mine.db".format), 40, 40, 2e9)
     assert lines[lines.index(" Full report: bisect show 12 --history") + 1] == " mine.db"
 
 
 def test_before_anything_is_known() -> None:
     assert picture(SessionView(), 80, 24, 0.0)[0] == " preparing the hunt"
-    warned = update(SessionView(), Warned("Slow disk.", "Buy another."), 0.0)
+    warned = view_after(SessionView(), Warned("Slow disk.", "Buy another."), 0.0)
     assert picture(warned, 80, 24, 0.0)[-1] == " ! Slow disk. Buy another."
 
 
 def test_wide_characters_keep_the_columns(events: Events, views: list[SessionView]) -> None:
     at = events[-1][0]
     commit = Commit(CANDIDATES[CULPRIT], "2023-01-01", "A", "索引の更新を速くする" * 5)
-    drawn = picture(update(with_state(views[-1], verdict=None), BuildStarted(CULPRIT, commit), at), 100, 40, at)
+    drawn = picture(view_after(with_state(views[-1], verdict=None), BuildStarted(CULPRIT, commit), at), 100, 40, at)
     rows = [line for line in drawn if " 0.7" in line and "bad is" not in line]
     assert len(rows) == 2 and "索引" in rows[0]
     assert len({cell_len(line[: line.index("0.7")]) for line in rows}) == 1
@@ -217,7 +217,7 @@ def screen_of(stream: io.TextIOBase, events: Events) -> None:
     console = Console(file=stream, force_terminal=True, width=100, height=30, highlight=False)  # type: ignore[arg-type]
     with closing(LiveScreen(console, {12: ""}, now=lambda: events[-1][0])) as screen:
         for at, event in (events[1], *events[-20:]):
-            screen.show(12, [(at, event)])
+            screen.add_events(12, [(at, event)])
 
 
 def test_the_last_picture_stays_and_the_terminal_is_given_back(events: Events) -> None:
@@ -245,17 +245,17 @@ def test_nothing_is_drawn_by_the_work_itself(events: Events) -> None:
     pictures: list[None] = []
     console = Console(file=io.StringIO(), force_terminal=True, width=100, height=30)
     with closing(LiveScreen(console, {12: ""})) as screen:
-        screen.show(12, events[:5])
+        screen.add_events(12, events[:5])
         assert screen.live.is_started
         screen.live.refresh = lambda: pictures.append(None)  # type: ignore[method-assign]
         for at, event in events[5:]:
             if not isinstance(event, RunFinished):
-                screen.show(12, [(at, event)])
+                screen.add_events(12, [(at, event)])
         assert len(pictures) <= 1
 
 
 def test_signs_that_the_encoding_lacks_are_replaced_by_similar_ones() -> None:
     written = io.BytesIO()
-    terminal = Terminal(io.TextIOWrapper(written, encoding="ascii", write_through=True))
+    terminal = SafeConsole(io.TextIOWrapper(written, encoding="ascii", write_through=True))
     terminal.print("0.9–1.1 × \x1b]0;title", soft_wrap=True)
     assert written.getvalue() == b"0.9-1.1 x \\x1b]0;title\n"

@@ -36,9 +36,16 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.inference.classification import Classification
 from perfbisect.hunt.watching import CompletedEvents
-from perfbisect.ui.candidates import table
-from perfbisect.ui.session_update import caught_up, recalled, update
-from perfbisect.ui.session_view import ActiveBuild, ActiveRun, SessionView, bits, minutes_left, within
+from perfbisect.ui.candidates import candidate_table
+from perfbisect.ui.session_update import view_after, view_after_earlier_attempts, view_after_events
+from perfbisect.ui.session_view import (
+    ActiveBuild,
+    ActiveRun,
+    SessionView,
+    candidates_with_probability,
+    entropy_in_bits,
+    minutes_left,
+)
 
 # What views know after a sequence of events.
 from sample_hunt import HOST, Events
@@ -51,7 +58,7 @@ def after(*events: Event, view: SessionView | None = None) -> SessionView:
     """The view after events one second apart."""
     view = view or SessionView()
     for second, event in enumerate(events):
-        view = update(view, event, 1000.0 + second)
+        view = view_after(view, event, 1000.0 + second)
     return view
 
 
@@ -83,36 +90,36 @@ def measured(*rates: tuple[int, float]) -> SessionView:
     for number, (candidate, qps) in enumerate(rates * 2):
         start = 1000.0 + 20 * number
         view = after(building(candidate), built(candidate), view=view)
-        view = update(view, ran(candidate, qps * (1 + 0.002 * (number % 3)), f"visit{number}", start), start + 12)
+        view = view_after(view, ran(candidate, qps * (1 + 0.002 * (number % 3)), f"visit{number}", start), start + 12)
     return view
 
 
 def test_a_build_from_start_to_end() -> None:
     view = after(STARTED, building(1), BuildProgress(1, 30, 120, "compile"))
-    assert view.now == ActiveBuild(1, 1001.0, 30, 120, "compile")
+    assert view.latest_activity == ActiveBuild(1, 1001.0, 30, 120, "compile")
     assert view.classification(1) is Classification.NOW
     view = after(built(1), view=view)
-    assert isinstance(view.now, ActiveBuild) and view.now.finished
+    assert isinstance(view.latest_activity, ActiveBuild) and view.latest_activity.is_finished
     assert view.classification(1) is Classification.BUILT
 
 
 def test_a_run_from_start_to_end() -> None:
     view = after(STARTED, building(0), built(0), RunStarted(0, 2, 4, Purpose.ENDS, 12.0))
     view = after(RunProgress(0, 1.0, 90.0), RunProgress(0, 2.0, 110.0), view=view)
-    assert isinstance(view.now, ActiveRun)
-    assert (view.now.samples, view.top, view.state.run_count) == ((90.0, 110.0), 110.0, 0)
+    assert isinstance(view.latest_activity, ActiveRun)
+    assert (view.latest_activity.samples, view.highest_rate, view.state.run_count) == ((90.0, 110.0), 110.0, 0)
     view = after(ran(0, 100.0, "a"), view=view)
-    assert isinstance(view.now, ActiveRun) and view.now.finished
-    assert ([run.qps for run in view.rows[0].runs], view.state.run_count) == ([100.0], 1)
+    assert isinstance(view.latest_activity, ActiveRun) and view.latest_activity.is_finished
+    assert ([run.qps for run in view.tested[0].runs], view.state.run_count) == ([100.0], 1)
 
 
 def test_a_skip_is_shown_with_its_reason_and_nothing_steers_the_terminal() -> None:
     skip = CandidateSkipped(2, SkipFacts(SHAS[2], "compile", "no\x1b[31m such\nfield", "log", 4.0))
     view = after(STARTED, building(2, "clear\x1b[2J the\x07 screen\u202e"), skip)
-    assert view.now is None
+    assert view.latest_activity is None
     assert view.classification(2) is Classification.SKIPPED
     assert view.commit(2).subject == r"clear\x1b[2J the\x07 screen\u202e"
-    assert any(r"skipped, compile: no\x1b[31m such field" in line.plain for line in table(view, 200, 9))
+    assert any(r"skipped, compile: no\x1b[31m such field" in line.plain for line in candidate_table(view, 200, 9))
 
 
 def test_of_the_comparison_with_the_merge_base_the_runs_in_the_range_stay() -> None:
@@ -122,7 +129,7 @@ def test_of_the_comparison_with_the_merge_base_the_runs_in_the_range_stay() -> N
     warning = Warned("Something.", "Do something.")
     first = replace(STARTED, candidates=SHAS[:2], commits=1)
     view = after(warning, first, building(1), built(1), ran(1, 100.0, "a"), decided(0.0, 1.0), warning, STARTED)
-    assert list(view.rows) == [1] and view.state.belief is None and view.now is None
+    assert list(view.tested) == [1] and view.state.belief is None and view.latest_activity is None
     assert view.began == 1000.0 and view.state.warnings == {warning.text: warning.advice}
     assert len(view.state.node) == 4
 
@@ -133,42 +140,55 @@ ALIKE = NotReproduced(Interval(0.99, 1.0, 1.01), 0.02)
 def test_the_leader() -> None:
     assert after(STARTED, decided(0.0, 1 / 3, 1 / 3, 1 / 3)).leader is None
     searching = after(STARTED, decided(0.0, 0.1, 0.8, 0.1))
-    assert searching.leader == (2, 0.8) and searching.searching is not None
+    assert searching.leader == (2, 0.8) and searching.search_start is not None
     ends = after(STARTED, decided(0.0, 0.1, 0.8, 0.1, purpose=Purpose.ENDS))
     assert ends.leader is None, "the only commit of a range is the culprit with certainty, but only if the ends differ"
-    assert ends.searching is None, "bits have a price only from the search on"
-    assert update(searching, SessionEnded(ALIKE), 1100.0).leader is None
+    assert ends.search_start is None, "bits have a price only from the search on"
+    assert view_after(searching, SessionEnded(ALIKE), 1100.0).leader is None
 
 
 def test_an_estimate_needs_a_run_and_falls_as_bits_are_gained() -> None:
     view = measured((0, 1000.0), (3, 700.0))
     assert minutes_left(view, 1100.0) is None
-    early = update(view, decided(0.0, 0.34, 0.33, 0.33), 1100.0)
-    late = update(early, decided(0.0, 0.02, 0.97, 0.01), 1110.0)
+    early = view_after(view, decided(0.0, 0.34, 0.33, 0.33), 1100.0)
+    late = view_after(early, decided(0.0, 0.02, 0.97, 0.01), 1110.0)
     first, second = minutes_left(early, 1100.0), minutes_left(late, 1110.0)
     assert first is not None and second is not None and 0 < second < first
-    over = update(late, SessionEnded(ALIKE), 1120.0)
-    assert (over.state.verdict, over.ended, over.now, minutes_left(over, 2000.0)) == (ALIKE, 1120.0, None, None)
+    over = view_after(late, SessionEnded(ALIKE), 1120.0)
+    assert (over.state.verdict, over.ended, over.latest_activity, minutes_left(over, 2000.0)) == (
+        ALIKE,
+        1120.0,
+        None,
+        None,
+    )
 
 
 def test_a_resumed_hunt_recalls_what_was_measured(events: Events, views: list[SessionView]) -> None:
     half = 1 + [place for place, (_, event) in enumerate(events) if isinstance(event, RunFinished)][5]
-    view = recalled(SessionView(), [each for each in events[:half] if not isinstance(each[1], LIVE_ONLY)])
+    view = view_after_earlier_attempts(
+        SessionView(), [each for each in events[:half] if not isinstance(each[1], LIVE_ONLY)]
+    )
     before = views[half - 1]
-    assert view.began is None and view.now is None
-    assert (view.rows, view.state.log, view.ratios) == (before.rows, before.state.log, before.ratios)
+    assert view.began is None and view.latest_activity is None
+    assert (view.tested, view.state.log, view.ratios_to_good) == (
+        before.tested,
+        before.state.log,
+        before.ratios_to_good,
+    )
     assert before.hunt is not None
-    resumed = update(view, replace(before.hunt, resumed=True), 2e9)
-    assert resumed.rows == view.rows and resumed.began == 2e9 and resumed.state.verdict is None
+    resumed = view_after(view, replace(before.hunt, resumed=True), 2e9)
+    assert resumed.tested == view.tested and resumed.began == 2e9 and resumed.state.verdict is None
 
 
 # How much of a belief is still open.
 
 
 def test_bits_are_the_questions_still_open() -> None:
-    open_ = [bits(belief(0.0, *culprit)) for culprit in ([1.0, 0.0], [1 / 16] * 16, [3.0, 3.0])]
+    open_ = [entropy_in_bits(belief(0.0, *culprit)) for culprit in ([1.0, 0.0], [1 / 16] * 16, [3.0, 3.0])]
     assert open_ == pytest.approx([0.0, 4.0, 1.0])  # they need not be normalised
-    assert [within(belief(0.0, *culprit), 0.95) for culprit in ([0.96, 0.02, 0.02], [0.1] * 10)] == [1, 10]
+    assert [
+        candidates_with_probability(belief(0.0, *culprit), 0.95) for culprit in ([0.96, 0.02, 0.02], [0.1] * 10)
+    ] == [1, 10]
 
 
 # A stored log, completed: runs that begin are found again, though a history does not keep them.
@@ -197,16 +217,21 @@ def test_in_a_new_session_builds_come_first(events: Events) -> None:
 
 def test_views_that_catch_up_are_as_those_that_followed(events: Events, views: list[SessionView]) -> None:
     for end in (30, 200, len(events)):
-        other = caught_up(SessionView(), events[:end])
-        for field in ("rows", "ratios", "busy", "began", "ended", "searching"):
+        other = view_after_events(SessionView(), events[:end])
+        for field in ("tested", "ratios_to_good", "activity_by_host", "began", "ended", "search_start"):
             assert getattr(other, field) == getattr(views[end - 1], field), field
 
 
 def test_what_is_done_now(events: Events) -> None:
     last = max(place for place, (_, event) in enumerate(events) if isinstance(event, RunStarted))
-    view = caught_up(SessionView(), stored(events[: last + 1]))
-    assert isinstance(view.now, ActiveRun)
-    assert (view.now.number, view.now.of, view.now.since, view.now.finished) == (6, 6, events[last][0], False)
+    view = view_after_events(SessionView(), stored(events[: last + 1]))
+    assert isinstance(view.latest_activity, ActiveRun)
+    assert (
+        view.latest_activity.number,
+        view.latest_activity.runs_of_order,
+        view.latest_activity.since,
+        view.latest_activity.is_finished,
+    ) == (6, 6, events[last][0], False)
 
 
 def test_after_the_verdict_the_reason_is_measured(events: Events) -> None:
@@ -219,6 +244,6 @@ def test_after_the_verdict_the_reason_is_measured(events: Events) -> None:
     until = events[: place + 1]
     counted = Counted(PARENT, next(event.facts for _, event in events if isinstance(event, RunFinished)), "core")
     for log, candidate in ((until, found.step.candidate), ([*until, (at + 1, counted)], PARENT)):
-        now = caught_up(SessionView(), stored(log)).now
+        now = view_after_events(SessionView(), stored(log)).latest_activity
         assert isinstance(now, ActiveRun)
-        assert (now.candidate, now.purpose, now.finished) == (candidate, Purpose.EXPLAIN, False)
+        assert (now.candidate, now.purpose, now.is_finished) == (candidate, Purpose.EXPLAIN, False)

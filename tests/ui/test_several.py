@@ -36,10 +36,10 @@ from perfbisect.core.domain.orders import Purpose
 from perfbisect.core.domain.settings import Pairing, TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.core.inference.classification import Classification
 from perfbisect.hunt.watching import CompletedEvents
-from perfbisect.ui.lines import JsonLines, PlainLines, lines
+from perfbisect.ui.lines import JsonLines, PlainLines, event_lines
 from perfbisect.ui.live import LiveScreen
-from perfbisect.ui.screen import lines as drawn
-from perfbisect.ui.session_update import recalled, update
+from perfbisect.ui.screen import screen_lines as drawn
+from perfbisect.ui.session_update import view_after, view_after_earlier_attempts
 from perfbisect.ui.session_view import ActiveRun, SessionRow, SessionView
 from sample_hunt import HOST, Events, Tale, followed
 
@@ -59,14 +59,14 @@ def empty(width: int, height: int, titles: dict[int, str], *, together: bool) ->
 def screen(width: int = 100, height: int = 40) -> LiveScreen:
     """A screen of two hunts, of which the first has ended."""
     view = empty(width, height, TITLES, together=True)
-    view.recall(12, EVENTS)
-    view.recall(13, [])
-    view.show(13, EVENTS[:40])
+    view.add_earlier_events(12, EVENTS)
+    view.add_earlier_events(13, [])
+    view.add_events(13, EVENTS[:40])
     return view
 
 
 def shown(view: LiveScreen, height: int = 40) -> list[str]:
-    lines = [line.plain for line in view.picture(height)]
+    lines = [line.plain for line in view.picture_lines(height)]
     assert "\x1b" not in "".join(lines)
     return lines
 
@@ -77,11 +77,11 @@ def test_each_hunt_has_a_line_and_the_one_that_is_measured_a_screen() -> None:
     first, second, *others = shown(view)
     assert first.startswith(" update-index  hunt 12") and "culprit" in first
     assert second.startswith(" sc") and "hunt 13" in second and "culprit" not in second
-    assert sum("elapsed" in line for line in others) == 1 and view.current() == [13]
+    assert sum("elapsed" in line for line in others) == 1 and view.drawn_hunts() == [13]
     ended = len(EVENTS) - 2  # the decision
-    view.show(13, EVENTS[40 : ended + 1])
+    view.add_events(13, EVENTS[40 : ended + 1])
     assert "culprit" in shown(view)[1]
-    view.show(13, EVENTS[ended + 1 :])
+    view.add_events(13, EVENTS[ended + 1 :])
     stays = left(view)
     assert stays.count("The culprit is") == stays.count("  hunt 1") == 2
 
@@ -97,13 +97,13 @@ def test_what_hunts_have_in_common_is_written_once() -> None:
     )
     for event in (STARTS, (STARTS[0], Warned("the host is busy")), build, *fails):
         for hunt in TITLES:
-            view.show(hunt, [event])
+            view.add_events(hunt, [event])
     written = out.getvalue()
     assert {line[:14] for line in written.splitlines()} == {"update-index  ", "sc\\x1b[2Jan   "}
     times = {"  hunt  ": 2, "the host is busy": 1, "  built  ": 1, "fails in run": 2, "fails in compile": 1}
     assert {words: written.count(words) for words in times} == times
-    assert view.views[13].rows, "it knows the build all the same"
-    view.show(12, [each for each in EVENTS if not isinstance(each[1], SessionEnded)])
+    assert view.views[13].tested, "it knows the build all the same"
+    view.add_events(12, [each for each in EVENTS if not isinstance(each[1], SessionEnded)])
     assert "  decided   culprit " in out.getvalue(), "as soon as it is reached"
 
 
@@ -112,10 +112,10 @@ def test_each_object_has_the_number_of_its_hunt() -> None:
     out, again = io.StringIO(), io.StringIO()
     view = JsonLines(out, TITLES)
     for hunt in TITLES:
-        view.show(hunt, EVENTS[2:11])
+        view.add_events(hunt, EVENTS[2:11])
     lines = out.getvalue().splitlines()
     assert [json.loads(line)["hunt"] for line in lines] == [12] * 9 + [13] * 9
-    JsonLines(again, {12: ""}).show(12, [(at, event) for event, at in map(decode, lines[:9])])
+    JsonLines(again, {12: ""}).add_events(12, [(at, event) for event, at in map(decode, lines[:9])])
     assert [json.loads(line) for line in again.getvalue().splitlines()] == [
         {name: value for name, value in json.loads(line).items() if name != "hunt"} for line in lines[:9]
     ]
@@ -126,8 +126,8 @@ def test_each_object_has_the_number_of_its_hunt() -> None:
 
 ROWS = [
     SessionRow("sqlite scan 1..2", 12, "running on m1"),
-    SessionRow("sqlite scan 2..3", 13, "found abcdef0123 97 %", running=False),
-    SessionRow("sqlite scan 3..4\x1b[2J", None, "waiting", running=False),
+    SessionRow("sqlite scan 2..3", 13, "found abcdef0123 97 %", is_running=False),
+    SessionRow("sqlite scan 3..4\x1b[2J", None, "waiting", is_running=False),
 ]
 
 
@@ -135,8 +135,8 @@ def screen_batch(width: int = 100, height: int = 40) -> LiveScreen:
     """A screen_batch with one hunt that runs and one that has ended."""
     view = empty(width, height, {}, together=False)
     for hunt in (12, 13):
-        view.recall(hunt, [])
-        view.show(hunt, EVENTS[:40])
+        view.add_earlier_events(hunt, [])
+        view.add_events(hunt, EVENTS[:40])
     view.rows = ROWS
     return view
 
@@ -149,7 +149,7 @@ def test_each_hunt_has_a_line_and_only_those_that_run_a_screen() -> None:
     assert "hunt 12" in lines[0] and "running on m1" in lines[0] and "waiting" in lines[2]
     assert sum("update-index" in line for line in lines) == 1  # one header
     assert len(lines) > 10
-    view.states(ROWS)
+    view.set_states(ROWS)
     stays = left(view)
     assert "found abcdef0123 97 %" in stays and "update-index" not in stays
 
@@ -157,7 +157,7 @@ def test_each_hunt_has_a_line_and_only_those_that_run_a_screen() -> None:
 def test_it_never_takes_more_than_the_terminal_has() -> None:
     for screen_of, height in product((screen, screen_batch), (1, 2, 3, 5, 8, 13, 24)):
         with closing(screen_of(60, height)) as view:
-            lines = [*view.picture(height)]
+            lines = [*view.picture_lines(height)]
         assert len(lines) <= height and all(line.cell_len <= 60 for line in lines)
 
 
@@ -171,11 +171,11 @@ def left(view: LiveScreen) -> str:
 def test_lines_tell_what_changes_once() -> None:
     out = io.StringIO()
     view = PlainLines(out, {})
-    view.states(ROWS)
-    view.recall(12, [])
-    view.show(12, EVENTS[:5])
-    view.states(ROWS)
-    view.states([SessionRow(ROWS[0].title, 12, "failed: it broke", running=False), *ROWS[1:]])
+    view.set_states(ROWS)
+    view.add_earlier_events(12, [])
+    view.add_events(12, EVENTS[:5])
+    view.set_states(ROWS)
+    view.set_states([SessionRow(ROWS[0].title, 12, "failed: it broke", is_running=False), *ROWS[1:]])
     lines = out.getvalue().splitlines()
     told = [line for line in lines if line.startswith("batch")]
     assert len(told) == 4 and told[-1].endswith("sqlite scan 1..2: failed: it broke")
@@ -225,17 +225,17 @@ def test_a_run_and_two_builds_at_once(ahead: Events, views: list[SessionView]) -
     place = next(place for place, (_, event) in enumerate(ahead) if isinstance(event, RunProgress))
     at, view = ahead[place][0], views[place]
     for candidate, host in ((4, "b1"), (5, "b2")):
-        view = update(view, BuildStarted(candidate, Commit(view.sha(candidate)), host), at)
-        view = update(view, BuildProgress(candidate, 30, 120, "compile", host), at)
+        view = view_after(view, BuildStarted(candidate, Commit(view.sha(candidate)), host), at)
+        view = view_after(view, BuildProgress(candidate, 30, 120, "compile", host), at)
     assert of(HOST.name, view, at).startswith("measur")
     assert f"building  {view.sha(4)[:10]}" in of("b1", view, at)
     for part in ("30 of 120", "compile", "1:05"):
         assert part in of("b2", view, at + 65)
     cancelled = BuildCancelled(5, Commit(view.sha(5)), 65.0, "b2")
-    ended = update(view, cancelled, at + 65)
+    ended = view_after(view, cancelled, at + 65)
     assert of("b2", ended, at) == "free"
-    assert isinstance(ended.now, ActiveRun), "what is measured is not disturbed"
-    [told] = lines(ended, cancelled, at)
+    assert isinstance(ended.latest_activity, ActiveRun), "what is measured is not disturbed"
+    [told] = event_lines(ended, cancelled, at)
     assert f"{'ended':9} b2  {view.sha(5)[:10]}  the build is no longer needed; stopped after 1 min 5 s" in told
 
 
@@ -245,10 +245,12 @@ def test_between_two_runs_the_host_waits_for_a_build(ahead: Events, views: list[
     at, view = next(
         (at, view)
         for (at, event), view in zip(reversed(ahead), reversed(views), strict=True)
-        if isinstance(event, RunFinished) and isinstance(view.now, ActiveRun) and view.now.number == view.now.of
+        if isinstance(event, RunFinished)
+        and isinstance(view.latest_activity, ActiveRun)
+        and view.latest_activity.number == view.latest_activity.runs_of_order
     )
     assert of(HOST.name, view, at).startswith("measur")
-    view = update(view, BuildStarted(4, Commit(view.sha(4)), "b1"), at)
+    view = view_after(view, BuildStarted(4, Commit(view.sha(4)), "b1"), at)
     assert "waiting for a build, after  " in of(HOST.name, view, at)
 
 
@@ -259,7 +261,7 @@ def test_lines_name_the_host(
         (ahead, views, "on local, built on b1 and b2", {"building": "b1", "built": "b2", "ran": HOST.name}),
         (two, views_of_two, "on local and b", {"building": HOST.name, "built": HOST.name, "ran": "b"}),
     ):
-        said = [text for (at, event), view in zip(log, seen, strict=True) for text in lines(view, event, at)]
+        said = [text for (at, event), view in zip(log, seen, strict=True) for text in event_lines(view, event, at)]
         assert any(first in text for text in said)
         for word, host in {**hosts, "decided": HOST.name}.items():
             assert any(f"{word:9} {host}  " in text for text in said), word
@@ -303,9 +305,9 @@ def test_each_host_has_two_lines(two: Events, views_of_two: list[SessionView]) -
 
 def test_what_one_host_does_does_not_disturb_the_other(two: Events, views_of_two: list[SessionView]) -> None:
     first = next(place for place, (_, event) in enumerate(two) if isinstance(event, BuildStarted))
-    after = update(views_of_two[first], replace(two[first][1], candidate=9, host="b"), 1.0)  # type: ignore[call-arg]
-    assert after.busy["local"] == views_of_two[first].busy["local"]
-    assert not recalled(after, []).busy
+    after = view_after(views_of_two[first], replace(two[first][1], candidate=9, host="b"), 1.0)  # type: ignore[call-arg]
+    assert after.activity_by_host["local"] == views_of_two[first].activity_by_host["local"]
+    assert not view_after_earlier_attempts(after, []).activity_by_host
 
 
 # A trial: what is done, how far it is, and the ratios so far.
@@ -335,8 +337,8 @@ def told(log: Events, recall: Sequence[tuple[float, Event]] = (), **more: Any) -
     """The lines about a trial."""
     out = io.StringIO()
     view = PlainLines(out, {3: "comparison"}, **more)
-    view.recall(3, recall)
-    view.show(3, log)
+    view.add_earlier_events(3, recall)
+    view.add_events(3, log)
     assert not {"\x1b", "\x07"} & {*out.getvalue()}
     return out.getvalue().splitlines()
 
@@ -352,14 +354,14 @@ def test_each_step_and_each_run_is_a_line() -> None:
     assert {metric: told(comparing(metric))[-1].removeprefix("  run 4 of 12  ") for metric in said} == said
     assert [line.partition(":")[0] for line in told(comparing(), quiet=True)] == ["warning"] * 2
     every = io.StringIO()
-    JsonLines(every, {3: ""}).show(3, comparing())
+    JsonLines(every, {3: ""}).add_events(3, comparing())
     assert [decode(line) for line in every.getvalue().splitlines()] == [(event, at) for at, event in comparing()]
 
 
 def test_a_run_that_takes_long_is_a_line_each_minute() -> None:
     out, clock = io.StringIO(), [1000.0]
     view = PlainLines(out, {3: ""}, now=lambda: clock[0])
-    view.show(3, [*comparing(), (1100.0, RunStarted(0, 1, 1, Purpose.ENDS, 0.0, round=1))])
+    view.add_events(3, [*comparing(), (1100.0, RunStarted(0, 1, 1, Purpose.ENDS, 0.0, round=1))])
     clock[0] = 1186.0
     view.remind()
     assert out.getvalue().endswith("  running   round 2 of 2: scan, v1  run 1 of 1, 1 min 26 s so far\n")
@@ -379,7 +381,7 @@ def test_a_resumed_trial_recalls_what_was_measured() -> None:
 def picture(log: Events, width: int = 70) -> tuple[LiveScreen, list[str]]:
     console = Console(file=io.StringIO(), force_terminal=True, width=width, height=24, color_system=None)
     view = LiveScreen(console, {3: "comparison"}, now=lambda: 1020.0)
-    view.show(3, log)
+    view.add_events(3, log)
     return view, shown(view, 24)
 
 
@@ -389,8 +391,8 @@ def test_the_picture_has_the_ratios_so_far() -> None:
     assert "  4 of 12 runs" in lines[1]
     assert any(line.split()[:2] == ["scan", "0.500"] for line in lines)
     assert any("v3 is omitted" in line for line in lines)
-    assert all(len([*view.picture(height)]) <= height for height in (2, 4, 8))
-    view.show(3, [(1030.0, SessionEnded())])
+    assert all(len([*view.picture_lines(height)]) <= height for height in (2, 4, 8))
+    view.add_events(3, [(1030.0, SessionEnded())])
     assert "4 of 12 runs" in left(view)
     narrow, lines = picture(comparing(), width=28)
     narrow.close()

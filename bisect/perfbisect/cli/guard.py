@@ -37,61 +37,62 @@ STRANGE = "This server answers only requests from its own machine. There, open h
 UNKNOWN = "This server requires a login.\n"
 
 
-def is_of(password: bytes, stored: str) -> bool:
+def matches_hash(password: bytes, password_hash: str) -> bool:
     """Whether a password has that hash."""
-    return len(password) <= LONGEST_PASSWORD and bcrypt.checkpw(password, stored.encode())
+    return len(password) <= LONGEST_PASSWORD and bcrypt.checkpw(password, password_hash.encode())
 
 
 @dataclass(eq=False)
-class Guard:
+class LoginGuard:
     """Answers requests that are not admitted, in place of the server."""
 
-    passwords: Path | None
-    token: Path | None
+    password_file: Path | None
+    token_file: Path | None
     address: str  # on which the server listens; without a login, an address of this machine only
     admitted: set[bytes] = field(default_factory=set)  # digests of right passwords, with their hashes
     turn: threading.Lock = field(default_factory=threading.Lock)  # one hash is computed at a time
 
-    def asks(self) -> bool:
+    def has_login(self) -> bool:
         """Whether there is a login. Raises UsageError for a file that is missing, has a mistake, or can be read by others."""
-        if self.passwords and not read_passwords(self.passwords):
+        if self.password_file and not read_passwords(self.password_file):
             raise UsageError(
-                f"The password file {self.passwords} has no names.", f"Add a name: {adding(self.passwords)}"
+                f"The password file {self.password_file} has no names.",
+                f"Add a name: {add_user_command(self.password_file)}",
             )
-        if self.token:
-            read_token(self.token)
-        return bool(self.passwords or self.token)
+        if self.token_file:
+            read_token(self.token_file)
+        return bool(self.password_file or self.token_file)
 
     def refusal(self, host: str, authorization: str) -> Answer | None:
         """The answer to a request with these two headers if it is not admitted; else None."""
-        if not (self.passwords or self.token):
-            return None if is_own(host, self.address) else (421, {}, STRANGE)
-        if self.admits(authorization):
+        if not (self.password_file or self.token_file):
+            return None if names_this_machine(host, self.address) else (421, {}, STRANGE)
+        if self.is_admitted(authorization):
             return None
-        scheme = 'Basic realm="perfbisect", charset="UTF-8"' if self.passwords else 'Bearer realm="perfbisect"'
+        scheme = 'Basic realm="perfbisect", charset="UTF-8"' if self.password_file else 'Bearer realm="perfbisect"'
         return 401, {"WWW-Authenticate": scheme}, UNKNOWN
 
-    def admits(self, authorization: str) -> bool:
+    def is_admitted(self, authorization: str) -> bool:
         """Whether the header is right. A wrong header is answered a second later; if the files cannot be read, all are wrong."""
         scheme, _, words = authorization.partition(" ")
         sent = words.strip()
         with suppress(PerfBisectError):  # the files were in order when serving began
-            if scheme.lower() == "basic" and self.knows(sent):
+            if scheme.lower() == "basic" and self.is_known_user(sent):
                 return True
-            token = read_token(self.token) if scheme.lower() == "bearer" and self.token else ""
+            token = read_token(self.token_file) if scheme.lower() == "bearer" and self.token_file else ""
             if token and hmac.compare_digest(sent.encode(), token.encode()):
                 return True
         if authorization:
             time.sleep(DELAY)
         return False
 
-    def knows(self, sent: str) -> bool:
+    def is_known_user(self, credentials: str) -> bool:
         """Whether a name and its password match a line. A password that was right once is not hashed again."""
-        if self.passwords is None:
+        if self.password_file is None:
             return False
-        lines = read_passwords(self.passwords)
+        lines = read_passwords(self.password_file)
         try:
-            user, _, password = b64decode(sent, validate=True).partition(b":")
+            user, _, password = b64decode(credentials, validate=True).partition(b":")
         except ValueError:
             return False
         # An unknown name takes as long as the most expensive hash of a line: other programs make cheaper hashes than we do.
@@ -100,17 +101,17 @@ class Guard:
         digest = hashlib.sha256(stored.encode() + password).digest()
         if digest not in self.admitted:
             with self.turn:
-                if not is_of(password, stored):
+                if not matches_hash(password, stored):
                     return False
             self.admitted.add(digest)
         return True
 
-    def place(self, port: int) -> str:
+    def page_address(self, port: int) -> str:
         """The address of the pages, for a browser."""
         return f"http://{f'[{self.address}]' if ':' in self.address else self.address}:{port}/"
 
 
-def is_own(host: str, address: str) -> bool:
+def names_this_machine(host: str, address: str) -> bool:
     """Whether the header Host names this machine: as localhost, by a loopback address, or by the ``address`` of --address.
 
     A stranger's page can have its own name lead to 127.0.0.1 (DNS rebinding). The browser of a user of this machine would then
@@ -128,26 +129,26 @@ def is_own(host: str, address: str) -> bool:
 def read_passwords(path: Path) -> dict[str, str]:
     """Name → hash of a password file. Raises UsageError with the number of a wrong line."""
     hashes = {}
-    for number, line in enumerate(private(path, f"Create it: {adding(path)}").splitlines(), 1):
+    for number, line in enumerate(private_text(path, f"Create it: {add_user_command(path)}").splitlines(), 1):
         if line.strip() and not line.startswith("#"):
             name, _, stored = line.strip().partition(":")
             if not (NAME.fullmatch(name) and HASH.fullmatch(stored)):
                 sentence = f"Line {number} of {path} is not NAME:HASH with a bcrypt hash of a cost up to 15."
-                raise UsageError(sentence, f"Replace the line: {adding(path)}")
+                raise UsageError(sentence, f"Replace the line: {add_user_command(path)}")
             hashes[name] = stored
     return hashes
 
 
 def read_token(path: Path) -> str:
     """The token of a file: its only line. Raises UsageError if it is short."""
-    token = private(path).strip()
+    token = private_text(path).strip()
     if len(token.split()) != 1 or len(token) < SHORTEST[1]:
         sentence = f"{path} has no token. A token is one line without spaces, of at least {SHORTEST[1]} characters."
         raise UsageError(sentence, "Create a token: (umask 077; openssl rand -hex 32 > FILE)")
     return token
 
 
-def private(path: Path, advice: str = "") -> str:
+def private_text(path: Path, advice: str = "") -> str:
     """The text of a file that only its owner can read. Raises UsageError for any other file; if it is missing, with ``advice``."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
@@ -159,7 +160,7 @@ def private(path: Path, advice: str = "") -> str:
         raise UsageError(f"{path} cannot be read: {trouble.strerror}.", advice) from None
 
 
-def adding(path: Path) -> str:
+def add_user_command(path: Path) -> str:
     """The command that adds a name to a password file."""
     return shell_words(["bisect", "serve", "--add-user", "NAME", "--password-file", str(path)])
 
@@ -178,7 +179,7 @@ def add_user(path: Path, name: str, password: str) -> bool:
             "The password is too short or too long.",
             f"Use at least {SHORTEST[0]} characters and at most {LONGEST_PASSWORD} bytes.",
         )
-    lines = private(path).splitlines() if path.exists() else []
+    lines = private_text(path).splitlines() if path.exists() else []
     other_lines = [line for line in lines if not line.startswith(f"{name}:")]
     beside = path.with_name(f"{path.name}.{os.getpid()}")
     beside.touch(0o600, exist_ok=False)

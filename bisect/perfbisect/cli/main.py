@@ -31,7 +31,7 @@ from perfbisect.errors import (
     as_perfbisect_error,
 )
 from perfbisect.masking import mask_credentials
-from perfbisect.ui.stream import guard, note
+from perfbisect.ui.stream import make_streams_safe, note
 from perfbisect.wording.text import printable
 
 VERBS: Mapping[str, str] = {
@@ -103,7 +103,7 @@ class Verbs(click.Group):
             raise click.UsageError(f"There is no command '{args[0]}'.{hint}", ctx)
         name, command, remaining = super().resolve_command(ctx, args)
         if command and not ctx.resilient_parsing:
-            refuse_empty(command, remaining)
+            refuse_empty_words(command, remaining)
         return name, command, remaining
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -131,7 +131,7 @@ Tab completion: eval "$(_BISECT_COMPLETE=bash_source bisect)"   (or zsh_source, 
 """
 
 
-def refuse_empty(command: click.Command, words: Sequence[str]) -> None:
+def refuse_empty_words(command: click.Command, words: Sequence[str]) -> None:
     """Raise UsageError for an empty word, as from an unset variable of a script; only --notify gives it a meaning."""
     options = {spelling for param in command.params if isinstance(param, click.Option) for spelling in param.opts}
     for previous, word in pairwise(["", *words]):
@@ -153,7 +153,7 @@ def bisect() -> None:
     """
 
 
-def use_one_locale() -> None:
+def use_fixed_locale() -> None:
     """Make this program do the same in every locale; its output keeps the encoding of the user's locale.
 
     If that encoding lacks most characters, the program starts again in Python's UTF-8 mode, in which names of files and arguments
@@ -169,7 +169,7 @@ def use_one_locale() -> None:
 MEMORY = 192 << 20  # bytes
 
 
-class EnoughMemory:
+class NumpyMemoryCheck:
     """Finds no module; raises MemoryError if numpy is imported with too little memory: its library would end the process."""
 
     @staticmethod
@@ -182,15 +182,15 @@ class EnoughMemory:
                 raise MemoryError from None
 
 
-def interrupt(number: int, _frame: FrameType | None) -> None:
+def raise_interrupted(number: int, _frame: FrameType | None) -> None:
     """Stop cleanly and resumably on SIGTERM and SIGHUP (the end of the terminal), as on Ctrl-C."""
     if number == signal.SIGHUP:  # the shell may send it again, which must not interrupt the clean stop
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        leave_terminal()
+        discard_output()
     raise KeyboardInterrupt
 
 
-def leave_terminal() -> None:
+def discard_output() -> None:
     """Discard further output: writing to a terminal that has ended fails, and would interrupt the clean stop."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
@@ -202,13 +202,13 @@ def leave_terminal() -> None:
 
 def main() -> None:
     """Entry point of the `bisect` program: runs a verb, and turns every failure into a message and an exit status."""
-    use_one_locale()
+    use_fixed_locale()
     os.umask(os.umask(0o022) | 0o002)  # others may not change the files that it writes
-    if EnoughMemory not in sys.meta_path:
-        sys.meta_path.insert(0, EnoughMemory)
-    signal.signal(signal.SIGTERM, interrupt)
+    if NumpyMemoryCheck not in sys.meta_path:
+        sys.meta_path.insert(0, NumpyMemoryCheck)
+    signal.signal(signal.SIGTERM, raise_interrupted)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # ignored, as under nohup
-        signal.signal(signal.SIGHUP, interrupt)
+        signal.signal(signal.SIGHUP, raise_interrupted)
     # Matrices here are small: more threads would only spin on the processors that are being measured.
     for library in ("OPENBLAS", "OMP", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
@@ -217,7 +217,7 @@ def main() -> None:
 
         FishComplete.source_template = FishComplete.source_template.replace('split ","', 'split --max 1 ","')
     try:
-        guard()
+        make_streams_safe()
         status = bisect.main(prog_name="bisect", standalone_mode=False)
     except click.exceptions.Exit as leave:
         status = leave.exit_code
@@ -245,14 +245,14 @@ def main() -> None:
         )
         status = ENVIRONMENT
     except Exception:  # noqa: BLE001  # the only place that catches everything
-        note(f"Error: this is a bug of perfbisect; please report it with {keep_traceback()}")
+        note(f"Error: this is a bug of perfbisect; please report it with {write_traceback()}")
         status = BUG
     finally:
-        flush()
+        flush_output()
     sys.exit(status or 0)
 
 
-def flush() -> None:
+def flush_output() -> None:
     """Write the buffered output.
 
     If that fails, standard output is replaced, so that Python does not fail again at exit.
@@ -264,7 +264,7 @@ def flush() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def keep_traceback() -> str:
+def write_traceback() -> str:
     """Write the current traceback to a file, in the user's state folder if possible; returns its path.
 
     If no file can be written, returns the traceback itself.

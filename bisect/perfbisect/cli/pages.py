@@ -16,9 +16,9 @@ from urllib.parse import quote, unquote
 
 import click
 
-from perfbisect.cli.guard import HEADERS, Answer, Guard
+from perfbisect.cli.guard import HEADERS, Answer, LoginGuard
 from perfbisect.cli.options.common import say
-from perfbisect.cli.options.stored import opened_for, opened_history
+from perfbisect.cli.options.stored import opened_history, opened_session
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.masking import mask_credentials
 from perfbisect.store.central import ORIGIN, CentralFailure
@@ -44,26 +44,26 @@ class Pages:
 
     history: Path | None
     central: str | None
-    drawn: "dict[tuple[str, ...], list[WatchedLine]]" = field(
+    drawn_lines: "dict[tuple[str, ...], list[WatchedLine]]" = field(
         default_factory=dict
     )  # by the ids of trials that have ended
 
     def answer(self, path: str) -> Answer:
         """The page at a path; status 404 and a sentence if there is none."""
-        from perfbisect.cli.commands.report import page_of
+        from perfbisect.cli.commands.report import session_page_html
         from perfbisect.report.page.pages import dashboard_page, index_page
 
         named = PAGE.fullmatch(unquote(path))
         try:
             if named:
-                with self.session(named[1] or named[2]) as (history, session_id, _):
-                    return 200, {}, page_of(history, session_id, self.history, index="./")
+                with self.opened_session(named[1] or named[2]) as (history, session_id, _):
+                    return 200, {}, session_page_html(history, session_id, self.history, index="./")
             if path in ("/", "/all"):
                 with opened_history(self.history, self.central) as opened:
                     sessions = opened.hunts_and_trials()
                 if path == "/all":
-                    return 200, {}, index_page(sessions, self.cell, parent_address="./")
-                return 200, {}, dashboard_page(sessions, self.lines(sessions), self.cell, time.time())
+                    return 200, {}, index_page(sessions, self.id_cell, parent_address="./")
+                return 200, {}, dashboard_page(sessions, self.watched_lines(sessions), self.id_cell, time.time())
         except CentralFailure:
             return 503, {}, AWAY
         except PerfBisectError as trouble:
@@ -72,25 +72,25 @@ class Pages:
             return status, {}, sentence.replace(f" {mask_credentials(self.central)}", "") if self.central else sentence
         return 404, {}, NOTHING
 
-    def name(self, session: SessionSummary) -> str:
+    def session_id(self, session: SessionSummary) -> str:
         """The id of a session: 12, c3; in a central history desk3:12."""
         return str(session.id) if self.central is None else f"{session.origin}:{session.id}"
 
-    def session(self, name: str) -> AbstractContextManager[tuple[History, int | str, int | str]]:
+    def opened_session(self, session_id: str) -> AbstractContextManager[tuple[History, int | str, int | str]]:
         """(history with the session of that id, its id in that history, its id in this history). Raises UsageError if there is none."""
-        if self.central is None and ":" in name:
-            raise UsageError(f"{name} is an id of a central history, but this server has a local history.")
-        return opened_for(int(name) if name.isdecimal() else name, self.history, self.central)
+        if self.central is None and ":" in session_id:
+            raise UsageError(f"{session_id} is an id of a central history, but this server has a local history.")
+        return opened_session(int(session_id) if session_id.isdecimal() else session_id, self.history, self.central)
 
-    def cell(self, session: SessionSummary) -> "Cell":
+    def id_cell(self, session: SessionSummary) -> "Cell":
         """The id of a session, with a link to its page."""
         from perfbisect.cli.commands.report import page_name
         from perfbisect.report.document import Cell
 
-        name = self.name(session)
+        name = self.session_id(session)
         return Cell(name, link=quote(page_name(name)))
 
-    def lines(self, sessions: Sequence[SessionSummary]) -> "list[WatchedLine]":
+    def watched_lines(self, sessions: Sequence[SessionSummary]) -> "list[WatchedLine]":
         """The lines of the watched branches, then the lines of the newest series, one for each range and way of measuring."""
         from perfbisect.core.stats.watched_branch import LONGEST
         from perfbisect.report.page.pages import LINES
@@ -102,8 +102,10 @@ class Pages:
                 groups.setdefault((*how, session.branch, session.series), []).append(session)
         newest = sorted(groups.values(), key=lambda trials: (bool(trials[-1].branch), trials[-1].started), reverse=True)
         shown = [trials[-LONGEST if trials[-1].branch else -1 :] for trials in newest[:LINES]]
-        by_names = {tuple(map(self.name, trials)): trials for trials in shown}
-        self.drawn = drawn = {key: self.drawn.get(key) or self.lines_of(trials) for key, trials in by_names.items()}
+        by_names = {tuple(map(self.session_id, trials)): trials for trials in shown}
+        self.drawn_lines = drawn = {
+            key: self.drawn_lines.get(key) or self.lines_of(trials) for key, trials in by_names.items()
+        }
         return [line for lines_of_group in drawn.values() for line in lines_of_group]
 
     def lines_of(self, trials: Sequence[SessionSummary]) -> "list[WatchedLine]":
@@ -116,14 +118,16 @@ class Pages:
 
         read: dict[str, list[tuple[SessionSummary, SessionState]]] = {}
         for session in trials:
-            with suppress(PerfBisectError), self.session(self.name(session)) as (history, name, _):
+            with suppress(PerfBisectError), self.opened_session(self.session_id(session)) as (history, name, _):
                 trial = history.trial(str(name))
                 read.setdefault(repr(line_key(history.settings(trial.id))), []).append((session, trial))
-        lines = (watched_lines([trial for _, trial in pairs], self.cell(pairs[-1][0]).link) for pairs in read.values())
+        lines = (
+            watched_lines([trial for _, trial in pairs], self.id_cell(pairs[-1][0]).link) for pairs in read.values()
+        )
         return [line for branch_lines in lines for line in branch_lines]
 
 
-def serve_pages(family: int, port: int, guard: Guard, pages: Pages, *, opens: bool) -> None:
+def serve_pages(family: int, port: int, guard: LoginGuard, pages: Pages, *, open_browser: bool) -> None:
     """Serve the pages until Ctrl-C. Raises EnvironmentFailure for a port in use."""
 
     class PageServer(ThreadingHTTPServer):
@@ -159,14 +163,14 @@ def serve_pages(family: int, port: int, guard: Guard, pages: Pages, *, opens: bo
         sentence = f"The server cannot listen on port {port} of {guard.address}: {trouble.strerror}."
         raise EnvironmentFailure(sentence, "Give another --port.") from None
     with server, suppress(KeyboardInterrupt):
-        address = guard.place(server.server_port)
+        address = guard.page_address(server.server_port)
         say(address)
-        if opens:
+        if open_browser:
             click.launch(address)
         server.serve_forever()
 
 
-def serve_datasette(path: Path, port: int, guard: Guard, *, opens: bool) -> None:
+def serve_datasette(path: Path, port: int, guard: LoginGuard, *, open_browser: bool) -> None:
     """Serve a history until Ctrl-C. Raises UsageError if Datasette is not installed."""
     try:
         import uvicorn
@@ -178,13 +182,13 @@ def serve_datasette(path: Path, port: int, guard: Guard, *, opens: bool) -> None
 
     options = datasette_arguments(path.stem, int(__version__.partition(".")[0]))
     datasette_app = Datasette([str(path)], settings={"sql_time_limit_ms": LONGEST}, **options)
-    if opens:
-        click.launch(guard.place(port))
+    if open_browser:
+        click.launch(guard.page_address(port))
     # Without WebSockets: the guard handles only requests of HTTP.
-    uvicorn.run(guarded(datasette_app.app(), guard), host=guard.address, port=port, ws="none")
+    uvicorn.run(guarded_app(datasette_app.app(), guard), host=guard.address, port=port, ws="none")
 
 
-def guarded(app: Any, guard: Guard) -> Any:
+def guarded_app(app: Any, guard: LoginGuard) -> Any:
     """An ASGI application that answers only requests that the guard admits."""
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from perfbisect.cli.options.common import Given, WaitingLine, say
-from perfbisect.cli.options.measurement import announce_system
+from perfbisect.cli.options.common import CommandOptions, WaitingLine, say
+from perfbisect.cli.options.measurement import announce_build_system
 from perfbisect.cli.options.stored import print_trial
 from perfbisect.errors import INCONCLUSIVE, INTERRUPTED, EnvironmentFailure, Interrupted
 from perfbisect.report.command_line import bisect_command
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 NOTHING = 1  # exit status: there is nothing to hunt
 
 
-def lines_wanted(stream: TextIO | None = None) -> bool:
+def is_no_screen(stream: TextIO | None = None) -> bool:
     """Whether a stream (None: standard output) is no terminal on which a screen can be drawn."""
     return not (stream or sys.stdout).isatty() or os.environ.get("TERM") == "dumb"
 
 
 def open_view(
     history: Path | None,
-    view: str | None = None,
+    view_name: str | None = None,
     stream: TextIO | None = None,
     *,
     together: bool | None = None,
@@ -63,22 +63,22 @@ def open_view(
 
     def opened(titles: Mapping[int, str]) -> "View":
         out, several = stream or sys.stdout, len(titles) > 1 if together is None else together
-        if view or quiet or lines_wanted(out):
+        if view_name or quiet or is_no_screen(out):
             from perfbisect.ui.lines import JsonLines, PlainLines
 
-            if view == "json":
+            if view_name == "json":
                 return JsonLines(out, titles)
-            return PlainLines(out, titles, report, together=several, quiet=quiet).reminding()
-        from perfbisect.ui.live import LiveScreen, Terminal
+            return PlainLines(out, titles, report, together=several, quiet=quiet).with_reminders()
+        from perfbisect.ui.live import LiveScreen, SafeConsole
 
-        return LiveScreen(Terminal(out), titles, report, together=several, keep=stream is None)
+        return LiveScreen(SafeConsole(out), titles, report, together=several, keep=stream is None)
 
     return opened
 
 
 @contextmanager
-def leasing(names: Sequence[str], hosts_path: str | Path, **how: Any) -> Iterator[None]:
-    """Hold the leases of these hosts for a block, and show the scheduler's messages; ``how`` are arguments of ``LeaseTerms``."""
+def leases_with_messages(names: Sequence[str], hosts_path: str | Path, **lease_terms: Any) -> Iterator[None]:
+    """Hold the leases of these hosts for a block, and show the scheduler's messages; ``lease_terms`` are arguments of ``LeaseTerms``."""
     from perfbisect.hunt.session_hosts import LeaseTerms, leased_hosts
 
     line = WaitingLine()
@@ -87,17 +87,17 @@ def leasing(names: Sequence[str], hosts_path: str | Path, **how: Any) -> Iterato
         if state:
             line.show(f"{machine}: {state}")
         else:
-            line.say(f"{machine} is leased, after a wait of {line.waited}.")
+            line.say(f"{machine} is leased, after a wait of {line.waited_clock}.")
 
     with ExitStack() as stack:
         try:
-            stack.enter_context(leased_hosts(names, hosts_path, show, line.say, LeaseTerms(**how)))
+            stack.enter_context(leased_hosts(names, hosts_path, show, line.say, LeaseTerms(**lease_terms)))
         finally:  # else an error would be printed behind the line
             line.clear()
         yield
 
 
-def leasing_for(
+def leased_session_hosts(
     settings: "Settings", history: Path | None, nodes: Mapping[str, str] | None = None, minutes: float = 0
 ) -> AbstractContextManager[None]:
     """Hold the leases of a session's hosts for a block; of machines that are fit, as far as the history shows."""
@@ -105,23 +105,23 @@ def leasing_for(
 
     purpose = f"{settings.builder} {settings.good}..{settings.bad}"
     how = {"nodes": nodes, "minutes": minutes, "unfit": partial(unfit_hosts, history)}
-    return leasing(settings.hosts, settings.hosts_path, purpose=purpose, **how)
+    return leases_with_messages(settings.hosts, settings.hosts_path, purpose=purpose, **how)
 
 
 @contextmanager
-def session(given: Given, settings: "Settings", minutes: float = 0) -> Iterator["Notifier"]:
+def leases_and_notifier(given: CommandOptions, settings: "Settings", minutes: float = 0) -> Iterator["Notifier"]:
     """Hold the leases of a session's hosts for a block; yields a notifier, which is called with the name of a session that begins.
 
     The command of --notify gets the end of that session. The hosts are wanted for ``minutes``; 0: unknown.
     """
     from perfbisect.hunt.notification import notifying
 
-    leases = leasing_for(settings, given.history, minutes=minutes)
+    leases = leased_session_hosts(settings, given.history, minutes=minutes)
     with notifying(given.notify, given.history, note) as notifier, leases:
         yield notifier
 
 
-def say_failures(outcomes: "Sequence[HuntOutcome]", history: Path | None) -> int:
+def print_failures(outcomes: "Sequence[HuntOutcome]", history: Path | None) -> int:
     """Say on standard error which hunts have no verdict, and why; returns the highest exit status."""
     for outcome in outcomes:
         if outcome.failure:
@@ -133,15 +133,19 @@ def say_failures(outcomes: "Sequence[HuntOutcome]", history: Path | None) -> int
     return max(outcome.status for outcome in outcomes)
 
 
-def follow(tasks: "Sequence[Task]", history: History, path: Path | None, go_on: str, view: "View") -> int:
-    """Carry out hunts, each in a process of its own, and say how they end; returns their highest exit status. ``go_on`` is the
-    command to continue.
+def run_and_print_hunts(
+    tasks: "Sequence[Task]", history: History, path: Path | None, resume_command: str, view: "View"
+) -> int:
+    """Carry out hunts, each in a process of its own, and say how they end; returns their highest exit status. ``resume_command``
+    continues them.
     """
     from perfbisect.hunt.batch import VERDICTS, Stage, carry_out, locked_hosts, read_batch_at_end, state_text
     from perfbisect.ui.session_view import SessionRow
 
     def show() -> None:
-        view.states([SessionRow(task.title, task.hunt, state_text(task, history), task.is_running) for task in tasks])
+        view.set_states(
+            [SessionRow(task.title, task.hunt, state_text(task, history), task.is_running) for task in tasks]
+        )
 
     try:
         carry_out(tasks, history, view, show, time.sleep, locked_hosts)
@@ -150,7 +154,7 @@ def follow(tasks: "Sequence[Task]", history: History, path: Path | None, go_on: 
         failed = sum(task.status not in VERDICTS for task in ended)
         raise Interrupted(
             f"Interrupted. {count(len(ended), 'hunt')} of {len(tasks)} had ended, {failed} of them without a verdict. All finished"
-            f" runs are kept. To continue: {go_on}"
+            f" runs are kept. To continue: {resume_command}"
         ) from None
     for why in dict.fromkeys(why for task in tasks for why in task.unfit.values()):
         note(f"A host was not chosen: {printable(why)}")
@@ -162,20 +166,20 @@ def follow(tasks: "Sequence[Task]", history: History, path: Path | None, go_on: 
     for number in dict.fromkeys(task.batch for task in tasks if task.batch is not None):
         say(f"To write their pages: {bisect_command('report', read_batch_at_end(history, number).name, path)}")
     if open_ones:
-        note(f"To continue the hunts without a verdict: {go_on}")
+        note(f"To continue the hunts without a verdict: {resume_command}")
     return max((task.status or 0 for task in tasks), default=0)
 
 
-def measured(setup: "SessionSetup", given: Given, notifier: "Notifier") -> "Ended":
+def measured_trial(setup: "SessionSetup", given: CommandOptions, notifier: "Notifier") -> "Ended":
     """Begin a trial; see ``carried_out``."""
     from perfbisect.hunt.session import begin
 
     if not given.form:
-        announce_system(setup.settings)
-    return carried_out(lambda caller: begin([setup], caller), given, notifier)
+        announce_build_system(setup.settings)
+    return trial_after(lambda caller: begin([setup], caller), given, notifier)
 
 
-def carried_out(carry_out: "CarryOut", given: Given, notifier: "Notifier", view: str | None = None) -> "Ended":
+def trial_after(carry_out: "CarryOut", given: CommandOptions, notifier: "Notifier", view: str | None = None) -> "Ended":
     """(the trial after ``carry_out``, what has cut it short after it began).
 
     If it is printed in a form for programs, only warnings are shown before.
@@ -193,7 +197,9 @@ def carried_out(carry_out: "CarryOut", given: Given, notifier: "Notifier", view:
         return opened.trial(notifier.names[0]), cut
 
 
-def hunt_results(given: Given, settings: "Settings", several: "SeveralResults", caller: "Caller") -> int:
+def hunt_differing_results(
+    given: CommandOptions, settings: "Settings", several: "SeveralResults", caller: "Caller"
+) -> int:
     """Compare both ends in all results of a command, and hunt the results that differ by common runs; returns the highest status."""
     from dataclasses import replace
 
@@ -214,9 +220,9 @@ def hunt_results(given: Given, settings: "Settings", several: "SeveralResults", 
     note(f"{several} First, both ends are compared in all results.")
     with closing(History.open(history)) as opened:
         recognised = with_outputs(opened, settings, several.outputs)
-    quiet = Given(history=history, waiting=given.waiting, form="")
+    quiet = CommandOptions(history=history, waiting=given.waiting, form="")
     ends = comparison_of_ends(recognised, several.outputs, given.waiting)
-    trial, cut = carried_out(
+    trial, cut = trial_after(
         lambda results_caller: begin([ends], results_caller, replaced=begun), quiet, Notifier((), history, note)
     )
     tell = note if given.view == "json" else say
@@ -245,10 +251,10 @@ def hunt_results(given: Given, settings: "Settings", several: "SeveralResults", 
     with closing(History.open(history)) as opened:
         log, how = [entry.event for entry in opened.events(trial.id)], opened.settings(trial.id).filter or ()
     setups = [with_measured_ends(setup, log, how) for setup in SessionSetup.set_up([*hunts.values()], given.waiting)]
-    return say_failures(begin(setups, caller), history)
+    return print_failures(begin(setups, caller), history)
 
 
-def conclude(ended: "Ended", given: Given) -> int:
+def print_trial_end(ended: "Ended", given: CommandOptions) -> int:
     """Print a trial, say what can be done next, and return the exit status."""
     from perfbisect.core.domain.settings import TrialType
     from perfbisect.core.stats.noise import noise_of_trial

@@ -230,14 +230,14 @@ class SessionAttempt:
             if verdict:  # stored before it is shown, because this process may end while it is shown
                 self.members[index].verdict = verdict
                 self._store_status(index, exit_status(verdict))
-            view.show(numbers[index], [timed_event])
+            view.add_events(numbers[index], [timed_event])
             if verdict and isinstance(begun, Notifier):
                 begun.ended(str(numbers[index]))
 
         with closing(view):
             try:
                 for number in numbers if self.resume_failures is not None else ():
-                    view.recall(number, ((entry.at, entry.event) for entry in history.events(number)))
+                    view.add_earlier_events(number, ((entry.at, entry.event) for entry in history.events(number)))
                 with closing(driver.events()) as events:
                     for index, timed_event in events:
                         show(index, timed_event)

@@ -309,9 +309,9 @@ def update(task: Task, history: History, view: View, followed: dict[int, Followe
             listed = history.session_summary(task.hunt)
             if task.hunt not in followed and listed.state == RUNNING:
                 followed[task.hunt] = FollowedHunt(history, task.hunt)
-                view_updates.append(partial(view.recall, task.hunt, [*followed[task.hunt].earlier()]))
+                view_updates.append(partial(view.add_earlier_events, task.hunt, [*followed[task.hunt].earlier()]))
             if task.hunt in followed and (events := [*followed[task.hunt].new()]):
-                view_updates.append(partial(view.show, task.hunt, events))
+                view_updates.append(partial(view.add_events, task.hunt, events))
             if task.process is None and listed.state != RUNNING:
                 status = STATUS.get(listed.state, 2)
     for update_view in view_updates:  # outside of the block above: an error of the view is no error of the hunt

@@ -34,16 +34,16 @@ RUNNING = "running"
 class View(Protocol):
     """Shows sessions, which are identified by their numbers in the history. Closing a view restores the terminal."""
 
-    def recall(self, hunt: int, events: Iterable[TimedEvent]) -> None:
+    def add_earlier_events(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Take the events of earlier attempts, before all other events of the session."""
 
-    def show(self, hunt: int, events: Iterable[TimedEvent]) -> None:
+    def add_events(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Take new events of the present attempt."""
 
-    def states(self, rows: Sequence[SessionRow]) -> None:
+    def set_states(self, rows: Sequence[SessionRow]) -> None:
         """Take a row for each hunt, if other processes carry out the hunts."""
 
-    def end(self, hunt: int, at: float) -> None:
+    def end_hunt(self, hunt: int, at: float) -> None:
         """Take the end of a session; ``at`` is the time of its latest event."""
 
     def close(self) -> None:
@@ -69,17 +69,17 @@ def watch(
     followed = {session: FollowedHunt(history, session) for session in sessions}
     with closing(view):
         for number, session in followed.items():
-            view.recall(number, session.earlier())
+            view.add_earlier_events(number, session.earlier())
         while followed:
             for number, session in [*followed.items()]:
                 state = history.session_summary(
                     number
                 )  # read before the events, so that an ended session has no later event
                 if events := [*session.new()]:
-                    view.show(number, events)
+                    view.add_events(number, events)
                 if state.state != RUNNING and not (session.reason_follows and history.has_running_process(number)):
                     del followed[number]
-                    view.end(number, session.at)
+                    view.end_hunt(number, session.at)
                     yield state
             if followed:
                 pause(POLL_SECONDS)

@@ -56,7 +56,7 @@ WIDEST = 3  # columns for one candidate
 NEGLIGIBLE = 0.0005  # a probability below it has no block
 
 
-def strip(view: SessionView, width: int, glyphs: Glyphs) -> list[Text]:
+def axis_lines(view: SessionView, width: int, glyphs: Glyphs) -> list[Text]:
     """Three lines: probabilities, tested candidates, and the ends with the legend; none before the range is known."""
     size = len(view.state.commits)
     if size == 0:
@@ -66,21 +66,23 @@ def strip(view: SessionView, width: int, glyphs: Glyphs) -> list[Text]:
     belief = view.state.belief
     share = np.zeros(size) if belief is None or len(belief.culprit) != size else belief.culprit
     return [
-        Text(blocks(share, columns, stretch, glyphs), style="cyan"),
-        marks(view, size, columns, glyphs),
-        names(view, columns, width, glyphs),
+        Text(probability_blocks(share, columns, stretch, glyphs), style="cyan"),
+        axis(view, size, columns, glyphs),
+        axis_labels(view, columns, width, glyphs),
     ]
 
 
-def blocks(share: NDArray[np.float64], columns: int, stretch: int, glyphs: Glyphs) -> str:
+def probability_blocks(
+    probabilities: NDArray[np.float64], columns: int, columns_per_candidate: int, glyphs: Glyphs
+) -> str:
     """One block a column. Its height grows with the root of the probability, so that small probabilities are visible, too.
 
-    ``share`` has the probability of each candidate; ``stretch`` is the number of columns of a candidate.
+    ``probabilities`` has the probability of each candidate.
     """
-    places = np.arange(len(share)) * columns // len(share)
-    heights = np.bincount(places, weights=share, minlength=columns)
-    if stretch > 1:
-        heights = np.repeat(share, stretch)
+    places = np.arange(len(probabilities)) * columns // len(probabilities)
+    heights = np.bincount(places, weights=probabilities, minlength=columns)
+    if columns_per_candidate > 1:
+        heights = np.repeat(probabilities, columns_per_candidate)
     levels = np.clip(np.ceil(np.sqrt(heights) * len(glyphs.blocks)), 1, len(glyphs.blocks)).astype(int)
     return "".join(
         glyphs.blocks[level - 1] if height >= NEGLIGIBLE else " "
@@ -88,13 +90,13 @@ def blocks(share: NDArray[np.float64], columns: int, stretch: int, glyphs: Glyph
     )  # fmt: skip
 
 
-def marks(view: SessionView, size: int, columns: int, glyphs: Glyphs) -> Text:
+def axis(view: SessionView, candidates: int, columns: int, glyphs: Glyphs) -> Text:
     """The axis, with the sign of its classification at each tested candidate."""
     by_column: dict[int, Classification] = {}
-    half = (columns // size - 1) // 2 if columns >= size else 0
-    for candidate in view.rows:
+    half = (columns // candidates - 1) // 2 if columns >= candidates else 0
+    for candidate in view.tested:
         classification = view.classification(candidate)
-        column = candidate * columns // size + half
+        column = candidate * columns // candidates + half
         if classification is None:
             continue
         if column not in by_column or RANK.index(classification) > RANK.index(by_column[column]):
@@ -110,11 +112,11 @@ def sign(classification: Classification | None, glyphs: Glyphs) -> str:
     return str(getattr(glyphs, MARKS[classification][1] if classification else "line"))
 
 
-def names(view: SessionView, columns: int, width: int, glyphs: Glyphs) -> Text:
+def axis_labels(view: SessionView, columns: int, width: int, glyphs: Glyphs) -> Text:
     """The names of good and bad below the ends of the axis, and the legend between or behind them if there is room."""
     if view.hunt is None:
         return Text()
-    good, bad = end_of_range(view.hunt.good), end_of_range(view.hunt.bad)
+    good, bad = short_revision(view.hunt.good), short_revision(view.hunt.bad)
     legend = Text()
     for classification in LEGEND:
         legend.append(f"{sign(classification, glyphs)} ", STYLES[classification])
@@ -130,19 +132,21 @@ def names(view: SessionView, columns: int, width: int, glyphs: Glyphs) -> Text:
     return line
 
 
-def end_of_range(written: str) -> str:
+def short_revision(revision: str) -> str:
     """The short form of a revision: the first ten digits of a hash, another name cut to LONGEST columns."""
-    return Commit(written).short if re.fullmatch("[0-9a-f]{40}", written) else cut(printable(written), LONGEST)
+    return Commit(revision).short if re.fullmatch("[0-9a-f]{40}", revision) else cut(printable(revision), LONGEST)
 
 
 PAIRS = 4  # the latest rounds, each on a line
 RECENT = 400  # latest entries of a log that are searched for pairs
 
 
-def pairs(runs: Sequence[RunFacts], metric: str, name: Callable[[str], str], room: int, glyphs: Glyphs) -> list[Text]:
+def pair_lines(
+    runs: Sequence[RunFacts], metric: str, build_name: Callable[[str], str], width: int, glyphs: Glyphs
+) -> list[Text]:
     """A title and the latest pairs of paired runs of the present two builds, newest first; empty while runs are interleaved.
 
-    ``name`` returns the name of a commit's build.
+    ``build_name`` returns the name of a commit's build.
     """
     pairs_made = [*pair_runs(runs)]
     if not pairs_made or not runs[-1].round:
@@ -153,12 +157,14 @@ def pairs(runs: Sequence[RunFacts], metric: str, name: Callable[[str], str], roo
         return []
     latest = readings[: -PAIRS - 1 : -1]
     behind = [f"  {factor(high / low)} {glyphs.dot} {figure(high)} beside {figure(low)}" for low, high in latest]
-    size = max(5, min(60, room - max(36, *map(cell_len, behind))))
+    size = max(5, min(60, width - max(36, *map(cell_len, behind))))
     span = min(map(min, latest)), max(map(max, latest))
     good_sign, bad_sign = (glyphs.good, "bold"), (glyphs.bad, STYLES[Classification.NOW])
     typically = f"{factor(median(high / low for low, high in readings))} in {count(len(readings), 'pair')}"
     figures = f", {metric_title(metric)}: {typically}"
-    lines = [Text.assemble(bad_sign, f" {name(commits[0])} beside ", good_sign, f" {name(commits[1])}{figures}")]
+    lines = [
+        Text.assemble(bad_sign, f" {build_name(commits[0])} beside ", good_sign, f" {build_name(commits[1])}{figures}")
+    ]
     for (low, high), values in zip(latest, behind, strict=True):
         left_margin, drawn, right_margin = dumbbell(low, high, span, size, glyphs)
         ends = [(sign, dict([good_sign, bad_sign]).get(sign, "")) for sign in drawn]
@@ -187,14 +193,16 @@ MINOR = (
 )  # dropped in this order
 
 
-def cells(view: SessionView, candidate: int) -> dict[str, str]:
+def row_texts(view: SessionView, candidate: int) -> dict[str, str]:
     """The texts of a candidate's row, by column.
 
     "prob.", the probability that the candidate is the culprit, is empty if it is below 0.5 % or the ends may be alike.
     """
-    row, commit, activity = view.rows[candidate], view.commit(candidate), view.activity(candidate)
-    good = view.rows[0].runs if 0 in view.rows else ()
-    rates = [shown_value(run, view.metric) for run in alike(row.runs, good) if has_metric_unit(run, view.metric)]
+    row, commit, activity = view.tested[candidate], view.commit(candidate), view.activity_of(candidate)
+    good = view.tested[0].runs if 0 in view.tested else ()
+    rates = [
+        shown_value(run, view.metric) for run in runs_measured_like(row.runs, good) if has_metric_unit(run, view.metric)
+    ]
     ratio, interval = compared(view.ratio(candidate), baseline=bool(row.runs) and view.is_baseline(candidate))
     belief = view.state.belief
     culprit = belief.culprit if belief is not None and view.ends_differ else ()
@@ -204,7 +212,7 @@ def cells(view: SessionView, candidate: int) -> dict[str, str]:
     elif row.skip is not None:
         state = f"skipped, {row.skip.stage}: {printable(row.skip.reason)}"
     else:
-        state = classification_name(classify(view.state, view.sha(candidate), view.ratios))
+        state = classification_name(classify(view.state, view.sha(candidate), view.ratios_to_good))
         state += f", same as {Commit(row.same_as).short}" if row.same_as else ""
     return {
         "commit": commit.short,
@@ -213,54 +221,54 @@ def cells(view: SessionView, candidate: int) -> dict[str, str]:
         "rate": figure(median(rates)) if rates else "",
         "ratio": ratio,
         "95 % interval": interval,
-        "build": build_times(row, brief),
+        "build": build_times(row, short_duration),
         "runs": str(len(row.runs) or ""),
         "prob.": chance(share) if share >= 0.005 else "",
         "state": state,
     }
 
 
-def alike(runs: Sequence[RunFacts], good: Sequence[RunFacts]) -> Sequence[RunFacts]:
-    """The runs that were measured in the same way as some of ``good``, the baseline's runs: the ratio compares these.
+def runs_measured_like(runs: Sequence[RunFacts], baseline_runs: Sequence[RunFacts]) -> Sequence[RunFacts]:
+    """The runs that were measured in the same way as some of ``baseline_runs``: the ratio compares these runs.
 
     The rate of a build differs between interleaved and paired runs, and between the usual and randomized layouts. Of
     several common ways the last counts; without a common way all runs are returned.
     """
-    last = max({run.measurement_kind for run in runs} & {run.measurement_kind for run in good}, default=None)
+    last = max({run.measurement_kind for run in runs} & {run.measurement_kind for run in baseline_runs}, default=None)
     return [run for run in runs if last in (None, run.measurement_kind)]
 
 
-def brief(seconds: float) -> str:
+def short_duration(seconds: float) -> str:
     """A duration for a narrow column: 0.4 s, 12 s, 3:25."""
     return duration(seconds) if seconds < 59.5 else clock(seconds)
 
 
-def table(view: SessionView, width: int, rows: int) -> list[Text]:
-    """A header and at most ``rows`` further lines, each of at most ``width`` columns; none if nothing was tested."""
-    if not view.rows:
+def candidate_table(view: SessionView, width: int, max_lines: int) -> list[Text]:
+    """A header and at most ``max_lines`` further lines, each of at most ``width`` columns; none if nothing was tested."""
+    if not view.tested:
         return []
-    candidates = sorted(view.rows)
-    if hidden := max(0, len(candidates) - max(1, rows - 1)) if len(candidates) > rows else 0:
-        candidates = most_relevant(view, len(candidates) - hidden)
-    any_run = next((run for row in view.rows.values() for run in row.runs), None)
+    candidates = sorted(view.tested)
+    if hidden := max(0, len(candidates) - max(1, max_lines - 1)) if len(candidates) > max_lines else 0:
+        candidates = most_relevant_candidates(view, len(candidates) - hidden)
+    any_run = next((run for row in view.tested.values() for run in row.runs), None)
     titles = {"rate": printable(shown_unit(view.metric, any_run)), "ratio": view.ratio_title}
-    shown = {candidate: cells(view, candidate) for candidate in candidates}
+    shown = {candidate: row_texts(view, candidate) for candidate in candidates}
     widths = {
         name: least
         if name in TEXTS
         else max(least, *map(cell_len, (titles.get(name, ""), *(row[name] for row in shown.values()))))
         for name, least in COLUMNS.items()
     }
-    widths = fitted(width, widths)
-    lines = [line({name: titles.get(name, name) for name in widths}, widths, "")]
+    widths = fitting_columns(width, widths)
+    lines = [row_line({name: titles.get(name, name) for name in widths}, widths, "")]
     lines[0].stylize("dim")
     for candidate, row in shown.items():
         classification = view.classification(candidate)
-        lines.append(line(row, widths, STYLES[classification] if classification else ""))
-    return [*lines, Text(f"and {hidden} more", "dim")] if hidden and rows > 1 else lines
+        lines.append(row_line(row, widths, STYLES[classification] if classification else ""))
+    return [*lines, Text(f"and {hidden} more", "dim")] if hidden and max_lines > 1 else lines
 
 
-def fitted(width: int, widths: Mapping[str, int]) -> dict[str, int]:
+def fitting_columns(width: int, widths: Mapping[str, int]) -> dict[str, int]:
     """The columns that fit into ``width``, with their widths; spare columns widen the subject, then the state."""
     for dropped in range(len(MINOR) + 1):
         columns = {name: size for name, size in widths.items() if name not in MINOR[:dropped]}
@@ -275,7 +283,7 @@ def fitted(width: int, widths: Mapping[str, int]) -> dict[str, int]:
     return columns
 
 
-def line(texts: Mapping[str, str], widths: Mapping[str, int], style: str) -> Text:
+def row_line(texts: Mapping[str, str], widths: Mapping[str, int], style: str) -> Text:
     """The row of a candidate, with ``style`` for ratio and state; a state that does not fit loses its details."""
     text = Text()
     for name, size in widths.items():
@@ -286,22 +294,22 @@ def line(texts: Mapping[str, str], widths: Mapping[str, int], style: str) -> Tex
     return text
 
 
-def most_relevant(view: SessionView, rows: int) -> list[int]:
-    """The ``rows`` candidates to show if not all fit: first those in progress, the ends, then the nearest to the leader."""
+def most_relevant_candidates(view: SessionView, max_count: int) -> list[int]:
+    """At most ``max_count`` candidates, for a table that is too short for all candidates: first those in progress, the ends, then the nearest to the leader."""
     leader = int(view.state.belief.culprit.argmax()) if view.state.belief is not None else 0
     ends = (0, len(view.state.commits) - 1)
 
     def rank(candidate: int) -> tuple[bool, bool, bool, int]:
-        skipped = view.rows[candidate].skip is not None
-        return view.activity(candidate) is None, candidate not in ends, skipped, abs(candidate - leader)
+        skipped = view.tested[candidate].skip is not None
+        return view.activity_of(candidate) is None, candidate not in ends, skipped, abs(candidate - leader)
 
-    return sorted(sorted(view.rows, key=rank)[:rows])
+    return sorted(sorted(view.tested, key=rank)[:max_count])
 
 
-def ratio_lines(trial: SessionState, room: int) -> Iterator[str]:
+def ratio_lines(trial: SessionState, width: int) -> Iterator[str]:
     """A table of the ratio of each build to the first in each workload, by the rounds that have both.
 
-    Rows are builds or workloads, whichever are more. Columns that do not fit into ``room`` are counted in a last line.
+    Rows are builds or workloads, whichever are more. Columns that do not fit into ``width`` are counted in a last line.
     """
     request = trial.request
     if len(request.subjects) < 2 or not trial.runs:
@@ -319,7 +327,7 @@ def ratio_lines(trial: SessionState, room: int) -> Iterator[str]:
     title = f"{relative_metric(trial)} relative to {printable(request.subjects[0].name)}"
     for fitting in range(len(across), 0, -1):  # as many columns as fit
         rows_drawn = tables.table((title, *across[:fitting]), [row[: fitting + 1] for row in lines], right=across)
-        if max(map(cell_len, rows_drawn)) <= room:
+        if max(map(cell_len, rows_drawn)) <= width:
             break
     yield from rows_drawn
     if fitting < len(across):

@@ -56,9 +56,9 @@ from perfbisect.core.explain.profiles import COUNTED
 from perfbisect.errors import PerfBisectError
 from perfbisect.process import CLOCK
 from perfbisect.ui.screen import verdict_sentences
-from perfbisect.ui.session_update import recalled, update
+from perfbisect.ui.session_update import view_after, view_after_earlier_attempts
 from perfbisect.ui.session_view import REPORT, ActiveBuild, ActiveRun, Report, SessionRow, SessionView, TimedEvent
-from perfbisect.ui.stream import put
+from perfbisect.ui.stream import write_line
 from perfbisect.wording.quantities import build_origin, count, duration, extent, figure, ratio, slower_than, time_of_day
 from perfbisect.wording.text import advised, execution, listed, patch_summary, printable, safe_json
 from perfbisect.wording.verdicts import PURPOSES
@@ -70,20 +70,20 @@ OfCommit = (
 SILENCE = 60.0  # seconds without a line, after which a line says what the hosts are busy with
 
 
-def lines(view: SessionView, event: Event, at: float) -> Iterator[str]:
+def event_lines(view: SessionView, event: Event, at: float) -> Iterator[str]:
     """The lines of ``event``; ``view`` is the view after the event."""
     if view.trial:
-        yield from lines_of_trial(view, view.trial, event)
+        yield from trial_lines(view, view.trial, event)
         return
-    for position, (word, text) in enumerate(texts(view, event)):
+    for position, (word, text) in enumerate(labelled_texts(view, event)):
         yield f"{'' if position else time_of_day(at):8}  {word:9} {text}"
 
 
-def texts(view: SessionView, event: Event) -> Iterator[tuple[str, str]]:
+def labelled_texts(view: SessionView, event: Event) -> Iterator[tuple[str, str]]:
     """The lines of an event of a hunt, each a word and a text. Events of progress have none."""
     match event:
         case SessionStarted():
-            yield "resumed" if event.resumed else "hunt", hunt(event)
+            yield "resumed" if event.resumed else "hunt", hunt_start_text(event)
             yield "", f"A ratio compares all runs of a build so far with the baseline {view.commit(0).short}."
         case MetricChosen(why=why):
             yield "metric", why
@@ -96,22 +96,22 @@ def texts(view: SessionView, event: Event) -> Iterator[tuple[str, str]]:
         case Warned(text, advice):
             yield "warning", advised(text, advice)
         case Decided(Decision(order=Measure() as order)):
-            host = view.hosts[order.host] if view.hosts else ""
-            yield "decided", f"{named(view, host)}{decided(view, order)}"
+            host = view.measuring_hosts[order.host] if view.measuring_hosts else ""
+            yield "decided", f"{host_prefix(view, host)}{decision_text(view, order)}"
         case Unexplained(part, reason):
-            yield "warning", f"{named(view, event.host)}the reason has no {part}: {printable(reason)}"
-        case SessionEnded() if view.stands and not event.reason_follows:
-            yield "reason", view.why or "The reason cannot be measured for this workload."
+            yield "warning", f"{host_prefix(view, event.host)}the reason has no {part}: {printable(reason)}"
+        case SessionEnded() if view.is_verdict_final and not event.reason_follows:
+            yield "reason", view.reason or "The reason cannot be measured for this workload."
             yield "", view.report_hint
         case SessionEnded(verdict=verdict) if verdict:
             yield from zip(chain(["verdict"], repeat("")), verdict_sentences(view, verdict), strict=False)
             if event.reason_follows:
                 yield "", "The reason is measured now. Ctrl-C stops that; the verdict is final."
             else:
-                yield from (("", text) for text in (view.why, view.report_hint) if text)
-        case _ if isinstance(event, OfCommit) and (entry := of_commit(view, event)):
+                yield from (("", text) for text in (view.reason, view.report_hint) if text)
+        case _ if isinstance(event, OfCommit) and (entry := commit_text(view, event)):
             host = "" if isinstance(event, ChangedFunctions) else event.host
-            yield entry[0], f"{named(view, host)}{view.commit(event.candidate).short}  {entry[1]}"
+            yield entry[0], f"{host_prefix(view, host)}{view.commit(event.candidate).short}  {entry[1]}"
             if isinstance(event, CandidateSkipped):
                 remedy, log = event.facts.known, event.facts.log
                 yield from [("", f"log: {printable(log)}")] if log else []
@@ -120,13 +120,13 @@ def texts(view: SessionView, event: Event) -> Iterator[tuple[str, str]]:
             pass
 
 
-def of_commit(view: SessionView, event: OfCommit) -> tuple[str, str] | None:
+def commit_text(view: SessionView, event: OfCommit) -> tuple[str, str] | None:
     """The word and the text of an event of a commit; None if it has no line."""
     match event:
         case BuildStarted(commit=commit, reused=False):  # a reused build has only the line of its BuildFinished
             return "building", printable(f"{commit.date} {commit.title}")
         case BuildFinished():
-            return "built", built(view, event)
+            return "built", build_text(view, event)
         case BuildCancelled(_, _, seconds):
             return "ended", f"the build is no longer needed; stopped after {duration(seconds)}"
         case CandidateSkipped(_, facts):
@@ -136,7 +136,7 @@ def of_commit(view: SessionView, event: OfCommit) -> tuple[str, str] | None:
         case RunFinished(facts=run) if not (
             run.for_another and run.started < (view.began or 0.0)
         ):  # shown by its own hunt
-            return "ran", ran(view, event)
+            return "ran", run_text(view, event)
         case Counted(group=group):
             return "reason", f"counters: {group}"
         case Profiled(_, facts):
@@ -149,10 +149,10 @@ def of_commit(view: SessionView, event: OfCommit) -> tuple[str, str] | None:
             return None
 
 
-def lines_of_trial(view: SessionView, trial: SessionState, event: Event) -> Iterator[str]:
+def trial_lines(view: SessionView, trial: SessionState, event: Event) -> Iterator[str]:
     """The lines of an event of a trial."""
     request, runs = trial.request, trial.run_count
-    if view.moved:  # also at RunFinished: a history has no RunStarted
+    if view.has_moved:  # also at RunFinished: a history has no RunStarted
         yield view.place
     match event:
         case SessionStarted(resumed=True):
@@ -160,7 +160,7 @@ def lines_of_trial(view: SessionView, trial: SessionState, event: Event) -> Iter
         case MetricChosen(why=why):
             yield why
         case PairingChosen(why=why):
-            yield f"{why} {count(view.expected.runs - runs, 'run')} to go."
+            yield f"{why} {count(view.expected_runs.runs - runs, 'run')} to go."
         case Warned(text, advice):
             yield f"warning: {advised(text, advice)}"
         case BuildStarted(number, commit) if not request.subjects[number].key:
@@ -170,7 +170,8 @@ def lines_of_trial(view: SessionView, trial: SessionState, event: Event) -> Iter
             text, advice = [*view.state.warnings.items()][-1]
             yield f"warning: {advised(text, advice)}"
         case RunFinished(facts=facts):
-            of = f" of {view.expected.runs}" if runs <= view.expected.runs and not view.expected.open else ""
+            expected = view.expected_runs
+            of = f" of {expected.runs}" if runs <= expected.runs and not expected.may_change else ""
             metric = find_metric(request.metric)
             value = metric.read(facts)
             rate = f"no {metric.name}" if value is None else f"{figure(value)} {printable(metric.unit_of(facts))}"
@@ -179,7 +180,7 @@ def lines_of_trial(view: SessionView, trial: SessionState, event: Event) -> Iter
             pass
 
 
-def hunt(event: SessionStarted) -> str:
+def hunt_start_text(event: SessionStarted) -> str:
     """The line of a hunt's start: number, builder, workload, hosts, ends and size of the range."""
     hosts = listed([facts.name for facts in event.hosts])
     builds = f", built on {listed(event.build_hosts)}" if event.build_hosts else ""
@@ -193,12 +194,12 @@ def hunt(event: SessionStarted) -> str:
     return f"{event.session}: {event.builder} {event.workload} on {hosts}{builds}, {good}..{bad}: {size}"
 
 
-def named(view: SessionView, host: str) -> str:
+def host_prefix(view: SessionView, host: str) -> str:
     """The name of a host with a gap behind it; "" if there is only one host."""
-    return f"{host}  " if view.hosts and host else ""
+    return f"{host}  " if view.measuring_hosts and host else ""
 
 
-def built(view: SessionView, event: BuildFinished) -> str:
+def build_text(view: SessionView, event: BuildFinished) -> str:
     """The duration of a build, the patches it needed, and the commit with the same binary."""
     facts, commit = event.facts, view.commit(event.candidate)
     parts = build_origin(facts)
@@ -209,7 +210,7 @@ def built(view: SessionView, event: BuildFinished) -> str:
     return ", ".join(filter(None, parts))
 
 
-def ran(view: SessionView, event: RunFinished) -> str:
+def run_text(view: SessionView, event: RunFinished) -> str:
     """The rate of a run, the ratio of its build to the baseline so far, and the number and purpose of the run."""
     interval = view.ratio(event.candidate)
     facts = event.facts
@@ -218,18 +219,20 @@ def ran(view: SessionView, event: RunFinished) -> str:
     if facts.slower_than:
         measured = slower_than(facts.slower_than, facts.seconds)
     compared = f"{view.ratio_title} {ratio(interval)}" if interval and has_metric_unit(facts, view.metric) else ""
-    if facts.layout and view.beside:
-        compared = dict(zip(view.beside, (view.layouts, "baseline"), strict=True)).get(event.candidate, "")
+    if facts.layout and view.layout_proof_builds:
+        compared = dict(zip(view.layout_proof_builds, (view.layout_ratio, "baseline"), strict=True)).get(
+            event.candidate, ""
+        )
     elif view.is_baseline(event.candidate):
         compared = "baseline"
-    now, number = view.now, ""
+    now, number = view.latest_activity, ""
     if isinstance(now, ActiveRun):
-        number = f"{'round' if facts.round else 'run'} {now.number} of {now.of}, {PURPOSES[now.purpose]}"
+        number = f"{'round' if facts.round else 'run'} {now.number} of {now.runs_of_order}, {PURPOSES[now.purpose]}"
     layout = f"{', ' * bool(number)}layout {facts.layout}" if facts.layout else ""
     return f"{measured}  {compared:24}  {number}{layout}".rstrip()
 
 
-def decided(view: SessionView, order: Measure) -> str:
+def decision_text(view: SessionView, order: Measure) -> str:
     """The leader, and the next order."""
     plan = ", ".join(
         f"{'' if share.runs else 'the build of '}{view.commit(share.candidate).short}{f' x{share.runs}' * (share.runs > 0)}"
@@ -238,20 +241,23 @@ def decided(view: SessionView, order: Measure) -> str:
     together = ", paired" * order.together
     layouts = ", each run in a randomized layout" * order.fresh
     counted = ", with counts of instructions" * order.counted
-    return f"{view.brief}; next, for {PURPOSES[order.purpose]}: {plan}{together}{layouts}{counted}"
+    return f"{view.summary}; next, for {PURPOSES[order.purpose]}: {plan}{together}{layouts}{counted}"
 
 
-def still(view: SessionView, host: str, doing: ActiveBuild | ActiveRun, now: float) -> str:
+def activity_line(view: SessionView, host: str, activity: ActiveBuild | ActiveRun, now: float) -> str:
     """The line about the build or run that a host is busy with at ``now``: its progress and duration so far."""
-    if isinstance(doing, ActiveRun):
-        word, steps = "running", f"run {doing.number} of {doing.of}, "
+    if isinstance(activity, ActiveRun):
+        word, steps = "running", f"run {activity.number} of {activity.runs_of_order}, "
     else:
-        word, steps = "building", f"{doing.done:,} of {doing.total:,}, " if doing.total else ""
-    title, _ = view.title(doing)
-    return f"{time_of_day(now)}  {word:9} {named(view, host)}{title}  {steps}{duration(now - doing.since)} so far"
+        word, steps = "building", ""
+        if activity.total_steps:
+            steps = f"{activity.done_steps:,} of {activity.total_steps:,}, "
+    title, _ = view.activity_title(activity)
+    name, since = host_prefix(view, host), duration(now - activity.since)
+    return f"{time_of_day(now)}  {word:9} {name}{title}  {steps}{since} so far"
 
 
-def encode(event: Event, at: float, hunt: int | None = None) -> str:
+def event_json(event: Event, at: float, hunt: int | None = None) -> str:
     """The JSON object of an event, on one line without its newline; ``hunt`` is the number of its hunt among several."""
     named = {} if hunt is None else {"hunt": hunt}
     return codec.dumps({"event": codec.event_kind(event), "at": at, **named, **codec.encode(event)})
@@ -266,18 +272,18 @@ class JsonLines:
     def __init__(self, stream: TextIO, titles: Mapping[int, str]) -> None:
         self.stream, self.several = stream, len(titles) > 1
 
-    def show(self, hunt: int, events: Iterable[TimedEvent]) -> None:
+    def add_events(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Write the lines of events, at once."""
         for at, event in events:
-            put(safe_json(encode(event, at, hunt if self.several else None)), self.stream)
+            write_line(safe_json(event_json(event, at, hunt if self.several else None)), self.stream)
 
-    def recall(self, hunt: int, events: Iterable[TimedEvent]) -> None:
+    def add_earlier_events(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Do nothing: earlier attempts wrote the lines of these events."""
 
-    def states(self, rows: Sequence[SessionRow]) -> None:
+    def set_states(self, rows: Sequence[SessionRow]) -> None:
         """Do nothing: the states of hunts in other processes are no events."""
 
-    def end(self, hunt: int, at: float) -> None:
+    def end_hunt(self, hunt: int, at: float) -> None:
         """Do nothing: nothing follows the verdict."""
 
     def close(self) -> None:
@@ -309,13 +315,13 @@ class PlainLines:
         wide = max(map(cell_len, titles.values()), default=0)
         several = len(titles) > 1
         self.prefixes = {hunt: f"{printable(title).ljust(wide)}  " * several for hunt, title in titles.items()}
-        self.views: dict[int, SessionView] = {hunt: SessionView(report=report) for hunt in titles}
+        self.views: dict[int, SessionView] = {hunt: SessionView(report_command=report) for hunt in titles}
         # The latest event about a build that was written, and its hunt.
         self.build: tuple[int, BuildStarted | BuildFinished | CandidateSkipped] | None = None
         self.warnings: set[str] = set()
         self.rows: Sequence[SessionRow] = ()
 
-    def reminding(self) -> Self:
+    def with_reminders(self) -> Self:
         """This view, after starting a thread that calls ``remind`` each minute until the view is closed."""
 
         def remind() -> None:
@@ -331,46 +337,51 @@ class PlainLines:
         with self._writing:
             now, written = self.now(), set[str]()  # one run may be for several hunts: its line is written once
             for hunt, view in self.views.items() if now - self.latest >= SILENCE and not self.quiet else ():
-                for host, doing in view.busy.items():
-                    if doing and not doing.finished and (line := still(view, host, doing, now)) not in written:
+                for host, doing in view.activity_by_host.items():
+                    if (
+                        doing
+                        and not doing.is_finished
+                        and (line := activity_line(view, host, doing, now)) not in written
+                    ):
                         written.add(line)
                         self._write(hunt, line)
 
     def _write(self, hunt: int, line: str) -> None:
         # Hunts that began after this view have their number as a prefix.
-        put(f"{self.prefixes.get(hunt, f'{hunt:3}  ')}{line}", self.stream)
+        write_line(f"{self.prefixes.get(hunt, f'{hunt:3}  ')}{line}", self.stream)
         self.latest = self.now()
 
-    def end(self, hunt: int, at: float) -> None:
+    def end_hunt(self, hunt: int, at: float) -> None:
         """Forget what the hosts did for a hunt, which ended at ``at`` (epoch seconds)."""
         with self._writing:
-            self.views[hunt] = self.views[hunt].stopped(at)
+            self.views[hunt] = self.views[hunt].stopped_at(at)
 
     def close(self) -> None:
         """End the reminders."""
         self._closed.set()
 
-    def recall(self, hunt: int, events: Iterable[TimedEvent]) -> None:
+    def add_earlier_events(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Take the events of earlier attempts of a hunt, which wrote their lines."""
-        self.views[hunt] = recalled(SessionView(report=self.report), events)
+        self.views[hunt] = view_after_earlier_attempts(SessionView(report_command=self.report), events)
 
-    def show(self, hunt: int, events: Iterable[TimedEvent]) -> None:
+    def add_events(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Write the lines of events, at once."""
         with self._writing:
             for at, event in events:
-                view = self.views[hunt] = update(self.views[hunt], event, at)
-                texts_of_event = [] if self.together and self._is_written(hunt, event) else [*lines(view, event, at)]
-                if self.together and isinstance(event, Decided) and view.decided:
-                    texts_of_event.append(f"{time_of_day(at)}  {'decided':9} {view.brief}")
+                view = self.views[hunt] = view_after(self.views[hunt], event, at)
+                repeated = self.together and self._is_written(hunt, event)
+                texts_of_event = [] if repeated else [*event_lines(view, event, at)]
+                if self.together and isinstance(event, Decided) and view.search_verdict:
+                    texts_of_event.append(f"{time_of_day(at)}  {'decided':9} {view.summary}")
                 for line in texts_of_event if not self.quiet or isinstance(event, Warned | CandidateSkipped) else ():
                     self._write(hunt, line)
 
-    def states(self, rows: Sequence[SessionRow]) -> None:
+    def set_states(self, rows: Sequence[SessionRow]) -> None:
         """Write the changed states of hunts that other processes carry out."""
         former = [row.state for row in self.rows] or [""] * len(rows)
         for row, state in zip(rows, former, strict=True):
             if row.state != state:
-                put(f"batch    {printable(row.title)}: {printable(row.state)}", self.stream)
+                write_line(f"batch    {printable(row.title)}: {printable(row.state)}", self.stream)
         self.rows = rows
 
     def _is_written(self, hunt: int, event: Event) -> bool:

@@ -19,10 +19,10 @@ from rich.text import Text
 from perfbisect.core.domain.events import SessionEnded
 from perfbisect.core.domain.measured_log import is_of_build
 from perfbisect.process import CLOCK
-from perfbisect.ui.screen import lines
-from perfbisect.ui.session_update import caught_up, recalled
+from perfbisect.ui.screen import screen_lines
+from perfbisect.ui.session_update import view_after_earlier_attempts, view_after_events
 from perfbisect.ui.session_view import REPORT, ActiveRun, Report, SessionRow, SessionView, TimedEvent
-from perfbisect.ui.stream import guarded
+from perfbisect.ui.stream import safe_output
 from perfbisect.wording.glyphs import glyphs_for, writable
 from perfbisect.wording.quantities import count
 from perfbisect.wording.text import printable, safe
@@ -31,11 +31,11 @@ PER_SECOND = 1  # pictures: enough for a clock; each takes some milliseconds, wh
 LOCAL = 3  # index of the local flags, with echo, among a terminal's attributes (tcgetattr)
 
 
-class Terminal(Console):
+class SafeConsole(Console):
     """A console without markup, emoji names and highlighting. Only control sequences of rich itself reach the stream."""
 
     def __init__(self, stream: TextIO) -> None:
-        super().__init__(file=guarded(stream).raw, markup=False, emoji=False, highlight=False, stderr=False)
+        super().__init__(file=safe_output(stream).raw, markup=False, emoji=False, highlight=False, stderr=False)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """The segments of ``renderable``, made safe."""
@@ -43,7 +43,7 @@ class Terminal(Console):
             yield segment if segment.control else Segment(writable(safe(segment.text), self.encoding), segment.style)
 
 
-def echo_control(stream: IO[str], *, on: bool) -> bool:
+def set_control_echo(stream: IO[str], *, is_on: bool) -> bool:
     """Set whether the terminal prints ^C when Ctrl-C is typed; return whether it did before.
 
     Without effect, and False, if there is no terminal, or this process runs in the background: the terminal would stop it.
@@ -53,7 +53,7 @@ def echo_control(stream: IO[str], *, on: bool) -> bool:
         if os.tcgetpgrp(terminal) == os.getpgrp():
             attributes = termios.tcgetattr(terminal)
             echoed = bool(attributes[LOCAL] & termios.ECHOCTL)
-            attributes[LOCAL] = attributes[LOCAL] & ~termios.ECHOCTL | termios.ECHOCTL * on
+            attributes[LOCAL] = attributes[LOCAL] & ~termios.ECHOCTL | termios.ECHOCTL * is_on
             termios.tcsetattr(terminal, termios.TCSANOW, attributes)
             return echoed
     return False
@@ -79,12 +79,12 @@ class LiveScreen:
     ) -> None:
         self.console, self.report, self.together, self.keep, self.now = console, report, together, keep, now
         self.glyphs = glyphs_for(console.encoding)
-        self.views: dict[int, SessionView] = {hunt: SessionView(report=report) for hunt in titles}
+        self.views: dict[int, SessionView] = {hunt: SessionView(report_command=report) for hunt in titles}
         self.rows: Sequence[SessionRow] = [SessionRow(title, hunt) for hunt, title in titles.items()]
         self.latest = next(iter(titles), None)  # the hunt that was measured last
         self.echo = False  # whether the terminal printed ^C when drawing began
         self.live = Live(
-            get_renderable=lambda: Group(*self.picture(console.height)),
+            get_renderable=lambda: Group(*self.picture_lines(console.height)),
             console=console,
             screen=True,
             refresh_per_second=PER_SECOND,
@@ -92,33 +92,33 @@ class LiveScreen:
             redirect_stderr=False,
         )
 
-    def recall(self, hunt: int, events: Iterable[TimedEvent]) -> None:
+    def add_earlier_events(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Take the events of earlier attempts of a hunt. Call it before ``show`` for that hunt."""
-        self.views[hunt] = recalled(SessionView(report=self.report), events)
+        self.views[hunt] = view_after_earlier_attempts(SessionView(report_command=self.report), events)
 
-    def show(self, hunt: int, events: Iterable[TimedEvent]) -> None:
+    def add_events(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Take events of a hunt; the next picture includes them."""
         happened = [*events]
-        self.views[hunt] = caught_up(self.views[hunt], happened)
+        self.views[hunt] = view_after_events(self.views[hunt], happened)
         if any(not (is_of_build(event) or isinstance(event, SessionEnded)) for _, event in happened):
             self.latest = hunt  # events of builds and ends are in the logs of other hunts, too
-        self.draw()
+        self.start_drawing()
 
-    def states(self, rows: Sequence[SessionRow]) -> None:
+    def set_states(self, rows: Sequence[SessionRow]) -> None:
         """Take the states of all hunts, which other processes carry out."""
         self.rows = rows
-        self.draw()
+        self.start_drawing()
 
-    def draw(self) -> None:
+    def start_drawing(self) -> None:
         """Start rich's thread, if it does not run."""
         if not self.live.is_started:
-            self.echo = echo_control(self.console.file, on=False)  # ^C would be printed into the picture
+            self.echo = set_control_echo(self.console.file, is_on=False)  # ^C would be printed into the picture
             self.live.start()
 
-    def end(self, hunt: int, at: float) -> None:
+    def end_hunt(self, hunt: int, at: float) -> None:
         """Stop the clock of a hunt ``at`` that time (epoch seconds)."""
-        self.views[hunt] = self.views[hunt].stopped(at)
-        self.rows = [replace(row, running=row.running and row.hunt != hunt) for row in self.rows]
+        self.views[hunt] = self.views[hunt].stopped_at(at)
+        self.rows = [replace(row, is_running=row.is_running and row.hunt != hunt) for row in self.rows]
 
     def close(self) -> None:
         """Restore the terminal, and print the last picture on it."""
@@ -126,46 +126,46 @@ class LiveScreen:
             return
         self.live.stop()
         if self.echo:
-            echo_control(self.console.file, on=True)
+            set_control_echo(self.console.file, is_on=True)
         if not self.keep:
             return
         drawn = [] if any(row.state for row in self.rows) else [*self.views.values()]
-        pictures = (lines(view, self.console.width, None, self.now(), self.glyphs) for view in drawn)
+        pictures = (screen_lines(view, self.console.width, None, self.now(), self.glyphs) for view in drawn)
         several = len(self.rows) > 1
-        kept_lines = [line for picture in pictures for line in (*picture, *([self.rule()] if several else []))]
-        self.console.print(Group(*kept_lines, *self.listing()))
+        kept_lines = [line for picture in pictures for line in (*picture, *([self.rule_line()] if several else []))]
+        self.console.print(Group(*kept_lines, *self.list_lines()))
 
-    def current(self) -> list[int]:
+    def drawn_hunts(self) -> list[int]:
         """The numbers of the hunts to draw."""
-        hunts = [row.hunt for row in self.rows if row.hunt in self.views and (row.running or len(self.rows) == 1)]
+        hunts = [row.hunt for row in self.rows if row.hunt in self.views and (row.is_running or len(self.rows) == 1)]
         if not self.together:
             return hunts
         running = {
             hunt
             for hunt in hunts
-            for doing in self.views[hunt].busy.values()
-            if isinstance(doing, ActiveRun) and not doing.finished
+            for doing in self.views[hunt].activity_by_host.values()
+            if isinstance(doing, ActiveRun) and not doing.is_finished
         }
         return [hunt for hunt in hunts if hunt in running] or [hunt for hunt in hunts if hunt == self.latest]
 
-    def listing(self) -> Iterator[Text]:
+    def list_lines(self) -> Iterator[Text]:
         """One line for each hunt, if there are several: its title, its number, and its state or the leader."""
         wide = max((cell_len(row.title) for row in self.rows), default=0)
-        drawn = self.current()
+        drawn = self.drawn_hunts()
         for row in self.rows if len(self.rows) > 1 else ():
             view = None if row.hunt is None else self.views.get(row.hunt)
-            progress = "" if view is None else f"{count(view.state.run_count, 'run'):>9}  {view.brief}"
+            progress = "" if view is None else f"{count(view.state.run_count, 'run'):>9}  {view.summary}"
             name = view.name if view and view.trial else "" if row.hunt is None else f"hunt {row.hunt}"
             gap = " " * (wide - cell_len(row.title))
             state = printable(row.state) or progress
-            style = "bold" if self.together and row.hunt in drawn and view and not view.decided else ""
+            style = "bold" if self.together and row.hunt in drawn and view and not view.search_verdict else ""
             line = Text(f" {printable(row.title)}{gap}  {name:10} {state}", style, no_wrap=True)
             line.truncate(self.console.width, overflow="ellipsis")
             yield line
 
-    def picture(self, height: int) -> Iterator[Text]:
+    def picture_lines(self, height: int) -> Iterator[Text]:
         """At most ``height`` lines: the list, then each hunt, with a rule between them."""
-        listed, views = [*self.listing()][:height], [self.views[hunt] for hunt in self.current()]
+        listed, views = [*self.list_lines()][:height], [self.views[hunt] for hunt in self.drawn_hunts()]
         yield from listed
         remaining = height - len(listed) - len(views) + (not listed)
         for position, view in enumerate(views):
@@ -173,11 +173,11 @@ class LiveScreen:
             if share < 1:
                 return
             if position or listed:
-                yield self.rule()
-            drawn = lines(view, self.console.width, share, self.now(), self.glyphs)
+                yield self.rule_line()
+            drawn = screen_lines(view, self.console.width, share, self.now(), self.glyphs)
             yield from drawn
             remaining -= len(drawn)
 
-    def rule(self) -> Text:
+    def rule_line(self) -> Text:
         """A line between two hunts."""
         return Text(self.glyphs.line * self.console.width, "dim")

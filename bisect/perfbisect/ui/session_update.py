@@ -31,7 +31,15 @@ from perfbisect.core.domain.trials import pairs_to_try, remaining_rounds, visits
 from perfbisect.core.explain.explanation import step_explanation
 from perfbisect.core.inference.classification import hunt_observations, ratios_to_good
 from perfbisect.core.inference.relative_speed import step_ratio
-from perfbisect.ui.session_view import ActiveBuild, ActiveRun, ExpectedRuns, OrderPhase, SessionView, TimedEvent, bits
+from perfbisect.ui.session_view import (
+    ActiveBuild,
+    ActiveRun,
+    ExpectedRuns,
+    OrderGroup,
+    SessionView,
+    TimedEvent,
+    entropy_in_bits,
+)
 from perfbisect.wording import reasons
 from perfbisect.wording.quantities import count, ratio
 from perfbisect.wording.text import printable
@@ -39,55 +47,59 @@ from perfbisect.wording.text import printable
 OF_RATIOS = MetricChosen, Remedied, RunFinished, SessionStarted  # events that change ratios
 
 
-def update(view: SessionView, event: Event, at: float) -> SessionView:
+def view_after(view: SessionView, event: Event, at: float) -> SessionView:
     """The view after ``event``, which happened ``at`` seconds since the epoch."""
-    return caught_up(view, [(at, event)])
+    return view_after_events(view, [(at, event)])
 
 
-def caught_up(view: SessionView, events: Iterable[TimedEvent]) -> SessionView:
+def view_after_events(view: SessionView, events: Iterable[TimedEvent]) -> SessionView:
     """The view after several events. The ratios, which take time to compute, are computed once."""
     stale = False
     for at, event in events:
-        view, stale = _with(view, event, at), stale or isinstance(event, OF_RATIOS)
-    return with_ratios(view) if stale else view
+        view, stale = _view_with_former_ratios(view, event, at), stale or isinstance(event, OF_RATIOS)
+    return with_computed_ratios(view) if stale else view
 
 
-def _with(view: SessionView, event: Event, at: float) -> SessionView:
+def _view_with_former_ratios(view: SessionView, event: Event, at: float) -> SessionView:
     """The view after ``event``, with the ratios as they were before it."""
     began = at if view.began is None else view.began
     state = view.state.after(at, event)
     if state.commits is not view.state.commits:  # the previous events compared good with the merge base
-        view = SessionView(report=view.report)
+        view = SessionView(report_command=view.report_command)
     if state is not view.state:
         view = with_state(view, state)
-    view = replace(view, began=began, moved=False)
+    view = replace(view, began=began, has_moved=False)
     match event:
         case SessionEnded(reason_follows=True):
-            return replace(view, decided=event.verdict, stands=True)
+            return replace(view, search_verdict=event.verdict, is_verdict_final=True)
         case SessionEnded(verdict):
-            why = why_of(state, view.report(state.id))
-            return replace(view, ended=at, now=None, busy={}, decided=verdict, why=why)
+            why = reason_text(state, view.report_command(state.id))
+            return replace(
+                view, ended=at, latest_activity=None, activity_by_host={}, search_verdict=verdict, reason=why
+            )
         case Decided(decision):
-            begins = view.searching is None and state.purpose in (Purpose.SEARCH, Purpose.CONFIRM)
-            searching = (at, bits(decision.belief)) if begins else view.searching
-            view = replace(view, searching=searching, layouts="")
+            begins = view.search_start is None and state.purpose in (Purpose.SEARCH, Purpose.CONFIRM)
+            searching = (at, entropy_in_bits(decision.belief)) if begins else view.search_start
+            view = replace(view, search_start=searching, layout_ratio="")
             if not isinstance(decision.order, Measure):
-                return replace(view, decided=decision.order)
-            phase, order, runs = view.phase, decision.order, state.run_count
-            if phase is None or (phase.order.purpose, phase.order.fresh) != (order.purpose, order.fresh):
-                phase = OrderPhase(order, runs, runs)
-            until = max(runs, phase.until) + sum(share.runs for share in order.plan)
-            view = replace(view, decided=None, phase=OrderPhase(order, phase.began, until))
-            return replace(view, layouts=layouts_so_far(view))
+                return replace(view, search_verdict=decision.order)
+            phase, order, runs = view.order_group, decision.order, state.run_count
+            if phase is None or (phase.latest_order.purpose, phase.latest_order.fresh) != (order.purpose, order.fresh):
+                phase = OrderGroup(order, runs, runs)
+            until = max(runs, phase.runs_after) + sum(share.runs for share in order.plan)
+            view = replace(view, search_verdict=None, order_group=OrderGroup(order, phase.runs_before, until))
+            return replace(view, layout_ratio=layout_ratio_text(view))
         case SessionStarted(request=request) if request.works:
-            return replace(view, began=at, ended=None, busy={}, place="", expected=expected_runs(state))
+            return replace(
+                view, began=at, ended=None, activity_by_host={}, place="", expected_runs=expected_runs(state)
+            )
         case SessionStarted():
-            begins = view.ended is not None or view.stands
-            return replace(view, began=at, ended=None, decided=None, stands=False) if begins else view
+            begins = view.ended is not None or view.is_verdict_final
+            return replace(view, began=at, ended=None, search_verdict=None, is_verdict_final=False) if begins else view
         case Foreseen(text):
-            return replace(view, foreseen=text)
+            return replace(view, forecast=text)
         case PairingChosen():
-            return replace(view, place="", expected=expected_runs(state)) if view.trial else view
+            return replace(view, place="", expected_runs=expected_runs(state)) if view.trial else view
         case CandidateSkipped(number, skip, workload=work) if view.trial:
             what = "is omitted" if skip.of_build else f"fails in {state.request.works[work].name}"
             warned = Warned(f"{state.request.subjects[number].name} {what}: {skip.reason}", f"See {skip.log}.")
@@ -95,25 +107,27 @@ def _with(view: SessionView, event: Event, at: float) -> SessionView:
         case RunStarted(number, workload=work, round=index) | RunFinished(number, workload=work, round=index) if (
             view.trial
         ):
-            rounds, request = view.expected.rounds, state.request
-            where = f"{index + 1} of {rounds}" if index < rounds and not view.expected.open else f"{index + 1}"
+            rounds, request = view.expected_runs.rounds, state.request
+            where = (
+                f"{index + 1} of {rounds}" if index < rounds and not view.expected_runs.may_change else f"{index + 1}"
+            )
             what = count(len(request.works), "result") if request.shared else request.works[work].name
             named = f"round {where}: {what}, {request.subjects[number].name}"
             present = printable(named) if len(request.subjects) > 1 else f"visit {where}"
-            view = replace(view, place=present, moved=present != view.place)
+            view = replace(view, place=present, has_moved=present != view.place)
         case _:
             pass
     if isinstance(event, Warned) or not isinstance(event, LabEvent):
         return view
-    doing = activity_after(view.busy.get(event.host), event, at)
-    view = replace(view, busy={**view.busy, event.host: doing})
-    return view if event.host in state.build_hosts else replace(view, now=doing)
+    doing = activity_after(view.activity_by_host.get(event.host), event, at)
+    view = replace(view, activity_by_host={**view.activity_by_host, event.host: doing})
+    return view if event.host in state.build_hosts else replace(view, latest_activity=doing)
 
 
 def with_state(view: SessionView, state: SessionState) -> SessionView:
     """The view with another state, and the tested commits of its present range by candidate."""
     return replace(
-        view, state=state, rows={state.node[sha]: row for sha, row in state.tested.items() if sha in state.node}
+        view, state=state, tested={state.node[sha]: row for sha, row in state.tested.items() if sha in state.node}
     )
 
 
@@ -126,36 +140,36 @@ def expected_runs(trial: SessionState) -> ExpectedRuns:
     return ExpectedRuns(rounds.stop + (tried if open_ else min(1, tried)), runs, open_)
 
 
-def recalled(view: SessionView, events: Iterable[TimedEvent]) -> SessionView:
+def view_after_earlier_attempts(view: SessionView, events: Iterable[TimedEvent]) -> SessionView:
     """The view after the events of earlier attempts. Unless the session has ended, its clock starts with the next event."""
     log = [*events]
     if log and isinstance(log[-1][1], SessionEnded):
-        return caught_up(view, log)
+        return view_after_events(view, log)
     if log and isinstance(first := log[0][1], SessionStarted) and first.request.works:
-        return replace(caught_up(view, log), began=None)
+        return replace(view_after_events(view, log), began=None)
     state = fold(log)
     state.verdict = None
-    return with_ratios(with_state(SessionView(report=view.report), state))
+    return with_computed_ratios(with_state(SessionView(report_command=view.report_command), state))
 
 
-def with_ratios(view: SessionView) -> SessionView:
+def with_computed_ratios(view: SessionView) -> SessionView:
     """The view with the ratios from all runs so far: the only slow function here."""
     if view.hunt is None:
         return view
     by_commit = ratios_to_good(view.state, view.metric, view.state.hosts, view.hunt.host_classes)
-    return replace(view, ratios=by_commit, layouts=layouts_so_far(view))
+    return replace(view, ratios_to_good=by_commit, layout_ratio=layout_ratio_text(view))
 
 
-def layouts_so_far(view: SessionView) -> str:
+def layout_ratio_text(view: SessionView) -> str:
     """The ratio so far in randomized layouts, as text: 0.981 (0.965–0.997) of 5e6e15a942 in 12 layouts.
 
     "" before both builds have two layouts.
     """
     state = view.state
-    runs = [view.rows[candidate].runs if candidate in view.rows else () for candidate in view.beside]
+    runs = [view.tested[candidate].runs if candidate in view.tested else () for candidate in view.layout_proof_builds]
     if (compared := min((sum(run.layout > 0 for run in runs_of_build) for runs_of_build in runs), default=0)) < 2:
         return ""
-    culprit, reference = view.beside
+    culprit, reference = view.layout_proof_builds
     observations = hunt_observations(state, state.node, view.metric, state.hosts)
     interval = step_ratio(observations, len(state.commits) - 1, culprit, reference)
     return f"{ratio(interval)} of {view.commit(reference).short} in {count(compared, 'layout')}" if interval else ""
@@ -172,7 +186,7 @@ def activity_after(
             since = former.since if isinstance(former, ActiveBuild) else at
             return ActiveBuild(candidate, since, done, total, printable(stage))
         case BuildFinished() if isinstance(former, ActiveBuild):
-            return replace(former, finished=True, done=former.total)
+            return replace(former, is_finished=True, done_steps=former.total_steps)
         case RunStarted(candidate, number, of, purpose, seconds):
             return ActiveRun(candidate, at, number, of, purpose, seconds)
         case RunProgress(_, _, qps) if isinstance(former, ActiveRun):
@@ -180,21 +194,21 @@ def activity_after(
         case ExecutionStarted() if isinstance(former, ActiveRun):
             return replace(former, execution=event)
         case RunFinished(facts=facts) if isinstance(former, ActiveRun):
-            return replace(former, finished=True, samples=former.samples or facts.samples)
+            return replace(former, is_finished=True, samples=former.samples or facts.samples)
         case CandidateSkipped() | BuildCancelled():
             return None
         case _:
             return former
 
 
-def why_of(state: SessionState, report: str) -> str:
+def reason_text(state: SessionState, report_command: str) -> str:
     """The reason of the first change that the verdict names, in sentences; "" if it was not studied.
 
-    ``report`` is the command that shows the hunt.
+    ``report_command`` is the command that shows the hunt.
     """
     step = explained_step(state.verdict)
     if step is None or not state.explanation_events:
         return ""
     explanation = step_explanation(state, step)
-    helps = reasons.missing_reason_advice(explanation, report.replace(" show ", " why ", 1), was_measured=True)
+    helps = reasons.missing_reason_advice(explanation, report_command.replace(" show ", " why ", 1), was_measured=True)
     return f"Why {explanation.culprit[:10]}: {' '.join((*reasons.sentences(explanation), helps))}".rstrip()

@@ -42,7 +42,7 @@ class SessionRow:
     title: str
     hunt: int | None  # its number, once it has begun
     state: str = ""  # in words; "": its view has the state
-    running: bool = True  # and therefore drawn
+    is_running: bool = True  # and therefore drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,10 @@ class ActiveBuild:
 
     candidate: int
     since: float
-    done: int = 0
-    total: int = 0  # 0: unknown
+    done_steps: int = 0
+    total_steps: int = 0  # 0: unknown
     stage: str = ""
-    finished: bool = False
+    is_finished: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +64,21 @@ class ActiveRun:
     candidate: int
     since: float
     number: int
-    of: int
+    runs_of_order: int
     purpose: Purpose
-    seconds: float  # planned, with warm-up; 0: unknown
+    planned_seconds: float  # planned, with warm-up; 0: unknown
     samples: tuple[float, ...] = ()
     execution: ExecutionStarted | None = None  # of a counted run: the present execution
-    finished: bool = False
+    is_finished: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class OrderPhase:
+class OrderGroup:
     """Successive orders with one purpose. Numbers of runs count from the start of the hunt."""
 
-    order: Measure  # the latest
-    began: int  # runs before the phase
-    until: int  # runs after its orders so far
+    latest_order: Measure  # the latest
+    runs_before: int  # runs before the phase
+    runs_after: int  # runs after its orders so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class ExpectedRuns:
 
     rounds: int = 0
     runs: int = 0
-    open: bool = False  # whether both may change, because interleaved or paired is not yet chosen
+    may_change: bool = False  # whether both may change, because interleaved or paired is not yet chosen
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,23 +95,25 @@ class SessionView:
     """All that is drawn of a session. Times are seconds since the epoch."""
 
     state: SessionState = field(default_factory=SessionState)
-    rows: Mapping[int, TestedCommit] = field(default_factory=dict)  # of the candidates that were tested
-    ratios: Mapping[str, Interval] = field(default_factory=dict)  # relative to the good end, by commit
+    tested: Mapping[int, TestedCommit] = field(default_factory=dict)  # of the candidates that were tested
+    ratios_to_good: Mapping[str, Interval] = field(default_factory=dict)  # relative to the good end, by commit
     began: float | None = None  # of this attempt
     ended: float | None = None
-    decided: Verdict | None = None  # of the search; its reason may still be measured
-    stands: bool = False  # the verdict is final, and its reason is measured
-    why: str = ""  # the reason of the change that the verdict names; "" until it is known
-    now: ActiveBuild | ActiveRun | None = None  # on the host of the latest event, build hosts excepted
-    busy: Mapping[str, ActiveBuild | ActiveRun | None] = field(default_factory=dict)  # on each host, of any sort
-    searching: tuple[float, float] | None = None  # when the search began, and its bits at that time
-    phase: OrderPhase | None = None  # of this attempt
-    layouts: str = ""  # the ratio so far, while a commit is compared in randomized layouts
-    report: Report = REPORT  # the command that shows the report of a hunt
-    expected: ExpectedRuns = ExpectedRuns()  # of a trial
-    foreseen: str = ""  # the forecast of builds and runs, once the ends are measured
+    search_verdict: Verdict | None = None  # of the search; its reason may still be measured
+    is_verdict_final: bool = False  # the verdict is final, and its reason is measured
+    reason: str = ""  # the reason of the change that the verdict names; "" until it is known
+    latest_activity: ActiveBuild | ActiveRun | None = None  # on the host of the latest event, build hosts excepted
+    activity_by_host: Mapping[str, ActiveBuild | ActiveRun | None] = field(
+        default_factory=dict
+    )  # on each host, of any sort
+    search_start: tuple[float, float] | None = None  # when the search began, and its bits at that time
+    order_group: OrderGroup | None = None  # of this attempt
+    layout_ratio: str = ""  # the ratio so far, while a commit is compared in randomized layouts
+    report_command: Report = REPORT  # the command that shows the report of a hunt
+    expected_runs: ExpectedRuns = ExpectedRuns()  # of a trial
+    forecast: str = ""  # the forecast of builds and runs, once the ends are measured
     place: str = ""  # of a trial: the present round, workload and build
-    moved: bool = False  # whether the latest event changed ``place``
+    has_moved: bool = False  # whether the latest event changed ``place``
 
     @property
     def trial(self) -> SessionState | None:
@@ -129,10 +131,10 @@ class SessionView:
         return self.state.started
 
     @property
-    def hosts(self) -> list[str]:
+    def measuring_hosts(self) -> list[str]:
         """The names of the hosts that measure; none if there is one host and no build host."""
         if self.trial:
-            return [*self.busy] if len(self.busy) > 1 else []
+            return [*self.activity_by_host] if len(self.activity_by_host) > 1 else []
         alone = [self.hunt.host.name] if self.hunt and self.hunt.build_hosts else []
         return self.state.hosts or alone
 
@@ -140,14 +142,14 @@ class SessionView:
     def builds_ahead(self) -> int:
         """The number of builds in progress on build hosts."""
         return sum(
-            isinstance(doing := self.busy.get(name), ActiveBuild) and not doing.finished
+            isinstance(doing := self.activity_by_host.get(name), ActiveBuild) and not doing.is_finished
             for name in self.state.build_hosts
         )
 
     @property
     def report_hint(self) -> str:
         """A line with the command that shows the report; "" before the hunt is known."""
-        return f"Full report: {self.report(self.hunt.session)}" if self.hunt else ""
+        return f"Full report: {self.report_command(self.hunt.session)}" if self.hunt else ""
 
     def sha(self, candidate: int) -> str:
         """The full hash of a candidate."""
@@ -158,25 +160,25 @@ class SessionView:
         commit, started = self.state.facts_of(self.sha(candidate)).commit, self.state.started
         return printable_commit(started.with_part_titles(commit, candidate) if started else commit)
 
-    def title(self, doing: ActiveBuild | ActiveRun) -> tuple[str, str]:
+    def activity_title(self, activity: ActiveBuild | ActiveRun) -> tuple[str, str]:
         """Two texts for a build or run: a commit and its subject. Of a trial the build and "", or its place and the run."""
-        if self.trial and isinstance(doing, ActiveRun):
-            return self.place, f"run {doing.number} of {doing.of}"
+        if self.trial and isinstance(activity, ActiveRun):
+            return self.place, f"run {activity.number} of {activity.runs_of_order}"
         if self.trial:
-            return printable(self.trial.request.subjects[doing.candidate].name), ""
-        commit = self.commit(doing.candidate)
+            return printable(self.trial.request.subjects[activity.candidate].name), ""
+        commit = self.commit(activity.candidate)
         return commit.short, commit.subject
 
-    def activity(self, candidate: int) -> ActiveBuild | ActiveRun | None:
+    def activity_of(self, candidate: int) -> ActiveBuild | ActiveRun | None:
         """The build or run in progress of a candidate, on the first host that has it; None if there is none."""
-        in_progress = (doing for doing in self.busy.values() if doing is not None and not doing.finished)
+        in_progress = (doing for doing in self.activity_by_host.values() if doing is not None and not doing.is_finished)
         return next((doing for doing in in_progress if doing.candidate == candidate), None)
 
     def classification(self, candidate: int) -> Classification | None:
         """The classification of a candidate; None if it was not tested."""
-        if self.activity(candidate) is not None:
+        if self.activity_of(candidate) is not None:
             return Classification.NOW
-        return classify(self.state, self.sha(candidate), self.ratios) if candidate in self.rows else None
+        return classify(self.state, self.sha(candidate), self.ratios_to_good) if candidate in self.tested else None
 
     def is_baseline(self, candidate: int) -> bool:
         """Whether a candidate has the binary of the good end."""
@@ -185,7 +187,11 @@ class SessionView:
     def ratio(self, candidate: int) -> Interval | None:
         """The metric of a candidate's binary relative to the good end; None if unknown, and for the good end."""
         sha = self.sha(candidate)
-        return None if self.is_baseline(candidate) else self.ratios.get(sha, self.ratios.get(self.state.binary_of(sha)))
+        return (
+            None
+            if self.is_baseline(candidate)
+            else self.ratios_to_good.get(sha, self.ratios_to_good.get(self.state.binary_of(sha)))
+        )
 
     @property
     def ratio_title(self) -> str:
@@ -193,9 +199,9 @@ class SessionView:
         return ratio_title(self.metric, self.state.pairing)
 
     @property
-    def beside(self) -> tuple[int, ...]:
+    def layout_proof_builds(self) -> tuple[int, ...]:
         """During a proof in randomized layouts: the candidate to prove, and the first build beside it; otherwise empty."""
-        order = self.phase.order if self.phase else None
+        order = self.order_group.latest_order if self.order_group else None
         proves = order is not None and order.fresh and order.purpose is Purpose.CONFIRM
         return tuple(share.candidate for share in order.plan[:2]) if order and proves else ()
 
@@ -226,9 +232,9 @@ class SessionView:
         return (candidate, share) if share >= 0.5 or share >= max(1.1 * second, 2 / (len(belief.culprit) - 1)) else None
 
     @property
-    def no_leader(self) -> str:
+    def no_leader_text(self) -> str:
         """The text if there is no leader."""
-        likely = f"; {within(self.state.belief, 0.95)} are likely" if self.state.belief else ""
+        likely = f"; {candidates_with_probability(self.state.belief, 0.95)} are likely" if self.state.belief else ""
         ends = (
             "good and the merge base are equally fast" if self.hunt and self.hunt.of_merge_base else "the ends differ"
         )
@@ -237,16 +243,16 @@ class SessionView:
         )
 
     @property
-    def brief(self) -> str:
+    def summary(self) -> str:
         """The verdict in a few words; before it, the leader. Of a trial the progress."""
         if self.trial:
             return "done" if self.trial.state == "done" else self.place or "starting"
-        match self.decided:
+        match self.search_verdict:
             case None if self.leader:
                 candidate, share = self.leader
                 return f"most probable: {self.commit(candidate).short}, {chance(share)}"
             case None:
-                return self.no_leader if self.hunt else "starting"
+                return self.no_leader_text if self.hunt else "starting"
             case Found(step):
                 return f"culprit {self.commit(step.candidate).short}, {chance(step.probability)}"
             case Several(steps):
@@ -259,15 +265,17 @@ class SessionView:
             case Inconclusive():
                 return "inconclusive"
 
-    def stopped(self, at: float) -> "SessionView":
-        """The view of a session that goes on no more; its latest event was ``at`` that time (epoch seconds)."""
-        return replace(self, ended=self.ended or at, now=None, busy={})
+    def stopped_at(self, time: float) -> "SessionView":
+        """The view of a session that has stopped; its latest event was at ``time`` (epoch seconds)."""
+        return replace(self, ended=self.ended or time, latest_activity=None, activity_by_host={})
 
     @property
-    def top(self) -> float:
+    def highest_rate(self) -> float:
         """The highest rate so far, in operations per second."""
-        ended = [operations_per_second(run) or 0.0 for row in self.rows.values() for run in row.runs]
-        current = [qps for doing in self.busy.values() if isinstance(doing, ActiveRun) for qps in doing.samples]
+        ended = [operations_per_second(run) or 0.0 for row in self.tested.values() for run in row.runs]
+        current = [
+            qps for doing in self.activity_by_host.values() if isinstance(doing, ActiveRun) for qps in doing.samples
+        ]
         return max((*ended, *current), default=0.0)
 
 
@@ -285,34 +293,38 @@ def minutes_left(view: SessionView, now: float) -> float | None:
     """
     if view.trial:
         costs = [run.cost for run in view.trial.runs]
-        return (view.expected.runs - view.state.run_count) * median(costs) / 60 if costs else None
+        return (view.expected_runs.runs - view.state.run_count) * median(costs) / 60 if costs else None
     belief = view.state.belief
     exact = view.state.metric == INSTRUCTIONS  # otherwise counted runs are longer than the others
-    timed = [row for row in view.rows.values() if row.runs and (exact or not any(run.counted for run in row.runs))]
+    timed = [row for row in view.tested.values() if row.runs and (exact or not any(run.counted for run in row.runs))]
     ran_in = [row.run_seconds / 60 / len(row.runs) for row in timed]
     if belief is None or view.state.verdict is not None or not ran_in:
         return None
     build, run = (
-        median([row.build_seconds / 60 for row in view.rows.values() if row.new_builds] or [0.0]),
+        median([row.build_seconds / 60 for row in view.tested.values() if row.new_builds] or [0.0]),
         median(ran_in),
     )
-    missing, at, confirms = bits(belief), view.state.last or now, view.state.purpose is Purpose.CONFIRM
-    since, at_first = view.searching or (at, missing)
+    missing, at, confirms = entropy_in_bits(belief), view.state.last or now, view.state.purpose is Purpose.CONFIRM
+    since, at_first = view.search_start or (at, missing)
     guess, gained = build + RUNS_PER_BIT * run, max(0.0, at_first - missing)
     per_bit = ((at - since) / 60 + PRIOR_BITS * guess) / (gained + PRIOR_BITS)
-    ordered = view.phase.until - view.state.run_count if view.phase and view.state.purpose is not Purpose.SEARCH else 0
+    ordered = (
+        view.order_group.runs_after - view.state.run_count
+        if view.order_group and view.state.purpose is not Purpose.SEARCH
+        else 0
+    )
     total = missing * per_bit + (ordered + CONFIRMING * (not confirms)) * run
     return max(total - (now - at) / 60, OVERDUE * total)
 
 
-def bits(belief: Belief) -> float:
+def entropy_in_bits(belief: Belief) -> float:
     """Shannon entropy of the culprit, in bits; 0 if one candidate has all of the probability."""
     share = belief.culprit[belief.culprit > 0]
     share = share / share.sum() if len(share) else share
     return float(-(share * np.log2(share)).sum())
 
 
-def within(belief: Belief, mass: float) -> int:
-    """The smallest number of candidates whose probabilities sum up to ``mass``, as a share of their total."""
+def candidates_with_probability(belief: Belief, share: float) -> int:
+    """The smallest number of candidates whose probabilities sum up to ``share`` of the total probability."""
     cumulative = np.cumsum(np.sort(belief.culprit)[::-1])
-    return min(len(cumulative), int(np.searchsorted(cumulative, mass * cumulative[-1])) + 1)
+    return min(len(cumulative), int(np.searchsorted(cumulative, share * cumulative[-1])) + 1)

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 START_OF_LINE = "\r\x1b[K"  # carriage return, and clear the line
 
 
-class Bytes(io.RawIOBase):
+class BytesToText(io.RawIOBase):
     """A binary stream in front of an Output: click writes completions of words as bytes."""
 
-    def __init__(self, output: "Output") -> None:
+    def __init__(self, output: "SafeOutput") -> None:
         self.output = output
 
     def write(self, data: "ReadableBuffer") -> int:
@@ -40,17 +40,17 @@ class Bytes(io.RawIOBase):
         return True
 
 
-class Output(io.TextIOBase):
+class SafeOutput(io.TextIOBase):
     """A stream that makes text safe (`wording.text.safe`), and replaces characters that its encoding lacks by similar ones.
 
     If the stream cannot be written, raises StdoutClosed or EnvironmentFailure; unless ``reported``, ignores the error, as on
     standard error, where no error could be printed.
     """
 
-    def __init__(self, raw: TextIO, *, reported: bool) -> None:
+    def __init__(self, raw: TextIO, *, raises: bool) -> None:
         self.raw = raw
-        self.reported = reported
-        self.buffer = Bytes(self)
+        self.reported = raises
+        self.buffer = BytesToText(self)
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -64,10 +64,10 @@ class Output(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Write ``text``, made safe; return its length."""
-        self.put_raw(writable(safe(text), self.encoding))
+        self.write_unchanged(writable(safe(text), self.encoding))
         return len(text)
 
-    def put_raw(self, text: str) -> None:
+    def write_unchanged(self, text: str) -> None:
         """Write ``text`` unchanged: for control sequences of this program."""
         try:
             self.raw.write(text)
@@ -103,13 +103,13 @@ class Output(io.TextIOBase):
         ) from failure
 
 
-def guarded(stream: TextIO, *, reported: bool = True) -> Output:
+def safe_output(stream: TextIO, *, raises: bool = True) -> SafeOutput:
     """The stream as an Output; unchanged if it is one."""
     output: object = stream
-    return output if isinstance(output, Output) else Output(stream, reported=reported)
+    return output if isinstance(output, SafeOutput) else SafeOutput(stream, raises=raises)
 
 
-def guard() -> None:
+def make_streams_safe() -> None:
     """Make all text safe that this process prints. Raises EnvironmentFailure if standard output is closed.
 
     Closed standard input and standard error become /dev/null, so that no other file gets their numbers.
@@ -122,25 +122,25 @@ def guard() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # until the process ends
-    sys.stderr = cast("TextIO", guarded(sys.stderr, reported=False))
+    sys.stderr = cast("TextIO", safe_output(sys.stderr, raises=False))
     if closed:
         raise EnvironmentFailure("Standard output is closed.", "Redirect the output to a file or to /dev/null.")
-    sys.stdout = cast("TextIO", guarded(sys.stdout))
+    sys.stdout = cast("TextIO", safe_output(sys.stdout))
 
 
-def put(text: str, stream: TextIO, end: str = "\n") -> None:
-    """Write ``text`` and flush; append ``end`` unless the text ends with it.
+def write_line(text: str, stream: TextIO, line_end: str = "\n") -> None:
+    """Write ``text`` and flush; append ``line_end`` unless the text ends with it.
 
     Raises StdoutClosed or EnvironmentFailure if standard output cannot be written.
     """
-    output = guarded(stream)
-    output.write(text if text.endswith(end) else f"{text}{end}")
+    output = safe_output(stream)
+    output.write(text if text.endswith(line_end) else f"{text}{line_end}")
     output.flush()
 
 
 def note(text: str) -> None:
     """Write ``text`` to standard error and flush."""
-    put(text, cast("TextIO", guarded(sys.stderr, reported=False)))
+    write_line(text, cast("TextIO", safe_output(sys.stderr, raises=False)))
 
 
 def ask(question: str, highest: int) -> int:
@@ -150,9 +150,9 @@ def ask(question: str, highest: int) -> int:
     return int(click.prompt(question, type=click.IntRange(1, highest), default=1))
 
 
-def rewrite_line(text: str) -> None:
+def replace_line(text: str) -> None:
     """Replace the line of the cursor. Standard error must be a terminal."""
-    output = guarded(sys.stderr, reported=False)
-    output.put_raw(START_OF_LINE)
+    output = safe_output(sys.stderr, raises=False)
+    output.write_unchanged(START_OF_LINE)
     output.write(text)
     output.flush()

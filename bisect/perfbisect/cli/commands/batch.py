@@ -14,10 +14,18 @@ import msgspec
 from msgspec import Meta
 
 from perfbisect.cli.commands.run import requested_settings, run
-from perfbisect.cli.options.common import FOLDER, Given, history_option, output_width, plain_option, say, verb_command
-from perfbisect.cli.options.completion import any_id
-from perfbisect.cli.options.param_types import FileOrBatch
-from perfbisect.cli.sessions import follow, open_view
+from perfbisect.cli.options.common import (
+    FOLDER,
+    CommandOptions,
+    history_option,
+    output_width,
+    plain_option,
+    say,
+    verb_command,
+)
+from perfbisect.cli.options.completion import complete_id
+from perfbisect.cli.options.param_types import FileOrBatchParam
+from perfbisect.cli.sessions import open_view, run_and_print_hunts
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import PerfBisectError, RecipeError, UsageError
 from perfbisect.hunt.batch import LEASED, range_key
@@ -32,7 +40,7 @@ from perfbisect.wording.text import printable
 
 
 @verb_command()
-@click.argument("file", metavar="FILE|BATCH", type=FileOrBatch("b"), shell_complete=any_id)
+@click.argument("file", metavar="FILE|BATCH", type=FileOrBatchParam("b"), shell_complete=complete_id)
 @click.option("--dry-run", is_flag=True, help="Check FILE and print its hunts. Begin no hunt.")
 @click.option("--anew", is_flag=True, help="Begin all hunts again. Continue no unfinished batch.")
 @click.option("--submit", type=click.Choice(["slurm"]), metavar="slurm", help="Submit each hunt as a job to Slurm.")
@@ -43,7 +51,7 @@ from perfbisect.wording.text import printable
     help="At the end, write HTML pages of all hunts to FOLDER.",
 )  # fmt: skip
 @history_option
-def batch(given: Given) -> int:
+def batch(given: CommandOptions) -> int:
     """Carry out the hunts of FILE, in parallel on several hosts. If a hunt fails, the other hunts continue.
 
     To continue an interrupted batch, repeat the command, or run `bisect resume --all`. `bisect batch b3` shows the Slurm
@@ -89,7 +97,7 @@ def batch(given: Given) -> int:
             raise click.UsageError(
                 f"{given.file} is the id of a batch. With an id, only --cancel is allowed; the other options need a FILE."
             )
-        show_jobs(given.file, history, cancel=given.cancel)
+        show_or_cancel_jobs(given.file, history, cancel=given.cancel)
         return 0
     if given.cancel or (submit and page):
         raise click.UsageError(
@@ -152,17 +160,17 @@ def batch(given: Given) -> int:
                 return 0
             tasks = tasks_of(read_batch(opened, number), opened, [entry.range for entry in entries])
             view = open_view(history, "plain" if given.plain else None)({})
-            status = follow(tasks, opened, history, bisect_command("batch", str(file), history), view)
+            status = run_and_print_hunts(tasks, opened, history, bisect_command("batch", str(file), history), view)
             if page:
-                from perfbisect.cli.commands.report import write_all
+                from perfbisect.cli.commands.report import write_all_pages
 
-                write_all(opened, page, history, {task.hunt for task in tasks if task.hunt is not None})
+                write_all_pages(opened, page, history, {task.hunt for task in tasks if task.hunt is not None})
     return status
 
 
-def show_jobs(name: str, path: Path | None, *, cancel: bool) -> None:
+def show_or_cancel_jobs(name: str, path: Path | None, *, cancel: bool) -> None:
     """Show the jobs of a batch, or cancel them."""
-    from perfbisect.cli.commands.report import batch_table
+    from perfbisect.cli.commands.report import batch_lines
     from perfbisect.hunt import slurm
     from perfbisect.hunt.batch import log_of, title_of
     from perfbisect.hunt.slurm import needs_no_job, read_batch_and_jobs
@@ -180,7 +188,7 @@ def show_jobs(name: str, path: Path | None, *, cancel: bool) -> None:
             slurm.cancel(waiting)
             say(f"{count(len(waiting), 'job')} cancelled. To submit the hunts without a verdict again: {again}")
             return
-        say("\n".join(batch_table(read, opened, output_width(), states)))
+        say("\n".join(batch_lines(read, opened, output_width(), states)))
         lacking = [hunt for hunt in read.hunts if not needs_no_job(hunt, states)]
         for hunt in lacking:
             if (log := log_of(opened, read.id, hunt.number)).exists():
@@ -218,7 +226,7 @@ class BatchFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     hunt: Annotated[list[dict[str, Any]], Meta(min_length=1, description="at least one table [[hunt]]")]
 
 
-def options() -> dict[str, click.Option]:
+def run_options_as_keys() -> dict[str, click.Option]:
     """The options of `bisect run` that are keys of a file, by name."""
     return {
         name.removeprefix("--"): option
@@ -229,10 +237,10 @@ def options() -> dict[str, click.Option]:
     }
 
 
-def keys() -> type[msgspec.Struct]:
+def hunt_table_type() -> type[msgspec.Struct]:
     """The keys of a hunt, with the types of their values."""
     kinds: dict[str, Any] = dict.fromkeys(ENDS, str) | dict.fromkeys(OWN, Names) | {"slurm": list[Sbatch]}
-    for name, option in options().items():
+    for name, option in run_options_as_keys().items():
         value_type: Any = Text
         if isinstance(option.type, click.IntRange):
             lowest, highest = option.type.min, option.type.max
@@ -256,7 +264,7 @@ def read_batch_file(path: Path) -> list[SlurmJob]:
     mistakes: list[RecipeError] = []
     tables = {Location(path, "defaults"): content.defaults}
     tables |= {Location(path, f"hunt {number}"): hunt_table for number, hunt_table in enumerate(content.hunt, 1)}
-    wrong = {location for location, table in tables.items() if check_keys(location, table, mistakes)}
+    wrong = {location for location, table in tables.items() if has_mistaken_keys(location, table, mistakes)}
     (of_defaults, defaults), *hunts = tables.items()
     jobs = []
     for location, hunt_table in hunts:
@@ -267,25 +275,25 @@ def read_batch_file(path: Path) -> list[SlurmJob]:
         workloads = values.get("workload")
         for workload in workloads if isinstance(workloads, list) else [workloads]:
             if not {location, of_defaults} & wrong:
-                with noted(mistakes):
-                    jobs.append(entry(location, places, values | ({"workload": workload} if workload else {})))
-    raise_all(path, mistakes)
+                with collecting_mistakes(mistakes):
+                    jobs.append(hunt_job(location, places, values | ({"workload": workload} if workload else {})))
+    raise_mistakes(path, mistakes)
     return jobs
 
 
-def check_keys(place: Location, table: Mapping[str, object], mistakes: list[RecipeError]) -> bool:
+def has_mistaken_keys(location: Location, table: Mapping[str, object], mistakes: list[RecipeError]) -> bool:
     """Whether a table has an unknown key, or a value of a wrong type; each mistake is added to ``mistakes``."""
     count_before = len(mistakes)
     for key, value in table.items():
-        with noted(mistakes):
+        with collecting_mistakes(mistakes):
             if key in NOT_HERE:
-                raise place.at(key).mistake("is not a key of a batch file.", NOT_HERE[key])
-            convert_table({key: value}, keys(), place)
+                raise location.at(key).mistake("is not a key of a batch file.", NOT_HERE[key])
+            convert_table({key: value}, hunt_table_type(), location)
     return len(mistakes) > count_before
 
 
 @contextmanager
-def noted(mistakes: list[RecipeError]) -> Iterator[None]:
+def collecting_mistakes(mistakes: list[RecipeError]) -> Iterator[None]:
     """A block whose RecipeError is noted, so that later mistakes are found, too."""
     try:
         yield
@@ -293,7 +301,7 @@ def noted(mistakes: list[RecipeError]) -> Iterator[None]:
         mistakes.append(mistake)
 
 
-def raise_all(path: Path, mistakes: Sequence[RecipeError]) -> None:
+def raise_mistakes(path: Path, mistakes: Sequence[RecipeError]) -> None:
     """Raise one RecipeError with all mistakes. Equal mistakes are listed once: several hunts can have one from [defaults]."""
     by_sentence = {str(mistake): mistake for mistake in mistakes}
     if len(by_sentence) == 1:
@@ -303,8 +311,8 @@ def raise_all(path: Path, mistakes: Sequence[RecipeError]) -> None:
         raise RecipeError(f"{path} has {len(by_sentence)} mistakes:", "\n".join(map(printable, lines)))
 
 
-def entry(table: Location, places: Mapping[str, Location], values: Mapping[str, Any]) -> SlurmJob:
-    """One hunt from its keys, whose locations are ``places``. Raises RecipeError for values that `bisect run` would refuse."""
+def hunt_job(table: Location, location_by_key: Mapping[str, Location], values: Mapping[str, Any]) -> SlurmJob:
+    """One hunt from its keys, whose locations are ``location_by_key``. Raises RecipeError for values that `bisect run` would refuse."""
     for end in ENDS:
         if end not in values:
             raise table.at(end).mistake("is missing.", f'Add a release or a git revision, such as: {end} = "8.0.28"')
@@ -315,17 +323,20 @@ def entry(table: Location, places: Mapping[str, Location], values: Mapping[str, 
     names = dict.fromkeys([names_of_hosts] if isinstance(names_of_hosts, str) else names_of_hosts)
     choices = tuple((name,) for name in names) if key == "any-host" else (tuple(names),)
     arguments = [
-        word for name, option in options().items() if name in values for word in words(name, option, values[name])
+        word
+        for name, option in run_options_as_keys().items()
+        if name in values
+        for word in run_arguments(name, option, values[name])
     ]
     arguments += ["--", values["good"], values["bad"]]
-    settings = checked(table, places, choices, arguments)
+    settings = checked_settings(table, location_by_key, choices, arguments)
     parts = (settings.repository, settings.builder, settings.variant, settings.quick, values["good"], values["bad"])
     folder = str(table.file.parent.absolute())
     planned = PlannedHunt(tuple(arguments), folder, choices)
     return SlurmJob(planned, tuple(values.get("slurm", ())), settings.policy.max_minutes, range_key(folder, parts))
 
 
-def words(name: str, option: click.Option, value: Any) -> list[str]:
+def run_arguments(name: str, option: click.Option, value: Any) -> list[str]:
     """A key and its value as arguments of `bisect run`."""
     if option.is_flag:
         return [f"--{name}"] if value else [*option.secondary_opts[:1]]
@@ -335,8 +346,8 @@ def words(name: str, option: click.Option, value: Any) -> list[str]:
     return [f"--{name}={item}" for item in values]
 
 
-def checked(
-    table: Location, places: Mapping[str, Location], choices: Sequence[Sequence[str]], arguments: list[str]
+def checked_settings(
+    table: Location, location_by_key: Mapping[str, Location], choices: Sequence[Sequence[str]], arguments: list[str]
 ) -> Settings:
     """The settings of a hunt. Raises RecipeError with the key for values that `bisect run` would refuse at once."""
     from perfbisect.recipes.builder_reader import load_builder
@@ -345,15 +356,15 @@ def checked(
 
     def refused(option: str, why: str, advice: str = "") -> RecipeError:
         key = option.removeprefix("--") or asked
-        return (places.get(key, table).at(key) if key else table).mistake(f"is refused: {why}", advice)
+        return (location_by_key.get(key, table).at(key) if key else table).mistake(f"is refused: {why}", advice)
 
     asked = ""  # the key to name if an error does not say which option is wrong
     try:
         hosts = [f"--host={host}" for host in choices[0]]
-        settings = requested_settings(Given(**run.make_context("run", [*hosts, *arguments]).params))
+        settings = requested_settings(CommandOptions(**run.make_context("run", [*hosts, *arguments]).params))
         if settings.repository and not Path(settings.repository).is_dir():
             raise UsageError(f"The folder {settings.repository} does not exist.", option="repo")
-        asked = "any-host" if "any-host" in places else "host"
+        asked = "any-host" if "any-host" in location_by_key else "host"
         for host in {host: None for hosts in choices for host in hosts if LEASED not in host}:
             load_host(host, settings.hosts_path)
         asked = "builder"

@@ -8,9 +8,16 @@ from pathlib import Path
 
 import click
 
-from perfbisect.cli.options.common import PATH, Given, explain_option, history_option, verb_command, view_options
+from perfbisect.cli.options.common import (
+    PATH,
+    CommandOptions,
+    explain_option,
+    history_option,
+    verb_command,
+    view_options,
+)
 from perfbisect.cli.options.measurement import hosts_option, inventory_option, pairing_option
-from perfbisect.cli.options.param_types import SEED, Percent
+from perfbisect.cli.options.param_types import SEED, ShareParam
 from perfbisect.errors import INTERRUPTED
 from perfbisect.ui.stream import note
 
@@ -19,7 +26,9 @@ WRONG = 1
 
 @verb_command()
 @click.option("--seed", type=SEED, default=1, show_default=True, help="Seed from which the history is generated.")
-@click.option("--drop", type=Percent(), help="Size of the planted drop of the speed. Default: 25% to 60%, by the seed.")
+@click.option(
+    "--drop", type=ShareParam(), help="Size of the planted drop of the speed. Default: 25% to 60%, by the seed."
+)
 @click.option(
     "--changes", type=click.IntRange(1, 3), default=1,
     help="Number of commits to plant. Each slows another workload; `compare --hunt` finds all of them.",
@@ -31,7 +40,7 @@ WRONG = 1
 @explain_option
 @view_options
 @history_option
-def demo(given: Given) -> int:
+def demo(given: CommandOptions) -> int:
     """Generate a git repository of a small storage engine, 60 commits long, and find the commit that slowed update-index.
 
     The planted commit is written to a file, which the hunt does not read. At the end the verdict is compared with it.
@@ -60,7 +69,7 @@ def demo(given: Given) -> int:
 
     folder = given.folder or cache_folder() / "demo" / f"seed-{given.seed}"
     repository, answer_file = folder / "repository", folder / "answer.json"
-    if given.folder is None or ours(answer_file):
+    if given.folder is None or is_repository_of_demo(answer_file):
         shutil.rmtree(repository, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     answer = write_history(repository, given.seed, drop=given.drop, planted_count=given.changes)
@@ -75,10 +84,12 @@ def demo(given: Given) -> int:
         status = ctx.invoke(run, good=ends[0], bad=ends[1], layouts=False, view=given.view, **how)
     if status == INTERRUPTED:  # an interrupted search does not show the answer
         return INTERRUPTED
-    return 0 if are_right(planted, answer_file, given.history, begun) else status or WRONG
+    return 0 if are_planted_commits_named(planted, answer_file, given.history, begun) else status or WRONG
 
 
-def are_right(planted: Mapping[str, str], answer_file: Path, history: Path | None, begun: float) -> bool:
+def are_planted_commits_named(
+    planted: Mapping[str, str], answer_file: Path, history: Path | None, begun: float
+) -> bool:
     """Whether the hunts since ``begun`` (seconds since 1970) named the ``planted`` commits (workload → commit). Says each result."""
     from perfbisect.store.history import History
 
@@ -97,7 +108,7 @@ def are_right(planted: Mapping[str, str], answer_file: Path, history: Path | Non
     return all(named.get(workload) == commit for workload, commit in planted.items())
 
 
-def ours(answer_file: Path) -> bool:
+def is_repository_of_demo(answer_file: Path) -> bool:
     """Whether an earlier demo wrote the repository beside ``answer_file``. Raises UsageError for a file that is no answer."""
     import msgspec
 

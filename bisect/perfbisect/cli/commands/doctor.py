@@ -7,9 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import Given, host_argument, json_option, say, say_object, verb_command
-from perfbisect.cli.options.completion import builder_option, metric_name, workload_option
-from perfbisect.cli.options.measurement import announce, builders_option, inventory_option, workloads_option
+from perfbisect.cli.options.common import CommandOptions, host_argument, json_option, say, say_object, verb_command
+from perfbisect.cli.options.completion import builder_option, metric_names, workload_option
+from perfbisect.cli.options.measurement import (
+    announce_recipe_files,
+    builders_option,
+    inventory_option,
+    workloads_option,
+)
 from perfbisect.lab.checks import Finding, Level
 from perfbisect.wording.text import printable
 
@@ -33,7 +38,7 @@ SERIOUS = (Level.REFUSED, Level.WARNING)  # levels of findings that --all shows
     default="qps",
     show_default=True,
     metavar="NAME",
-    shell_complete=metric_name,
+    shell_complete=metric_names,
     help="Check whether HOST can measure this metric.",
 )
 @click.option(
@@ -50,7 +55,7 @@ SERIOUS = (Level.REFUSED, Level.WARNING)  # levels of findings that --all shows
 @builders_option
 @workloads_option
 @inventory_option
-def doctor(given: Given) -> int:
+def doctor(given: CommandOptions) -> int:
     """Check HOST (default: local) for missing programs and sources of noise. Each finding has the command that fixes it.
 
     \b
@@ -65,7 +70,7 @@ def doctor(given: Given) -> int:
     only for builds.
     Exit status: 0 the host is fit, 4 measurements would be meaningless or impossible.
     """
-    from perfbisect.cli.sessions import leasing
+    from perfbisect.cli.sessions import leases_with_messages
     from perfbisect.core.domain.metrics import find_metric
     from perfbisect.errors import ENVIRONMENT, EnvironmentFailure
     from perfbisect.host import registry
@@ -87,26 +92,26 @@ def doctor(given: Given) -> int:
     chosen: tuple[Workload, ...] | None = None
     if recipe and given.workload:
         chosen = (load_workload(given.workload, recipe.driver, given.workloads or ""),)
-    elif recipe and only_commands(recipe.driver, given.workloads):
+    elif recipe and needs_no_sysbench(recipe.driver, given.workloads):
         chosen = ()
     if given.every:
         named = click.get_current_context().get_parameter_source("host")
         if given.adopt or named is not click.core.ParameterSource.DEFAULT:
             raise click.UsageError("--all checks all hosts and changes no host. Omit HOST and --adopt.")
-        return doctor_all(CheckScope(given.metric, recipe, given.variant, chosen), given)
+        return check_all_hosts(CheckScope(given.metric, recipe, given.variant, chosen), given)
     host, hosts = given.host, given.hosts or ""
     entry = load_host(host, hosts)
     if not given.as_json:
-        announce(recipe, chosen or (), [entry])
+        announce_recipe_files(recipe, chosen or (), [entry])
     facts: HostFacts | None = None
     results: list[Finding] = []
     try:
         with ExitStack() as stack:
-            stack.enter_context(leasing([host], hosts, builders=False, purpose="bisect doctor"))
+            stack.enter_context(leases_with_messages([host], hosts, builders=False, purpose="bisect doctor"))
             connected, contents = registry.adopt(entry) if given.adopt else (registry.connect(entry), ())
             stack.enter_context(connected)
             if given.adopt:
-                results.append(adopted(connected, contents))
+                results.append(adoption_finding(connected, contents))
             inspection = inspect_host(CheckRequest(connected, entry, given.metric, recipe, given.variant, chosen))
             facts = read_fingerprint(connected, inspection.answers)
             results += [*findings(inspection), *pairing(inspection), *shared_findings(shared_builds())]
@@ -115,16 +120,16 @@ def doctor(given: Given) -> int:
     if given.as_json:
         say_object({"host": facts, "findings": results, "files": untrusted_recipe_files(recipe, chosen or (), [entry])})
     else:
-        say("\n".join(lines(host, facts, results)))
-    return ENVIRONMENT if number(results, Level.REFUSED) else 0
+        say("\n".join(host_lines(host, facts, results)))
+    return ENVIRONMENT if level_count(results, Level.REFUSED) else 0
 
 
-def number(results: Iterable[Finding], level: Level) -> int:
+def level_count(results: Iterable[Finding], level: Level) -> int:
     """The number of findings of that level."""
     return sum(finding.level is level for finding in results)
 
 
-def doctor_all(scope: "CheckScope", given: Given) -> int:
+def check_all_hosts(scope: "CheckScope", given: CommandOptions) -> int:
     """Check every host of the inventory; returns the exit status."""
     from perfbisect.errors import ENVIRONMENT
     from perfbisect.hunt.setup import shared_builds
@@ -134,24 +139,24 @@ def doctor_all(scope: "CheckScope", given: Given) -> int:
 
     entries = load_hosts(given.hosts or "")
     if not given.as_json:
-        announce(scope.builder, scope.workloads or (), entries)
+        announce_recipe_files(scope.builder, scope.workloads or (), entries)
     checked, differences = check_all(entries, scope)
     shared = tuple(shared_findings(shared_builds()))
     if given.as_json:
         every = [
             {
-                "name": host.name, "builds_for": host.builds_for, "verdict": verdict(host), "host": host.facts,
+                "name": host.name, "builds_for": host.builds_for, "verdict": fitness_word(host), "host": host.facts,
                 "compiler": host.side.compiler if host.side else (), "findings": host.findings,
             }
             for host in checked
         ]  # fmt: skip
         say_object({"hosts": every, "build_hosts": differences, "shared": shared})
     else:
-        say("\n".join(lines_of_all(checked, differences, shared)))
-    return ENVIRONMENT if number(differences, Level.REFUSED) or any(host.refused for host in checked) else 0
+        say("\n".join(all_hosts_lines(checked, differences, shared)))
+    return ENVIRONMENT if level_count(differences, Level.REFUSED) or any(host.refused for host in checked) else 0
 
 
-def lines_of_all(
+def all_hosts_lines(
     checked: "Sequence[Checked]", differences: Sequence[Finding], shared: Sequence[Finding]
 ) -> Iterator[str]:
     """A table of the hosts, then the problems of each, differences of build hosts, the shared builds, and a summary."""
@@ -160,26 +165,26 @@ def lines_of_all(
     from perfbisect.wording.text import listed
 
     head = ("host", "for", "verdict", "warnings", "cores", "ccache", "compiler", "processor")
-    yield from table(head, [row(host) for host in checked], right=("warnings", "cores"))
+    yield from table(head, [host_row(host) for host in checked], right=("warnings", "cores"))
     of_hosts = [(host.name, [finding for finding in host.findings if finding.level in SERIOUS]) for host in checked]
     for title, findings in (*of_hosts, ("build hosts", differences), ("shared builds", shared)):
         if findings:
-            yield from ("", f"{printable(title)}:", *texts(findings))
+            yield from ("", f"{printable(title)}:", *finding_lines(findings))
     parts = []
     if unfit := [host.name for host in checked if host.refused]:
         parts.append(f"{printable(listed(unfit))} {'is' if len(unfit) == 1 else 'are'} not fit")
-    if clash := number(differences, Level.REFUSED):
+    if clash := level_count(differences, Level.REFUSED):
         parts.append(f"{count(clash, 'problem')} with build hosts must be solved")
     end = f": {'; '.join(parts)}." if parts else ", all fit. `bisect doctor HOST` also prints notes."
     yield from ("", f"{count(len(checked), 'host')}{end}")
 
 
-def verdict(host: "Checked") -> str:
+def fitness_word(host: "Checked") -> str:
     """Whether a host can do its work, in a word."""
     return "cannot be used" if host.facts is None else "not fit" if host.refused else "fit"
 
 
-def row(host: "Checked") -> tuple[str, ...]:
+def host_row(host: "Checked") -> tuple[str, ...]:
     """The line of a host in the table."""
     from perfbisect.wording.text import listed
 
@@ -188,19 +193,19 @@ def row(host: "Checked") -> tuple[str, ...]:
     if facts := host.facts:
         compiler = host.side.compiler[0] if host.side and host.side.compiler else facts.compiler
         properties = (str(facts.cores or ""), facts.tools.get("ccache", ""), compiler, facts.cpu)
-    return host.name, role, verdict(host), str(number(host.findings, Level.WARNING)), *properties
+    return host.name, role, fitness_word(host), str(level_count(host.findings, Level.WARNING)), *properties
 
 
-def texts(findings: Iterable[Finding], topics: int = 0) -> Iterator[str]:
-    """The findings with their advice; ``topics`` is the width of the column with their topics, 0 for none."""
+def finding_lines(findings: Iterable[Finding], topic_width: int = 0) -> Iterator[str]:
+    """The findings with their advice; ``topic_width`` is the width of the column with their topics, 0 for none."""
     for finding in findings:
-        topic = f"{finding.topic:{topics}}  " if topics else ""
+        topic = f"{finding.topic:{topic_width}}  " if topic_width else ""
         yield f"  {finding.level:8} {topic}{printable(finding.text)}"
         if finding.advice:
             yield f"  {'':8} {' ' * len(topic)}{printable(finding.advice)}"
 
 
-def adopted(host: "Host", contents: Sequence[str]) -> Finding:
+def adoption_finding(host: "Host", contents: Sequence[str]) -> Finding:
     """The finding about what ``--adopt`` has done, and which files it concerns."""
     from perfbisect.host.registry import MARKER, REMOVED
     from perfbisect.wording.text import listed
@@ -219,7 +224,7 @@ def adopted(host: "Host", contents: Sequence[str]) -> Finding:
     )
 
 
-def only_commands(driver: str, workloads: "Path | None") -> bool:
+def needs_no_sysbench(driver: str, workloads: "Path | None") -> bool:
     """Whether no workload of a driver needs sysbench; False if a suite cannot be read."""
     from perfbisect.errors import RecipeError
     from perfbisect.recipes.workload import load_workloads
@@ -230,7 +235,7 @@ def only_commands(driver: str, workloads: "Path | None") -> bool:
         return False
 
 
-def lines(name: str, facts: "HostFacts | None", results: Sequence[Finding]) -> Iterator[str]:
+def host_lines(name: str, facts: "HostFacts | None", results: Sequence[Finding]) -> Iterator[str]:
     """The host, each finding with its fix, and a summary."""
     from perfbisect.wording.quantities import count
 
@@ -238,10 +243,10 @@ def lines(name: str, facts: "HostFacts | None", results: Sequence[Finding]) -> I
         size = f"{count(facts.cores, 'core')}, {facts.memory_mib / 1024:.0f} GiB"
         yield printable(f"{name}: {facts.cpu}, {size}, kernel {facts.kernel}")
         yield ""
-    yield from texts(results, max(len(finding.topic) for finding in results))
-    refused = number(results, Level.REFUSED)
+    yield from finding_lines(results, max(len(finding.topic) for finding in results))
+    refused = level_count(results, Level.REFUSED)
     yield ""
     yield (
         f"{name} is {'not fit' if refused else 'fit'} to measure on: {refused} refused,"
-        f" {count(number(results, Level.WARNING), 'warning')}, {count(number(results, Level.NOTE), 'note')}."
+        f" {count(level_count(results, Level.WARNING), 'warning')}, {count(level_count(results, Level.NOTE), 'note')}."
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perfbisect.cli.options.common import (
-    Given,
+    CommandOptions,
     history_option,
     host_argument,
     json_option,
@@ -18,7 +18,7 @@ from perfbisect.cli.options.common import (
     verb_command,
     waiting_option,
 )
-from perfbisect.cli.options.measurement import announce, inventory_option
+from perfbisect.cli.options.measurement import announce_recipe_files, inventory_option
 from perfbisect.cli.options.param_types import BYTES
 from perfbisect.wording.quantities import count, moment, size
 
@@ -45,7 +45,7 @@ ACTIVE = 30 * 86400.0  # seconds for which a hunt without a verdict keeps its bu
 @json_option()
 @waiting_option
 @history_option
-def gc(given: Given) -> int:
+def gc(given: CommandOptions) -> int:
     """Remove old builds and datasets from HOST (default: local) until the rest is at most --keep in size.
 
     \b
@@ -63,7 +63,7 @@ def gc(given: Given) -> int:
     """
     from contextlib import nullcontext
 
-    from perfbisect.cli.sessions import leasing
+    from perfbisect.cli.sessions import leases_with_messages
     from perfbisect.errors import ENVIRONMENT
     from perfbisect.host import jobs
     from perfbisect.host.leases import all_records
@@ -74,23 +74,23 @@ def gc(given: Given) -> int:
     from perfbisect.recipes.inventory import load_host
 
     if given.of_shared:
-        return gc_shared(given)
+        return remove_shared_builds(given)
     dry_run = given.dry_run
     entry = load_host(given.host, given.hosts or "")
     if not given.as_json:
-        announce(hosts=[entry])
+        announce_recipe_files(hosts=[entry])
     limit = size_in_bytes(entry.keep) if given.keep is None else given.keep
     # While we hold the lock no session measures, so nothing that is in use is removed.
     with (
         nullcontext()
         if dry_run and not entry.leased
-        else leasing([given.host], given.hosts or "", builders=False, purpose="bisect gc"),
+        else leases_with_messages([given.host], given.hosts or "", builders=False, purpose="bisect gc"),
         connect(entry) as connected,
         nullcontext() if dry_run else hold(connected, "a clean-up", given.waiting),
     ):
         items = upkeep.items(connected)
         running_jobs = [job.id for job in (*jobs.running(connected), *jobs.orphaned(connected))]
-        pinned = pins(given.history, read_only=dry_run) | {
+        pinned = keys_in_use(given.history, read_only=dry_run) | {
             *running_jobs,
             *(item.name for item in items if running_jobs and item.category in upkeep.IN_USE),
         }
@@ -99,8 +99,12 @@ def gc(given: Given) -> int:
             upkeep.remove(connected, removed)
     stays = sum(item.size for item in items) - sum(item.size for item in removed)
     freed_size = size(sum(item.size for item in removed)) if removed else "Nothing"
-    say_freed(
-        removed, stays, given, f"{freed_size} {verb(removed, dry_run)} freed on host {given.host}", table_of(removed)
+    print_removed(
+        removed,
+        stays,
+        given,
+        f"{freed_size} {removal_verb(removed, dry_run)} freed on host {given.host}",
+        removed_table(removed),
     )
     if stays > limit and not given.as_json:
         pinned_size = sum(item.size for item in items if item.name in pinned)
@@ -113,7 +117,7 @@ def gc(given: Given) -> int:
     return ENVIRONMENT if unreleased else 0
 
 
-def gc_shared(given: Given) -> int:
+def remove_shared_builds(given: CommandOptions) -> int:
     """Remove shared builds from their folder until at most --keep is left; returns the exit status."""
     from perfbisect.lab.upkeep import clean_shared_folder
     from perfbisect.recipes.configuration import load_configuration, size_in_bytes
@@ -123,33 +127,35 @@ def gc_shared(given: Given) -> int:
     removed, remaining = clean_shared_folder(shared.builds or "", limit, time.time(), dry_run=given.dry_run)
     freed = size(sum(entry.size for entry in removed))
     freed_builds = f"{count(len(removed), 'shared build')}, {freed}," if removed else "No shared build"
-    say_freed(removed, remaining, given, f"{freed_builds} {verb(removed, given.dry_run)} removed from {shared.builds}")
+    print_removed(
+        removed, remaining, given, f"{freed_builds} {removal_verb(removed, given.dry_run)} removed from {shared.builds}"
+    )
     return 0
 
 
-def verb(removed: Sequence[object], dry_run: bool) -> str:
+def removal_verb(removed: Sequence[object], dry_run: bool) -> str:
     """The verb of the sentence about removed items."""
     return "would be" if dry_run else "were" if removed else "had to be"
 
 
-def say_freed(
+def print_removed(
     removed: "Sequence[Item] | Sequence[StoredObject]",
-    remaining: int,
-    given: Given,
-    text: str,
+    bytes_left: int,
+    given: CommandOptions,
+    items_text: str,
     table: Iterable[str] = (),
 ) -> None:
     """Print the items that were, or would be, removed, and how many bytes are left."""
     dry_run = given.dry_run
     if given.as_json:
         say_object(
-            {"removed": not dry_run, "items": removed, "bytes": sum(item.size for item in removed), "left": remaining}
+            {"removed": not dry_run, "items": removed, "bytes": sum(item.size for item in removed), "left": bytes_left}
         )
     else:
-        say("\n".join([*table, f"{text}; {size(remaining)} {'stay' if dry_run else 'are left'}."]))
+        say("\n".join([*table, f"{items_text}; {size(bytes_left)} {'stay' if dry_run else 'are left'}."]))
 
 
-def pins(path: Path | None, *, read_only: bool) -> frozenset[str]:
+def keys_in_use(history: Path | None, *, read_only: bool) -> frozenset[str]:
     """The keys of builds and data that unfinished hunts need; none without a history.
 
     Raises UsageError if the user's history does not exist.
@@ -159,18 +165,18 @@ def pins(path: Path | None, *, read_only: bool) -> frozenset[str]:
     from perfbisect.store.history import History
     from perfbisect.store.prior_data import read_needed_keys
 
-    if path in (None, default_history_path()) and not default_history_path().exists():
+    if history in (None, default_history_path()) and not default_history_path().exists():
         return frozenset()
-    if path and not path.exists():
+    if history and not history.exists():
         raise UsageError(
-            f"The history {path} does not exist, so gc cannot know which builds unfinished hunts need.",
+            f"The history {history} does not exist, so gc cannot know which builds unfinished hunts need.",
             "Give the file that `bisect run` got with --history, or omit --history.",
         )
-    with closing(History.open(path, read_only=read_only)) as opened:
+    with closing(History.open(history, read_only=read_only)) as opened:
         return read_needed_keys(opened, time.time() - ACTIVE)
 
 
-def table_of(removed: "Sequence[Item]") -> Iterator[str]:
+def removed_table(removed: "Sequence[Item]") -> Iterator[str]:
     """The items that were, or would be, removed; all jobs in one line, and all logs."""
     from perfbisect.wording.table import table
 

@@ -17,17 +17,17 @@ import click
 from perfbisect.cli.options.common import (
     EXISTING,
     FILE,
-    Given,
-    clone_progress,
+    CommandOptions,
     history_option,
     json_option,
     output_width,
     say,
     say_object,
+    show_clone_progress,
     verb_command,
 )
-from perfbisect.cli.options.completion import any_id
-from perfbisect.cli.options.param_types import ANY, Id
+from perfbisect.cli.options.completion import complete_id
+from perfbisect.cli.options.param_types import ANY, SessionIdParam
 from perfbisect.cli.options.stored import from_option, opened_history
 from perfbisect.errors import ENVIRONMENT, UsageError
 from perfbisect.store.batches import all_batches
@@ -54,7 +54,7 @@ ORIGIN = HEAD.index("range")  # the index of the column with the origin of impor
 @json_option("Print a JSON array; `kind` is hunt, compare, prove or noise.")
 @from_option
 @history_option
-def history(given: Given) -> None:
+def history(given: CommandOptions) -> None:
     """List hunts, comparisons, proofs and A/As, the oldest first. Subcommands copy them from and to other histories.
 
     \b
@@ -76,29 +76,31 @@ def history(given: Given) -> None:
         if given.as_json:
             say_object([{"kind": session.kind} | session.as_json_object() for session in done])
         else:
-            say(listing(done, central=given.central is not None))
+            say(session_table(done, central=given.central is not None))
             if isinstance(opened, History) and (batches := all_batches(opened)):
                 say("\n".join(["", *map(batch_line, batches)]))
 
 
-def listing(done: Sequence[SessionSummary], *, central: bool = False) -> str:
+def session_table(sessions: Sequence[SessionSummary], *, central: bool = False) -> str:
     """The table of hunts and trials; ids of a central history have their origins."""
     from perfbisect.wording.table import table
 
-    if not done:
+    if not sessions:
         return "The history has no hunts yet. `bisect run` begins a hunt."
-    rows = [row(session) for session in done]
+    rows = [session_row(session) for session in sessions]
     head: tuple[str, ...] = HEAD
     if central:
-        rows = [(f"{session.origin}:{cells[0]}", *cells[1:]) for cells, session in zip(rows, done, strict=True)]
-    elif any(session.origin for session in done):  # a host of theirs is another machine than one of ours
+        rows = [(f"{session.origin}:{cells[0]}", *cells[1:]) for cells, session in zip(rows, sessions, strict=True)]
+    elif any(session.origin for session in sessions):  # a host of theirs is another machine than one of ours
         head = (*HEAD[:ORIGIN], "origin", *HEAD[ORIGIN:])
-        rows = [(*cells[:ORIGIN], session.origin, *cells[ORIGIN:]) for cells, session in zip(rows, done, strict=True)]
+        rows = [
+            (*cells[:ORIGIN], session.origin, *cells[ORIGIN:]) for cells, session in zip(rows, sessions, strict=True)
+        ]
     printed = [tuple(map(printable, cells)) for cells in rows]
     lines = table(head, printed, right=("id", "builds", "runs", "prob."), width=output_width(), drop=DISPENSABLE)
-    pairs = zip(printed, done, strict=True)
+    pairs = zip(printed, sessions, strict=True)
     names = {"c": "a comparison", "p": "a proof", "n": "an A/A (a build against itself)"}
-    shown = {str(session.id)[0]: str(session.id) for session in reversed(done)}
+    shown = {str(session.id)[0]: str(session.id) for session in reversed(sessions)}
     examples = [f"{shown[letter]} is {name}" for letter, name in names.items() if letter in shown and not central]
     return "\n".join(
         [
@@ -109,7 +111,7 @@ def listing(done: Sequence[SessionSummary], *, central: bool = False) -> str:
     )
 
 
-def row(session: SessionSummary) -> tuple[str, ...]:
+def session_row(session: SessionSummary) -> tuple[str, ...]:
     """The row of a hunt or a trial."""
     builds = session.builds if session.kind == "hunt" else len(session.compared)
     measured = (
@@ -144,9 +146,9 @@ def batch_line(batch: "Batch") -> str:
 
 @verb_command(parent=history)
 @click.argument("file", type=FILE)
-@click.argument("hunts", metavar="[HUNT…]", type=Id(ANY), nargs=-1, shell_complete=any_id)
+@click.argument("hunts", metavar="[HUNT…]", type=SessionIdParam(ANY), nargs=-1, shell_complete=complete_id)
 @history_option
-def export(given: Given) -> None:
+def export(given: CommandOptions) -> None:
     """Copy HUNTs, comparisons and A/As (default: all), with their logs, to FILE, a new history.
 
     \b
@@ -195,7 +197,7 @@ def export(given: Given) -> None:
     help="The sessions are your own: hosts with equal names are the same machines, and `bisect resume` continues the sessions.",
 )
 @history_option
-def import_(given: Given) -> int:
+def import_(given: CommandOptions) -> int:
     """Add the hunts, comparisons and A/As of FILEs to the history. They get new numbers. Sessions imported before are updated.
 
     Imported sessions are listed and reported, but no new hunt uses their runs: their hosts are other machines than yours,
@@ -225,16 +227,16 @@ def import_(given: Given) -> int:
     conflicts = 0
     with closing(History.open(path)) as target:
         for file in given.files:
-            with foreign(file) as source, transfer.reading_snapshot(source):
+            with foreign_history(file) as source, transfer.reading_snapshot(source):
                 selection = transfer.all_session_numbers(source)
                 transfer.check_copyable(source, selection)  # nothing of a file with mistakes is imported
                 done = transfer.copy_sessions(source, target, selection, "" if given.own else given.origin or file.stem)
-            conflicts += tell(file, done)
+            conflicts += print_imported(file, done)
     return CONFLICTS if conflicts else 0
 
 
 @contextmanager
-def foreign(file: Path) -> Iterator[History]:
+def foreign_history(file: Path) -> Iterator[History]:
     """The history of someone else, open for reading."""
     from perfbisect.store.connection import NoHistory
     from perfbisect.store.transfer import check_file_integrity
@@ -249,16 +251,16 @@ def foreign(file: Path) -> Iterator[History]:
         yield opened
 
 
-def tell(file: Path, done: "Sequence[CopyResult]") -> int:
+def print_imported(file: Path, imported: "Sequence[CopyResult]") -> int:
     """Say what was done with the hunts of a file; returns the number of conflicts."""
     name = printable(str(file))
-    for copied in done:
+    for copied in imported:
         numbers = f"{copied.source_name} is {copied.target_name} in your history"
         if copied.outcome in ("new", "grown"):
             say(f"{numbers}; new events were added" if copied.outcome == "grown" else numbers)
         elif copied.outcome == "conflict":
             note(f"{name}: {numbers}, but the two logs differ. The log of your history is unchanged.")
-    counts = Counter(copied.outcome for copied in done)
+    counts = Counter(copied.outcome for copied in imported)
     say(f"{name}: {count(counts['new'], 'session')} added, {counts['grown']} updated, {counts['known']} unchanged")
     return counts["conflict"]
 
@@ -275,7 +277,7 @@ def tell(file: Path, done: "Sequence[CopyResult]") -> int:
 )
 @click.option("--sql", is_flag=True, help="Print the SQL that creates a central history. Push nothing.")
 @history_option
-def push(given: Given) -> int:
+def push(given: CommandOptions) -> int:
     """Copy new hunts, comparisons and A/As of the local history to a central history in PostgreSQL.
 
     \b
@@ -310,7 +312,7 @@ def push(given: Given) -> int:
         closing(History.open(given.history, read_only=True)) as opened,
         central_connection(address, is_push=True) as central,
     ):
-        done = push_all(opened, central, origin, report_progress=partial(clone_progress, "Sessions"))
+        done = push_all(opened, central, origin, report_progress=partial(show_clone_progress, "Sessions"))
     for sentence in done.refused:
         note(f"A session was not pushed: {printable(sentence)}")
     amount = f"{count(done.entries, 'event')} of {count(done.sessions, 'session')}"

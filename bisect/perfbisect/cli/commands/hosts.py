@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import Given, history_option, output_width, say, verb_command
-from perfbisect.cli.options.completion import host_name
+from perfbisect.cli.options.common import CommandOptions, history_option, output_width, say, verb_command
+from perfbisect.cli.options.completion import host_names
 from perfbisect.cli.options.measurement import inventory_option
-from perfbisect.cli.options.param_types import Id
-from perfbisect.cli.sessions import leasing, lines_wanted, open_view
+from perfbisect.cli.options.param_types import SessionIdParam
+from perfbisect.cli.sessions import is_no_screen, leases_with_messages, open_view
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable
 
@@ -32,15 +32,15 @@ LEASED = ":"  # in the name of a leased host
 
 
 @verb_command()
-@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=host_name)
+@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=host_names)
 @click.option(
-    "--show", metavar="NAME", shell_complete=host_name, help="Print all settings of a host or a lease as TOML."
+    "--show", metavar="NAME", shell_complete=host_names, help="Print all settings of a host or a lease as TOML."
 )
 @click.option(
     "--check", is_flag=True, help="Check the speed and the noise of the hosts, with one build in one workload."
 )
 @click.option(
-    "--like", metavar="ID", type=Id("n"),
+    "--like", metavar="ID", type=SessionIdParam("n"),
     help="With --check: build and workload of this and later checks: those of the A/A n4, or of hunt 12 and its good revision. Default: as in the last check.",
 )  # fmt: skip
 @click.option(
@@ -50,7 +50,7 @@ LEASED = ":"  # in the name of a leased host
 )
 @inventory_option
 @history_option
-def hosts(given: Given) -> int:
+def hosts(given: CommandOptions) -> int:
     """List the hosts, their fitness to measure, and the machines that are leased now.
 
     \b
@@ -96,7 +96,7 @@ def hosts(given: Given) -> int:
         for host_entry in entries
     }
     every = make_checks(rows, given) if check else True
-    checks_of = listed_courses(history, rows)
+    checks_of = checks_by_machine(history, rows)
     rows |= {name: ("leased", course[-1].check.host) for name, course in checks_of.items() if name not in rows}
     rows |= {f"{lease_entry.name}:FEATURE": ("leased", lease_entry.summary) for lease_entry in leases.values()}
     cells = [[*map(printable, (name, *row, *fitness_cells(checks_of.get(name, []))))] for name, row in rows.items()]
@@ -115,7 +115,7 @@ def hosts(given: Given) -> int:
     return ENVIRONMENT if check and (unfit or (names and not every)) else 0
 
 
-def listed_courses(history: Path | None, hosts: Collection[str]) -> "FitnessByMachine":
+def checks_by_machine(history: Path | None, hosts: Collection[str]) -> "FitnessByMachine":
     """Host → its checks, of these hosts and of machines that were leased."""
     from perfbisect.hunt.fitness import fitness_by_machine
 
@@ -126,18 +126,18 @@ def listed_courses(history: Path | None, hosts: Collection[str]) -> "FitnessByMa
     }
 
 
-def fitness_cells(course: "Sequence[Fitness]") -> tuple[str, ...]:
+def fitness_cells(checks: "Sequence[Fitness]") -> tuple[str, ...]:
     """The columns after the summary of a host: results of its checks."""
     from perfbisect.wording.glyphs import glyphs_for, sparkline
     from perfbisect.wording.quantities import MISSING, moment
     from perfbisect.wording.trials import why_unfit
 
-    if not course:
+    if not checks:
         return ("",) * (len(HEAD) - 3)
-    now, shown = course[-1], course[-1].check.facts
-    alike = [fitness.check.facts.level for fitness in course if fitness.check.facts.identity == shown.identity]
+    now, shown = checks[-1], checks[-1].check.facts
+    alike = [fitness.check.facts.level for fitness in checks if fitness.check.facts.identity == shown.identity]
     usual = shown.level - math.log(now.level) if now.level else median(alike)
-    new = "new baseline" + " for another build" * (len(alike) < len(course))
+    new = "new baseline" + " for another build" * (len(alike) < len(checks))
     heights = [math.exp(level - usual) - LOW for level in alike]
     return (
         moment(now.check.at)[:10],
@@ -148,7 +148,7 @@ def fitness_cells(course: "Sequence[Fitness]") -> tuple[str, ...]:
     )
 
 
-def make_checks(listed: Collection[str], given: Given) -> bool:
+def make_checks(listed: Collection[str], given: CommandOptions) -> bool:
     """Make the due checks of the named hosts, by default of the hosts ``listed`` that were checked before; see ``check_hosts``."""
     from perfbisect.hunt.attempt import Caller, refuse_imported
     from perfbisect.hunt.trials.checks import check_hosts
@@ -156,7 +156,7 @@ def make_checks(listed: Collection[str], given: Given) -> bool:
     from perfbisect.store.history import History
 
     names, like, history, hosts = given.names, given.like, given.history, given.hosts or ""
-    checked_before = dict.fromkeys(course[-1].check.host for course in listed_courses(history, listed).values())
+    checked_before = dict.fromkeys(course[-1].check.host for course in checks_by_machine(history, listed).values())
     if not (names or checked_before):
         raise click.UsageError(
             "No host was checked before. Give the names of the hosts, and the A/A or hunt with the build to measure:"
@@ -168,6 +168,6 @@ def make_checks(listed: Collection[str], given: Given) -> bool:
             number = opened.trial(like).id if isinstance(like, str) else like
             refuse_imported(opened, number, "no host is checked with its build", str(like))
             settings = opened.settings(number)
-    caller = Caller(history, open_view(history, None, sys.stderr, quiet=lines_wanted(sys.stderr)), say=note)
-    lease = partial(leasing, hosts_path=hosts, purpose="bisect hosts --check")
+    caller = Caller(history, open_view(history, None, sys.stderr, quiet=is_no_screen(sys.stderr)), say=note)
+    lease = partial(leases_with_messages, hosts_path=hosts, purpose="bisect hosts --check")
     return check_hosts(expanded_names(names or checked_before), hosts, caller, lambda name: lease([name]), settings)

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import FOLDER, Given, LongCommand, explain_option, say, verb_command
-from perfbisect.cli.options.completion import host_name, revision, several_workloads_option
+from perfbisect.cli.options.common import FOLDER, CommandOptions, LongCommand, explain_option, say, verb_command
+from perfbisect.cli.options.completion import host_names, revision, several_workloads_option
 from perfbisect.cli.options.measurement import (
-    announce_system,
+    announce_build_system,
     command_options,
     effect_option,
     how_options,
     limit_options,
     pairing_option,
-    policy_of,
-    recipes_of,
+    requested_policy,
+    requested_settings_of,
     round_options,
-    settings_of,
+    trial_recipes,
     what_options,
 )
 from perfbisect.errors import ENVIRONMENT, INTERRUPTED, Interrupted, RunsNotComparable, UsageError
@@ -46,7 +46,7 @@ COMMON = (
 @command_options
 @what_options
 @click.option(
-    "--host", default="local", show_default=True, metavar="NAME", shell_complete=host_name, help="Host to measure on.",
+    "--host", default="local", show_default=True, metavar="NAME", shell_complete=host_names, help="Host to measure on.",
 )  # fmt: skip
 @effect_option("Smallest drop to search for  [default: 2%; 0.2% for counts of instructions]")
 @limit_options
@@ -60,7 +60,7 @@ COMMON = (
 )
 @pairing_option
 @round_options(5, 2, "Number of rounds. In each round, each build is started once (a visit).")
-def nightly(given: Given) -> int:
+def nightly(given: CommandOptions) -> int:
     """Measure the tip of BRANCH together with earlier tips, and hunt each new drop.
 
     \b
@@ -77,23 +77,23 @@ def nightly(given: Given) -> int:
     Exit status: 0 the night is complete, even if a tip cannot be built or a hunt names no commit; 3 usage
     or configuration error; 4 failure of the environment: repeat the command; 130 interrupted.
     """
-    from perfbisect.cli.sessions import leasing_for, open_view
+    from perfbisect.cli.sessions import leased_session_hosts, open_view
     from perfbisect.hunt.attempt import Caller
     from perfbisect.hunt.drop_hunts import hunt_all
     from perfbisect.hunt.nightly import BranchComparison, one_at_a_time
     from perfbisect.report.series import branch_sentences, night_sentences
     from perfbisect.store.history import History
 
-    watch, history = watch_of(given), given.history
+    watch, history = watch_from_options(given), given.history
     with (
         one_at_a_time(watch, history, wait=given.waiting is not None, say=note),
-        leasing_for(watch.settings, history),
+        leased_session_hosts(watch.settings, history),
         closing(History.open(history)) as opened,
     ):
         nights = watch.nights(opened)
         watch = watch.with_recognised_output(opened, nights)
-        check(watch, given)
-        trial, cut = measure(watch, nights, given)
+        check_host_daily(watch, given)
+        trial, cut = measure_tonight(watch, nights, given)
         say(printable(f"{given.branch} is at {watch.tip[:10]}: {trial.name}"))
         say("\n".join(night_sentences(trial)))
         if cut:
@@ -102,7 +102,7 @@ def nightly(given: Given) -> int:
 
         def read() -> BranchComparison:
             watched = BranchComparison.read(opened, watch)
-            publish(opened, watched, given)
+            publish_pages_and_culprits(opened, watched, given)
             return watched
 
         caller = Caller(history, open_view(history, None, sys.stderr), given.waiting, say=note)
@@ -111,13 +111,13 @@ def nightly(given: Given) -> int:
     return 0 if ended else ENVIRONMENT
 
 
-def watch_of(given: Given) -> "Watch":
+def watch_from_options(given: CommandOptions) -> "Watch":
     """The watched branch. Raises UsageError for mistakes in names, and without a repository that the user fetches."""
     from perfbisect.hunt.nightly import Watch
     from perfbisect.hunt.resolve import resolve_commits
 
-    policy = replace(policy_of(given), layouts=True, incremental=True)
-    settings, builder, works = recipes_of(settings_of(given, good="", bad="", policy=policy))
+    policy = replace(requested_policy(given), layouts=True, incremental=True)
+    settings, builder, works = trial_recipes(requested_settings_of(given, good="", bad="", policy=policy))
     if builder.installed or not settings.repository:
         raise UsageError(
             "The repository is missing.", "Give your clone with --repo, and run `git fetch` before each night."
@@ -126,7 +126,7 @@ def watch_of(given: Given) -> "Watch":
     return Watch(given.branch, tip, settings, works)
 
 
-def check(watch: "Watch", given: Given) -> None:
+def check_host_daily(watch: "Watch", given: CommandOptions) -> None:
     """Check once a day how fit the host is: with this tip, until a host was checked in another way."""
     from contextlib import nullcontext
 
@@ -145,17 +145,19 @@ def check(watch: "Watch", given: Given) -> None:
         check_hosts([host], settings.hosts_path, caller, lambda _: nullcontext(), like)
 
 
-def measure(watch: "Watch", nights: "list[SessionState]", given: Given) -> "tuple[SessionState, Interrupted | None]":
+def measure_tonight(
+    watch: "Watch", nights: "list[SessionState]", given: CommandOptions
+) -> "tuple[SessionState, Interrupted | None]":
     """(tonight's comparison, what has cut it short): begun, or continued if it is not complete."""
-    from perfbisect.cli.sessions import carried_out
+    from perfbisect.cli.sessions import trial_after
     from perfbisect.hunt import session
     from perfbisect.hunt.notification import Notifier
 
     tonight = next((night for night in reversed(nights) if night.request.subjects[-1].commit == watch.tip), None)
     if tonight and tonight.state == "done":
         return tonight, None
-    announce_system(watch.settings)
-    quiet = Given(history=given.history, waiting=given.waiting, form="")
+    announce_build_system(watch.settings)
+    quiet = CommandOptions(history=given.history, waiting=given.waiting, form="")
 
     def follow(caller: "Caller") -> object:
         if tonight:
@@ -163,34 +165,36 @@ def measure(watch: "Watch", nights: "list[SessionState]", given: Given) -> "tupl
                 return session.resume(tonight.name, None, caller, session.Resumption(lambda stored: stored))
         return session.begin([watch.plan(nights, given.visits, given.runs, given.waiting)], caller)
 
-    return carried_out(follow, quiet, Notifier((), given.history, note))
+    return trial_after(follow, quiet, Notifier((), given.history, note))
 
 
-def page_of_branch(branch: str) -> str:
+def branch_page_name(branch: str) -> str:
     """The name of a branch's page, unique to the branch: a/b has another page than a-b."""
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", branch)
     is_unchanged = plain == branch and not branch.startswith("hunt-")
     return f"{plain}{'' if is_unchanged else f'-{sha256(branch.encode()).hexdigest()[:6]}'}.html"
 
 
-def publish(opened: "History", watched: "BranchComparison", given: Given) -> None:
+def publish_pages_and_culprits(opened: "History", watched: "BranchComparison", given: CommandOptions) -> None:
     """Write the pages, and announce each culprit once; if the command fails, the next call announces again."""
-    from perfbisect.cli.commands.report import page_name, page_of, write
+    from perfbisect.cli.commands.report import page_name, session_page_html, write_and_print_path
     from perfbisect.hunt.notification import run
     from perfbisect.report.page.pages import session_page
     from perfbisect.report.published import session_end_json
     from perfbisect.report.series import branch_document
 
-    index, folder = page_of_branch(watched.tonight.request.branch), given.page
+    index, folder = branch_page_name(watched.tonight.request.branch), given.page
     named = [hunt for hunt in watched.trial.hunts if hunt.culprit]
     if folder:
-        write(folder / index, session_page(branch_document(watched.trial, watched.line, page_name)), quiet=True)
+        write_and_print_path(
+            folder / index, session_page(branch_document(watched.trial, watched.line, page_name)), quiet=True
+        )
     settings = {hunt.hunt: opened.settings(hunt.hunt) for hunt in named}
     announced = {hunt.culprit for hunt in named if settings[hunt.hunt].noticed}
     for hunt in named:
         page_file = (folder / page_name(hunt.hunt)).absolute() if folder else None
         if page_file and not (page_file.exists() and settings[hunt.hunt].noticed):
-            write(page_file, page_of(opened, hunt.hunt, given.history, index), quiet=True)
+            write_and_print_path(page_file, session_page_html(opened, hunt.hunt, given.history, index), quiet=True)
         if settings[hunt.hunt].noticed:
             continue
         if given.notify and hunt.culprit not in announced:

@@ -10,13 +10,13 @@ from typing import Any
 import click
 
 from perfbisect.cli.options.common import (
-    Given,
+    CommandOptions,
     history_option,
     json_option,
     output_width,
+    print_and_exit_option,
     say,
     say_json,
-    telling,
     verb_command,
 )
 from perfbisect.cli.options.stored import from_option, opened_history
@@ -43,12 +43,12 @@ TIMES = ("at", "started", "ended", "first_seen", "first_used", "last_used")  # c
 
 @verb_command()
 @click.argument("sql")
-@click.option("--examples", help="Print useful queries.", **telling(lambda _: say(QUERIES.rstrip())))
+@click.option("--examples", help="Print useful queries.", **print_and_exit_option(lambda _: say(QUERIES.rstrip())))
 @json_option("Print a JSON array of objects.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values with a header.")
 @from_option
 @history_option
-def query(given: Given) -> None:
+def query(given: CommandOptions) -> None:
     """Run an SQL query on the history, and print its rows.
 
     \b
@@ -73,14 +73,14 @@ def query(given: Given) -> None:
         with closing(answer.rows):
             if given.as_csv:
                 for row in chain([answer.columns], answer.rows):
-                    say(separated(map(plain, row)))
+                    say(separated(map(json_value, row)))
             elif given.as_json:
                 write_json(answer)
             else:
                 write_table(answer)
 
 
-def plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """A value of a database for JSON and tables: bytes become hexadecimal; values of types that JSON lacks become text."""
     return value.hex() if isinstance(value, bytes) else value if isinstance(value, int | float | None) else str(value)
 
@@ -95,7 +95,7 @@ def write_json(answer: QueryResult) -> None:
         )
     separator = "["
     for row in answer.rows:
-        values = without_infinity(dict(zip(answer.columns, map(plain, row), strict=True)))
+        values = without_infinity(dict(zip(answer.columns, map(json_value, row), strict=True)))
         say_json(f"{separator}{json.dumps(values, ensure_ascii=False, allow_nan=False)}", end="")
         separator = ",\n "
     say_json("[]" if separator == "[" else "]")
@@ -129,6 +129,6 @@ def cells(row: tuple[Any, ...], names: Sequence[str]) -> list[str]:
     def cell(name: str, value: Any) -> str:
         if name in TIMES and isinstance(value, float) and 0 < value < LAST_MOMENT:
             return f"{moment(value)[:10]} {time_of_day(value)}"
-        return "" if value is None else printable(str(plain(value)))
+        return "" if value is None else printable(str(json_value(value)))
 
     return [cell(name, value) for name, value in zip(names, row, strict=True)]

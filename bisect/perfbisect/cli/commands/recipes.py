@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import PATH, Given, say, verb_command
-from perfbisect.cli.options.completion import builder_name, builder_option, workload_name
+from perfbisect.cli.options.common import PATH, CommandOptions, say, verb_command
+from perfbisect.cli.options.completion import builder_names, builder_option, workload_names_of_builder
 from perfbisect.cli.options.measurement import builders_option, workloads_option
 from perfbisect.ui.stream import ask, note
 from perfbisect.wording.text import printable, shell_words
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MAX_NAMED = 12  # further benchmarks that `init` names
 
 
-def table(rows: "Sequence[Sequence[str]]") -> None:
+def print_table(rows: "Sequence[Sequence[str]]") -> None:
     """Print rows in aligned columns."""
     from perfbisect.wording.table import columns
 
@@ -36,11 +36,11 @@ def table(rows: "Sequence[Sequence[str]]") -> None:
 @click.option(
     "--show",
     metavar="NAME",
-    shell_complete=builder_name,
+    shell_complete=builder_names,
     help="Print all settings of a builder as TOML, with inherited settings.",
 )
 @builders_option
-def builders(given: Given) -> None:
+def builders(given: CommandOptions) -> None:
     """List the builders: recipes that configure, compile, install and start systems.
 
     \b
@@ -54,7 +54,7 @@ def builders(given: Given) -> None:
     from perfbisect.recipes.toml import to_toml
 
     if not given.show:
-        table([(recipe.name, recipe.driver, recipe.summary) for recipe in load_builders(given.builders or "")])
+        print_table([(recipe.name, recipe.driver, recipe.summary) for recipe in load_builders(given.builders or "")])
         return
     builder = load_builder(given.show, given.builders or "")
     say("".join(f"# {folder}\n" for folder in (builder.folder, *builder.inherited)))
@@ -62,11 +62,13 @@ def builders(given: Given) -> None:
 
 
 @verb_command()
-@click.option("--show", metavar="NAME", shell_complete=workload_name, help="Print all settings of a workload as TOML.")
+@click.option(
+    "--show", metavar="NAME", shell_complete=workload_names_of_builder, help="Print all settings of a workload as TOML."
+)
 @builder_option("List only workloads that this builder can run.")
 @builders_option
 @workloads_option
-def workloads(given: Given) -> None:
+def workloads(given: CommandOptions) -> None:
     """List the workloads: recipes of microbenchmarks.
 
     \b
@@ -88,7 +90,9 @@ def workloads(given: Given) -> None:
         alike.setdefault(qualified_name(workload), []).append(workload)
     if not given.show:
         drivers = {name: ", ".join(workload.driver for workload in same_name) for name, same_name in alike.items()}
-        table([(name, drivers[name], same_name[0].group, same_name[0].summary) for name, same_name in alike.items()])
+        print_table(
+            [(name, drivers[name], same_name[0].group, same_name[0].summary) for name, same_name in alike.items()]
+        )
         return
     for first, *further in alike.values():
         systems = [first.driver, *(workload.driver for workload in further)]
@@ -109,7 +113,7 @@ def workloads(given: Given) -> None:
 )
 @click.option("--into", type=PATH, metavar="DIR", help="Folder for the recipes. Default: ~/.config/perfbisect.")
 @click.option("--print", "only_print", is_flag=True, help="Print the two recipes. Write no file.")
-def init(given: Given) -> int:
+def init(given: CommandOptions) -> int:
     """Find a benchmark in a clone, write a builder and a workload for it, and print the command to run.
 
     `bisect init` examines the tags, the build system, the benchmarks, and paths that cannot change the speed.

@@ -14,7 +14,7 @@ from perfbisect.cli.options.common import (
     FILE,
     FOLDER,
     PATH,
-    Given,
+    CommandOptions,
     history_option,
     id_argument,
     output_width,
@@ -26,12 +26,12 @@ from perfbisect.cli.options.param_types import ANY
 from perfbisect.cli.options.stored import (
     DELIMITERS,
     Clone,
-    form_options,
+    form_option_group,
     from_option,
-    id_of_other,
-    opened_for,
+    opened_session,
     print_document,
     print_trial,
+    trial_or_batch_id,
 )
 from perfbisect.errors import PerfBisectError, UsageError
 from perfbisect.store.batches import Batch, read_batch
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 )
 @from_option
 @history_option
-def report(given: Given) -> None:
+def report(given: CommandOptions) -> None:
     """Write the report of HUNT (default: the latest) as an HTML page: verdict, runs, reason, diff, flame graph, costs.
 
     \b
@@ -86,7 +86,12 @@ def report(given: Given) -> None:
     A page is one file and needs no network. You can mail it, or attach it to an issue.
     """
     hunt, history, central, everything = given.hunt, given.history, given.central, given.everything
-    output, markdown, profiles, name = given.output, given.markdown, given.speedscope or given.folded, id_of_other(hunt)
+    output, markdown, profiles, name = (
+        given.output,
+        given.markdown,
+        given.speedscope or given.folded,
+        trial_or_batch_id(hunt),
+    )
     if everything and (hunt is not None or output or markdown or profiles):
         raise click.UsageError("--all writes the pages of all sessions. Omit HUNT and the other options.")
     if markdown and output:
@@ -103,19 +108,19 @@ def report(given: Given) -> None:
         )
     if everything:
         with closing(History.open(history, read_only=True)) as opened:
-            write_all(opened, everything, history)
+            write_all_pages(opened, everything, history)
         return
-    with opened_for(hunt, history, central) as (opened, session_id, called):
+    with opened_session(hunt, history, central) as (opened, session_id, called):
         if name.startswith("b"):
             batch = read_batch(opened, int(name[1:]))
             begun = {hunt_of_batch.hunt for hunt_of_batch in batch.hunts if hunt_of_batch.hunt is not None}
             folder = output or Path(f"batch-{str(called).removesuffix(name)}{batch.id}")
-            write_all(opened, folder, history, begun)
+            write_all_pages(opened, folder, history, begun)
         else:
             if isinstance(session_id, int) and profiles:
                 write_profiles(opened, session_id, given.speedscope, given.folded)
             if not markdown:
-                write(output or Path(page_name(called)), page_of(opened, session_id, history))
+                write_and_print_path(output or Path(page_name(called)), session_page_html(opened, session_id, history))
     if markdown:
         click.get_current_context().invoke(show, hunt=hunt, history=history, central=central, form="markdown")
 
@@ -125,7 +130,7 @@ def page_name(hunt: int | str) -> str:
     return f"{'hunt-' * str(hunt).rpartition(':')[2].isdecimal()}{hunt}.html"
 
 
-def page_of(history: History, hunt: int | str, path: Path | None, index: str = "") -> str:
+def session_page_html(history: History, hunt: int | str, path: Path | None, index: str = "") -> str:
     """The page of a hunt or a trial; ``path`` is the user's path of the history."""
     if isinstance(hunt, str):
         from perfbisect.report.page.pages import session_page
@@ -151,32 +156,32 @@ def write_profiles(history: History, hunt: int, speedscope: Path | None, folded:
             f"Hunt {hunt} has no profiles.", "Profiles are recorded after the verdict, if perf can sample on the host."
         )
     if speedscope:
-        write(speedscope, files.speedscope_json(profiles, f"hunt {hunt}"))
+        write_and_print_path(speedscope, files.speedscope_json(profiles, f"hunt {hunt}"))
     if folded:
-        write(folded / "parent.folded", files.folded_text(profiles.parent))
-        write(folded / "culprit.folded", files.folded_text(profiles.culprit))
+        write_and_print_path(folded / "parent.folded", files.folded_text(profiles.parent))
+        write_and_print_path(folded / "culprit.folded", files.folded_text(profiles.culprit))
 
 
-def write_all(history: History, folder: Path, path: Path | None, only: Collection[int] | None = None) -> None:
-    """Write every page, or the pages of the hunts ``only``, and the index. Damaged sessions are named and left out."""
+def write_all_pages(history: History, folder: Path, path: Path | None, hunts: Collection[int] | None = None) -> None:
+    """Write every page, or the pages of ``hunts``, and the index. Damaged sessions are named and left out."""
     from perfbisect.report.document import Cell
     from perfbisect.report.page.pages import index_page
 
     cells = dict[int | str, Cell]()
-    everything = [session for session in history.hunts_and_trials() if only is None or session.id in only]
+    everything = [session for session in history.hunts_and_trials() if hunts is None or session.id in hunts]
     for session in everything:
         cells[session.id] = Cell(str(session.id))
         try:
-            page = page_of(history, session.id, path, index="index.html")
+            page = session_page_html(history, session.id, path, index="index.html")
         except PerfBisectError as trouble:
             note(f"The page of {session.id} was not written: {trouble}")
             continue
         cells[session.id] = Cell(str(session.id), link=page_name(session.id))
-        write(folder / page_name(session.id), page, quiet=True)
-    write(folder / "index.html", index_page(everything, lambda session: cells[session.id]))
+        write_and_print_path(folder / page_name(session.id), page, quiet=True)
+    write_and_print_path(folder / "index.html", index_page(everything, lambda session: cells[session.id]))
 
 
-def write(path: Path, text: str, *, quiet: bool = False) -> None:
+def write_and_print_path(path: Path, text: str, *, quiet: bool = False) -> None:
     """Write a file and its folder, and say where it is."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -190,10 +195,10 @@ def write(path: Path, text: str, *, quiet: bool = False) -> None:
 
 @verb_command()
 @id_argument(ANY)
-@form_options
+@form_option_group
 @from_option
 @history_option
-def show(given: Given) -> None:
+def show(given: CommandOptions) -> None:
     """Print the report of HUNT (default: the latest): verdict, proof, reason, candidates, counters, costs.
 
     \b
@@ -214,17 +219,17 @@ def show(given: Given) -> None:
     from perfbisect.report.hunt_report import read_hunt_report
     from perfbisect.report.markdown import code_block_lines
 
-    form, history, name = given.form, given.history, id_of_other(given.hunt)
+    form, history, name = given.form, given.history, trial_or_batch_id(given.hunt)
     if name.startswith("b") and form in ("json", *DELIMITERS):
         raise click.UsageError(
             f"{name} is a batch, which has no --{form}. Show one of its hunts: bisect show HUNT --{form}"
         )
     if not name and form in DELIMITERS:
         raise click.UsageError(f"--{form} needs a comparison, such as c3. For hunts as CSV: bisect query SQL --csv")
-    with opened_for(given.hunt, history, given.central) as (opened, session_id, called):
+    with opened_session(given.hunt, history, given.central) as (opened, session_id, called):
         if name.startswith("b"):
             batch = read_batch(opened, int(name[1:]))
-            table = batch_table(batch, opened, output_width(), called=str(called))
+            table = batch_lines(batch, opened, output_width(), shown_name=str(called))
             if batch.is_submitted and not given.central:
                 table.append(f"To see its Slurm jobs: {bisect_command('batch', name, history)}")
             say("\n".join(code_block_lines(table) if form == "markdown" else table))
@@ -245,12 +250,12 @@ def show(given: Given) -> None:
                 print_document(builder.document(report), form)
 
 
-def batch_table(
-    batch: Batch, history: History, width: int | None, jobs: "Jobs | None" = None, called: str = ""
+def batch_lines(
+    batch: Batch, history: History, width: int | None, jobs: "Jobs | None" = None, shown_name: str = ""
 ) -> list[str]:
     """The hunts of a batch and their states; with ``jobs``, also Slurm's states of its jobs.
 
-    ``called`` is the batch's name, if that differs from its name in this history.
+    ``shown_name`` is the batch's name, if that differs from its name in this history.
     """
     from perfbisect.hunt.batch import Stage, state_text, tasks_of
     from perfbisect.wording.table import table
@@ -271,4 +276,4 @@ def batch_table(
         rows.append((*row, printable(state)))
     head = ("hunt", "title", "state") if jobs is None else ("", "hunt", "title", "job", "Slurm", "state")
     origin = f"of {printable(batch.file)}" if batch.file else "of hunts that share all builds"
-    return [f"Batch {called or batch.name} {origin}", *table(head, rows, right=("", "hunt", "job"), width=width)]
+    return [f"Batch {shown_name or batch.name} {origin}", *table(head, rows, right=("", "hunt", "job"), width=width)]

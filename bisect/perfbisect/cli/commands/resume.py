@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfbisect.cli.options.common import (
-    Given,
+    CommandOptions,
     history_option,
     id_argument,
     session_options,
@@ -17,9 +17,17 @@ from perfbisect.cli.options.common import (
     view_options,
     waiting_option,
 )
-from perfbisect.cli.options.measurement import announced_recipes
+from perfbisect.cli.options.measurement import announce_and_read_recipes
 from perfbisect.cli.options.param_types import ANY, COUNT, MINUTES
-from perfbisect.cli.sessions import carried_out, conclude, follow, hunt_results, leasing_for, open_view, say_failures
+from perfbisect.cli.sessions import (
+    hunt_differing_results,
+    leased_session_hosts,
+    open_view,
+    print_failures,
+    print_trial_end,
+    run_and_print_hunts,
+    trial_after,
+)
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import UsageError
 from perfbisect.report.command_line import bisect_command, command_to_compare
@@ -40,7 +48,7 @@ UNFINISHED = ("interrupted", "failed")
 @click.option("--max-builds", type=COUNT, help="Allow this number of additional builds.")
 @click.option("--max-runs", type=COUNT, help="Allow this number of additional timed runs.")
 @session_options
-def resume(given: Given) -> int:
+def resume(given: CommandOptions) -> int:
     """Continue a hunt or another session after an interruption or a failure. Finished work is not repeated.
 
     HUNT: default is the latest unfinished session. Hunts that share builds are continued together. If a hunt has reached
@@ -56,22 +64,22 @@ def resume(given: Given) -> int:
       bisect resume 12 --max-time 30m  a hunt that has reached its limit, for 30 more minutes
     """
     if given.everything:
-        if given.hunt is not None or given.view == "json" or given.notify or further_of(given):
+        if given.hunt is not None or given.view == "json" or given.notify or added_limits(given):
             raise click.UsageError(
                 "--all continues all hunts. Omit HUNT, --json, --notify, --max-time, --max-builds and --max-runs."
             )
         return resume_all(given.history, given.view)
     hunt = latest_unfinished(given.history) if given.hunt is None else given.hunt
-    return resume_session(given, hunt, further_of(given))
+    return resume_session(given, hunt, added_limits(given))
 
 
-def further_of(given: Given) -> dict[str, float]:
+def added_limits(given: CommandOptions) -> dict[str, float]:
     """How much more the hunt may spend: limit of its policy → amount."""
     asked = {"max_minutes": given.max_time, "max_builds": given.max_builds, "max_runs": given.max_runs}
     return {name: amount for name, amount in asked.items() if amount is not None}
 
 
-def resume_session(given: Given, name: int | str, further: Mapping[str, float] | None = None) -> int:
+def resume_session(given: CommandOptions, name: int | str, further: Mapping[str, float] | None = None) -> int:
     """Continue a hunt, a batch or a trial by its id, and announce its recipes; returns the exit status."""
     from perfbisect.hunt import session
     from perfbisect.hunt.attempt import Caller
@@ -79,34 +87,34 @@ def resume_session(given: Given, name: int | str, further: Mapping[str, float] |
     from perfbisect.recipes.outputs import SeveralResults
 
     history, is_trial = given.history, isinstance(name, str) and not name.startswith("b")
-    batch = None if is_trial else unfinished_together(name, history)
+    batch = None if is_trial else unfinished_shared_batch(name, history)
 
     def leased(settings: Settings, nodes: Mapping[str, str]) -> AbstractContextManager[None]:
         minutes = (further or {}).get("max_minutes", settings.policy.max_minutes)
-        return leasing_for(settings, history, nodes, 0 if batch else minutes)
+        return leased_session_hosts(settings, history, nodes, 0 if batch else minutes)
 
-    how = session.Resumption(announced, leased, added_limits=further or {})
+    how = session.Resumption(announced_settings, leased, added_limits=further or {})
     with notifying(given.notify, history, note) as notifier:
         if not is_trial:
             caller = Caller(history, open_view(history, given.view), given.waiting, notifier)
             try:
-                return say_failures(session.resume(name, batch, caller, how), history)
+                return print_failures(session.resume(name, batch, caller, how), history)
             except SeveralResults as several:
                 with closing(History.open(history)) as opened:
                     settings = opened.settings(int(name))
                     if is_in_batch(opened, int(name)):
                         raise
-                with leasing_for(settings, history):
-                    return hunt_results(given, settings, several, caller)
+                with leased_session_hosts(settings, history):
+                    return hunt_differing_results(given, settings, several, caller)
         given.form, view = ("json", None) if given.view == "json" else ("", given.view)
-        ended = carried_out(lambda caller: session.resume(name, None, caller, how), given, notifier, view)
-    return conclude(ended, given)
+        ended = trial_after(lambda caller: session.resume(name, None, caller, how), given, notifier, view)
+    return print_trial_end(ended, given)
 
 
-def announced(stored: Settings, **changed: Any) -> Settings:
+def announced_settings(stored: Settings, **changed: Any) -> Settings:
     """The settings of a session that goes on; announces their recipes."""
     settings = replace(stored, **changed)
-    announced_recipes(settings)
+    announce_and_read_recipes(settings)
     return settings
 
 
@@ -121,7 +129,7 @@ def announced(stored: Settings, **changed: Any) -> Settings:
 @waiting_option
 @view_options
 @history_option
-def why(given: Given) -> int:
+def why(given: CommandOptions) -> int:
     """Measure why the culprit of HUNT (default: the latest) is slower. The verdict does not change.
 
     \b
@@ -153,11 +161,11 @@ def why(given: Given) -> int:
     if explained_step(verdict) is None:
         raise UsageError(f"The verdict of hunt {number} names no commit, so there is no commit to explain.", advice)
     how = session.Resumption(
-        lambda stored: announced(stored, explain=True),
-        lambda settings, nodes: leasing_for(settings, history, nodes), 60 * given.max_time,
+        lambda stored: announced_settings(stored, explain=True),
+        lambda settings, nodes: leased_session_hosts(settings, history, nodes), 60 * given.max_time,
     )  # fmt: skip
     caller = Caller(history, open_view(history, given.view), given.waiting)
-    return say_failures(session.resume(number, None, caller, how), history)
+    return print_failures(session.resume(number, None, caller, how), history)
 
 
 def latest_unfinished(path: Path | None) -> int | str:
@@ -173,7 +181,7 @@ def latest_unfinished(path: Path | None) -> int | str:
         return latest
 
 
-def unfinished_together(hunt: int | str, path: Path | None) -> "Batch | None":
+def unfinished_shared_batch(hunt: int | str, path: Path | None) -> "Batch | None":
     """The batch with that name, or with that hunt, whose hunts share builds; None if all hunts have verdicts.
 
     None for a hunt that goes on by itself. Raises UsageError for a batch that another command continues.
@@ -242,4 +250,6 @@ def resume_all(path: Path | None, view: str | None) -> int:
         if not tasks:
             note("No hunt is interrupted.")
             return 0
-        return follow(tasks, opened, path, bisect_command("resume", "--all", path), open_view(path, view)({}))
+        return run_and_print_hunts(
+            tasks, opened, path, bisect_command("resume", "--all", path), open_view(path, view)({})
+        )

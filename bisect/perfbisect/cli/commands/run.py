@@ -10,27 +10,27 @@ import click
 
 from perfbisect.cli.options.common import (
     EXISTING,
-    Given,
+    CommandOptions,
     LongCommand,
-    clone_progress,
     explain_option,
     json_option,
     say,
     say_object,
     session_options,
+    show_clone_progress,
     verb_command,
 )
 from perfbisect.cli.options.completion import revision, several_workloads_option
 from perfbisect.cli.options.measurement import (
-    announce_system,
-    announced_recipes,
+    announce_and_read_recipes,
+    announce_build_system,
     command_options,
     hosts_option,
     how_options,
     pairing_option,
-    policy_of,
     policy_options,
-    settings_of,
+    requested_policy,
+    requested_settings_of,
     what_options,
 )
 from perfbisect.cli.options.param_types import FACTOR, MEMBER, NAME, SUSPECT
@@ -111,7 +111,7 @@ COMMON = (
 @how_options
 @session_options
 @click.option("--in-batch", type=MEMBER, hidden=True)
-def run(given: Given) -> int:
+def run(given: CommandOptions) -> int:
     """Find the commit that changed the speed between GOOD and BAD.
 
     \b
@@ -142,7 +142,13 @@ def run(given: Given) -> int:
     its own verdict and its own id in `bisect history`; the exit status is the highest of all hunts.
     `bisect resume` continues an interrupted hunt.
     """
-    from perfbisect.cli.sessions import hunt_results, leasing_for, open_view, say_failures, session
+    from perfbisect.cli.sessions import (
+        hunt_differing_results,
+        leased_session_hosts,
+        leases_and_notifier,
+        open_view,
+        print_failures,
+    )
     from perfbisect.hunt.attempt import Caller
     from perfbisect.hunt.forecast import forecast_line
     from perfbisect.hunt.session import begin
@@ -150,35 +156,35 @@ def run(given: Given) -> int:
     from perfbisect.recipes.outputs import SeveralResults
 
     history, waiting = given.history, given.waiting
-    number = claim_in(given.in_batch, history) if given.in_batch else None
+    number = claim_given_batch_hunt(given.in_batch, history) if given.in_batch else None
     if number:  # the job in Slurm was submitted or started again
         from perfbisect.cli.commands.resume import resume_session
 
         return resume_session(given, number)
     place_in_batch = given.in_batch[:2] if number is not None else None
-    given.good, given.bad = ends_of(given.good, given.bad)
-    every = resolved(requested_settings(given), given.direction)
+    given.good, given.bad = good_and_bad(given.good, given.bad)
+    every = settings_by_workload(requested_settings(given), given.direction)
     minutes = every[0].policy.max_minutes if len(every) == 1 else 0
     if given.dry_run:
         from perfbisect.hunt.forecast import dry_run_lines
 
-        with leasing_for(every[0], history, minutes=minutes):
+        with leased_session_hosts(every[0], history, minutes=minutes):
             say("\n".join(dry_run_lines(history, every)))
         return 0
-    with session(given, every[0], minutes) as notifier:
+    with leases_and_notifier(given, every[0], minutes) as notifier:
         setups = SessionSetup.set_up(every, waiting)
         note(forecast_line(history, [setup.settings for setup in setups], setups[0].span, setups[0].host))
-        announce_system(every[0])
+        announce_build_system(every[0])
         caller = Caller(history, open_view(history, given.view), waiting, notifier)
         try:
-            return say_failures(begin(setups, caller, place_in_batch), history)
+            return print_failures(begin(setups, caller, place_in_batch), history)
         except SeveralResults as several:
             if place_in_batch or len(every) > 1:
                 raise
-            return hunt_results(given, every[0], several, caller)
+            return hunt_differing_results(given, every[0], several, caller)
 
 
-def ends_of(good: str, bad: str | None) -> tuple[str, str]:
+def good_and_bad(good: str, bad: str | None) -> tuple[str, str]:
     """Both ends, also from git's A..B or A...B in place of the first. Raises UsageError if an end is missing."""
     if bad is not None:
         return good, bad
@@ -188,21 +194,21 @@ def ends_of(good: str, bad: str | None) -> tuple[str, str]:
     return good, bad
 
 
-def resolved(requested: Settings, direction: Direction | None) -> tuple[Settings, ...]:
+def settings_by_workload(requested: Settings, direction: Direction | None) -> tuple[Settings, ...]:
     """The settings of each workload, all with the same commits; announces the recipes."""
     from perfbisect.hunt.resolve import resolve_settings
 
-    _, works = announced_recipes(requested)
+    _, works = announce_and_read_recipes(requested)
     first, *further = [requested] if requested.quick else [replace(requested, workload=name) for name in works]
-    first = resolve_settings(first, direction, clone_progress=clone_progress)
+    first = resolve_settings(first, direction, clone_progress=show_clone_progress)
     return first, *(
         resolve_settings(replace(settings_of_one, repository=first.repository), direction)
         for settings_of_one in further
     )
 
 
-def claim_in(batch: tuple[int, int, str], history: Path | None) -> int | None:
-    """Claim a hunt of a batch for this process, long before the hunt has a number; see ``store.batches.claim``."""
+def claim_given_batch_hunt(batch: tuple[int, int, str], history: Path | None) -> int | None:
+    """Claim a hunt of a batch for this process, long before the hunt has a number; see ``store.batches.claim_batch_hunt``."""
     from contextlib import closing
 
     from perfbisect.store.batches import claim_batch_hunt
@@ -217,15 +223,15 @@ def claim_in(batch: tuple[int, int, str], history: Path | None) -> int | None:
         return number
 
 
-def requested_settings(given: Given) -> Settings:
+def requested_settings(given: CommandOptions) -> Settings:
     """The settings that the options ask for. Raises UsageError for options that exclude each other."""
     if given.slow_after and given.all_steps:
         raise click.UsageError(
             "--slow-after and --all exclude each other. If the runs of a build are stopped, its speed is unknown,"
             " so --all would miss other changes after that build. Omit --slow-after or --all."
         )
-    return settings_of(
-        given, metric=given.metric or AUTO, policy=policy_of(given), skips=dict.fromkeys(given.skip, ""),
+    return requested_settings_of(
+        given, metric=given.metric or AUTO, policy=requested_policy(given), skips=dict.fromkeys(given.skip, ""),
         suspects=dict(given.suspect),
     )  # fmt: skip
 
@@ -245,7 +251,7 @@ def requested_settings(given: Given) -> Settings:
 )  # fmt: skip
 @click.option("--hunt", is_flag=True, help="After the table, hunt each step at which the metric got worse.")
 @json_option()
-def steps(given: Given) -> int:
+def steps(given: CommandOptions) -> int:
     """Find the steps in time series that other tools measured, and print the command that hunts each step.
 
     FILE is a CSV or TSV file as Apache Otava reads it, with the columns time, commit and value (or a column for each
@@ -268,7 +274,7 @@ def steps(given: Given) -> int:
     from perfbisect.report.series import imported_line_texts
     from perfbisect.wording.text import printable, shell_words
 
-    series_lines = lines_of_file(given)
+    series_lines = imported_lines(given)
     if given.as_json:
         say_object({"rate": RATE, "series": [series_line.json_object() for series_line in series_lines]})
     else:
@@ -292,7 +298,7 @@ def steps(given: Given) -> int:
     return status
 
 
-def lines_of_file(given: Given) -> "list[ImportedLine]":
+def imported_lines(given: CommandOptions) -> "list[ImportedLine]":
     """The lines of the chosen series with enough readings to find steps. Raises UsageError if there are none; a note names the
     other series.
     """

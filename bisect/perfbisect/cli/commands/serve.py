@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from perfbisect.cli.options.common import FILE, Given, history_option, say, verb_command
+from perfbisect.cli.options.common import FILE, CommandOptions, history_option, say, verb_command
 from perfbisect.cli.options.stored import from_option
 from perfbisect.errors import UsageError
 from perfbisect.ui.stream import note
@@ -40,7 +40,7 @@ LOOPBACK = "127.0.0.1"
 )
 @from_option
 @history_option
-def serve(given: Given) -> None:
+def serve(given: CommandOptions) -> None:
     """Serve the history to web browsers: running sessions, the latest culprits, a list of all sessions, a page for each.
 
     \b
@@ -56,12 +56,12 @@ def serve(given: Given) -> None:
     The history is only read. Hunts may write it at the same time. Ctrl-C ends the server.
     Passwords need a proxy with TLS in front of this server: see docs/serve.md.
     """
-    from perfbisect.cli.guard import Guard
+    from perfbisect.cli.guard import LoginGuard
     from perfbisect.store.central import central_connection
     from perfbisect.store.connection import default_history_path, open_reader
 
     if given.add_user is not None:
-        enter_user(given.add_user, given.password_file)
+        add_asked_user(given.add_user, given.password_file)
         return
     central, address = given.central, given.address
     path = (given.history or default_history_path()).absolute()
@@ -74,8 +74,8 @@ def serve(given: Given) -> None:
     else:
         with central_connection(central):
             pass
-    guard = Guard(given.password_file, given.token_file, address)
-    login = guard.asks()
+    guard = LoginGuard(given.password_file, given.token_file, address)
+    login = guard.has_login()
     try:
         resolved = socket.getaddrinfo(address, given.port)
     except (OSError, UnicodeError):
@@ -100,12 +100,12 @@ def serve(given: Given) -> None:
     from perfbisect.cli.pages import Pages, serve_datasette, serve_pages
 
     if given.sql:
-        serve_datasette(path, given.port, guard, opens=given.opens)
+        serve_datasette(path, given.port, guard, open_browser=given.opens)
         return
-    serve_pages(resolved[0][0], given.port, guard, Pages(given.history, central), opens=given.opens)
+    serve_pages(resolved[0][0], given.port, guard, Pages(given.history, central), open_browser=given.opens)
 
 
-def enter_user(name: str, file: Path | None) -> None:
+def add_asked_user(name: str, file: Path | None) -> None:
     """Ask for a password, or read it from standard input, and write it into the password file."""
     from perfbisect.cli.guard import add_user
 

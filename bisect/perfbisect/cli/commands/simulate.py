@@ -8,18 +8,18 @@ import click
 
 from perfbisect.cli.options.common import (
     PATH,
+    CommandOptions,
     Decorator,
-    Given,
     LongCommand,
-    clone_progress,
     json_option,
     say,
     say_json,
+    show_clone_progress,
     verb_command,
 )
 from perfbisect.cli.options.completion import builder_option, revision
-from perfbisect.cli.options.measurement import announce, builders_option, policy_of, policy_options
-from perfbisect.cli.options.param_types import MINUTES, SEED, Parsed, Percent
+from perfbisect.cli.options.measurement import announce_recipe_files, builders_option, policy_options, requested_policy
+from perfbisect.cli.options.param_types import MINUTES, SEED, ParsedParam, ShareParam
 from perfbisect.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,15 +48,15 @@ def _cost(text: str) -> tuple[float, str]:
     return runs, "runs"
 
 
-COST = Parsed("COST", _cost)  # (number, "runs" or "minutes")
+COST = ParsedParam("COST", _cost)  # (number, "runs" or "minutes")
 
 
-def share(name: str, default: str, text: str, **how: bool) -> Decorator:
+def share_option(name: str, default: str, text: str, **how: bool) -> Decorator:
     """The option of that name, whose value is a share."""
-    return click.option(name, type=Percent(**how), default=default, show_default=True, help=text)
+    return click.option(name, type=ShareParam(**how), default=default, show_default=True, help=text)
 
 
-def cost(name: str, default: str, text: str) -> Decorator:
+def cost_option(name: str, default: str, text: str) -> Decorator:
     """The option of that name, whose value is a cost."""
     return click.option(name, type=COST, default=default, show_default=True, help=text)
 
@@ -73,20 +73,20 @@ COMMON = "--commits --effect --noise --layout --drift --repo --builder --steps -
 @builder_option("Ignore commits that change only paths that this builder ignores.")
 @builders_option
 @click.option("--first-parent", is_flag=True, help="Search only the first parents of merges.")
-@share("--effect", "5%", "Size of the simulated drop.")
-@share("--noise", "1%", "Standard deviation of a run, relative to its mean.")
+@share_option("--effect", "5%", "Size of the simulated drop.")
+@share_option("--noise", "1%", "Standard deviation of a run, relative to its mean.")
 @click.option("--noise-known", is_flag=True, help="The hunt knows --noise from earlier hunts on the host.")
-@share("--layout", "0.5%", "Standard deviation between builds, caused by their layout.", none=True)
-@share(
+@share_option("--layout", "0.5%", "Standard deviation between builds, caused by their layout.", none=True)
+@share_option(
     "--modes",
     "0%",
     "Gap between two modes of layout. Every 20 to 200 commits, builds change to the other mode.",
     none=True,
 )
 @click.option("--layouts", is_flag=True, help="Builds can be linked again in randomized layouts.")
-@cost("--link-cost", "0.1", "Cost of linking a build again, in runs (0.1) or time (6s).")
-@share("--drift", "0%", "Standard deviation of the speed of the host within two hours.", none=True)
-@share("--outliers", "2%", "Share of runs that are outliers.", none=True)
+@cost_option("--link-cost", "0.1", "Cost of linking a build again, in runs (0.1) or time (6s).")
+@share_option("--drift", "0%", "Standard deviation of the speed of the host within two hours.", none=True)
+@share_option("--outliers", "2%", "Share of runs that are outliers.", none=True)
 @click.option(
     "--steps",
     type=click.Choice(STEPS),
@@ -95,10 +95,12 @@ COMMON = "--commits --effect --noise --layout --drift --repo --builder --steps -
     metavar="KIND",
     help="Changes in the range; --help-all lists the kinds.",
 )
-@share("--failing", "0%", "Share of commits that do not build.", none=True)
-@share("--stale", "0%", "Share of incremental builds that wrongly have the speed of the previous build.", none=True)
-@cost("--build-cost", "10", "Cost of a build, in runs (10) or time (15m).")
-@share(
+@share_option("--failing", "0%", "Share of commits that do not build.", none=True)
+@share_option(
+    "--stale", "0%", "Share of incremental builds that wrongly have the speed of the previous build.", none=True
+)
+@cost_option("--build-cost", "10", "Cost of a build, in runs (10) or time (15m).")
+@share_option(
     "--cached", "100%", "Cost of a build that is close to an existing build, as a share of --build-cost.", whole=True
 )
 @click.option("--run-time", type=MINUTES, default="1m", show_default=True, help="Duration of a run with its warm-up.")
@@ -116,7 +118,7 @@ COMMON = "--commits --effect --noise --layout --drift --repo --builder --steps -
 )
 @click.option("--seed", type=SEED, default=1, show_default=True, help="Seed of the first hunt.")
 @json_option()
-def simulate(given: Given) -> None:
+def simulate(given: CommandOptions) -> None:
     """Simulate hunts, and print their cost and how often their verdict is right.
 
     Each hunt searches for a drop of the size --effect, among --commits commits or in the range GOOD..BAD of a real
@@ -180,8 +182,8 @@ def simulate(given: Given) -> None:
     def rule(world: "World", policy: "Policy") -> "Verdict":
         return simulate_hunt(world, policy, prior, **how).verdict
 
-    policy = replace(policy_of(given), incremental=given.stale > 0)
-    tally = Tally.of(attempts(scenario, policy, rule, range(given.seed, given.seed + given.hunts)))
+    policy = replace(requested_policy(given), incremental=given.stale > 0)
+    tally = Tally.of(simulated_hunts(scenario, policy, rule, range(given.seed, given.seed + given.hunts)))
     if given.as_json:
         asked = {key: value for key, value in vars(given).items() if value is not None and key not in NO_OPTIONS}
         asked |= {cost_name: " ".join(map(str, getattr(given, cost_name))) for cost_name in ("build_cost", "link_cost")}
@@ -197,7 +199,7 @@ def simulate(given: Given) -> None:
         say(line)
 
 
-def chosen_graph(given: Given) -> "Graph":
+def chosen_graph(given: CommandOptions) -> "Graph":
     """The graph of a real repository, as `bisect run` sees it, or a random one."""
     from perfbisect.core.domain.graph import Graph
     from perfbisect.recipes.builder_reader import load_builder
@@ -225,23 +227,23 @@ def chosen_graph(given: Given) -> "Graph":
             "Omit --commits and --merges, or GOOD and BAD.",
         )
     builder = load_builder(name, given.builders or "") if name else None
-    announce(builder)
+    announce_recipe_files(builder)
     if repo is None:
         if builder is None:
             raise UsageError("A repository is missing.", "Give --repo FOLDER, or --builder NAME.")
-        repo = cached_clone(builder, (good, bad), clone_progress)
+        repo = cached_clone(builder, (good, bad), show_clone_progress)
     git = open_repository(repo)
     tags, ignored = (builder.release_tags, builder.ignore) if builder else ((), ())
     ends = resolve_commit(git, good, tags), resolve_commit(git, bad, tags)
     return read_range(git, *ends, ignored, first_parent=given.first_parent).graph
 
 
-def attempts(scenario: Any, policy: Any, rule: "SearchRule", seeds: range) -> list["JudgedHunt"]:
+def simulated_hunts(scenario: Any, policy: Any, rule: "SearchRule", seeds: range) -> list["JudgedHunt"]:
     """One simulated hunt for each seed, with a progress bar on a terminal."""
     from rich.progress import track
 
     from perfbisect.simulate.tally import judged_hunt_of_seed
-    from perfbisect.ui.live import Terminal
+    from perfbisect.ui.live import SafeConsole
 
-    watched = track(seeds, "Hunting", console=Terminal(sys.stderr), transient=True, disable=not sys.stderr.isatty())
+    watched = track(seeds, "Hunting", console=SafeConsole(sys.stderr), transient=True, disable=not sys.stderr.isatty())
     return [judged_hunt_of_seed(scenario, seed, rule, policy) for seed in watched]

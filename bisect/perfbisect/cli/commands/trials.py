@@ -10,38 +10,38 @@ import click
 from click.core import ParameterSource
 
 from perfbisect.cli.options.common import (
-    Given,
+    CommandOptions,
     LongCommand,
-    clone_progress,
     explain_option,
     host_argument,
     id_argument,
     say,
     session_options,
+    show_clone_progress,
     verb_command,
 )
 from perfbisect.cli.options.completion import (
-    build_name,
-    host_name,
+    build_names,
+    host_names,
     revision,
     several_workloads_option,
     workload_option,
 )
 from perfbisect.cli.options.measurement import (
     TIME_LIMIT,
-    announced_recipes,
+    announce_and_read_recipes,
     command_options,
     effect_option,
     how_options,
     json_form_option,
     pairing_option,
-    recipes_of,
+    requested_settings_of,
     round_options,
-    settings_of,
+    trial_recipes,
     what_options,
 )
 from perfbisect.cli.options.param_types import MINUTES
-from perfbisect.cli.options.stored import form_options, print_trial
+from perfbisect.cli.options.stored import form_option_group, print_trial
 from perfbisect.errors import ENVIRONMENT, INCONCLUSIVE
 from perfbisect.ui.stream import note
 
@@ -55,12 +55,12 @@ OF_NOISE = "--rev --build --run --rate --cost --builder --workload --repo --metr
 
 
 @verb_command(LongCommand, common=COMPARING)
-@click.argument("builds", nargs=-1, metavar="BUILD...", shell_complete=build_name)
+@click.argument("builds", nargs=-1, metavar="BUILD...", shell_complete=build_names)
 @several_workloads_option("Workloads, groups of workloads, or suites of the recipe.")
 @command_options
 @what_options
 @click.option(
-    "--host", multiple=True, default=("local",), show_default=True, metavar="NAME", shell_complete=host_name,
+    "--host", multiple=True, default=("local",), show_default=True, metavar="NAME", shell_complete=host_names,
     help="Host to measure on. With --builder host, repeat the option for each host to compare.",
 )  # fmt: skip
 @click.option(
@@ -72,10 +72,10 @@ OF_NOISE = "--rev --build --run --rate --cost --builder --workload --repo --metr
 @explain_option
 @click.option("--dry-run", is_flag=True, help="Print the measurements and their expected cost. Measure nothing.")
 @how_options
-@form_options
+@form_option_group
 @pairing_option
 @round_options(5, 2, "Number of rounds. In each round, each build is started once (a visit).")
-def compare(given: Given) -> int:
+def compare(given: CommandOptions) -> int:
     """Measure each BUILD relative to the first BUILD.
 
     The runs of all builds are interleaved, so that drift of the machine cancels. A difference is real if it is
@@ -121,7 +121,7 @@ def compare(given: Given) -> int:
     """
     from dataclasses import replace
 
-    from perfbisect.cli.sessions import conclude, measured, session
+    from perfbisect.cli.sessions import leases_and_notifier, measured_trial, print_trial_end
     from perfbisect.core.domain.settings import TrialType
     from perfbisect.core.stats.paired_comparison import is_every_ratio_measured
     from perfbisect.hunt.drop_hunts import DropOptions, candidates_between, hunt_lines, read_comparison
@@ -149,13 +149,13 @@ def compare(given: Given) -> int:
         if given.dry_run:
             say("\n".join(hunt_lines(drops)))
             return 0
-        with session(given, drops.settings) as notifier:
+        with leases_and_notifier(given, drops.settings) as notifier:
             notifier(stored)
             return hunt_and_print(stored, given)
     if stored and not (given.command or (given.workload and given.builder)):
         shown = f"To print the stored comparison {stored}: bisect show {stored}. To hunt its drops: bisect compare {stored} --hunt"
         raise click.UsageError(f"{'--builder' if given.workload else '--workload'} is missing. {shown}")
-    settings, builder, chosen = recipes_of(settings_of(given, good="", bad="", explain=False))
+    settings, builder, chosen = trial_recipes(requested_settings_of(given, good="", bad="", explain=False))
     if each_release and builds:
         raise click.UsageError("--each-release measures all releases of its range. Omit the BUILDs.")
     if each_release and hunt:
@@ -165,12 +165,12 @@ def compare(given: Given) -> int:
     check_words(builds or (each_release,) * bool(each_release), settings, builder)
     series = None
     if each_release:
-        settings, subjects, series = read_releases(each_release, settings, builder, history, clone_progress)
+        settings, subjects, series = read_releases(each_release, settings, builder, history, show_clone_progress)
     elif builder.installed:
         settings, subjects = hosts_as_builds(settings, builder, least=2)
     else:
         settings = replace(settings, good=builds[0], bad=builds[-1])
-        settings, subjects = read_builds(builds, settings, builder, clone_progress)
+        settings, subjects = read_builds(builds, settings, builder, show_clone_progress)
     spans: dict[str, int | str] = {}
     if hunt:
         policy = replace(
@@ -181,7 +181,7 @@ def compare(given: Given) -> int:
         for title, reason in spans.items():
             if isinstance(reason, str):
                 note(f"warning: drops between {title} cannot be hunted: {reason}")
-    with session(given, settings) as notifier:
+    with leases_and_notifier(given, settings) as notifier:
         rounds = TrialDesign(TrialType.COMPARE, subjects, chosen, given.visits, given.runs, series=series)
         setup = rounds.set_up(settings, given.waiting)
         if given.dry_run:
@@ -191,15 +191,15 @@ def compare(given: Given) -> int:
             return 0
         if series and not given.form:
             note("\n".join(cost(setup, settings, history)))
-        trial, cut = measured(setup, given, notifier)
+        trial, cut = measured_trial(setup, given, notifier)
         if hunt and not cut:
             if not given.form:
                 print_trial(trial, "", detailed=False)
             return hunt_and_print(trial.name, given) or (0 if is_every_ratio_measured(trial) else INCONCLUSIVE)
-    return conclude((trial, cut), given)
+    return print_trial_end((trial, cut), given)
 
 
-def hunt_and_print(name: str, given: Given) -> int:
+def hunt_and_print(name: str, given: CommandOptions) -> int:
     """Hunt the drops of a comparison, and print it with the culprits; returns the exit status.
 
     The hunts are shown as by `bisect run`; if standard output is for the table alone, as lines on standard error.
@@ -238,7 +238,7 @@ def hunt_and_print(name: str, given: Given) -> int:
 @json_form_option
 @pairing_option
 @round_options(8, 4, "Number of visits: starts of the server.")
-def noise(given: Given) -> int:
+def noise(given: CommandOptions) -> int:
     """Build one revision on HOST (default: local), and measure the build against itself (an A/A).
 
     A visit is one start of the server with several runs. The report has the noise between visits and within visits, the
@@ -256,37 +256,37 @@ def noise(given: Given) -> int:
     Later hunts with the same host, builder, variant, workload and options use the result. Ctrl-C keeps all finished
     runs; `bisect resume n4` continues A/A n4. `bisect show n4` prints its report again.
     """
-    from perfbisect.cli.sessions import conclude, measured, session
+    from perfbisect.cli.sessions import leases_and_notifier, measured_trial, print_trial_end
     from perfbisect.core.domain.settings import TrialBuild, TrialType
     from perfbisect.hunt.resolve import builder_of, resolve_settings
     from perfbisect.hunt.trials.builds import hosts_as_builds
     from perfbisect.hunt.trials.rounds import TrialDesign
 
     rev = given.rev or ""
-    requested = settings_of(given, good=rev, bad=rev)
+    requested = requested_settings_of(given, good=rev, bad=rev)
     builder = builder_of(requested)
     if bool(builder.installed) == bool(rev):
         missing = "--rev is missing. Give the revision to build, such as --rev HEAD. (The argument HOST is a host.)"
         raise click.UsageError(f"The builder {builder.name} builds nothing. Omit --rev." if rev else missing)
-    settings, _, chosen = recipes_of(requested)
+    settings, _, chosen = trial_recipes(requested)
     if len(chosen) > 1:
         raise click.UsageError(f"--workload {given.workload} selects several workloads. Give a single workload.")
     if builder.installed:
         settings, subjects = hosts_as_builds(settings, builder, least=1)
     else:
-        settings = resolve_settings(settings, clone_progress=clone_progress)
+        settings = resolve_settings(settings, clone_progress=show_clone_progress)
         subjects = [TrialBuild(rev, settings.good_commit)]
-    with session(given, settings) as notifier:
+    with leases_and_notifier(given, settings) as notifier:
         rounds = TrialDesign(TrialType.NOISE, subjects, chosen, given.visits, given.runs)
-        ended = measured(rounds.set_up(settings, given.waiting), given, notifier)
-    return conclude(ended, given)
+        ended = measured_trial(rounds.set_up(settings, given.waiting), given, notifier)
+    return print_trial_end(ended, given)
 
 
 @verb_command()
 @id_argument()
 @round_options(6, 2, "Number of rounds. In each round, each build is started once (a visit).", least=2)
 @json_form_option
-def prove(given: Given) -> int:
+def prove(given: CommandOptions) -> int:
     """Revert the culprit of HUNT (default: the latest hunt with a culprit) on top of bad, and measure how much speed that regains.
 
     The runs of good, bad, and bad without the culprit are interleaved, with the settings of the hunt, on its first host.
@@ -310,26 +310,26 @@ def prove(given: Given) -> int:
     """
     from dataclasses import replace
 
-    from perfbisect.cli.sessions import conclude, measured, session
+    from perfbisect.cli.sessions import leases_and_notifier, measured_trial, print_trial_end
     from perfbisect.hunt.trials.proof import claim_of, proof_setup
     from perfbisect.store.history import History
 
     with closing(History.open(given.history)) as opened:
         claim = claim_of(opened, given.hunt)
-    announced_recipes(claim.settings)
+    announce_and_read_recipes(claim.settings)
     with (
-        session(given, replace(claim.settings, further_hosts=())) as notifier,
+        leases_and_notifier(given, replace(claim.settings, further_hosts=())) as notifier,
         proof_setup(claim, given.visits, given.runs, given.waiting, note) as setup,
     ):
-        ended = measured(setup, given, notifier)
-    return conclude(ended, given)
+        ended = measured_trial(setup, given, notifier)
+    return print_trial_end(ended, given)
 
 
 @verb_command()
 @id_argument("b")
 @click.option("--max-time", type=MINUTES, default=0.0, help=TIME_LIMIT)
 @session_options
-def narrow(given: Given) -> int:
+def narrow(given: CommandOptions) -> int:
     """Find the part of the culprit's diff that changed the speed. HUNT: default is the latest hunt with a culprit.
 
     `bisect narrow` adds the parts of the diff to the culprit's parent, one after the other, and searches these states like
@@ -352,7 +352,7 @@ def narrow(given: Given) -> int:
     \b
     Exit status: 0 a part is named, 1 there is nothing to find, 2 several parts remain possible; others as `bisect run`.
     """
-    from perfbisect.cli.sessions import open_view, say_failures, session
+    from perfbisect.cli.sessions import leases_and_notifier, open_view, print_failures
     from perfbisect.hunt.attempt import Caller
     from perfbisect.hunt.session import begin
     from perfbisect.hunt.trials.proof import culprits_of, narrowing
@@ -362,8 +362,11 @@ def narrow(given: Given) -> int:
     with closing(History.open(history, read_only=True)) as opened:
         every = culprits_of(opened, given.hunt, given.max_time, note)
     for settings in every:
-        announced_recipes(settings)
-        with session(given, settings, given.max_time) as notifier, narrowing(settings, given.waiting) as setup:
+        announce_and_read_recipes(settings)
+        with (
+            leases_and_notifier(given, settings, given.max_time) as notifier,
+            narrowing(settings, given.waiting) as setup,
+        ):
             caller = Caller(history, open_view(history, given.view), given.waiting, notifier)
-            status = max(status, say_failures(begin([setup], caller), history))
+            status = max(status, print_failures(begin([setup], caller), history))
     return status

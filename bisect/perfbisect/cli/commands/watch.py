@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import Given, history_option, id_argument, plain_option, say, verb_command
-from perfbisect.cli.options.completion import any_id
-from perfbisect.cli.options.measurement import announce, confidence_option, effect_option, limit_options, policy_of
-from perfbisect.cli.options.param_types import ANY, Id
-from perfbisect.cli.sessions import lines_wanted, open_view
+from perfbisect.cli.options.common import CommandOptions, history_option, id_argument, plain_option, say, verb_command
+from perfbisect.cli.options.completion import complete_id
+from perfbisect.cli.options.measurement import (
+    announce_recipe_files,
+    confidence_option,
+    effect_option,
+    limit_options,
+    requested_policy,
+)
+from perfbisect.cli.options.param_types import ANY, SessionIdParam
+from perfbisect.cli.sessions import is_no_screen, open_view
 from perfbisect.errors import UsageError
 from perfbisect.report.command_line import bisect_command
 from perfbisect.ui.stream import note
@@ -25,10 +31,10 @@ UNDECIDED = 2
 
 
 @verb_command()
-@click.argument("sessions", metavar="[HUNT…]", type=Id(ANY), nargs=-1, shell_complete=any_id)
+@click.argument("sessions", metavar="[HUNT…]", type=SessionIdParam(ANY), nargs=-1, shell_complete=complete_id)
 @plain_option
 @history_option
-def watch(given: Given) -> None:
+def watch(given: CommandOptions) -> None:
     """Show hunts and comparisons that run in other terminals, as those terminals show them, until they end.
 
     HUNT is the id of a hunt, a comparison (c3), a proof (p5), an A/A (n4) or a batch (b3). Default: all that run now.
@@ -49,7 +55,7 @@ def watch(given: Given) -> None:
 
     with closing(History.open(given.history, read_only=True)) as opened:
         named = dict.fromkeys(
-            session_number for session_id in given.sessions for session_number in numbers(session_id, opened)
+            session_number for session_id in given.sessions for session_number in session_numbers(session_id, opened)
         )
         chosen = tuple(named) or tuple(watching.running(opened))
         if not chosen:
@@ -59,7 +65,7 @@ def watch(given: Given) -> None:
             )
         batch = batch_of_one_process(opened, chosen[0])
         together = batch is not None and {*chosen} <= {hunt.hunt for hunt in batch.hunts}
-        lines = given.plain or lines_wanted()
+        lines = given.plain or is_no_screen()
 
         def title(summary: "SessionSummary") -> str:
             return str(summary.id) if lines else summary.workloads[0] if together else summary.title
@@ -71,10 +77,10 @@ def watch(given: Given) -> None:
             for summary in ends:
                 ended += [summary]
         for summary in ended:
-            say_how(summary, opened.path)
+            print_unfinished_end(summary, opened.path)
 
 
-def numbers(session_id: int | str, history: "History") -> list[int]:
+def session_numbers(session_id: int | str, history: "History") -> list[int]:
     """The number of a hunt or a trial, or of all hunts of a batch that have begun. Raises UsageError if there is none."""
     from perfbisect.store.batches import read_batch
 
@@ -91,7 +97,7 @@ def numbers(session_id: int | str, history: "History") -> list[int]:
     return begun
 
 
-def say_how(session: "SessionSummary", history: Path) -> None:
+def print_unfinished_end(session: "SessionSummary", history: Path) -> None:
     """Say on standard error how a hunt without a verdict, or an incomplete trial, has ended."""
     if session.state in ("failed", "interrupted"):
         reason = f": {printable(session.failure)}" if session.failure else ""
@@ -106,7 +112,7 @@ def say_how(session: "SessionSummary", history: Path) -> None:
 @effect_option("Smallest change to search for.")
 @limit_options
 @history_option
-def replay(given: Given) -> int:
+def replay(given: CommandOptions) -> int:
     """Repeat the decisions of HUNT (default: the latest) on its stored runs, with its own settings or with other settings.
 
     Each line is a decision: the number of runs before the decision, and the most probable culprit. A replay has only the
@@ -148,13 +154,13 @@ def replay(given: Given) -> int:
             "Give the number of a hunt of `bisect run`.",
         )
     builder = requested_builder(settings)
-    announce(builder)
+    announce_recipe_files(builder)
     span, _ = read_hunt_range(settings, builder)
     if span.candidates != candidates:
         raise UsageError(
             f"The repository {settings.repository} no longer has the commits of hunt {number}, so the hunt cannot be replayed."
         )
-    policy = policy_of(given, settings.policy)
+    policy = requested_policy(given, settings.policy)
     hosts = settings.hosts if settings.further_hosts else ()
     build_hosts = next((event.build_hosts for _, event in reversed(events) if isinstance(event, SessionStarted)), ())
     problem = SearchProblem(span.graph, candidates, policy, settings.metric, hosts, settings.prior, build_hosts)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfbisect.cli.options.completion import any_id, host_name
-from perfbisect.cli.options.param_types import COMMAND, Id
-from perfbisect.ui.stream import note, put, rewrite_line
+from perfbisect.cli.options.completion import complete_id, host_names
+from perfbisect.cli.options.param_types import COMMAND, SessionIdParam
+from perfbisect.ui.stream import note, replace_line, write_line
 from perfbisect.wording.text import printable, safe_json
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ ALL_HELP = f"{__name__}.all_help"  # in the context of a command whose help is p
 EXAMPLES = 6  # lines of an epilog that `--help` shows: click's mark, the title, and four examples
 
 
-class Given(SimpleNamespace):
+class CommandOptions(SimpleNamespace):
     """The arguments and options of a command, each by the name of its parameter."""
 
 
-def added(*options: Decorator) -> Decorator:
+def adding_options(*options: Decorator) -> Decorator:
     """Add these options to a command, in their order."""
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,10 +51,10 @@ def verb_command(
     ``how`` are arguments of ``kind``; the command belongs to ``parent``.
     """
 
-    def command_of(verb: Callable[[Given], Any]) -> click.Command:
+    def command_of(verb: Callable[[CommandOptions], Any]) -> click.Command:
         @wraps(verb)
         def called(**options: Any) -> Any:
-            return verb(Given(**options))
+            return verb(CommandOptions(**options))
 
         text, mark, examples = cleandoc(verb.__doc__ or "").partition("\b\nExamples:\n")
         command = click.command(cls=kind, help=text, epilog=f"{mark}{examples}\n", **how)(called)
@@ -65,7 +65,7 @@ def verb_command(
     return command_of
 
 
-def telling(tell: Callable[[click.Context], None]) -> dict[str, Any]:
+def print_and_exit_option(tell: Callable[[click.Context], None]) -> dict[str, Any]:
     """click's arguments for an option that prints by ``tell`` and ends the program, whatever the command needs."""
 
     def callback(ctx: click.Context, _param: click.Parameter, is_used: bool) -> None:
@@ -88,7 +88,7 @@ class LongCommand(click.Command):
             say(ctx.get_help())
 
         text = "Show all options, with examples and explanations."
-        self.params.append(click.Option(["--help-all"], help=text, **telling(print_all)))
+        self.params.append(click.Option(["--help-all"], help=text, **print_and_exit_option(print_all)))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The common options, in their order; after them the others, if ``--help-all`` is used."""
@@ -109,7 +109,7 @@ class LongCommand(click.Command):
             formatter.write_text("\n".join(lines if ctx.meta.get(ALL_HELP) else lines[:EXAMPLES]))
 
 
-def or_configured(ctx: click.Context, _param: click.Parameter, value: tuple[str, ...] | None) -> tuple[str, ...]:
+def notify_command(ctx: click.Context, _param: click.Parameter, value: tuple[str, ...] | None) -> tuple[str, ...]:
     """The command of --notify: from the option, else from config.toml. Raises RecipeError for a mistake in that file."""
     from perfbisect.recipes.configuration import configuration_location, load_configuration, split_command
 
@@ -130,7 +130,7 @@ class WaitingLine:
         self.drawn = False  # whether the line is on the terminal now
 
     @property
-    def waited(self) -> str:
+    def waited_clock(self) -> str:
         """How long it has waited, as a clock shows it."""
         from perfbisect.wording.quantities import clock
 
@@ -141,7 +141,9 @@ class WaitingLine:
         from perfbisect.wording.table import cut
 
         if sys.stderr.isatty():
-            rewrite_line(cut(printable(f"{self.waited} waiting for {subject}"), shutil.get_terminal_size().columns - 1))
+            replace_line(
+                cut(printable(f"{self.waited_clock} waiting for {subject}"), shutil.get_terminal_size().columns - 1)
+            )
             self.drawn = True
         elif subject not in self.shown:
             note(f"Waiting for {printable(subject)}{end}")
@@ -155,7 +157,7 @@ class WaitingLine:
     def clear(self) -> None:
         """Remove the line, if there is one."""
         if self.drawn:
-            rewrite_line("")
+            replace_line("")
         self.drawn = False
 
     def __call__(self, owner: "Owner | None") -> None:
@@ -178,7 +180,7 @@ history_option = click.option(  # None: the default path; of a group of commands
     callback=lambda ctx, _param, value: value or (ctx.parent.params.get("history") if ctx.parent else None),
     help="File that stores hunts and comparisons. Default: ~/.local/state/perfbisect/history.db.",
 )  # fmt: skip
-host_argument = click.argument("host", default="local", shell_complete=host_name)
+host_argument = click.argument("host", default="local", shell_complete=host_names)
 explain_option = click.option(
     "--explain/--no-explain", default=True, show_default=True,
     help="Measure culprit and parent again for the reason: counters, profiles, query plans.",
@@ -188,17 +190,19 @@ waiting_option = click.option(  # a WaitingLine; None without the option
     help="If another hunt or comparison runs on the host, wait for its end instead of failing.",
 )  # fmt: skip
 notify_option = click.option(  # the arguments of a command; () for no command
-    "--notify", type=COMMAND, callback=or_configured,
+    "--notify", type=COMMAND, callback=notify_command,
     help="Command to run at the end; its standard input is the verdict as JSON.",
 )  # fmt: skip
 PLAIN = "Print plain lines instead of the live display."
 plain_option = click.option("--plain", is_flag=True, help=PLAIN)
-view_options = added(  # of every verb that hunts: ``view: str | None``; the last of several options counts
+view_options = adding_options(  # of every verb that hunts: ``view: str | None``; the last of several options counts
     click.option("--plain", "view", flag_value="plain", default=None, help=PLAIN),
     click.option("--json", "view", flag_value="json", default=None, help="Print one JSON object for each event."),
 )
 
-session_options = added(waiting_option, notify_option, view_options, history_option)  # of a verb that carries out hunts
+session_options = adding_options(
+    waiting_option, notify_option, view_options, history_option
+)  # of a verb that carries out hunts
 
 
 def json_option(text: str = "Print one JSON object.") -> Decorator:
@@ -208,7 +212,7 @@ def json_option(text: str = "Print one JSON object.") -> Decorator:
 
 def id_argument(kinds: str = "") -> Decorator:
     """``HUNT``: the id of a hunt, or of a session with a letter of ``kinds``; None for the latest."""
-    return click.argument("hunt", type=Id(kinds), required=False, shell_complete=any_id)
+    return click.argument("hunt", type=SessionIdParam(kinds), required=False, shell_complete=complete_id)
 
 
 def output_width() -> int | None:
@@ -218,12 +222,12 @@ def output_width() -> int | None:
 
 def say(text: str) -> None:
     """Write lines to standard output. Raises StdoutClosed or EnvironmentFailure if that is impossible."""
-    put(text, sys.stdout)
+    write_line(text, sys.stdout)
 
 
 def say_json(text: str, end: str = "\n") -> None:
     """Write JSON to standard output; characters that are unsafe to print are escaped in JSON's way."""
-    put(safe_json(text), sys.stdout, end)
+    write_line(safe_json(text), sys.stdout, end)
 
 
 def say_object(value: Any) -> None:
@@ -238,14 +242,14 @@ def say_styled(lines: "Iterable[str | Text]") -> None:
     if not sys.stdout.isatty():
         say("\n".join(map(str, lines)))
         return
-    from perfbisect.ui.live import Terminal
+    from perfbisect.ui.live import SafeConsole
 
-    terminal = Terminal(sys.stdout)
+    terminal = SafeConsole(sys.stdout)
     for line in lines:
         terminal.print(line, soft_wrap=True)
 
 
-def clone_progress(step: str, done: int, total: int) -> None:
+def show_clone_progress(step: str, done: int, total: int) -> None:
     """Show on standard error, if it is a terminal, the progress of a clone by git."""
     if sys.stderr.isatty():
-        rewrite_line(f"{step} {done}/{total}" + ("\n" if done == total else ""))
+        replace_line(f"{step} {done}/{total}" + ("\n" if done == total else ""))

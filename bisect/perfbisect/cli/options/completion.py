@@ -21,12 +21,12 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 Completion = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 
 
-def complete(names: Iterable[str], incomplete: str) -> list[str]:
+def matching_names(names: Iterable[str], incomplete: str) -> list[str]:
     """The names that begin with the typed text, except names that need quotes in a shell."""
     return [name for name in names if name.startswith(incomplete) and PLAIN.fullmatch(name)]
 
 
-def completing(names: Callable[[click.Context, str], Mapping[str, str]]) -> Completion:
+def completion_from(names: Callable[[click.Context, str], Mapping[str, str]]) -> Completion:
     """Shell completion by the names that a function returns, each with its description; empty if the function fails, since a
     shell cannot show an error.
     """
@@ -40,20 +40,20 @@ def completing(names: Callable[[click.Context, str], Mapping[str, str]]) -> Comp
             described = names(ctx, incomplete)
         except PerfBisectError:
             return []
-        return [CompletionItem(name, help=printable(described[name])) for name in complete(described, incomplete)]
+        return [CompletionItem(name, help=printable(described[name])) for name in matching_names(described, incomplete)]
 
     return completion
 
 
-@completing
-def builder_name(ctx: click.Context, _incomplete: str) -> Mapping[str, str]:
+@completion_from
+def builder_names(ctx: click.Context, _incomplete: str) -> Mapping[str, str]:
     """The names of builders."""
     from perfbisect.recipes.builder_reader import load_builders
 
     return {builder.name: builder.summary for builder in load_builders(ctx.params.get("builders") or "")}
 
 
-def named_builder(ctx: click.Context) -> "Builder | None":
+def given_builder(ctx: click.Context) -> "Builder | None":
     """The builder of --builder, if that option precedes the word."""
     from perfbisect.recipes.builder_reader import load_builder
 
@@ -69,7 +69,7 @@ def revisions(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
     from perfbisect.repository.commits import refs_with_subjects, versions_of_tags
     from perfbisect.repository.discovery import clone_path, open_repository
 
-    builder = named_builder(ctx)
+    builder = given_builder(ctx)
     clone = clone_path(builder.name) if builder else Path()
     repo = open_repository(ctx.params.get("repo") or (clone if clone.exists() else Path()), is_named_by_user=False)
     refs = refs_with_subjects(repo)
@@ -80,66 +80,68 @@ def revisions(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
     return {begun + name: text for name, text in ({version: refs[tag] for version, tag in tags} | refs).items()}
 
 
-revision = completing(revisions)
+revision = completion_from(revisions)
 
 
-@completing
-def build_name(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
+@completion_from
+def build_names(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
     """A revision; after its last @ or +, the variants or configurations of the builder, if --builder precedes the word."""
     sign = max("@+", key=incomplete.rfind)
     name, separator, _ = incomplete.rpartition(sign)
-    builder = named_builder(ctx) if separator else None
+    builder = given_builder(ctx) if separator else None
     if builder is None:
         return revisions(ctx, incomplete)
     return {f"{name}{sign}{suffix}": "" for suffix in (builder.variants if sign == "@" else builder.configs)}
 
 
-@completing
-def workload_name(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
+@completion_from
+def workload_names_of_builder(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
     """The names of workloads; only those of the builder, if --builder precedes the word."""
-    return names_of(offered(ctx), incomplete)
+    return workload_summaries(offered_workloads(ctx), incomplete)
 
 
-@completing
-def workload_names(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
+@completion_from
+def workload_list_names(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
     """The names of workloads and groups for the last item of a list with commas."""
     begun, comma, last = incomplete.rpartition(",")
-    workloads = offered(ctx)
-    described = {**{workload.group: "a group" for workload in workloads}, **names_of(workloads, last)}
+    workloads = offered_workloads(ctx)
+    described = {**{workload.group: "a group" for workload in workloads}, **workload_summaries(workloads, last)}
     return {f"{begun}{comma}{name}": described[name] for name in sorted(described)}
 
 
-def names_of(workloads: "Iterable[Workload]", incomplete: str) -> dict[str, str]:
+def workload_summaries(workloads: "Iterable[Workload]", incomplete: str) -> dict[str, str]:
     """Name → summary of workloads; with the names of their suites if no short name begins with the typed text."""
     from perfbisect.recipes.workload import qualified_name
 
     short = {workload.name: workload.summary for workload in workloads}
     described = (
-        short if complete(short, incomplete) else {qualified_name(workload): workload.summary for workload in workloads}
+        short
+        if matching_names(short, incomplete)
+        else {qualified_name(workload): workload.summary for workload in workloads}
     )
     return dict(sorted(described.items()))
 
 
-@completing
-def metric_name(_ctx: click.Context, _incomplete: str) -> Mapping[str, str]:
+@completion_from
+def metric_names(_ctx: click.Context, _incomplete: str) -> Mapping[str, str]:
     """The names of metrics."""
     from perfbisect.core.domain.metrics import METRICS
 
     return dict.fromkeys(METRICS, "")
 
 
-def offered(ctx: click.Context) -> "list[Workload]":
+def offered_workloads(ctx: click.Context) -> "list[Workload]":
     """The workloads of the builder, if --builder precedes the word; else all."""
     from perfbisect.recipes.workload import load_workloads
 
     workloads = load_workloads(ctx.params.get("workloads") or "")
-    if builder := named_builder(ctx):
+    if builder := given_builder(ctx):
         workloads = [workload for workload in workloads if workload.driver == builder.driver]
     return workloads
 
 
-@completing
-def host_name(ctx: click.Context, _incomplete: str) -> Mapping[str, str]:
+@completion_from
+def host_names(ctx: click.Context, _incomplete: str) -> Mapping[str, str]:
     """The names of hosts; of leased hosts only the lease with its colon."""
     from perfbisect.recipes.inventory import load_hosts, load_leases
 
@@ -150,20 +152,20 @@ def host_name(ctx: click.Context, _incomplete: str) -> Mapping[str, str]:
 
 def builder_option(text: str, **how: Any) -> Decorator:
     """``--builder NAME``; ``text`` is its help, ``how`` further arguments of click."""
-    return click.option("--builder", "-b", metavar="NAME", shell_complete=builder_name, help=text, **how)
+    return click.option("--builder", "-b", metavar="NAME", shell_complete=builder_names, help=text, **how)
 
 
 def workload_option(text: str, **how: Any) -> Decorator:
     """``--workload NAME``; the arguments as of ``builder_option``."""
-    return click.option("--workload", "-w", metavar="NAME", shell_complete=workload_name, help=text, **how)
+    return click.option("--workload", "-w", metavar="NAME", shell_complete=workload_names_of_builder, help=text, **how)
 
 
 def several_workloads_option(text: str) -> Decorator:
     """``--workload NAME,…``; ``text`` is its help."""
-    return click.option("--workload", "-w", default="", metavar="NAME,…", shell_complete=workload_names, help=text)
+    return click.option("--workload", "-w", default="", metavar="NAME,…", shell_complete=workload_list_names, help=text)
 
 
-def any_id(ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+def complete_id(ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
     """Shell completion of the ids for a parameter of the type ``Id``: hunts, the latest first, then trials, then batches.
 
     For a parameter that takes a file or a batch: files and batches.
@@ -172,12 +174,12 @@ def any_id(ctx: click.Context, param: click.Parameter, incomplete: str) -> "list
 
     from click.shell_completion import CompletionItem
 
-    from perfbisect.cli.options.param_types import FileOrBatch, Id
+    from perfbisect.cli.options.param_types import FileOrBatchParam, SessionIdParam
     from perfbisect.store.batches import all_batches
     from perfbisect.store.history import History
     from perfbisect.wording.text import printable
 
-    assert isinstance(param.type, Id)
+    assert isinstance(param.type, SessionIdParam)
     items: list[tuple[int | str, str]] = []
     try:
         with closing(History.open(ctx.params.get("history"), read_only=True)) as opened:
@@ -189,7 +191,7 @@ def any_id(ctx: click.Context, param: click.Parameter, incomplete: str) -> "list
             items += [(batch.name, batch.file or "together") for batch in all_batches(opened)[::-1]]
     except PerfBisectError:  # ids that were read before the error are offered
         pass
-    files = [CompletionItem(incomplete, type="file")] * isinstance(param.type, FileOrBatch)  # the shell knows best
+    files = [CompletionItem(incomplete, type="file")] * isinstance(param.type, FileOrBatchParam)  # the shell knows best
     kinds = param.type.kinds if files else ("", *param.type.kinds)
     return files + [
         CompletionItem(str(name), help=printable(text))

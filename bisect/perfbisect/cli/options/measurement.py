@@ -8,9 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfbisect.cli.options.common import PATH, Decorator, Given, added, history_option, notify_option, waiting_option
-from perfbisect.cli.options.completion import builder_option, host_name, metric_name
-from perfbisect.cli.options.param_types import ARG, BELOW, COUNT, FLAGS, MINUTES, SECONDS, UNSPLIT, Percent
+from perfbisect.cli.options.common import (
+    PATH,
+    CommandOptions,
+    Decorator,
+    adding_options,
+    history_option,
+    notify_option,
+    waiting_option,
+)
+from perfbisect.cli.options.completion import builder_option, host_names, metric_names
+from perfbisect.cli.options.param_types import ARG, BELOW, COUNT, FLAGS, MINUTES, SECONDS, UNSPLIT, ShareParam
 from perfbisect.core.domain.settings import (
     COUNTED,
     MAX_PROBABILITY,
@@ -55,7 +63,7 @@ inventory_option = recipes_option(HOSTS, "File that describes the hosts")
 
 
 hosts_option = click.option(
-    "--host", multiple=True, default=("local",), metavar="NAME", show_default=True, shell_complete=host_name,
+    "--host", multiple=True, default=("local",), metavar="NAME", show_default=True, shell_complete=host_names,
     callback=lambda _ctx, _param, value: expanded_names(value), help="Host to measure on. Repeatable; several hosts divide the work between them.",
 )  # fmt: skip
 variant_option = click.option(
@@ -64,7 +72,7 @@ variant_option = click.option(
     default="",
     help="Variant of the builder: compiler settings that `bisect builders --show` lists.",
 )
-command_options = added(
+command_options = adding_options(
     builder_option("Recipe of the system, in place of --build.", default=""),
     click.option("--build", type=UNSPLIT, multiple=True, help="Build command, run in the checkout. Repeatable."),
     click.option("--then", type=UNSPLIT, multiple=True, help="Command to run after the build by the tree's own build system. Repeatable."),
@@ -83,7 +91,7 @@ command_options = added(
         help="File of the build to run, if several files have the name that --run uses. Repeatable.",
     ),
 )  # fmt: skip
-what_options = added(
+what_options = adding_options(
     click.option(
         "--repo", type=PATH,
         help="Local clone. Default: with a recipe, a clone of its URL; otherwise the current folder.",
@@ -101,12 +109,12 @@ what_options = added(
         help="Patch file. Each commit to which it applies is patched before its build. Repeatable.",
     ),
     click.option(
-        "--metric", default="", metavar="NAME", shell_complete=metric_name,
+        "--metric", default="", metavar="NAME", shell_complete=metric_names,
         help="qps, p95, cpu/o, instructions/o, … (/o: per operation). Default: the metric of the workload. If good and"
         " bad do not differ in it, `bisect run` uses instructions/o.",
     ),
 )  # fmt: skip
-how_options = added(
+how_options = adding_options(
     click.option("--time", type=COUNT, help="Duration of each timed run in seconds."),
     click.option("--warmup", type=SECONDS, help="Duration of the warm-up before each run, in seconds."),
     click.option("--threads", type=click.IntRange(1, 1_000_000), help="Number of client threads."),
@@ -122,7 +130,7 @@ how_options = added(
     inventory_option,
 )
 TIME_LIMIT = "Stop after this time (90s, 45m, 2h), and print the best answer so far."
-limit_options = added(
+limit_options = adding_options(
     click.option("--max-time", type=MINUTES, help=TIME_LIMIT),
     click.option(
         "--max-builds", type=COUNT, help="Stop after this number of builds, and print the best answer so far."
@@ -137,7 +145,7 @@ def confidence_option(**how: Any) -> Decorator:
     """``--confidence``; ``how`` are further arguments of click."""
     return click.option(
         "--confidence",
-        type=Percent(MAX_PROBABILITY),
+        type=ShareParam(MAX_PROBABILITY),
         help="Probability that a commit needs to be named as the culprit.",
         **how,
     )
@@ -145,10 +153,10 @@ def confidence_option(**how: Any) -> Decorator:
 
 def effect_option(text: str, *, auto: bool = False) -> Decorator:
     """``--min-effect``; ``text`` is its help."""
-    return click.option("--min-effect", type=Percent(auto=auto), help=text)
+    return click.option("--min-effect", type=ShareParam(auto=auto), help=text)
 
 
-policy_options = added(
+policy_options = adding_options(
     confidence_option(default="95%", show_default=True),
     effect_option(
         "Smallest change to search for. 25%: from 400 to 300, or from 400 to 500."
@@ -180,7 +188,7 @@ pairing_option = click.option(
 def round_options(visits: int, runs: int, text: str, least: int = 1) -> Decorator:
     """The options of all trials: the number of rounds, with ``text`` as its help; runs in each; waiting, notification, history."""
     rounds_type = click.IntRange(least, COUNT.max)
-    return added(
+    return adding_options(
         click.option("--visits", type=rounds_type, default=visits, show_default=True, help=text),
         click.option("--runs", type=COUNT, default=runs, show_default=True, help="Number of timed runs in each visit."),
         waiting_option,
@@ -189,7 +197,7 @@ def round_options(visits: int, runs: int, text: str, least: int = 1) -> Decorato
     )
 
 
-def command_of(given: Given) -> QuickCommand | None:
+def quick_command(given: CommandOptions) -> QuickCommand | None:
     """The command of ``command_options``; None for a workload by name. Raises UsageError for options that exclude each other."""
     from perfbisect.recipes.requested import RECIPE
 
@@ -212,10 +220,10 @@ def command_of(given: Given) -> QuickCommand | None:
     ):
         if both:
             raise click.UsageError(f"{names} exclude each other. {advice}.")
-    return named_in_history(QuickCommand(given.command, None if builder else build, **patterns, then=then))
+    return with_unique_name(QuickCommand(given.command, None if builder else build, **patterns, then=then))
 
 
-def named_in_history(quick: QuickCommand) -> QuickCommand:
+def with_unique_name(quick: QuickCommand) -> QuickCommand:
     """The command with a name that no other command in the history of the options has."""
     from perfbisect.recipes.requested import command_name
     from perfbisect.store.history import History
@@ -228,7 +236,7 @@ def named_in_history(quick: QuickCommand) -> QuickCommand:
     return replace(quick, name=name)  # unchanged if there is no history yet
 
 
-def settings_of(given: Given, **decided: Any) -> Settings:
+def requested_settings_of(given: CommandOptions, **decided: Any) -> Settings:
     """The settings that the options of a verb ask for; ``own`` are settings that the verb decides itself.
 
     An option has the name of its field, or is converted here. Raises UsageError as ``command_of``.
@@ -237,7 +245,7 @@ def settings_of(given: Given, **decided: Any) -> Settings:
 
     for recipes in (BUILDERS, WORKLOADS):  # checked here: a command may not read them later
         recipe_folders(recipes, getattr(given, recipes) or "")
-    quick = command_of(given)
+    quick = quick_command(given)
     host, *further = (given.host,) if isinstance(given.host, str) else given.host
     timing = {name: value for name in TIMING if (value := getattr(given, name)) is not None}
     patches = tuple(Patch(path.name, read_patch(path), file=str(path.absolute())) for path in given.patch)
@@ -258,7 +266,7 @@ def settings_of(given: Given, **decided: Any) -> Settings:
     return Settings(**direct | converted | decided)
 
 
-def policy_of(given: Given, stored: Policy | None = None) -> Policy:
+def requested_policy(given: CommandOptions, stored: Policy | None = None) -> Policy:
     """The rules from the options of their names; ``stored`` are the rules of a hunt in the history, for options not given."""
     options = vars(given) | {"max_minutes": given.max_time}
     rules = {name: options[name] for name in Policy.__dataclass_fields__ if options.get(name) is not None}
@@ -269,7 +277,7 @@ def policy_of(given: Given, stored: Policy | None = None) -> Policy:
     return replace(stored or Policy(min_counted=COUNTED, auto_effect=True), **rules)
 
 
-def announced_recipes(settings: Settings) -> "tuple[Builder, dict[str, Workload]]":
+def announce_and_read_recipes(settings: Settings) -> "tuple[Builder, dict[str, Workload]]":
     """The requested builder and workloads, by their names; says on standard error where they and the hosts are from.
 
     Raises UsageError for mistakes in them.
@@ -282,16 +290,18 @@ def announced_recipes(settings: Settings) -> "tuple[Builder, dict[str, Workload]
     workloads = requested_workloads(settings, builder, settings.workload)
     if not workloads:
         raise click.UsageError("--workload is empty. Give the name of a workload.")
-    announce(builder, workloads.values(), [load_host(name, settings.hosts_path) for name in settings.hosts])
+    announce_recipe_files(
+        builder, workloads.values(), [load_host(name, settings.hosts_path) for name in settings.hosts]
+    )
     return builder, workloads
 
 
-def recipes_of(settings: Settings) -> "tuple[Settings, Builder, dict[str, Workload]]":
+def trial_recipes(settings: Settings) -> "tuple[Settings, Builder, dict[str, Workload]]":
     """(settings of a comparison with the names of its recipes and metric, builder, workloads); see ``announced_recipes``."""
     from perfbisect.hunt.resolve import choose_metric, recognises_output, with_repository
 
     settings = with_repository(settings)
-    builder, workloads = announced_recipes(settings)
+    builder, workloads = announce_and_read_recipes(settings)
     metric, recognise = (
         choose_metric(settings.metric, [*workloads.values()]),
         recognises_output(settings, [*workloads.values()]),
@@ -306,13 +316,13 @@ def recipes_of(settings: Settings) -> "tuple[Settings, Builder, dict[str, Worklo
     return named, builder, workloads
 
 
-def announce_system(settings: Settings) -> None:
+def announce_build_system(settings: Settings) -> None:
     """Say on standard error which build system was recognised, and its commands; nothing if commands or a recipe build."""
     if built := built_with(settings.system):
         note(f"Built with {built}")
 
 
-def announce(
+def announce_recipe_files(
     builder: "Builder | None" = None, workloads: "Iterable[Workload]" = (), hosts: "Iterable[HostEntry]" = ()
 ) -> None:
     """Say on standard error which files these are from, unless they are shipped or in the user's configuration folder."""

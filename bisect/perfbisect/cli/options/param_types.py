@@ -19,7 +19,7 @@ MOST_TIMES = 1e6  # the largest factor
 LONGEST_WAIT = 1e9  # seconds: 30 years
 
 
-class Parsed(click.ParamType[Any]):
+class ParsedParam(click.ParamType[Any]):
     """A value that a function makes of text. The message of its ValueError, after the text, is for the user."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
@@ -35,12 +35,12 @@ class Parsed(click.ParamType[Any]):
             self.fail(f"{value!r} {wrong}", param, ctx)
 
 
-def number(text: str, otherwise: str = "is not a number.") -> float:
-    """The number that a text spells. Raises ValueError with ``otherwise`` for any other text."""
+def parsed_number(text: str, message: str = "is not a number.") -> float:
+    """The number that a text spells. Raises ValueError with ``message`` for any other text."""
     try:
         return float(text if text.isascii() else "")  # no digits of other scripts
     except ValueError:
-        raise ValueError(otherwise) from None
+        raise ValueError(message) from None
 
 
 _UNITS = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0}  # minutes
@@ -48,17 +48,19 @@ _DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?) ?(s|sec|m|min|h|d)")
 _DURATIONS = re.compile(rf"(?:{_DURATION.pattern} ?)+")
 
 
-def _minutes(text: str) -> float:
+def _parsed_minutes(text: str) -> float:
     from perfbisect.recipes.builder import LONGEST
 
     parts = _DURATION.findall(text) if _DURATIONS.fullmatch(text) else [(text, "m")]
-    minutes = sum(number(size, "is not a duration. Write 90s, 45m or 1h30m.") * _UNITS[unit[0]] for size, unit in parts)
+    minutes = sum(
+        parsed_number(size, "is not a duration. Write 90s, 45m or 1h30m.") * _UNITS[unit[0]] for size, unit in parts
+    )
     if not 0.001 <= 60 * minutes <= LONGEST:
         raise ValueError("is not between 1 millisecond and 30 years.")
     return minutes
 
 
-def _bytes(text: str) -> int:
+def _parsed_bytes(text: str) -> int:
     from perfbisect.recipes.configuration import size_in_bytes
 
     try:
@@ -67,18 +69,18 @@ def _bytes(text: str) -> int:
         raise ValueError("is not a size. Write 20G or 500M.") from None
 
 
-def _suspect(text: str) -> tuple[str, float]:
+def _parsed_suspect(text: str) -> tuple[str, float]:
     from perfbisect.recipes.builder import WEIGHTS
 
     lowest, highest = WEIGHTS
     path, _, weight = text.rpartition("=")
     wrong = f"is not PATH=WEIGHT with a weight from {lowest:f} to {highest:.0f}. Write storage/innobase=4."
-    if not path or not lowest <= number(weight, wrong) <= highest:
+    if not path or not lowest <= parsed_number(weight, wrong) <= highest:
         raise ValueError(wrong)
     return path, float(weight)
 
 
-def _arg(text: str) -> tuple[str, str]:
+def _parsed_workload_argument(text: str) -> tuple[str, str]:
     from perfbisect.core.domain.settings import TIMING
 
     name, sign, value = text.partition("=")
@@ -89,7 +91,7 @@ def _arg(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _command(text: str) -> tuple[str, ...]:
+def _parsed_command(text: str) -> tuple[str, ...]:
     from perfbisect.recipes.configuration import split_command
 
     try:
@@ -98,7 +100,7 @@ def _command(text: str) -> tuple[str, ...]:
         raise ValueError(f"cannot be run: {mistake}.") from mistake
 
 
-def _split(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -111,10 +113,10 @@ _FOR_A_SHELL = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.")  # a script in do
 _OF_SHELLS = re.compile(r"(?:^|(?<=\s))~/|&&|\|\|?|[;<>`&]|\$(?:\w+|[({])|(?:(?<=\s)(?!-)[^\s=]*)[*?]")
 
 
-def _without_shell(text: str) -> str:
+def _checked_without_shell(text: str) -> str:
     from perfbisect.recipes.placeholders import script_positions
 
-    if not (words := _split(text)):
+    if not (words := _split_words(text)):
         raise ValueError("is empty. Give a program and its arguments.")
     quoted = _FOR_A_SHELL if [*script_positions(words)] else _QUOTED
     if syntax := _OF_SHELLS.search(quoted.sub("_", text)):
@@ -131,57 +133,57 @@ def _without_shell(text: str) -> str:
     return text
 
 
-def fitting(name: str, fits: Callable[[float], bool], wrong: str) -> Parsed:
-    """A number that fits; ``wrong`` is the message for any other text."""
+def number_param(name: str, fits: Callable[[float], bool], message: str) -> ParsedParam:
+    """A parameter whose value is a number that ``fits``; ``message`` is the error for any other text."""
 
     def parse(text: str) -> float:
-        if not fits(value := number(text, wrong)):
-            raise ValueError(wrong)
+        if not fits(value := parsed_number(text, message)):
+            raise ValueError(message)
         return value
 
-    return Parsed(name, parse)
+    return ParsedParam(name, parse)
 
 
-def matching(name: str, pattern: str, wrong: str, value: Callable[[re.Match[str]], Any]) -> Parsed:
-    """The ``value`` of a text that matches; ``wrong`` is the message for any other text."""
+def pattern_param(name: str, pattern: str, message: str, value: Callable[[re.Match[str]], Any]) -> ParsedParam:
+    """A parameter with the ``value`` of a text that matches ``pattern``; ``message`` is the error for any other text."""
 
     def parse(text: str) -> Any:
         if not (match := re.fullmatch(pattern, text)):
-            raise ValueError(wrong)
+            raise ValueError(message)
         return value(match)
 
-    return Parsed(name, parse)
+    return ParsedParam(name, parse)
 
 
 ANY = "cpnb"  # letters of the ids of sessions
-BELOW = matching(
+BELOW = pattern_param(
     "PATH", r"(?:\./)?((?!/|(?:.*/)?\.\.(?:/|\Z))[^\t\n]*[^/\t\n])",
     "is not the relative path of a file in the build. Write out-static/kvbench.", lambda match: match[1],
 )  # fmt: skip
-NAME = matching(  # of a hunt
+NAME = pattern_param(  # of a hunt
     "NAME", rf"((?![{ANY}]?\d+\Z)\w[\w.:+/@ -]{{0,59}})?",
     "is not a name: use at most 60 letters, digits and signs. An id such as 12 is not allowed.", lambda match: match[0],
 )  # fmt: skip
-MEMBER = matching(  # a hunt of a batch: (batch, place in the batch, job in Slurm or "")
+MEMBER = pattern_param(  # a hunt of a batch: (batch, place in the batch, job in Slurm or "")
     "BATCH:PLACE", r"([0-9]{1,15}):([0-9]{1,15})(?::([0-9]+))?", "is not a hunt of a batch.",
     lambda match: (int(match[1]), int(match[2]), match[3] or ""),
 )  # fmt: skip
-SECONDS = fitting(
+SECONDS = number_param(
     "SECONDS", lambda seconds: 0 <= seconds <= LONGEST_WAIT, "is not a number of seconds from 0 to 30 years."
 )
-FACTOR = fitting(
+FACTOR = number_param(
     "FACTOR", lambda factor: 1 < factor <= MOST_TIMES, f"is not a number above 1 and up to {MOST_TIMES:,.0f}."
 )
-MINUTES = Parsed("TIME", _minutes)  # a bare number means minutes
-BYTES = Parsed("SIZE", _bytes)  # as in hosts.toml
-SUSPECT = Parsed("PATH=WEIGHT", _suspect)  # the weight of the commits that touch the path
-ARG = Parsed("NAME=VALUE", _arg)  # of a workload; both as written
-UNSPLIT = Parsed("COMMAND", _without_shell)  # as written
-COMMAND = Parsed("COMMAND", _command)  # its arguments, split as a shell splits them; empty for none
-FLAGS = Parsed("FLAGS", lambda text: shlex.join(_split(text)))  # quoted, so that a shell reads only words
+MINUTES = ParsedParam("TIME", _parsed_minutes)  # a bare number means minutes
+BYTES = ParsedParam("SIZE", _parsed_bytes)  # as in hosts.toml
+SUSPECT = ParsedParam("PATH=WEIGHT", _parsed_suspect)  # the weight of the commits that touch the path
+ARG = ParsedParam("NAME=VALUE", _parsed_workload_argument)  # of a workload; both as written
+UNSPLIT = ParsedParam("COMMAND", _checked_without_shell)  # as written
+COMMAND = ParsedParam("COMMAND", _parsed_command)  # its arguments, split as a shell splits them; empty for none
+FLAGS = ParsedParam("FLAGS", lambda text: shlex.join(_split_words(text)))  # quoted, so that a shell reads only words
 
 
-class Percent(Parsed):
+class ShareParam(ParsedParam):
     """A share such as 2% or 0.02, at most ``limit``; ``none`` allows 0, ``whole`` allows 1, ``auto`` stands for 0."""
 
     def __init__(self, most: float = 1.0, *, none: bool = False, whole: bool = False, auto: bool = False) -> None:
@@ -189,7 +191,7 @@ class Percent(Parsed):
             if auto and text == AUTO:
                 return 0.0
             percent = text.endswith("%")
-            share = number(text.removesuffix("%"), "is not a share. Write 2% or 0.02.") / (100 if percent else 1)
+            share = parsed_number(text.removesuffix("%"), "is not a share. Write 2% or 0.02.") / (100 if percent else 1)
             if not (SMALLEST <= share <= 1 - SMALLEST or (none and share == 0) or (whole and share == 1)):
                 raise ValueError(f"is not between {SMALLEST:.4%} and {1 - SMALLEST:.4%}.")
             if share > most:
@@ -204,7 +206,7 @@ KINDS = {  # letter of ids → (example, kind of session)
 }  # fmt: skip
 
 
-def _hunt_named(name: str, ctx: click.Context | None) -> int | None:
+def _latest_hunt_named(name: str, ctx: click.Context | None) -> int | None:
     """The number of the latest hunt of that name in the history of the options; None if there is none."""
     from perfbisect.store.history import History
 
@@ -214,7 +216,7 @@ def _hunt_named(name: str, ctx: click.Context | None) -> int | None:
     return None
 
 
-class Id(click.ParamType[int | str]):
+class SessionIdParam(click.ParamType[int | str]):
     """An id: for a hunt a number, also found by its name; for a session with a letter of ``kinds`` before its number, text."""
 
     name = "ID"
@@ -233,7 +235,7 @@ class Id(click.ParamType[int | str]):
             options["central"] = options["central"] or central_history_address()
             return text
         match = re.fullmatch(rf"([{ANY}]?)[0-9]{{1,15}}", text)
-        if not match and (number := _hunt_named(text, ctx)):
+        if not match and (number := _latest_hunt_named(text, ctx)):
             return number
         if not match or match[1] not in ("", *self.kinds):
             reason = f"is the id of {KINDS[match[1]][1]}" if match else "is neither an id nor the name of a hunt"
@@ -246,7 +248,7 @@ class Id(click.ParamType[int | str]):
         return int(text) if text.isdecimal() else text
 
 
-class FileOrBatch(Id):
+class FileOrBatchParam(SessionIdParam):
     """A file that exists, as a path, or the name of a batch, as text: a file of such a name is ./b3."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from perfbisect.cli.options.common import added, output_width, say, say_json, say_styled
+from perfbisect.cli.options.common import adding_options, output_width, say, say_json, say_styled
 from perfbisect.errors import PerfBisectError
 from perfbisect.store.history import History
 
@@ -34,7 +34,7 @@ FORMS = {  # option → its help
 }
 
 
-def address_of(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+def central_address(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
     """The address of --from; the address of config.toml for the word ``central``."""
     if value != "central":
         return value
@@ -45,12 +45,12 @@ def address_of(_ctx: click.Context, _param: click.Parameter, value: str | None) 
 
 from_option = click.option(
     "--from", "central", metavar="URL", is_eager=True,  # before the names of hunts
-    callback=address_of,
+    callback=central_address,
     help="Read the central history of a team: postgresql://HOST/DATABASE, or `central` for the address in config.toml. Its hunts have ids ORIGIN:NUMBER.",
 )  # fmt: skip
 
 
-def id_of_other(hunt: int | str | None) -> str:
+def trial_or_batch_id(hunt: int | str | None) -> str:
     """The id of a trial or a batch, without the origin that precedes it in a central history; "" for a hunt."""
     match = re.fullmatch(r"(?:.*:)?([cpnb]\d+)", str(hunt))
     return match[1] if match else ""
@@ -70,7 +70,7 @@ def opened_history(history: Path | None, central: str | None) -> "Iterator[Histo
 
 
 @contextmanager
-def opened_for(
+def opened_session(
     hunt: int | str | None, history: Path | None, central: str | None
 ) -> Iterator[tuple[History, int | str, int | str]]:
     """The history with a session, its id in that history, and its id in the history it came from. ``hunt`` None: the latest hunt.
@@ -86,7 +86,7 @@ def opened_for(
                 yield session
 
 
-def form_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def form_option_group(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of all forms; the command's parameter ``form`` is the name of the chosen form, "" for text."""
 
     def choose(ctx: click.Context, param: click.Parameter, is_used: bool) -> None:
@@ -99,7 +99,7 @@ def form_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(f"--{name}", f"as_{name}", is_flag=True, expose_value=False, callback=choose, help=text)
         for name, text in FORMS.items()
     )
-    return added(*flags)(command)
+    return adding_options(*flags)(command)
 
 
 def print_trial(trial: "SessionState", form: str, *, detailed: bool) -> None:
@@ -138,22 +138,22 @@ class Clone:
         from perfbisect.core.domain.events import Commit
         from perfbisect.repository.commits import describe_commit
 
-        return self.asked(lambda repository: describe_commit(repository, sha), Commit(sha))
+        return self.answer_or(lambda repository: describe_commit(repository, sha), Commit(sha))
 
     def link(self, sha: str) -> str:
         """The page of a commit at the forge of the repository's remote; "" if there is none."""
         from perfbisect.repository.commits import commit_web_page
 
-        return self.asked(lambda repository: commit_web_page(repository, sha), "")
+        return self.answer_or(lambda repository: commit_web_page(repository, sha), "")
 
     def diff(self, old: str, new: str) -> tuple[str, int] | None:
         """(diff of two commits, number of files left out); None if the repository lacks one of them."""
         from perfbisect.repository.commits import unified_diff
 
-        difference = self.asked(lambda repository: unified_diff(repository, old, new), None)
+        difference = self.answer_or(lambda repository: unified_diff(repository, old, new), None)
         return (difference.text, difference.left_out) if difference else None
 
-    def asked(self, ask: "Callable[[Repository], T]", otherwise: T) -> T:
+    def answer_or(self, ask: "Callable[[Repository], T]", otherwise: T) -> T:
         """The repository's answer; ``otherwise`` if it has none."""
         try:
             return ask(self.opened)
