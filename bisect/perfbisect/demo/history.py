@@ -7,12 +7,13 @@ Changes are small edits of the engine's sources, stored as TOML in ``changes/``.
 not by a line number, so that changes can be applied in almost any order; a change that depends on others names them in
 ``needs``.
 
-Each feature in ``changes/index.toml`` has two knobs: EFFORT_EVERY, the number of changes of the index between two checks,
-and EFFORT_SIZE, the size of the data that a check reads. Their cost was measured in one thread on a server of 2021, as a
-multiple of the time of one update-index; other machines differ by a few hundredths.
+Each feature in ``changes/index.toml`` has two knobs: EFFORT_EVERY, the number of changes of the index between two
+checks, and EFFORT_SIZE, the size of the data that a check reads. The cost of the knobs was measured in one thread on a
+server of 2021, as a multiple of the time of one update-index. The multiples of other machines differ by a few
+hundredths.
 
-The same seed gives the same commit hashes: author, dates and texts are fixed, and the git configuration of the machine
-is not read.
+The same seed gives the same commit hashes, because author, dates and texts are fixed, and the git configuration of the
+machine is not read.
 """
 
 import tempfile
@@ -99,9 +100,9 @@ FIXED_TOGETHER = "both-fixed"
 
 
 def choose_units(random: Random, commit_count: int, features: Iterable[Change]) -> list[Unit]:
-    """The units of a history with ``commits`` changes, ``features`` among them, in an order that can be applied.
+    """The units of a history with ``commit_count`` changes, ``features`` among them, in an order that can be applied.
 
-    The release is not counted. Raises ValueError if the number of commits is not possible.
+    ``commit_count`` does not include the release. Raises ValueError if the number of commits is not possible.
     """
     units = [*_broken_units(random), *((change,) for change in features)]
     optional_count = commit_count - sum(map(len, units))
@@ -119,7 +120,7 @@ def choose_units(random: Random, commit_count: int, features: Iterable[Change]) 
 
 
 def _broken_units(random: Random) -> list[Unit]:
-    """Units with two commits that do not compile: each fixed by the next commit, or successive and fixed together."""
+    """Units with two commits that do not compile, which one following commit each fixes, or one commit fixes both."""
     first, first_fix, second, second_fix = read_changes("broken")
     if random.random() < 0.5:
         return [(first, first_fix), (second, second_fix)]
@@ -193,15 +194,15 @@ class PlannedCommit:
     """A commit: a change, or the merge of a side branch, without edits."""
 
     change: Change
-    parents: tuple[int, ...]  # positions of earlier steps, first parent first; position 0 is the first release
+    parents: tuple[int, ...]  # positions of earlier commits, first parent first; position 0 is the first release
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryPlan:
-    """All commits after the first release, in the order of their creation; ``steps[0]`` has position 1."""
+    """All commits after the first release, in the order of their creation; ``commits[0]`` has position 1."""
 
     commits: tuple[PlannedCommit, ...]
-    planted_position: int  # position
+    planted_position: int
     drop: float  # planned, a fraction
     further_positions: tuple[
         int, ...
@@ -225,7 +226,7 @@ class HistoryPlan:
 
 
 def draw_plan(seed: int, commit_count: int, drop: float | None, planted_count: int = 1) -> HistoryPlan:
-    """The plan of a seed with ``changes`` planted changes. Raises ValueError for numbers or a drop that are not possible."""
+    """The plan of a seed with ``planted_count`` planted changes. Raises ValueError for impossible numbers or drops."""
     if commit_count < SHORTEST:
         raise ValueError(f"{commit_count} commits are too few: not possible below {SHORTEST}")
     random = Random(seed)
@@ -293,7 +294,7 @@ def _side_branch_members(units: Sequence[Unit], random: Random) -> list[bool]:
 
 
 def _is_clear_of_broken_commits(plan: HistoryPlan, position: int) -> bool:
-    """Whether all commits within CLEAR generations of ``position`` compile."""
+    """Whether all commits within CLEAR_GENERATIONS generations of ``position`` compile."""
     near = {position}
     for _ in range(CLEAR_GENERATIONS):
         children = {at for at, step in enumerate(plan.commits, 1) if near & set(step.parents)}
@@ -326,8 +327,8 @@ def write_history(
 ) -> DemoAnswer:
     """Write the repository of ``seed`` to ``folder``, which must not exist or be empty.
 
-    ``drop``, a fraction, replaces the drop that the seed chooses; ``changes`` is the number of planted changes. Raises
-    UsageError if the history is not possible, EnvironmentFailure if git is missing or fails.
+    ``drop``, a fraction, replaces the drop that the seed chooses; ``planted_count`` is the number of planted changes.
+    Raises UsageError if the history is not possible. Raises EnvironmentFailure if git is missing or fails.
     """
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty.", "Give a new folder.")
@@ -368,7 +369,7 @@ def _fast_import_input(plan: HistoryPlan) -> Iterator[str]:
 
 
 def _fast_import_commit(position: int, message: str, parents: tuple[int, ...], former_tree: Tree, tree: Tree) -> str:
-    """A commit with the files that differ from its first parent's ``former`` tree. No change removes a file."""
+    """A commit with the files that differ from its first parent's ``former_tree``. No change removes a file."""
     links = [f"{'merge' if rank else 'from'} :{parent + 1}\n" for rank, parent in enumerate(parents)]
     changed = sorted((path, text) for path, text in tree.items() if former_tree.get(path) != text)
     files = (f"M 100644 inline {path}\n{_data(text)}" for path, text in changed)

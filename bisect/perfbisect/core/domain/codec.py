@@ -1,9 +1,9 @@
-"""Events as plain values for JSON, and back: for the history and for other programs.
+"""Conversion of events to plain values for JSON, and back, for the history and for other programs.
 
-An event becomes its fields by name; ``kind`` is the type of an order or a verdict. The belief of a Decided has two
-probabilities for every candidate. They have four digits and are run-length encoded, ``[[how many, probability], …]``: a
-few kilobytes for 100,000 commits. JSON has no infinity, so the largest number is written instead; orders and beliefs are
-read back with infinity.
+An event is encoded as its fields by name. An order or a verdict has its type in ``kind``. The belief of a Decided has
+two probabilities for every candidate. These probabilities are rounded to four digits and run-length encoded, ``[[how
+many, probability], …]``, which takes a few kilobytes for 100,000 commits. JSON has no infinity, so infinity is written
+as the largest floating-point number, which is read as infinity in orders and beliefs.
 """
 
 import json
@@ -39,7 +39,7 @@ DECISION_FIELDS: Mapping[str, Any] = {  # fields of a decision except its order 
     "clean": bool,
 }  # fmt: skip
 TAGGED = ("Decided",)  # events with values of several types, which are named by `kind`
-LARGEST = sys.float_info.max  # instead of infinity
+LARGEST = sys.float_info.max  # written in place of infinity
 OMITTED_IF_EMPTY = (
     "workload",
     "round",
@@ -90,8 +90,8 @@ def encode(event: Event) -> dict[str, Any]:
 def decode(kind: str, body: dict[str, Any], *, infinite: bool = True) -> Event:
     """The event of type ``kind`` with these fields. Raises ValueError for an unknown type.
 
-    Without ``infinite`` the caller knows that no number stands for infinity; to look at each number takes longer than
-    everything else.
+    If ``infinite``, the largest number is read as infinity. This check of each number takes longer than all other
+    decoding.
     """
     match kind:
         case "Decided":
@@ -132,7 +132,7 @@ def to_plain(value: object) -> Any:
 
 
 def nonempty_fields(value: object, names: Iterable[str]) -> dict[str, Any]:
-    """The fields that are not empty, by name; most decisions and fleets have few."""
+    """The fields that are not empty, by name."""
     return {name: to_plain(field) for name in names if (field := getattr(value, name))}
 
 
@@ -160,7 +160,7 @@ def encode_belief(belief: Belief) -> dict[str, Any]:
 
 
 def map_floats(value: Any, change: Callable[[float], float]) -> Any:
-    """``value``, a value of JSON, with ``change`` applied to every float in it."""
+    """The JSON ``value`` with ``change`` applied to every float."""
     match value:
         case float():
             return change(value)

@@ -1,7 +1,7 @@
-"""The events of a hunt or a trial, frozen records. A session yields events, views show them, the store keeps them.
+"""The events of a hunt or a trial. A session yields events, views show events, and the store keeps events.
 
-In a trial, ``candidate`` is the number of a build in its request, and ``workload`` the number of a workload. ``host`` is
-the name of the host on which the event happens.
+In an event of a trial, ``candidate`` is the number of a build in the request of the trial, and ``workload`` the number
+of a workload. ``host`` is the name of the host on which the event happens.
 """
 
 from collections.abc import Sequence
@@ -38,12 +38,12 @@ class Commit:
 
     @property
     def title(self) -> str:
-        """The subject in at most 72 characters; some projects write a whole message into one line."""
+        """The subject in at most 72 characters, because some projects write a whole message into one line."""
         return self.subject if len(self.subject) <= 72 else f"{self.subject[:71].rstrip()}…"
 
 
 def part_titles(parts: Sequence[DiffPart], limit: int = 3) -> str:
-    """The titles of at most ``limit`` parts of a diff, and the number of others."""
+    """The titles of at most ``limit`` parts of a diff, and the number of the other parts."""
     return ", ".join(
         [*(part.title for part in parts[:limit]), *([f"{len(parts) - limit} more"] if len(parts) > limit else [])]
     )
@@ -51,7 +51,7 @@ def part_titles(parts: Sequence[DiffPart], limit: int = 3) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SessionStarted:
-    """An attempt at a session begins, the first or one that resumes it. The range of a hunt is known."""
+    """The first attempt at a session begins, or an attempt that resumes the session. The range of a hunt is known."""
 
     session: int  # id in the history
     host: HostFacts
@@ -68,15 +68,15 @@ class SessionStarted:
     host_classes: tuple[str, ...] = ()  # class of each host, if there are several
     branch_points: int = 0  # number of branch points, which are the first of ``candidates`` after good
     of_merge_base: bool = False  # good is no ancestor of bad: this range is from their merge base to good
-    # Of a search in the diff of a commit: the parts that each candidate adds to the candidate before it. Once parts are
-    # to be proven: the states with these parts alone, and without them, each with the number of other parts that it has
-    # or lacks in order to build.
+    # Of a search in the diff of a commit: the parts that each candidate adds to the previous candidate. For the proof
+    # of parts: the states with these parts alone, and without these parts, each with the number of other parts that the
+    # state has or lacks so that it builds.
     parts: tuple[tuple[DiffPart, ...], ...] = ()
     proofs: tuple[tuple[str, int], ...] = ()
     # Of any session:
     further: tuple[HostFacts, ...] = ()  # all hosts except the first
     build_hosts: tuple[str, ...] = ()  # names of the hosts that build ahead
-    # Of a trial, as it is measured from here on; later events have the facts of its builds.
+    # The request of a trial; later events have the facts of its builds.
     request: TrialRequest = NO_TRIAL
 
     @property
@@ -90,14 +90,14 @@ class SessionStarted:
         return (self.host, *self.further)
 
     def with_part_titles(self, commit: Commit, candidate: int) -> Commit:
-        """The commit of a candidate; in a search in a diff its subject is the part that it adds."""
+        """The commit of a candidate; in a search in a diff, the subject is the part that the candidate adds."""
         added = self.parts[candidate - 1] if 0 < candidate <= len(self.parts) else ()
         return replace(commit, date="", author="", subject=part_titles(added)) if added else commit
 
 
 @dataclass(frozen=True, slots=True)
 class MetricChosen:
-    """`--metric auto` has chosen the metric that is compared from here on."""
+    """`--metric auto` has chosen the metric that is compared after this event."""
 
     metric: str
     why: str  # a sentence
@@ -106,7 +106,7 @@ class MetricChosen:
 
 @dataclass(frozen=True, slots=True)
 class Remedied:
-    """From here on everything is built with further options; earlier measurements count only if the binary stays equal."""
+    """After this event, commits are built with further options; earlier runs count only if the binary stays equal."""
 
     flags: Flags  # further options, and the user's
     why: str  # a sentence without its end
@@ -119,14 +119,14 @@ class Remedied:
 
 @dataclass(frozen=True, slots=True)
 class PairingChosen:
-    """How builds are compared from here on: by paired or by interleaved runs."""
+    """After this event, builds are compared by paired runs or by interleaved runs."""
 
     together: bool  # True: paired runs
     why: str  # a sentence
     by_cpu: bool = False  # paired runs are compared by CPU time instead of time
     host: str = ""
-    alone: Interval | None = None  # bad against good by interleaved runs, if both ways were measured
-    beside: Interval | None = None  # by paired runs
+    alone: Interval | None = None  # bad against good by interleaved runs, if paired and interleaved runs were made
+    beside: Interval | None = None  # bad against good by paired runs
 
     def metric_of_paired_runs(self, metric: str) -> str:
         """The metric of paired runs, if ``metric`` is the metric of interleaved runs."""
@@ -179,7 +179,7 @@ class BuildProgress:
 
 @dataclass(frozen=True, slots=True)
 class BuildFinished:
-    """A build exists; ``same_as`` is an earlier candidate with the same binary."""
+    """A build is finished; ``same_as`` is an earlier candidate with the same binary."""
 
     candidate: int
     facts: BuildFacts
@@ -199,7 +199,7 @@ class BuildCancelled:
 
 @dataclass(frozen=True, slots=True)
 class CandidateSkipped:
-    """A candidate cannot be measured: in no workload if ``facts.of_build``, otherwise in this workload."""
+    """A candidate cannot be measured: if ``facts.of_build`` in no workload, otherwise not in this workload."""
 
     candidate: int
     facts: SkipFacts
@@ -234,7 +234,7 @@ class RunProgress:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionStarted:
-    """One execution of a counted run begins; each may take minutes."""
+    """One execution of a counted run begins; an execution may take minutes."""
 
     candidate: int
     number: int
@@ -251,13 +251,13 @@ class RunFinished:
     facts: RunFacts
     host: str = ""
     workload: int = 0
-    # number of the round of a trial; two attempts share none, because the machine may have changed in between
+    # number of the round of a trial; two attempts share no round, because the machine may have changed in between
     round: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Uncounted:
-    """The instructions of a build cannot be counted beside its timed runs; ``facts`` say why. The build is still timed."""
+    """The instructions of a build cannot be counted beside its timed runs, for the reason in ``facts``."""
 
     candidate: int
     facts: SkipFacts
@@ -266,9 +266,10 @@ class Uncounted:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """A run of the explanation, in which one group of counters was counted. It is no observation of the search.
+    """A run of the explanation, in which one group of counters was counted. The search ignores such a run.
 
-    Runs of culprit and parent are interleaved: the n-th run of a group of one is compared with the n-th run of the other.
+    Runs of culprit and parent are interleaved. The n-th run of the culprit with a group of counters is compared with
+    the n-th run of the parent with this group.
     """
 
     candidate: int
@@ -279,7 +280,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Profiled:
-    """A profile of one run of the explanation, interleaved like ``Counted``. It is no observation of the search."""
+    """A profile of one run of the explanation, whose runs are interleaved. The search ignores the profile."""
 
     candidate: int
     facts: ProfileFacts
@@ -288,7 +289,7 @@ class Profiled:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The plan by which a build executes a statement of the workload. It is no observation of the search."""
+    """The plan by which a build executes a statement of the workload. The search ignores the plan."""
 
     candidate: int
     facts: PlanFacts
@@ -297,7 +298,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class ChangedFunctions:
-    """The functions and files that the culprit changes, from the repository. It is no observation of the search."""
+    """The functions and files that the culprit changes, from the repository. The search ignores this event."""
 
     candidate: int
     facts: ChangeFacts
@@ -305,9 +306,7 @@ class ChangedFunctions:
 
 @dataclass(frozen=True, slots=True)
 class Unexplained:
-    """A part of the explanation that cannot be measured ("counters", "instructions", "plans", "functions" …), and why:
-    one sentence.
-    """
+    """A part of the explanation ("counters", "plans" …) that cannot be measured, and the reason, a sentence."""
 
     part: str
     reason: str
@@ -316,9 +315,7 @@ class Unexplained:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded:
-    """The verdict of a hunt, or the end of a trial. If the reason is measured after the verdict, this event follows again
-    after it.
-    """
+    """The verdict of a hunt, or the end of a trial. Before and after an explanation, this event has the same verdict."""
 
     verdict: Verdict | None = None  # None: all rounds of a trial are done
     reason_follows: bool = False

@@ -1,4 +1,4 @@
-"""The facts of one build and one run, as the lab reports and the store keeps them.
+"""The facts about builds, runs, profiles, failures and hosts that the lab reports and the store keeps.
 
 A counter that the machine does not support is ``None``, not 0 or 1.
 """
@@ -30,11 +30,11 @@ class BuildFacts:
     system: str = ""  # the build system; "" if the recipe has commands
     # name → whether it was applied: a patch may not fit all commits
     patches: Mapping[str, bool] = field(default_factory=dict)
-    linker: str = ""  # linker that can link it again in other layouts; "" if this was not asked for, or is impossible
-    fixed: str = ""  # why it cannot be linked again, if this was asked for
+    linker: str = ""  # linker that can link the build again in other layouts; "" if not requested or impossible
+    fixed: str = ""  # why the build cannot be linked again, if that was requested
     remote_hits: int = 0  # number of cache_hits from the remote store of the compiler cache
     partial: str = ""  # why the rest of the tree does not build, if only the programs that are started were built
-    # Program → its file in the build, if it was searched by its name; further files of that name follow.
+    # Program → its file in the build, if the file was searched for by its name; further files of that name follow.
     programs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     flags: tuple[tuple[str, str], ...] = ()  # options of the user, such as --cflags, with their values
     shared: bool = False  # reused from the shared builds; ``seconds`` is the time to fetch it
@@ -43,9 +43,7 @@ class BuildFacts:
 
     @property
     def for_another(self) -> bool:
-        """Whether it was made in the same session for the hunt of another workload; a kept build of an earlier session
-        takes no time.
-        """
+        """Whether the hunt of another workload in the same session made the build and counts its seconds."""
         return self.reused and self.seconds > 0 and not self.shared
 
     @property
@@ -60,7 +58,7 @@ def cache_hit_rate(builds: Iterable[BuildFacts]) -> float | None:
 
 
 def remote_hit_rate(builds: Iterable[BuildFacts]) -> float | None:
-    """The share of ccache's answers that came from its remote store; None if it answered nothing."""
+    """The share of ccache's answers that came from its remote store; None if ccache answered nothing."""
     return _rate((build.remote_hits, build.cache_hits) for build in builds)
 
 
@@ -98,17 +96,17 @@ class RunFacts:
     results: Mapping[str, float] = field(default_factory=dict)
     for_another: bool = False  # ordered for the hunt of another result, which counts its cost
     # Of a run that was stopped: its time as a multiple of the seconds of the good end's runs. ``seconds`` is that time,
-    # and ``operations`` are those of a run of the good end, so QPS is at most, and latency at least, what follows from
-    # these.
+    # and ``operations`` is the number of operations of a run of the good end. So QPS is at most, and latency is at
+    # least, the value that follows from both.
     slower_than: float = 0.0
     # The method by which instructions were counted exactly ("valgrind-3.19.0", "perf-user"); "" for a timed run. A
     # counted run is two executions, one with twice the operations of the other; counters and operations are their
-    # differences. Its seconds are the sum of both. They say nothing about the speed of the host, so it has no QPS and no
-    # latency.
+    # differences. Its seconds are the sum of both executions. These seconds do not show the speed of the host, so a
+    # counted run has no QPS and no latency.
     counted: str = ""
-    events: int = 0  # operations of the shorter execution of a counted run; 0: it was counted once, from start to end
-    layout: int = 0  # 0: the build as it is linked; n: a randomized layout, linked by seed n
-    round: str = ""  # identifies a pair of runs at the same time; the run of the candidate of interest is logged first
+    events: int = 0  # operations of the shorter execution of a counted run; 0: a single execution was counted
+    layout: int = 0  # 0: the usual layout; n: a randomized layout, linked by seed n
+    round: str = ""  # identifies a pair of paired runs; the run of the candidate of interest is logged first
     # perf event → share of the time in which it was counted, if below 1: the counter is extrapolated
     running: Mapping[str, float] = field(default_factory=dict)
 
@@ -119,9 +117,9 @@ class RunFacts:
 
     @property
     def measurement_kind(self) -> tuple[bool, bool]:
-        """Whether its layout is randomized, and whether it is paired; runs with different ways cannot be compared.
+        """Whether the run's layout is randomized, and whether the run is paired; only runs of one kind can be compared.
 
-        Ways can be ordered: a later way shows more.
+        Kinds can be ordered: the runs of a greater kind show more.
         """
         return bool(self.layout), bool(self.round)
 
@@ -132,7 +130,7 @@ class RunFacts:
 
 
 def most_cores_used(runs: Iterable[RunFacts]) -> float:
-    """The largest number of cores that one of the runs used, without paired runs, which are limited to a share of cores."""
+    """The largest number of cores that a run used; paired runs are ignored, because their cores are limited."""
     return max((run.cores_used for run in runs if not run.round), default=0.0)
 
 
@@ -190,7 +188,7 @@ class ChangeFacts:
     functions: tuple[str, ...]  # functions whose bodies differ, or that only one of the two commits has
     callers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # function → functions whose bodies name it
     files: int = 0  # source files that differ
-    # Functions are those that git names beside hunks: git knows where a function begins, not where it ends.
+    # Whether functions are the names that git prints beside hunks; git finds the beginning of a function, not its end.
     approximate: bool = False
     note: str = ""  # why some functions are missing or approximate: a sentence
     paths: tuple[str, ...] = ()  # files of any kind that differ, source files first
@@ -210,13 +208,13 @@ class KnownError:
     """A known error of trees with a younger compiler, and its remedy."""
 
     name: str  # of the class of errors
-    flags: Flags = field(default_factory=Flags)  # options that remedy it
+    flags: Flags = field(default_factory=Flags)  # options that remedy the error
     other: str = ""  # other remedy, if options do not
     by_itself: bool = False  # whether the options may be tried without being asked for
 
     @property
     def remedy(self) -> str:
-        """The remedy, as it is typed."""
+        """The remedy, as the user types it."""
         return self.other or shlex.join(self.flags.words)
 
     def combined(self, other: "KnownError") -> "KnownError":
@@ -237,7 +235,7 @@ class SkipFacts:
     seconds: float
     known: KnownError | None = None
     for_another: bool = False  # its build was tried for the hunt of another workload, which counts the seconds
-    errors: tuple[str, ...] = ()  # the lines that report one, where a build has several
+    errors: tuple[str, ...] = ()  # the lines that report an error, if a build has several errors
 
     @property
     def of_build(self) -> bool:
@@ -296,7 +294,7 @@ LONGEST = 60  # characters of a value in a sentence
 def host_differences(before: HostFacts, after: HostFacts) -> tuple[str, ...]:
     """A phrase for each difference: "its kernel was 6.1.0-18 and is 6.1.0-22".
 
-    A fact that is missing on either side is no difference.
+    A fact that one of the hosts lacks is no difference.
     """
     facts = [
         ("processor", before.cpu, after.cpu),
@@ -319,13 +317,13 @@ def _short(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TrialRun:
-    """One run of a trial. Numbers are positions in its request."""
+    """One run of a trial; ``work`` and ``subject`` are the workload's and the build's number in the request."""
 
     round: int  # two attempts share no round, because the machine may have changed in between
     work: int
     subject: int
-    at: float  # when it ended, in seconds since the epoch
-    cost: float  # seconds since the previous run, or since its visit was ordered
+    at: float  # when the run ended, in seconds since the epoch
+    cost: float  # seconds since the previous run, or since the visit was ordered
     facts: RunFacts
 
 
@@ -341,12 +339,12 @@ class TrialSkip:
 
 @dataclass(frozen=True, slots=True)
 class DropHunt:
-    """The hunt for a drop of a comparison, and its state. Numbers are positions in the request of the comparison."""
+    """The hunt for a drop of a comparison; ``work``, ``first`` and ``last`` are numbers in the comparison's request."""
 
     work: int
     first: int  # the build before the drop
     last: int
-    hunt: int  # its number in the history
+    hunt: int  # the number of the hunt in the history
     state: str  # as in `bisect history`: running, interrupted, found, not reproduced …
     culprit: str = ""  # full hash of the commit that the verdict names
     subject: str = ""  # subject of the culprit

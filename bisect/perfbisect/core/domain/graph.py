@@ -4,10 +4,11 @@ Node 0 is the good end and stands for everything reachable from good; node ``siz
 their children. A second root, outside good's history, has no parents. "Candidate v is slow" means that the culprit is v
 or an ancestor of v.
 
-A branch that began before good lacks the changes since then that good has. The commit at which it began, its *branch
-point*, is a node, too, right after node 0, without parents and without weight: it is no candidate, but can be measured.
+A branch that began before good lacks the changes that good has gained since. The commit at which such a branch began,
+the *branch point*, is a node after node 0 without parents and without weight, because a branch point is no candidate,
+but can be measured.
 
-Parts of a diff that need other parts can be sorted, so that the needed parts come first.
+Parts of a diff that need other parts are sorted so that the needed parts come first.
 """
 
 from collections import defaultdict
@@ -20,10 +21,10 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """Candidates and their parents in compressed rows: the parents of v are ``parents[first[v]:first[v + 1]]``.
+    """Candidates and their parents in compressed rows: v has ``parents[parent_offsets[v]:parent_offsets[v + 1]]``.
 
-    ``weight`` is the prior weight of each candidate: 1 for an ordinary candidate, 0 for node 0 and branch points. It need
-    not sum to one.
+    ``weight`` is the prior weight of each candidate: 1 for an ordinary candidate, 0 for node 0 and branch points. The
+    weights need not sum to one.
     """
 
     parent_offsets: NDArray[np.int64]  # shape (size + 1,)
@@ -70,7 +71,7 @@ class Graph:
 
 
 def sort_by_needs(parts: Sequence[frozenset[int]], needs: Mapping[int, Collection[int]]) -> list[frozenset[int]]:
-    """The sets of parts in the order of ``parts``, except that a set follows the sets that it needs, unless in a circle."""
+    """The sets of parts in the order of ``parts``, except that a set follows the sets it needs, unless in a cycle."""
     index_of = {number: index for index, part in enumerate(parts) for number in part}
     needed = [
         sorted({index_of[n] for number in part for n in needs.get(number, ()) if n in index_of and n not in part})

@@ -1,7 +1,8 @@
 """The part of a log from which observations are made: builds, failures and runs.
 
-If options are added to all builds, this part is emptied. Earlier events are excluded, and count again for a commit whose
-build with the options has the same binary. Incremental builds are excluded, too, after a proof that contradicts them.
+If options are added to all builds, all earlier events are excluded. The events of a commit are restored if its build
+with the options has the same binary. After a proof that contradicts incremental builds, the events of incremental
+builds are excluded, too.
 """
 
 from collections import defaultdict
@@ -12,11 +13,11 @@ from perfbisect.core.domain.facts import LEFT_OUT, BuildFacts, RunFacts
 
 MeasuredEvent = BuildFinished | CandidateSkipped | RunFinished | Uncounted
 Log = list[tuple[float, MeasuredEvent]]
-SHARED = -1  # in place of the number of a host, for builds that build hosts made: every host gets them
+SHARED = -1  # in place of the number of a host, for builds of build hosts, which every host gets
 
 
 class CommitsByBinary(dict[tuple[int, str], str]):
-    """(host, binary) → the first commit built with that binary; host is 0 if there is one, SHARED for all build hosts."""
+    """(host, binary) → the first commit built with that binary; host is 0 for a single host, SHARED for build hosts."""
 
     def add_build(self, host: int, build: BuildFacts) -> str | None:
         """Add a build of a host; return another commit that was built earlier with the same binary, or None."""
@@ -40,7 +41,7 @@ class ExcludedRuns(dict[str, tuple[str, list[tuple[float, RunFinished]]]]):
     """The excluded runs of each commit, with the binary of these runs."""
 
     def exclude(self, log: Log, commits: Collection[str]) -> None:
-        """Move the events of ``commits`` out of ``log``, except of --skip: builds that failed may succeed now."""
+        """Move the events of ``commits`` out of ``log``, also failed builds, which may now succeed, but not --skip."""
         runs: dict[str, list[tuple[float, RunFinished]]] = defaultdict(list)
         removed = [(at, event) for at, event in log if event.facts.commit in commits]
         for at, event in removed:
@@ -57,7 +58,7 @@ class ExcludedRuns(dict[str, tuple[str, list[tuple[float, RunFinished]]]]):
         ]
 
     def restore(self, build: BuildFacts, log: Log) -> tuple[RunFacts, ...]:
-        """The runs of a commit, put back into ``log`` in order of time; empty if ``build`` is another binary."""
+        """Put the events of a commit back into ``log`` in order of time, unless its binary changed; return its runs."""
         binary, runs = self.pop(build.commit, ("", []))
         if binary != build.binary:
             return ()

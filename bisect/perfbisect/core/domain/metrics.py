@@ -1,7 +1,8 @@
-"""The metrics that a hunt can follow, and how each is read from a run.
+"""The metrics that a hunt can compare, and the functions that read metrics from a run.
 
-A workload may have threads of several roles: one role is measured, and the others work beside it at a rate. The number of
-rows or queries of each role, the number that was due by the clock, and response times are counters of a run.
+A workload may have threads of several roles. One role is measured, and the other roles work in the background at fixed
+rates. The counters of a run include the rows or queries of each role, the number of rows or queries that were due by
+the clock, and response times.
 """
 
 import math
@@ -12,8 +13,8 @@ from statistics import mean, median
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.errors import UsageError
 
-# Suffixes of a role's name in counters: rows or queries done; rows or queries due in the time of the run; the rate that
-# makes them due; those in one transaction of each client; and response times in milliseconds.
+# Suffixes of a role's name in counters: rows or queries done; rows or queries due in the time of the run; the rate;
+# rows or queries in one transaction of each client; the 99th percentile and the maximum of response times (ms).
 DONE, DUE, RATE, BATCH, P99, LONGEST = "-done", "-due", "-rate", "-batch", "-p99", "-max"
 CLIENT_CPU = "client-cpu"  # CPU milliseconds of the client in the window
 CLIENT_BUSY = "client-busy"  # share of time in which the client's measured threads use a processor
@@ -21,12 +22,12 @@ CLIENT_BUSY = "client-busy"  # share of time in which the client's measured thre
 BIN = 0.018  # width of a bin of sysbench's latency histogram, in log units
 SUSTAINED = 0.99  # share of the due amount that counts as sustained
 LATE = 2  # transactions of each client and run that may be missing, because the end of the window cut them off
-BUSY = 0.5  # value of CLIENT_BUSY above which the client decides more than the server
+BUSY = 0.5  # value of CLIENT_BUSY above which the client limits a run more than the server
 
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """The rate of the paced role that was furthest behind; of all its clients together."""
+    """The rate, over all clients, of the paced role that was furthest behind."""
 
     role: str
     wanted: float  # per second
@@ -105,13 +106,13 @@ class Metric:
     def is_bounded(self, *, command: bool) -> bool:
         """Whether the time of a stopped run bounds the metric; ``command``: whether the workload is a command.
 
-        The threads of sysbench wait for the last thread, so its latencies are not bounded.
+        The threads of sysbench wait for the last thread, so the latencies of sysbench are not bounded.
         """
         return self.name == "qps" or (self.name == "latency" and command)
 
 
 def quotient(numerator: float | None, denominator: float | None) -> float | None:
-    """``above / below``; None if either is missing, ``denominator`` is zero, or the quotient is not finite."""
+    """The quotient; None if a number is missing, ``denominator`` is zero, or the quotient is not finite."""
     ratio = numerator / denominator if numerator is not None and denominator else None
     return ratio if ratio is not None and math.isfinite(ratio) else None
 
@@ -127,7 +128,7 @@ def rate_per_operation(column: str) -> Reader:
 
 
 def switches_per_operation(run: RunFacts) -> float | None:
-    """Context switches per operation, of the measured processes; of the whole machine if perf did not count them."""
+    """Context switches per operation of the measured processes, or of the whole machine if perf counted none."""
     by_process = counter_per_operation("context-switches")(run)
     return rate_per_operation("cs")(run) if by_process is None else by_process
 
@@ -193,7 +194,7 @@ COMPARED = tuple(metric.name for metric in _METRICS if metric.is_compared)
 
 
 def find_metric(name: str) -> Metric:
-    """The metric of that name. Raises UsageError, with all metrics, if there is none."""
+    """The metric of that name. Raises UsageError, which lists all metrics, for an unknown name."""
     if name not in METRICS:
         raise UsageError(f"There is no metric {name!r}.", f"Metrics are: {', '.join(METRICS)}.")
     return METRICS[name]
@@ -208,7 +209,7 @@ def paired_metrics(pairs: Iterable[tuple[RunFacts, RunFacts]], metric: str) -> l
 def metric_value(run: RunFacts, metric: str) -> float | None:
     """One metric of one run: operations per second, milliseconds, CPU microseconds, or a count per operation.
 
-    None if the host could not count it. Raises UsageError for a metric that does not exist.
+    The value is None if the host could not count the metric. Raises UsageError for a metric that does not exist.
     """
     return find_metric(metric).read(run)
 
@@ -220,10 +221,9 @@ def log_metric(run: RunFacts, metric: str) -> float | None:
 
 
 def log_metric_by_cpu(run: RunFacts, metric: str) -> float | None:
-    """The logarithm of a metric that is a time or a rate, with CPU time instead of time; None for other metrics, or if
-    unknown.
+    """The logarithm of a time or a rate, from CPU time in place of time; None for other metrics, or if unknown.
 
-    Two builds on the same cores get shares of time that vary more than the CPU time they need.
+    The shares of time that two builds on the same cores get vary more than the CPU time that the builds need.
     """
     duration = (
         metric == "latency" and run.reported is None and math.isclose(metric_value(run, metric) or 0.0, 1000 / run.qps)
@@ -245,8 +245,10 @@ def is_speed(metric: str) -> bool:
 
 
 def shown_metric(run: RunFacts, metric: str, usual: str = "qps") -> str:
-    """The metric whose value is shown for a run: the count of a counted run; ``metric``, which is hunted, or ``usual``,
-    which was hunted before, if its values are shown; otherwise QPS.
+    """The metric whose value is shown for a run.
+
+    For a counted run, the count is shown. For a timed run, ``metric``, which is hunted, or ``usual``, which was hunted
+    before, is shown if its values are shown at all; otherwise QPS.
     """
     if run.counted:
         return INSTRUCTIONS
@@ -268,9 +270,7 @@ def shown_unit(metric: str, run: RunFacts | None = None) -> str:
 
 
 def has_metric_unit(run: RunFacts, metric: str) -> bool:
-    """Whether the number that is shown for a run has the unit of the hunt's metric: ``--metric auto`` has counted and
-    timed runs.
-    """
+    """Whether the shown number of a run has the metric's unit; ``--metric auto`` has counted and timed runs."""
     return shown_unit(shown_metric(run, metric)) == shown_unit(metric)
 
 

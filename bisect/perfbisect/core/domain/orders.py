@@ -1,4 +1,4 @@
-"""The orders of a search, measurements or the verdict; and the fleet of hosts and build hosts that carry them out."""
+"""The orders of a search (measurements or the verdict), and the fleet of hosts and build hosts that execute orders."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -63,9 +63,9 @@ class LayoutRatios:
     """The comparison of a commit with a parent over several randomized layouts."""
 
     ratio: Interval  # of the commit relative to the parent, over all layouts
-    compared: int  # number of layouts of each
+    compared: int  # number of compared layouts of each build
     changed: int  # number of layouts in which the difference had the direction of the usual layout
-    measured: int = 0  # number of layouts of each, with those that do not count because their mode is uncertain
+    measured: int = 0  # number of layouts of each build, with layouts that do not count because their mode is uncertain
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +101,14 @@ OTHER_HUNT = -1  # instead of a workload's number: an order of another hunt, who
 class Measure:
     """Measure the builds of ``plan`` by interleaved runs; missing builds are made first.
 
-    The candidate of interest is first, its references follow. A candidate with no runs is only built.
+    The candidate of interest is first in ``plan``, before its references. A candidate with no runs is only built.
     """
 
     plan: tuple[PlannedRuns, ...]
     purpose: Purpose
     host: int = 0
     fresh: bool = False  # each run is in a randomized layout
-    layouts: LayoutRatios | None = field(default=None, compare=False)  # their results so far, for other programs
+    layouts: LayoutRatios | None = field(default=None, compare=False)  # layout results so far, for other programs
     workload: int = 0  # number of the workload in the session
     round: int = 0  # number of the round, in a session with rounds
     together: bool = False  # paired runs of two builds with equal numbers of runs
@@ -116,7 +116,7 @@ class Measure:
     counted: bool = False  # instructions are counted exactly, and nothing is timed
 
     def renumbered(self, numbers: Mapping[int, int]) -> "Measure":
-        """The order with other ``numbers`` (candidate → number), without candidates that have none."""
+        """The order with new ``numbers`` (candidate → number), without candidates that have no new number."""
         shares = (share for share in self.plan if share.candidate in numbers)
         return replace(self, plan=tuple(replace(share, candidate=numbers[share.candidate]) for share in shares))
 
@@ -207,12 +207,12 @@ class Reason(StrEnum):
     RUNS_SPENT = "budget of runs"  # detail: the budget
     BUILDS_SPENT = "budget of builds"
     MINUTES_SPENT = "budget of minutes"  # detail: the budget
-    MERGE_BASE = "merge base"  # not shown to be as fast as good; detail: the comparison
+    MERGE_BASE = "merge base"  # the merge base is not shown to be as fast as good; detail: the comparison
 
 
 @dataclass(frozen=True, slots=True)
 class Inconclusive:
-    """No culprit, only the smallest set of candidates that probably contains it, most probable first."""
+    """No culprit, only the smallest set of candidates that probably contains the culprit, most probable first."""
 
     candidates: tuple[int, ...]
     probabilities: tuple[float, ...]
@@ -225,7 +225,7 @@ class Inconclusive:
 
 @dataclass(frozen=True, slots=True)
 class MergeBase:
-    """The comparison of a merge base with good, which is no ancestor of bad; abbreviated commits."""
+    """The comparison of a merge base with good, which is no ancestor of bad. Commits are abbreviated."""
 
     commit: str
     good: str
@@ -249,7 +249,7 @@ class Several:
     improvements: tuple[Step, ...] = ()  # changes in the other direction
     unsettled: tuple[UnsettledRange, ...] = ()  # oldest first
     detectable: float = 0.0  # the smallest change that would have been shown elsewhere, as a fraction
-    # In each subrange of which only the ends were counted, further changes add up to less than this; 0: there are none.
+    # Upper limit of the sum of further changes in each subrange of which only the ends were counted; 0: none.
     left: float = 0.0
 
 
@@ -285,7 +285,7 @@ class Decision:
     cancelled: tuple[int, ...] = ()  # build hosts whose present build is ended, because it is no longer needed
     found: tuple[Step, ...] = ()  # changes that are proven while others are hunted, oldest first
     clean: bool = False  # a proof contradicts the search, which begins again without incremental builds
-    # Set if both ways were measured, and the log has no choice yet. From here on, fields are not stored.
+    # Set if paired and interleaved runs were made, and the log has no choice yet. Later fields are not stored, either.
     pairing_comparison: PairingComparison | None = None
     # The ratio on each host class, if both ends were measured: of the named step by its proof, or of the ends with layout.
     evidence: tuple[Interval, ...] = ()
@@ -310,11 +310,11 @@ def explained_step(verdict: Order | None) -> Step | None:
 
 
 def interleave(plan: tuple[PlannedRuns, ...]) -> tuple[int, ...]:
-    """The candidates of ``plan``, one entry per run, each spread evenly.
+    """The candidates of ``plan``, one entry per run; the runs of each candidate are spread evenly.
 
     Slow changes of the host (heat, neighbours, frequency) cancel if the compared builds are interleaved.
 
-    >>> interleave((Share(5, 2), Share(0, 2)))
+    >>> interleave((PlannedRuns(5, 2), PlannedRuns(0, 2)))
     (5, 0, 0, 5)
     """
     turns = [
@@ -337,20 +337,20 @@ class BuildInProgress:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The hosts. A busy host takes no order until its present order is done, a lost host none any more. So do build hosts."""
+    """The hosts and build hosts; a host takes no new order while it executes an order, or after it is lost."""
 
     busy: tuple[Measure, ...] = ()  # the orders that hosts are carrying out
     gone: tuple[int, ...] = ()  # hosts that are lost
-    hosts: int = 0  # their number, if it is needed: with build hosts the search also decides while all hosts are busy
-    build_hosts: int = 0  # their number; 0: hosts make their builds themselves
+    hosts: int = 0  # number of hosts if there are build hosts: the search then also decides while hosts are busy
+    build_hosts: int = 0  # number of build hosts; 0: hosts make their builds themselves
     building: tuple[BuildInProgress, ...] = ()
     gone_build_hosts: tuple[int, ...] = ()
     builds_between: bool = False  # whether hosts may build while they have nothing to measure
-    minutes: float = 0.0  # limit of time, after it has ended the work under way; 0 before
+    minutes: float = 0.0  # limit of time in minutes, if it has ended the work in progress; otherwise 0
 
     @property
     def free_host(self) -> int:
-        """The first host that can take an order; if there is none, the first that is not lost."""
+        """The first host that can take an order; if no host can, the first host that is not lost."""
         hosts = [host for host in range(self.hosts) if host not in self.gone]
         return next((host for host in hosts or count() if self.is_free(host)), hosts[0] if hosts else 0)
 
@@ -360,7 +360,7 @@ class Fleet:
 
     @property
     def has_build_host(self) -> bool:
-        """Whether a build host is available, so that hosts measure builds made elsewhere."""
+        """Whether a build host is available, so that hosts measure builds that build hosts made."""
         return self.build_hosts > len(self.gone_build_hosts)
 
     @property

@@ -1,7 +1,7 @@
-"""The state of a session, folded once from its events; the plan, views and reports read it. Pure.
+"""The state of a session, computed from its events. The plan, views and reports read the state. No input or output.
 
-The tested commits of a hunt are keyed by commit (full hash), not by candidate: a hunt may begin with another range, to
-compare good with the merge base, and its measurements stay valid. Runs of a trial are identified by round, workload and build.
+The tested commits of a hunt are keyed by full hash, not by candidate, because a hunt may begin with another range
+(merge base to good), whose measurements stay valid. Runs of a trial are identified by round, workload and build.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -68,7 +68,7 @@ class TestedCommit:
     run_seconds: float = 0.0  # with starts and warm-up
 
     def with_run(self, run: RunFacts, seconds: float) -> "TestedCommit":
-        """This commit with one more run, which cost ``seconds``. Runs are most of a log; this is faster than ``replace``."""
+        """This commit with one more run, which cost ``seconds``; fast, because most events are runs."""
         took = self.run_seconds + seconds
         return TestedCommit(self.commit, self.builds, (*self.runs, run), None, self.same_as, self.failed_seconds, took)
 
@@ -89,7 +89,7 @@ class TestedCommit:
 
     @property
     def shared(self) -> bool:
-        """Whether nothing was built for it, and its build came from the shared builds."""
+        """Whether nothing was built for the commit, because its build came from the shared builds."""
         return not self.new_builds and any(build.shared for build in self.builds)
 
     @property
@@ -165,7 +165,7 @@ class SessionState:
 
     @property
     def is_paired(self) -> bool:
-        """Whether each build is measured by runs paired with the first build, as far as it is chosen."""
+        """Whether each build's runs are paired with runs of the first build, as far as the pairing is chosen."""
         return self.pairing.together if self.pairing else self.request.pairing is Pairing.PAIRED
 
     def after(self, at: float, event: Event) -> "SessionState":
@@ -177,7 +177,7 @@ class SessionState:
         return following
 
     def begin_attempt(self, at: float) -> None:
-        """A process begins to work on the session; the time before does not count."""
+        """Record that a process begins to work on the session; the time since the last event does not count."""
         self.last, self.since = at, {}
 
     def add(self, at: float, event: Event) -> None:
@@ -191,7 +191,7 @@ class SessionState:
             case SessionStarted(request=request):
                 self.id, self.sites, self.since = event.session, event.hosts, {}
                 if request.works:
-                    if not self.runs:  # what kept it from measuring anything is tried again
+                    if not self.runs:  # failures before the first run are tried again
                         self.skips.clear()
                     self.request, self.state, self.failure = self._with_learned_facts(request), "running", ""
                 else:
@@ -215,7 +215,7 @@ class SessionState:
                 self.belief = decision.belief
                 self.purpose = decision.order.purpose if isinstance(decision.order, Measure) else None
                 self.found = decision.found or named_steps(decision.order)
-                if isinstance(decision.order, Measure) and self.build_hosts and self.started:  # it may have waited
+                if isinstance(decision.order, Measure) and self.build_hosts and self.started:  # hosts may wait
                     self.since[self.started.hosts[decision.order.host].name] = at
             case BuildStarted(commit=commit):
                 self.tested[commit.sha] = replace(self.facts_of(commit.sha), commit=commit)
@@ -326,7 +326,7 @@ class SessionState:
                     self.tested[event.facts.commit] = replace(row, same_as=same_as)
 
     def _exclude_runs(self, commits: Collection[str]) -> None:
-        """Set aside the measurements of these commits until they are built again."""
+        """Exclude the measurements of these commits until the commits are built again."""
         self.excluded_runs.exclude(self.log, commits)
         for sha, row in [(sha, self.tested[sha]) for sha in commits]:
             skip = row.skip if row.skip and row.skip.stage == LEFT_OUT else None
@@ -362,7 +362,7 @@ class SessionState:
         return next(reversed(self.facts_of(self.commits[candidate]).builds), None)
 
     def facts_of(self, sha: str) -> TestedCommit:
-        """The facts about a commit; only its hash if it was neither tested nor suspected."""
+        """The facts about a commit; only its hash if the commit was neither tested nor suspected."""
         return self.tested.get(sha) or TestedCommit(self.named.get(sha) or Commit(sha))
 
     def binary_of(self, sha: str) -> str:
@@ -375,7 +375,7 @@ class SessionState:
         return any(row.runs and self.binary_of(tested) == binary for tested, row in self.tested.items())
 
     def runs_of_equal_binaries(self, *shas: str) -> list[RunFacts]:
-        """The runs of these commits and of others with the same binaries, in order of time."""
+        """The runs of these commits and of other commits with the same binaries, in order of time."""
         binaries = {self.binary_of(sha) for sha in shas}
         runs = (run for sha, row in self.tested.items() if self.binary_of(sha) in binaries for run in row.runs)
         return sorted(runs, key=lambda run: run.started)

@@ -1,10 +1,9 @@
-"""The settings of a session, enough to begin it and to resume it after an interruption; and the request of a trial.
+"""The settings by which a session begins and resumes after an interruption, and the request of a trial.
 
-Settings include the content of a patch for the commits, so that a hunt can be resumed after its file was changed or
-removed.
+Settings include the content of a patch for the commits, so that a hunt can be resumed after the file of the patch was
+changed or removed.
 
-A part of the settings is the policy, the user's requests to the search, and prior knowledge from hosts.toml and earlier
-hunts.
+Settings contain the policy (the user's requests to the search), and prior knowledge from hosts.toml and earlier hunts.
 """
 
 import hashlib
@@ -40,13 +39,13 @@ class Pairing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The rules of one hunt. Fractions, not percentages; a budget of 0 means no limit."""
+    """The rules of one hunt. Sizes and probabilities are fractions, not percentages; a budget of 0 means no limit."""
 
     confidence: float = 0.95  # probability from which on a culprit is named
     direction: Direction = Direction.DROP
     min_effect: float = 0.02  # smallest change of interest between the ends
     min_counted: float = 0.0  # the smallest change of an exact count; 0: ``min_effect``
-    auto_effect: bool = False  # a smaller change than ``min_effect``, if the noise of the ends allows it
+    auto_effect: bool = False  # whether a change below ``min_effect`` is hunted if the noise of the ends allows it
     max_builds: int = 0
     max_runs: int = 0
     max_minutes: float = 0.0
@@ -56,7 +55,7 @@ class Policy:
     incremental: bool = False  # whether builds of the search may be made in the tree of the last build
     pairing: Pairing = Pairing.INTERLEAVED
     chosen: bool = False  # the ends showed that this pairing is better; further readings may show the opposite
-    # ``min_effect`` was asked for: of a rise it is the share of the smaller value, as people read it, else that of the larger
+    # Whether the user chose ``min_effect``: then a rise is a share of the smaller value, otherwise of the larger value.
     typed: bool = False
 
     def is_hunted(self, ratio: float) -> bool:
@@ -77,7 +76,7 @@ WITH_RUNS = (0.0, 0.0)  # the cost of counts if perf counts instructions during 
 
 @dataclass(frozen=True, slots=True)
 class PriorKnowledge:
-    """Knowledge before a hunt. All of it is optional: the hunt learns what is missing, except host classes."""
+    """Knowledge before a hunt. All fields are optional, because a hunt learns missing values, except host classes."""
 
     build_cost: float = 10.0  # cost of one build in runs, until this hunt has builds
     noise: float | None = None  # s.d. of one run, as a fraction, on the first host or on a host of its class
@@ -111,13 +110,13 @@ class Patch:
 
     @property
     def identity(self) -> tuple[str, str]:
-        """The effect on builds: its versions, and a hash of its content."""
+        """The versions and a hash of the content, which determine the patch's effect on builds."""
         return self.version, hashlib.sha256(self.content).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """Options for the compilers of any build, after all other options; quoted for a shell."""
+    """Options for the compilers and the linker of any build, which follow all other options, quoted for a shell."""
 
     cflags: str = ""
     cxxflags: str = ""
@@ -135,19 +134,19 @@ class Flags:
         return tuple(word for option in self.options for word in option)
 
     def plus(self, more: "Flags") -> "Flags":
-        """These options and ``more``; an option that exists already is not repeated."""
+        """These options and ``more``; an option of ``more`` that exists already is not repeated."""
         pairs = ((self.cflags, more.cflags), (self.cxxflags, more.cxxflags), (self.ldflags, more.ldflags))
         return Flags(*(old if f" {new} " in f" {old} " else f"{old} {new}".strip() for old, new in pairs))
 
 
-AUTO = "auto"  # instead of a metric: the workload's metric, or exact counts if it does not tell builds apart
+AUTO = "auto"  # in place of a metric: the workload's metric, or exact counts if that metric does not tell builds apart
 USUAL_HOST, USUAL_VARIANT = "local", "o2nofp"  # defaults; a recipe may have another default variant
 TIMING = ("time", "warmup", "threads")  # names of overrides; all other overrides are args of the workload
 
 
 @dataclass(frozen=True, slots=True)
 class QuickCommand:
-    """A command instead of recipes, as on the command line."""
+    """A command in place of recipes, as the user typed it."""
 
     run: str
     build: tuple[str, ...] | None = None  # commands; None: a builder builds
@@ -207,16 +206,15 @@ class Settings:
     # --skip: REV or A..B as written → the same with full hashes
     skips: dict[str, str] = field(default_factory=dict)
     patches: tuple[Patch, ...] = ()  # of --patch
-    # --metric auto: ``metric`` is the workload's until it does not tell builds apart and counts do
+    # --metric auto: ``metric`` is the workload's metric, or exact counts once only counts have told builds apart
     choose_metric: bool = False
-    # Whether the output of the command is to be recognised, as nothing else says what is measured; and the recognised
-    # result.
+    # Whether the output of the command is to be recognised, because no other option says what is measured; and the
+    # recognised result.
     recognise: bool = False
     output: Output | None = None
-    # Results of the output that are measured by the same runs, if there are several: of a comparison, or of hunts
-    # together.
+    # Results of the output that the same runs measure, if there are several, in a comparison or in a batch of hunts.
     outputs: tuple[Output, ...] = ()
-    # Words after the command by which it measures only these results; None if it is unknown whether it obeys them.
+    # Words after the command by which it measures only these results; None if the effect of such words is unknown.
     filter: tuple[str, ...] | None = None
     counts: bool = True  # whether to count instructions beside timed runs, if possible
     # Of --run and --build: the first commit of the history, equal in all clones
@@ -243,13 +241,13 @@ class TrialType(StrEnum):
 
     @property
     def noun(self) -> str:
-        """The noun for people."""
+        """The noun for the trial in messages."""
         return {"noise": "A/A", "compare": "comparison", "prove": "proof"}[self]
 
 
 @dataclass(frozen=True, slots=True)
 class TrialBuild:
-    """One build that is measured."""
+    """One build of a trial."""
 
     name: str  # as written: a revision with its variant and configuration, or the given name of prebuilt binaries
     commit: str = ""  # full hash; empty for prebuilt binaries
@@ -267,7 +265,7 @@ class TrialBuild:
 
 @dataclass(frozen=True, slots=True)
 class TrialWorkload:
-    """One workload."""
+    """One workload of a trial."""
 
     name: str
     group: str
@@ -314,14 +312,12 @@ class TrialRequest:
     reverts: RevertedCommits | None = None  # of a proof
     series: ReleaseSeries | None = None  # of a comparison of the releases of a range
     pairing: Pairing = Pairing.INTERLEAVED
-    branch: str = ""  # of a night of `bisect nightly`: the branch as written; the last subject is its tip
+    branch: str = ""  # of a night of `bisect nightly`: the branch as written; the last subject is the branch's tip
     shared: bool = False  # whether the workloads are results of one command, and each run shows all of them
 
     @property
     def is_release_line(self) -> bool:
-        """Whether the builds are a line of releases: a range of releases, or several installed releases in different
-        folders.
-        """
+        """Whether the builds are a range of releases, or several installed releases in different folders."""
         return self.series is not None or 2 < len(self.subjects) == len({build.path for build in self.subjects} - {""})
 
 

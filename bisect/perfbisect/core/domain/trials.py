@@ -24,14 +24,12 @@ def next_round(trial: SessionState) -> int:
 
 
 def pairs_made(trial: SessionState) -> int:
-    """The number of pairs of paired runs."""
+    """The number of pairs of runs that were made."""
     return sum(bool(run.facts.round) for run in trial.runs) // 2
 
 
 def pairs_to_try(trial: SessionState) -> int:
-    """The number of pairs still to be made in addition to rounds: to choose a pairing, or by an A/A to show how much a
-    pair varies.
-    """
+    """The number of pairs of runs still to be made besides rounds, to choose a pairing or to show the variation."""
     alone = trial.request.kind is TrialType.NOISE
     both = alone or len({build.commit or build.name for build in trial.request.subjects[:2]}) > 1
     open_ = both and trial.request.pairing is Pairing.AUTO and not trial.pairing
@@ -39,7 +37,7 @@ def pairs_to_try(trial: SessionState) -> int:
 
 
 def comparable_runs(trial: SessionState, work: int | None = None) -> list[TrialRun]:
-    """The runs by which builds are compared, paired or interleaved; of one workload, or of all for None."""
+    """The runs by which builds are compared, paired or interleaved, of one workload, or of all workloads for None."""
     runs = trial.runs if work is None else runs_of_workload(trial, work)
     return [run for run in runs if bool(run.facts.round) is trial.is_paired]
 
@@ -54,10 +52,10 @@ def runs_of_workload(trial: SessionState, work: int) -> list[TrialRun]:
 
 
 def visits_of_round(trial: SessionState) -> list[tuple[int, int]]:
-    """Workload and build of each visit of a round, without failed builds and without workloads whose baseline failed.
+    """The workload and build of each visit of a round, without failed builds and workloads with a failed baseline.
 
-    In a series of releases a failed build is a gap, even the first. A proof needs all of its builds: after one failed, it
-    has no visits.
+    In a series of releases, every failed build, even the first, is a gap. A proof with a failed build has no visits,
+    because a proof needs all of its builds.
     """
     request, failed = trial.request, {(skip.work, skip.subject) for skip in trial.skips}
     if request.kind is TrialType.PROVE and (failed or any(build.trouble for build in request.subjects)):
@@ -83,10 +81,10 @@ def remaining_rounds(trial: SessionState) -> range:
 
 
 def visiting_order(subjects: Sequence[int], round_number: int, *, shuffled: bool = False) -> Iterator[int]:
-    """The order in which subjects are visited: forwards in one turn, backwards in the next, as in A B C, C B A.
+    """The order in which subjects are visited: forwards in one round, backwards in the next, as in A B C, C B A.
 
-    ``shuffled``: in an order that is drawn anew for every two turns. With many subjects a round is long, and a machine
-    that is slow for a part of it would slow down neighbours, which looks like a change of speed.
+    If ``shuffled``, the order is drawn anew for every two rounds. A round of many subjects is long, and a machine that
+    is slow for a part of the round would slow down neighbours, which looks like a change of speed.
     """
     drawn = list(subjects)
     if shuffled:
@@ -95,10 +93,10 @@ def visiting_order(subjects: Sequence[int], round_number: int, *, shuffled: bool
 
 
 def service_levels(trial: SessionState) -> Iterator[tuple[str, list[Background | None], list[float | None]]]:
-    """For each workload its name, the background of each build (its service level, SLA), and how busy clients were.
+    """For each workload its name, the background (service level) of each build, and the client load of each build.
 
-    The background is None if it was not measured or there is none. Client is the share of time in which its measured
-    threads were busy.
+    The background is None if the workload has no background or the background was not measured. The client load is the
+    share of time in which the client's measured threads were busy.
     """
     for number, work in enumerate(trial.request.works):
         builds = [

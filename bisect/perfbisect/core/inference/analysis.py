@@ -1,13 +1,12 @@
-"""Everything that follows from the readings at one moment of a hunt, and the belief that views and the record show.
+"""The analysis of all readings at one moment of a hunt, and the belief that views and the record show.
 
-**Ends.** Before anything is built between the two ends, the hunt answers whether they differ at all. Runs of both are
-interleaved until the difference is clear of noise and layout, or until one of the size asked for would have been shown.
+**Ends.** Before a commit between the ends is built, runs of both ends are interleaved until their difference is clear
+of noise and layout, or until a difference of interest would have been shown.
 
 **The proof of a culprit.** The search prefers builds whose first readings deviated by chance, and a host may have been
-slow while a build was measured. So a culprit is named only after new runs. These are made when both the culprit and its
-parent had readings already, and each has a run of the other side next to it in time. New runs enter the posterior like
-all others; if they contradict the culprit, the search continues. The posterior also allows two builds to differ by code
-placement alone.
+slow while a build was measured. So a culprit is named only after new runs, made after the culprit and its parent had
+readings, each next in time to a run of the other build. New runs enter the posterior like all runs. If they contradict
+the culprit, the search continues. The posterior also allows two builds to differ by code placement alone.
 """
 
 import math
@@ -30,20 +29,20 @@ from perfbisect.core.inference.relative_speed import BuildSpeeds, fit_speeds, sp
 from perfbisect.core.inference.state_space import LevelFit, Levels, fit_levels, levels_for_search
 from perfbisect.core.stats.distributions import Student
 
-CLEAR = ((4, 20, 40), (2.1, 1.9, 1.7))  # (runs, standard errors from which on the ends are taken to differ)
+CLEAR = ((4, 20, 40), (2.1, 1.9, 1.7))  # (runs, standard errors from which on the ends count as different)
 CLEAR_OF_LAYOUT = ((0.4, 0.8), (2.7, 1.9))  # (share of layout in the variance, standard errors)
-STILL = 1.0  # standard errors; after the search has begun, a smaller drop makes it measure the ends again
+STILL = 1.0  # standard errors; after the search has begun, the ends are measured again if the drop is smaller
 SHOWN = 2.7  # standard errors at which a difference between the ends counts as shown
-POWER = 1.28  # further standard errors: a change larger by these would have been shown in nine of ten hunts
+POWER = 1.28  # further standard errors: a change that is larger by POWER would have been shown in nine of ten hunts
 UNLIKELY = 0.04  # probability of a change below which the hunt gives up
 SETTLED = 0.8  # share of layout in the variance, above which more runs of the same builds add nothing
 CHEAP = 4.0  # a build is cheap if it costs fewer runs than this
-PLAIN = 16.0  # s.d. of a run: a larger drop is plain even if few runs tell how large the s.d. is
+PLAIN = 16.0  # s.d. of a run: a larger drop is plain even if the s.d. is estimated from few runs
 
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """The difference between two builds: ``drop`` in log units, positive if the second is slower."""
+    """The difference between two builds: ``drop`` in log units, positive if the second build is slower."""
 
     drop: float
     error: float  # standard error
@@ -59,7 +58,7 @@ class Contrast:
 
     @property
     def required_score(self) -> float:
-        """The ``normal_score`` that a clear difference needs: less after more runs, and if the error is mostly layout."""
+        """The ``normal_score`` that a clear difference needs; lower after many runs, or if the error is mostly layout."""
         layout_share = self.layout_variance / self.error**2
         return float(min(np.interp(self.runs, *CLEAR), np.interp(layout_share, *CLEAR_OF_LAYOUT)))
 
@@ -119,7 +118,7 @@ def prior_belief(graph: Graph, model: NoiseModel = USUAL) -> Belief:
 
 
 def _without_nan(slow: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The probabilities ``slow`` without rounding errors, and 0.5 instead of NaN."""
+    """The probabilities ``slow`` without rounding errors, with 0.5 in place of NaN."""
     result: NDArray[np.float64] = np.clip(np.where(np.isnan(slow), 0.5, slow), 0.0, 1.0)
     return result
 
@@ -141,13 +140,13 @@ def host_warnings(levels: Levels, weights: ReadingWeights, several: float) -> tu
 
 
 ANOTHER = 0.2  # prior of a change in a subrange; the range was searched for its largest change already
-UNCHANGED = 0.08  # probability of any change below which there is nothing to find
-POSSIBLE = 0.1  # probability of a change as asked for, above which few rounds do not show that there is none
+UNCHANGED = 0.08  # probability of any change below which a subrange counts as unchanged
+POSSIBLE = 0.1  # probability of a change of interest, above which few rounds do not show that the ends are equal
 
 
 @dataclass(frozen=True, eq=False)
 class Analysis:
-    """Everything that follows from the readings, at one moment of the hunt over ``graph`` under ``policy``."""
+    """The results of all readings, at one moment of the hunt over ``graph`` under ``policy``."""
 
     graph: Graph
     policy: Policy
@@ -159,8 +158,8 @@ class Analysis:
     posterior: Posterior
     ends: Contrast
     reading_weights: ReadingWeights
-    by_distance: tuple[Posterior, ...]  # by distance of stopped runs beyond their bounds; empty if none was stopped
-    is_subrange: bool  # whether the range is a part of one that was searched for its largest change
+    by_distance: tuple[Posterior, ...]  # by distance of stopped runs beyond their bounds; empty without stopped runs
+    is_subrange: bool  # whether the range is a part of a range that was searched for its largest change
 
     @property
     def model(self) -> NoiseModel:
@@ -206,7 +205,7 @@ class Analysis:
 
     @property
     def ends_differ(self) -> bool:
-        """Whether the ends differ clearly enough to begin the search, or to continue it if it has begun."""
+        """Whether the ends differ clearly enough to begin the search, or to continue a search."""
         return self.ends.normal_score >= (STILL if self.has_search_begun else self.ends.required_score)
 
     @property
@@ -228,7 +227,7 @@ class Analysis:
         return NotReproduced(self.end_ratio, self.ends.detectable_drop, (), policy.min_effect, policy.direction)
 
     def second_end_runs(self, build_cost: float) -> Measure | None:
-        """The order of the lacking first runs of both ends, more if builds are dear; None if the ends differ plainly."""
+        """The order of the missing first runs of both ends, more if builds are dear; None if the ends differ plainly."""
         bad = self.record.name_of_build(self.graph.size - 1)
         lacking = self.model.first_runs[build_cost > CHEAP] - min(self.record.run_count(0), self.record.run_count(bad))
         if lacking <= 0 or self.has_search_begun or self.ends.drop > PLAIN * self.ends.noise:
@@ -236,14 +235,14 @@ class Analysis:
         return _end_runs(self.graph.size - 1, lacking, self.model)
 
     def further_end_runs(self) -> Measure:
-        """The order of the runs of both ends that make their difference clear, at most about half of the runs so far."""
+        """The order of the runs of both ends that make the difference clear, at most about half of the runs so far."""
         ends, bad = self.ends, self.graph.size - 1
         needed = ends.runs * ((1.1 * ends.required_score / max(ends.normal_score, 0.3)) ** 2 - 1)
         return _end_runs(bad, int(np.clip(np.ceil(needed), 1, max(2, min(ends.runs // 2 + 1, 8)))), self.model)
 
     @property
     def shows_change(self) -> bool:
-        """Whether the readings show a change, so that they can show its place."""
+        """Whether the readings show a change, so that the readings can show the place of the change."""
         return self.ends_differ and not self.should_give_up
 
 
@@ -280,10 +279,10 @@ def analyse(
     return Analysis(graph, policy, raw, record, *fits, weights, by_distance, is_subrange)
 
 
-PLAINLY = 3.5  # standard errors of a clear difference, which needs one new run less
+PLAINLY = 3.5  # standard errors of a clear difference, whose proof needs one new run less
 DRIFT_LIKELY = 0.75  # probability above which a host is treated as drifting
-PROVEN = 2.2  # standard errors between culprit and parent: by chance in 1.4 % of the proofs, and PLAINLY in 0.023 %
-# S.d. of ``_centre`` in units of the s.d. of the mean, by the number of normal values; and of more values.
+PROVEN = 2.2  # standard errors between culprit and parent: by chance in 1.4 % of proofs (PLAINLY: 0.023 %)
+# S.d. of ``_centre`` in units of the s.d. of the mean, by the number of normal values; TRIMMED is for more values.
 SPREAD, TRIMMED = {1: 1.0, 2: 1.0, 3: 1.160, 4: 1.092, 5: 1.066, 6: 1.049}, 1.035
 
 ReadingPositions = NDArray[np.int64]  # positions in the record
@@ -294,11 +293,11 @@ class PairwiseProof:
     """The comparison of the culprit with one parent by new runs."""
 
     parent: int
-    runs: int  # new runs of the side with fewer
-    contrast: Contrast | None  # None if one side has no new run
+    runs: int  # new runs of the build with fewer new runs
+    contrast: Contrast | None  # None if one build has no new run
 
     def is_clear(self, least_runs: int) -> bool:
-        """Whether the difference is clear after ``least_runs`` new runs of each side."""
+        """Whether the difference is clear after ``least_runs`` new runs of each build."""
         return self.runs >= least_runs and self.contrast is not None and self.contrast.normal_score >= PLAINLY
 
     @property
@@ -313,7 +312,7 @@ def pairwise_proofs(record: Record, levels: Levels, culprit: int, parents: Seque
 
 
 def weakest_proof(proofs: Sequence[PairwiseProof]) -> PairwiseProof:
-    """The proof with the smallest drop; a proof without new runs of both sides counts as infinite."""
+    """The proof with the smallest drop; the drop of a proof without new runs of both builds counts as infinite."""
     return min(proofs, key=lambda proof: proof.contrast.drop if proof.contrast else np.inf)
 
 
@@ -322,7 +321,7 @@ def missing_proof_runs(analysis: Analysis, culprit: int, proofs: Sequence[Pairwi
     levels, posterior = analysis.levels, analysis.posterior
     enough = levels.model.proof_runs + (posterior.drifting > DRIFT_LIKELY)
     drop = -float(posterior.culprit @ posterior.fit.drop)
-    # The difference of two runs and two runs has the error of one run; only two accidents can show a plain false drop.
+    # The difference between two runs and two runs has the error of one run; a false plain drop takes two outliers.
     fewer = (drop > PLAINLY * levels.noise) + (drop > PLAIN * levels.noise)
     at_first = enough - fewer
     runs_against = {}
@@ -335,7 +334,7 @@ def missing_proof_runs(analysis: Analysis, culprit: int, proofs: Sequence[Pairwi
             runs_against[proof.parent] = min(proof.runs, 8)
     if not runs_against:
         return None
-    if levels.model.paired:  # against one parent after the other
+    if levels.model.paired:  # paired runs compare the parents one after the other
         parent, runs = next(iter(runs_against.items()))
         return levels.model.measurement((PlannedRuns(culprit, runs), PlannedRuns(parent, runs)), Purpose.CONFIRM)
     shares = [(culprit, max(runs_against.values())), *runs_against.items()]
@@ -345,9 +344,10 @@ def missing_proof_runs(analysis: Analysis, culprit: int, proofs: Sequence[Pairwi
 
 
 def _pairwise_proof(record: Record, levels: Levels, culprit: int, parent: int, reach: int) -> PairwiseProof:
-    """The proof against one parent. New runs count if within ``reach`` readings of a run of the other side on their host.
+    """The proof against one parent.
 
-    In paired runs, all rounds of the two builds count that were made when both had readings already.
+    New runs count if they are within ``reach`` readings of a run of the other build. In paired runs, all rounds count
+    that were made after both builds had readings.
     """
     slow, fast = record.reading_positions(culprit), record.reading_positions(parent)
     if levels.model.paired:
@@ -393,7 +393,7 @@ def _variance_of_centre(count: int) -> float:
 
 
 def _centre(values: NDArray[np.float64]) -> float:
-    """The mean of at least five values, trimmed; the median of fewer."""
+    """The trimmed mean of at least five values; the median of fewer values."""
     if len(values) < 5:
         return float(np.median(values))
     cut = max(1, len(values) // 8)

@@ -1,20 +1,21 @@
 """Ancestor sets and ancestor sums of a range of any size, and the classes of culprits that readings cannot separate yet.
 
-**Segments.** A maximal chain, in which each commit is the only child of its only parent, behaves like one node: all of it
-is below everything after it. So the history is contracted to *segments*. For each segment the set of segments strictly
-below it is stored as bits. A straight history is a single segment, and every question about it is a prefix sum.
+**Segments.** A maximal chain, in which each commit is the only child of its only parent, behaves like one node, because
+the whole chain is below every later commit. So the history is contracted to such chains (*segments*). For each segment
+the set of segments strictly below it is stored as bits. A straight history is a single segment, and every question
+about it is a prefix sum.
 
 If there are too many segments for a square of bits, only the columns of segments that still have weight are kept. If
-these are too many as well, the first-parent line from the bad end (the trunk) is answered exactly, and the other segments
-are left open (NaN). A side branch is searched after its merge has become a candidate.
+these columns are too many as well, the first-parent line from the bad end (the trunk) is answered exactly, and the
+other segments are left open (NaN). A side branch is searched after its merge has become a candidate.
 
-**Classes.** A build is slow if the culprit is the build's commit or an ancestor of it. So readings know a culprit only by
-its pattern, the set of measured builds that it makes slow. Culprits with the same pattern are a class with one common
-likelihood. There are about as many classes as builds, whatever the size of the range.
+**Classes.** A build is slow if the culprit is the build's commit or an ancestor of it. So readings show only the
+pattern of a culprit: the set of measured builds that the culprit makes slow. Culprits with the same pattern are a class
+with one common likelihood. There are about as many classes as builds, whatever the size of the range.
 
-**Suspicions.** Before anything is measured, candidates have the weights of the user's suspicions. A right suspicion saves
-measurements; a wrong one must not decide. So weights are bounded: no candidate begins with odds of more than BOUND to 1
-against any other.
+**Suspicions.** Before anything is measured, candidates have the weights of the user's suspicions. A right suspicion
+saves measurements; a wrong suspicion must not decide. So no candidate begins with odds of more than BOUND to 1 against
+any other candidate.
 """
 
 from collections import OrderedDict
@@ -99,7 +100,7 @@ class Ancestry:
     def cut_into_pieces(self, marked: Iterable[int]) -> tuple[NDArray[np.int64], list[list[int]]]:
         """The piece of each candidate, shape (size,), and for each piece the pieces right below it; lower pieces first.
 
-        A piece is a segment; but each of ``marked`` is a separate piece.
+        A piece is a segment, except that each of ``marked`` is a separate piece.
         """
         position = np.flatnonzero(np.isin(self._order, list(marked)))
         first = np.unique(np.concatenate((self._start, position, position + 1)))
@@ -144,7 +145,7 @@ class Ancestry:
         return mask
 
     def _ancestry(self, columns: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Packed bits, a row for each segment: which of the segments ``columns`` lie strictly below the segment."""
+        """Packed bits, (segments, columns): whether each of the segments ``columns`` is strictly below a segment."""
         column = {int(segment): i for i, segment in enumerate(columns)}
         bits = np.zeros((self.segments, (len(columns) + 7) // 8), np.uint8)
         for segment, below in enumerate(self._below):
@@ -156,9 +157,7 @@ class Ancestry:
         return bits
 
     def _owners(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The segments of the trunk, oldest first, and for each segment the rank of the first of these that contains it;
-        -1 if none does.
-        """
+        """The segments of the trunk, oldest first, and the rank of the first trunk segment above each segment, or -1."""
         trunk = [int(self.segment[-1])]
         while (lower := self._first[trunk[-1]]) >= 0:
             trunk.append(lower)
@@ -214,7 +213,8 @@ def with_suspected_weights(
 ) -> Graph:
     """The graph with the prior weights of commits that touch suspected paths (path → weight, path → commits).
 
-    ``commits`` are the commits of the nodes. A commit that touches several paths gets the largest of their weights.
+    ``commits`` are the commits of the nodes. A commit that touches several paths gets the largest weight of these
+    paths.
     """
     factor: dict[str, float] = {}
     for path, weight in weights.items():
@@ -239,7 +239,7 @@ class Hypotheses:
     weight: NDArray[np.float64]  # (size,) prior of each candidate, 0 if it cannot be the culprit; sums to one
     plain_weight: NDArray[np.float64]  # (size,) the prior without the evidence of instruction counts
     class_of: NDArray[np.int64]  # (size,) class of each candidate, -1 if it cannot be the culprit
-    slow: NDArray[np.bool_]  # (M, C) whether the build is slow if the culprit is of the class
+    slow: NDArray[np.bool_]  # (M, C) whether the build is slow if the culprit is in the class
     prior: NDArray[np.float64]  # (C,)
 
     @cached_property
@@ -272,9 +272,9 @@ def separate_hypotheses(
 ) -> Hypotheses:
     """The classes of culprits that the builds of ``record`` separate.
 
-    ``second_prior`` (size,) is mixed into the prior with the weight ``second_prior_share``. Two candidates with one binary
-    are equally fast, so a culprit below only one of the two is ruled out. If this rule excludes all candidates, changes
-    were made and reverted, and the rule is ignored.
+    ``second_prior`` (size,) is mixed into the prior with the weight ``second_prior_share``. Two candidates with one
+    binary are equally fast, so a culprit below only one of the two is excluded. If this rule excludes all candidates,
+    because changes were made and reverted, the rule is ignored.
     """
     reach = ancestry_of(graph)
     weight = graph.weight.copy()
@@ -308,7 +308,7 @@ def comparison_builds(graph: Graph, record: Record, culprit: int) -> tuple[int, 
 
 
 def nearest_tested(graph: Graph, record: Record, candidate: int) -> int:
-    """The candidate itself, or its nearest tested ancestor if it cannot be measured."""
+    """The candidate itself, or its nearest tested ancestor if the candidate cannot be measured."""
     if candidate not in record.skipped:
         return candidate
     below = ancestry_of(graph).ancestors(candidate)

@@ -1,4 +1,4 @@
-"""How fast the commits of a hunt are relative to the good end, and on which side of the change each of them is. Pure."""
+"""How fast the commits of a hunt are relative to the good end, and on which side of the change each commit is."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,9 +21,9 @@ def hunt_observations(
     *,
     by_time: bool = False,
 ) -> list[Observation]:
-    """The observations of a hunt about the commits in ``candidate_by_commit``, without paired runs if it interleaves.
+    """The observations about the commits in ``candidate_by_commit``, without paired runs if the hunt interleaves.
 
-    If the hunt compares paired runs by CPU time, their readings are CPU time, unless ``by_time``.
+    If the hunt compares paired runs by CPU time, the readings are CPU time, unless ``by_time``.
     """
     chosen = state.pairing
     by_cpu = chosen is not None and chosen.by_cpu and not by_time
@@ -47,8 +47,8 @@ def ratios_to_good(
 ) -> dict[str, Interval]:
     """The metric of each measured commit (by hash) relative to the good end; equal binaries share their readings.
 
-    ``hosts`` and ``host_classes`` are names and classes if there are several hosts. The good end has no entry. Commits of
-    the range are compared by their own runs alone, as in the search.
+    ``hosts`` and ``host_classes`` are the names and classes of several hosts. The good end has no entry. A commit of
+    the range is compared by its own runs alone, as in the search.
     """
     if not state.commits or not state.log:
         return {}
@@ -71,8 +71,8 @@ def step_ratio_in_metric(
 ) -> Interval | None:
     """The ratio of a step in a metric that was not hunted, by runs of its commit and of its parents.
 
-    Of several parents, the ratio nearest to 1 is returned. None if a commit has fewer than two runs with a value, or if
-    hosts are of several classes.
+    If the commit has several parents, the ratio nearest to 1 is returned. The ratio is None if a commit has fewer than
+    two runs with a value, or if hosts are of several classes.
     """
     if len(set(host_classes)) > 1 or not state.log:
         return None
@@ -87,7 +87,7 @@ def step_ratio_in_metric(
 
 
 class Classification(StrEnum):
-    """The result for a commit that was built, measured or skipped. The values are those of reports in JSON."""
+    """The result for a commit that was built, measured or skipped; JSON reports have these values."""
 
     BASELINE = "base"  # the good end
     GOOD = "good"  # as fast as the good end
@@ -102,8 +102,8 @@ class Classification(StrEnum):
 def classify(state: SessionState, sha: str, ratios: Mapping[str, Interval]) -> Classification:
     """The classification of a commit; ``ratios`` are relative to the good end.
 
-    The user's ends are good and bad. Between them the search's belief decides; outside of the range, the interval of the
-    commit.
+    The user's ends are good and bad. Between these ends the search's belief decides. Outside of the range the interval
+    of the commit decides.
     """
     good, bad = state.commits[0], state.commits[-1]
     build = state.binary_of(sha)
@@ -122,7 +122,7 @@ def classify(state: SessionState, sha: str, ratios: Mapping[str, Interval]) -> C
     candidate = state.node.get(build, state.node.get(sha))
     if candidate is not None and state.belief is not None and len(state.belief.slow) == len(state.commits):
         slow = float(state.belief.slow[candidate])
-        # Without a change between the ends there are no sides.
+        # Without a change between the ends, no commit is on either side of a change.
         if state.belief.change < SURE or isinstance(state.verdict, NotReproduced | CodePlacement):
             return Classification.UNCLEAR
         return Classification.BAD if slow > SURE else Classification.GOOD if slow < 1 - SURE else Classification.UNCLEAR

@@ -1,20 +1,20 @@
 """The runs between two jumps of a host's speed, as if they were of separate hosts; for shown ratios alone, not for
 decisions.
 
-When other load begins or ends, a host falls to half of its speed from one run to the next, and stays there. A drift that
-allows such steps makes every interval wide. And the runs after the jump, which are fewer than a build's runs before it,
-look like outliers of their build; a build that ran on one side alone seems to be twice as fast.
+If other load begins, a host may fall to half of its speed from one run to the next, until the load ends. A drift that
+allows such jumps would make every interval wide. Without a drift, the fewer runs of a build on one side of the jump
+look like outliers, and a build that ran on one side alone seems to be twice as fast as a build on the other side.
 
 So the runs on either side of a jump are treated as runs of two hosts, which differ by a constant that is fitted. A jump
 is at the position where one shift, common to all builds that ran on both sides, reduces the sum of absolute deviations
-from the medians of builds most: the estimator of a shift by least absolute deviations (Bai, Econometric Theory 11, 1995).
-Only the nearest runs are used, as the host may drift, too. Further jumps are searched on both sides (binary segmentation,
-Vostrikova, 1981). The noise is estimated from differences of successive runs of a build, few of which contain a jump.
-Runs of one visit share their disturbances and count as one.
+from the medians of builds most: the estimator of a shift by least absolute deviations (Bai, Econometric Theory 11,
+1995). Only the nearest runs are used, because the host may drift, too. Further jumps are searched for on both sides of
+a jump (binary segmentation, Vostrikova, 1981). The noise is estimated from differences of successive runs of a build,
+few of which contain a jump. Runs of one visit share their disturbances and count as one.
 
 Another position may explain the runs nearly as well. Runs between such positions belong to neither side. On a host with
-jumps, two builds are compared only if some build ran on both sides of every such position between them. A single run of a
-build does not connect two parts, as load may have disturbed it.
+jumps, two builds are compared only if some build ran on both sides of every such position between them. A single run of
+a build does not connect two parts, because load may have disturbed the run.
 """
 
 from collections import defaultdict

@@ -1,8 +1,9 @@
-"""What counts of instructions show if time does not.
+"""What counts of instructions show if time does not tell builds apart.
 
-**--metric auto.** Counts may show a change that the time of both ends hides. Time comes first. If it does not tell the
-builds apart, a clear rise of instructions is hunted instead, if the rise may be all of the change in time. Otherwise the
-hunt would find another change: a drop by memory access alone is not in the counts.
+**--metric auto.** Counts may show a change that the time of both ends hides. Time is measured first. If time does not
+tell the builds apart, and a clear rise of instructions may explain the whole change in time, the rise of instructions
+is hunted. Without this condition the hunt could name another change, because a drop by memory access alone does not
+change the counts.
 
 **Code placement.** Repeatable counts show whether a commit that moves code executes as many instructions as its parent.
 """
@@ -22,12 +23,13 @@ from perfbisect.core.domain.orders import CodePlacement, Inconclusive, Interval,
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.noise_model import EXACT, USUAL
 
-COUNTS = 2  # exact counts of each end; the second only if the first counts differ
+COUNTS = 2  # exact counts of each end; the second count is made only if the first counts differ
 RUNS = 3  # timed runs of each end during which perf counts
-GUESS = 0.002  # s.d. of a timed run's count: a first guess, worth one run, so that few runs do not seem free of noise
-CLEAR = 5.0  # standard errors at which counts show a change: few runs tell little about the noise
-REPEATS = 0.001  # s.d. of a run above which a count is not exact, because the program does not repeat its work
-SMALL = 0.25  # share of the smallest change of interest: if counts rise by less, time has to exclude such a change
+# s.d. of a timed run's count: a guess with the weight of one run, lest few runs seem free of noise
+GUESS = 0.002
+CLEAR = 5.0  # standard errors at which counts show a change; large, because few runs do not show the noise well
+REPEATS = 0.001  # s.d. of a run above which a count is not exact, because the program's work varies
+SMALL = 0.25  # share of the smallest change of interest: a smaller rise does not explain a change that time allows
 # s.d. of the ratio of two builds by layout
 LAYOUT = math.sqrt(2 * sum(share * size**2 for size, share in USUAL.layouts))
 # Reasons of verdicts without a culprit that mean that time does not tell builds apart.
@@ -37,7 +39,7 @@ INDISTINCT = (Reason.TOO_NOISY, Reason.BY_CHANCE, Reason.NOT_CONFIRMED, Reason.L
 def ratio_of_indistinct_ends(verdict: Verdict | None) -> Interval | None:
     """The ratio of the ends, if a verdict names no culprit because its metric does not distinguish builds; else None."""
     match verdict:
-        case NotReproduced(ratio) if ratio.low < ratio.high:  # equal bounds mean one binary
+        case NotReproduced(ratio) if ratio.low < ratio.high:  # equal bounds mean that both ends have one binary
             return ratio
         case Inconclusive(ratio=ratio, reason=reason) if reason in INDISTINCT:
             return ratio
@@ -71,8 +73,8 @@ class InstructionChange:
     def may_explain(self, time_ratio: Interval, metric: str, policy: Policy) -> bool:
         """Whether the rise of instructions may be all of the change in time, which is the ``metric`` of the workload.
 
-        The interval of time, widened by layouts, has to contain the rise. A rise far below the smallest change of interest
-        does not explain a drop that time does not exclude.
+        The interval of time, widened by layouts, has to contain the rise. A rise far below the smallest change of
+        interest explains no drop that time does not exclude.
         """
         low, high = math.log(time_ratio.low) if time_ratio.low else -math.inf, math.log(time_ratio.high)
         if find_metric(metric).higher_is_better:
@@ -123,7 +125,7 @@ def with_count_result(verdict: Verdict, commits: Sequence[str], log: Log) -> Ver
 
 
 def _log_count(sha: str, log: Log) -> float | None:
-    """The logarithm of the instructions per operation of a commit; None if they were not counted."""
+    """The logarithm of the instructions per operation of a commit; None if the instructions were not counted."""
     runs = [event.facts for _, event in log if isinstance(event, RunFinished) and event.facts.commit == sha]
     counts = [
         count

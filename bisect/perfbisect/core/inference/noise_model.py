@@ -1,23 +1,25 @@
-"""The noise models, which are assumptions before the first reading, and what readings then show of their host.
+"""The noise models, which are assumptions before the first reading, and the weights and modes that readings show.
 
-* ``USUAL``: timed runs of builds as they are linked. Each build has a layout of its own, which does not average out over
-  repetitions, and the host drifts.
-* ``RANDOMIZED_LAYOUTS``: timed runs in randomized layouts. The layout changes with every visit, so it is part of the visit effect and of
-  the noise of a run, and averages out over repetitions.
-* ``EXACT``: counts that repeat, such as instructions. Nothing drifts, and layout and neighbours have no effect. So little noise
-  shows steps that timed runs would hide: many commits that are not of interest change the count of instructions a bit.
+* ``USUAL``: timed runs of builds in the usual layout. Each build has a different layout, whose effect does not average
+  out over repetitions, and the host drifts.
+* ``RANDOMIZED_LAYOUTS``: timed runs in randomized layouts. The layout changes with every visit, so its effect is part
+  of the visit effect and of the noise of a run, and averages out over repetitions.
+* ``EXACT``: counts that repeat, such as instructions. Nothing drifts, and layout and neighbours have no effect. So
+  little noise shows steps that timed runs would hide, because many commits that are not of interest change the count of
+  instructions a bit.
 
-All sizes are in log units, which are fractions if they are small.
+All sizes are in log units; small log units are fractions.
 
-**Outliers.** A reading is judged against the other readings of *its own build*, never against the most probable culprit:
-weights from residuals of that hypothesis would reject every contradiction. A build with a single reading is judged
-against the nearer of the two ends, unless the reading is a count that repeats.
+**Outliers.** A reading is judged against the other readings of *its own build*, never against the most probable
+culprit, because weights from residuals of that hypothesis would reject every contradiction. A build with a single
+reading is judged against the nearer of the two ends, unless the reading is a count that repeats.
 
 **Modes.** In some programs every layout is either fast or slow, by the placement of one hot loop. All builds then have
-two speeds, with the same gap of 10 % or more between them, while runs in one mode vary by 1 %. If the gap were noise, it
-would hide every smaller change. So if the modes are clearly distinct, readings in the slow mode are raised by the gap. A
-reading whose mode is uncertain counts less. If layouts are spread broadly, as in most programs, nothing is changed.
-Readings are assumed to lie around four levels: of the two builds that are compared, in either mode.
+two speeds, with the same gap of 10 % or more between the two speeds, while runs in one mode vary by 1 %. If the gap
+counted as noise, every smaller change would be hidden. So if the modes are clearly distinct, readings in the slow mode
+are raised by the gap. A reading whose mode is uncertain counts less. If layouts are spread broadly, as in most
+programs, nothing is changed. Readings are assumed to lie around four levels: the levels of the two compared builds in
+the fast mode and in the slow mode.
 """
 
 from dataclasses import dataclass, replace
@@ -37,9 +39,10 @@ Visit = tuple[float, float]  # (size of the effect that the runs of a visit shar
 class NoiseModel:
     """The laws that readings of one kind may follow, with their priors, and the numbers of runs that decisions need."""
 
-    exact: bool  # whether a run shows the level of its build exactly: no outliers, and steps of any size are seen
+    # whether a run shows the level of its build exactly, without outliers, so that steps of any size are shown
+    exact: bool
     layouts: tuple[tuple[float, float], ...]  # (s.d. between builds by code placement, prior)
-    odd_build_prior: float  # prior that a build is odd: its layout is as large as the change
+    odd_build_prior: float  # prior that a build is odd: the effect of its layout is as large as the change
     walks: tuple[tuple[float, float], ...]  # (s.d. of the sum of all small steps in the range, prior)
     drifts: tuple[Drift, ...]
     visits: tuple[Visit, ...]  # for visits with several runs
@@ -50,17 +53,17 @@ class NoiseModel:
     guessed_noise: float  # s.d. of a run that is guessed before any run
     guess_weight: float  # number of runs that the guess is worth
     host_offset: float  # s.d. of a constant difference between two hosts, in s.d. of a run
-    first_runs: tuple[int, int]  # of each end: if builds are cheap, and if they are dear
-    fewest_end_runs: float  # runs of each end without which they are not taken to be equal
+    first_runs: tuple[int, int]  # runs of each end: if builds are cheap, and if builds are dear
+    fewest_end_runs: float  # the fewest runs of each end after which the ends may count as equal
     proof_runs: int  # new runs of the culprit and of each parent; one more on a host that drifts
-    patience: float  # a search may cost this many times the usual cost for a change of its size
+    patience: float  # a search may cost this multiple of the usual cost for a change of its size
     end_patience: (
-        float  # a search may have cost this many times the usual cost for the whole difference between the ends
+        float  # a search may have cost this multiple of the usual cost for the whole difference between the ends
     )
     # s.d. of a run: on a noisy host the ends have to show this change, if it exceeds the change of interest
     change_to_show: float
     most_end_runs: float  # most runs of each end
-    most_proof_runs: int  # most new runs of a side; then the proof is given up
+    most_proof_runs: int  # most new runs of a build; after these runs the proof is given up
     modes: bool  # whether there may be two modes of layouts
     paired: bool = False  # whether readings are differences of paired runs
     randomized_layouts: bool = False  # whether each run is in a randomized layout
@@ -71,7 +74,7 @@ class NoiseModel:
 
     @property
     def for_paired_runs(self) -> "NoiseModel":
-        """This model for paired runs: disturbances of the host affect both builds, so nothing drifts."""
+        """This model for paired runs, without drift, because disturbances of the host affect both builds equally."""
         return replace(
             self,
             drifts=EXACT.drifts,
@@ -152,7 +155,7 @@ FREEDOM = 4.0  # degrees of freedom of the Student distribution that gives the w
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadingWeights:
-    """The weight of each reading, shape (readings,), 1 for an ordinary reading; two speeds and outliers of the host."""
+    """The weight of each reading, shape (readings,), 1 for ordinary readings; two speeds and outliers of the host."""
 
     weight: NDArray[np.float64]
     two_speeds: bool
@@ -196,7 +199,7 @@ def _run_sd(deviation: NDArray[np.float64], builds: int, model: NoiseModel) -> f
 
 
 def _two_speeds(deviation: NDArray[np.float64]) -> bool:
-    """Whether the deviations are in two clusters: a normal sample keeps 36 % of its variance if it is cut in two."""
+    """Whether the deviations are in two clusters; a normal sample keeps 36 % of its variance if cut in two clusters."""
     n = len(deviation)
     if n < 20:
         return False
@@ -217,7 +220,7 @@ SHARE = 0.08  # the smallest share of readings in each mode
 # A build with all readings in one mode: from SURE readings on, this is its fast mode; from SURE_IF_LOWER on if the other build is
 # faster by more than NEAR of the gap.
 SURE, SURE_IF_LOWER, NEAR = 8, 12, 0.3
-GAIN = 8.0  # smallest gain of the log likelihood: by chance few readings seem to be in two groups
+GAIN = 8.0  # smallest gain of the log likelihood: because a few readings may seem to be in two groups by chance
 ROUNDS = 40  # iterations of expectation and maximisation
 LEAST_NOISE = 1e-3
 TINY = 1e-9
@@ -229,8 +232,9 @@ class _Modes:
     gap: float
     noise: float  # s.d. within a mode
     fast: float  # level of the good build in the fast mode
-    slow: float  # of the bad build
-    unknown: tuple[int, ...]  # rows of those of the two builds that were seen in one mode only, which may be either
+    slow: float  # level of the bad build in the fast mode
+    # rows of the builds with readings in a single mode, which may be the fast or the slow mode
+    unknown: tuple[int, ...]
 
 
 def remove_modes(record: Record, good: int, bad: int) -> tuple[Record, Array]:
@@ -254,7 +258,10 @@ def judge_readings(record: Record, good: int, bad: int, model: NoiseModel) -> tu
 
 
 def _recognise_modes(record: Record, good: int, bad: int) -> _Modes | None:
-    """The two modes of the readings; None if there are not clearly two. ``good`` and ``bad`` are the compared builds."""
+    """The two modes of the readings; None if there are not clearly two modes.
+
+    ``good`` and ``bad`` are the compared builds.
+    """
     runs = np.bincount(record.build, minlength=len(record.builds))
     ends = [record.builds.index(build) for build in (good, bad)]
     used = np.flatnonzero(runs >= REPEATED)

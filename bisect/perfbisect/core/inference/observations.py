@@ -1,8 +1,7 @@
-"""The observations of a hunt, in the order in which they happened: readings, failures and equal binaries, read from its
-log.
+"""The observations of a hunt, in the order of time: readings, failures and equal binaries, read from the hunt's log.
 
-The list of observations is the whole state of a hunt between two decisions. Live, resumed and replayed hunts all go
-through ``observations``, so that equal logs give equal observations. An event refers to commits, not to numbers of nodes,
+The list of observations is the whole state of a hunt between two decisions. Live, resumed and replayed hunts all use
+``read_observations``, so that equal logs give equal observations. An event refers to commits, not to numbers of nodes,
 so that a log can be read against another range.
 """
 
@@ -18,20 +17,21 @@ from perfbisect.core.domain.metrics import INSTRUCTIONS, find_metric, is_exact_c
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One timed run of a build, or a round: a pair of runs of two builds at the same time on the same cores.
+    """One timed run of a build, or a round: a pair of paired runs of two builds.
 
-    A disturbance of a round affects both of its builds, so that only their difference is used.
+    A disturbance of a round affects both builds of the round, so that only the difference of the builds is used.
     """
 
     candidate: int
-    value: float  # natural logarithm of the metric; in a round, of the ratio to the partner
+    value: float  # natural logarithm of the metric; in a round, logarithm of the ratio to the partner
     at: float  # minutes since the hunt began, at the middle of the run
     visit: int  # runs with the same number share one start of the server
     host: int = 0
     seconds: float = 1.0  # cost of the run, with its share of the visit
-    # Of a run that was stopped as too slow: -1 if the metric is at most the value, +1 if at least; 0: the value is exact.
+    # Of a run that was stopped as too slow: -1 if the metric is at most the value, +1 if the metric is at least the
+    # value; 0: the value is exact.
     bound: int = 0
-    layout: int = 0  # 0: the build as it is linked; n: a randomized layout, linked by seed n
+    layout: int = 0  # 0: the usual layout; n: a randomized layout, linked by seed n
     partner: int | None = None  # the other build of a round
     cpu_value: float | None = None  # ``value`` by CPU time instead of time; only for metrics that are times or rates
     log_wait: float = 0.0  # natural logarithm of time over CPU time, if ``cpu_value`` is known
@@ -46,7 +46,7 @@ class Reading:
 
     @property
     def with_cpu_time(self) -> "Reading":
-        """The reading by CPU time, if it is known; otherwise the reading itself."""
+        """The reading by CPU time, if CPU time is known; otherwise the reading itself."""
         return (
             self
             if self.cpu_value is None or self.time_value is not None
@@ -55,19 +55,19 @@ class Reading:
 
     @property
     def with_time(self) -> "Reading":
-        """The reading by time, if it is by CPU time; otherwise the reading itself."""
+        """The reading by time, if this reading is by CPU time; otherwise the reading itself."""
         return self if self.time_value is None else replace(self, value=self.time_value, time_value=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A candidate was built; ``same_as`` is an earlier candidate with the same binary, if there is one."""
+    """A candidate was built; ``same_as`` is an earlier candidate with the same binary, or None."""
 
     candidate: int
     seconds: float
     same_as: int | None = None
     host: int | None = None  # the host that has the build; None: every host
-    fixed: bool = False  # the build cannot be linked again in randomized layouts, though these were asked for
+    fixed: bool = False  # the build cannot be linked again in randomized layouts, though these were requested
     # the build host that made it, with its own compiler cache; None: the host that measures it
     build_host: int | None = None
     incremental: bool = False  # built in the tree of another build, so that a part of it may be stale
@@ -75,12 +75,15 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A candidate cannot be measured: it does not build or start, or it crashes. It never counts as slow."""
+    """A candidate cannot be measured, because it does not build or start, or crashes.
+
+    Such a candidate never counts as slow.
+    """
 
     candidate: int
     reason: str
     seconds: float = 0.0
-    left_out: bool = False  # by --skip: nothing was tried, so it is no evidence that other candidates fail
+    left_out: bool = False  # by --skip: no build was tried, so the skip is no evidence that other candidates fail
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ class Count:
     """An exact count of the instructions of a build, made beside timed runs."""
 
     candidate: int
-    value: float  # natural logarithm of the metric as far as instructions decide it; NaN: they cannot be counted
+    value: float  # natural logarithm of the metric by instructions alone; NaN: instructions cannot be counted
     at: float  # minutes since the hunt began, at the end of the count
     seconds: float  # cost of the count
     host: int = 0
@@ -98,13 +101,13 @@ Observation = Reading | Built | Skipped | Count
 
 
 def _paired_reading(first: Reading, second: Reading) -> Reading:
-    """The reading of a round."""
+    """The reading of a round, from the readings of its two runs."""
     cpu = None if first.cpu_value is None or second.cpu_value is None else first.cpu_value - second.cpu_value
     return replace(first, value=first.value - second.value, partner=second.candidate, cpu_value=cpu)
 
 
 def has_exact_counts(log: Sequence[tuple[float, MeasuredEvent]], metric: str) -> bool:
-    """Whether some runs show the metric as a repeatable count; if so, the other runs are no readings of it."""
+    """Whether some runs show the metric as a repeatable count; if so, the other runs are no readings of the metric."""
     return any(isinstance(event, RunFinished) and is_exact_count(event.facts, metric) for _, event in log)
 
 
@@ -120,10 +123,10 @@ def read_observations(
 ) -> list[Observation]:
     """The observations in ``log`` about the commits in ``candidate_by_commit`` (full hash → node of the graph).
 
-    ``log`` has (seconds since the epoch, event) in order; ``began`` is when the hunt began. Runs that are not
-    ``readable`` are left out; so are timed runs if there are exact counts. ``hosts`` are the names of hosts
-    if there are several: a build exists, and binaries are compared, only on the host that made them. A build by one of
-    ``build_hosts`` exists on all hosts. The two runs of a round are one reading, by CPU time if ``by_cpu``.
+    ``log`` has (seconds since the epoch, event) in order; ``began`` is the time when the hunt began. Unreadable runs
+    are left out, and timed runs if there are exact counts. ``hosts`` are the names of several hosts: a build exists,
+    and binaries are compared, only on the host that made the build. A build by one of ``build_hosts`` exists on all
+    hosts. The two runs of a round are one reading, by CPU time if ``by_cpu``.
     """
     history: list[Observation] = []
     host_number = {name: number for number, name in enumerate(hosts)}
@@ -140,11 +143,11 @@ def read_observations(
         match event:
             case BuildFinished(facts=build):
                 made_by = maker.get(event.host)
-                alone = len(host_number) > 1 and made_by is None  # no other host has the build
+                alone = len(host_number) > 1 and made_by is None  # whether no other host has the build
                 first = binaries.add_build(binary_host_number(event.host, host_number, maker), build)
                 same_as = None if first is None else candidate_by_commit[first]
                 on = host if alone else None
-                # a shared build already existed, and does not tell the cost of others
+                # a shared build existed already, and does not show the cost of other builds
                 took = 0.0 if build.shared else build.seconds
                 history.append(Built(candidate, took, same_as, on, bool(build.fixed), made_by, build.incremental))
             case CandidateSkipped(facts=skip):
@@ -183,14 +186,14 @@ def read_observations(
 
 
 def count_runs(history: Sequence[Observation]) -> int:
-    """The number of runs, two in each round, plus counts; without runs that other hunts ordered."""
+    """The number of runs (two for each round) and counts, without runs that other hunts ordered."""
     counts = sum(isinstance(item, Count) for item in history)
     runs = (item for item in history if isinstance(item, Reading) and not item.of_another_hunt)
     return counts + sum(1 if item.partner is None else 2 for item in runs)
 
 
 def without_candidates(history: Iterable[Observation], candidates: Collection[int]) -> list[Observation]:
-    """The observations without the invalid builds of ``candidates``; no build has the same binary as these."""
+    """The observations without the invalid builds of ``candidates``; no build refers to them as equal."""
     valid = (
         item
         for item in history

@@ -7,21 +7,21 @@ Level of build v, with bad(v; K) = 1 if K is v or an ancestor of v:
 
 * base: unknown, with a nearly flat prior.
 * D, the drop at the culprit, is centred on the drop between the ends, or on most of it if there are several steps. Both
-  structures get priors of similar width; otherwise the narrower prior would win by its width alone (Lindley's paradox).
-* layout: the effect of code placement on one binary. It is drawn once for each build, so that it does not average out over
-  repetitions. Its size is on a grid. With one step, one build may be odd: its layout is as large as the drop itself. Without odd
-  builds, a level half way between slow and fast would count as the nearer of the two with a certainty that only the tails of
-  a normal distribution have.
-* d at J: one sharp decoy of either sign anywhere in the range; every pair (K, J) is enumerated. A smooth random walk alone
-  cannot imitate a second step: as the search narrows the range to that step, it would seem certain.
-* walk: many small steps, a random walk along the history (covariance: prior mass of common ancestors). Exact counts show more
-  of these, so with counts one step has a walk, too, of a size that does not depend on the drop.
-* No change at all: every build has the base level and its layout. It is compared with one step at any place, of a size that
-  does not follow from the readings.
+  priors have similar widths, because the narrower prior would win by its width alone (Lindley's paradox).
+* layout: the effect of code placement on one binary. The effect is drawn once for each build, and repetitions do not
+  average it out. Its size is on a grid. With one step, one build may be odd: the effect of its layout is as large as
+  the drop. Without odd builds, a level half way between slow and fast would count as one of the two with false
+  certainty.
+* d at J: one sharp decoy of either sign anywhere in the range; every pair (K, J) is enumerated. Without a decoy, a
+  second step to which the search has narrowed the range would seem certain.
+* walk: many small steps, a random walk along the history (covariance: prior mass of common ancestors). Exact counts
+  show more small steps, so with counts one step has a walk, too, of a size that does not depend on the drop.
+* No change at all: every build has the base level and its layout. No change is compared with one step at any place,
+  whose size does not follow from the readings.
 * The culprit is the *largest* step in the hunted direction: factors P(D > 0) and P(D > |d|).
 
-D, d and s² (scaled inverse χ²) are integrated out in closed form. So each class of culprits, law of noise and size of
-layout has a Student-t marginal, from one small Cholesky factor.
+D, d and s² (scaled inverse χ²) are integrated out in closed form. So each combination of a class of culprits, a law of
+noise and a size of layout has a Student-t marginal, from one small Cholesky factor.
 
 The information of a measurement follows from its predictive distribution under every hypothesis, by the most probable
 cell of the model. A reading is the level of a build minus the estimated drift of the host, so combinations of levels are
@@ -42,7 +42,7 @@ from perfbisect.core.stats.distributions import log_normal_cdf, log_sum_exp
 Array = NDArray[np.float64]
 
 ODD_WIDTH = 0.25  # s.d. of the layout of an odd build, in units of the drop between the ends,
-ODD_MOST = 0.08  # but at most this, in log units: layouts move a build by some per cent, not by a factor
+ODD_MOST = 0.08  # but at most ODD_MOST, in log units, because layouts change speed by some per cent, not by a factor
 SEVERAL = 0.4  # prior of several steps
 CHANGE = 0.5  # prior that anything changed
 CHANGE_WIDTH = 0.1  # s.d. of the size of a change, in log units, if nothing is known of it
@@ -51,7 +51,7 @@ ONE_WIDTH = 0.5  # s.d. of D in units of the drop between the ends
 MAIN, MAIN_WIDTH = 0.9, 0.35  # mean and s.d. of D if there are several steps, in the same units
 DECOY, DECOY_WIDTH = 0.5, 0.4  # prior of a sharp decoy, and the s.d. of its size
 DOUBT = 1.5  # standard errors of the drop between the ends by which the priors widen
-NEVER = 1e-300  # instead of a probability of 0
+NEVER = 1e-300  # in place of a probability of 0
 WALK = 0.3  # s.d. of the walk from end to end
 
 
@@ -59,8 +59,9 @@ WALK = 0.3  # s.d. of the walk from end to end
 class _Drops:
     """Priors of the steps, (mean, s.d.) in log units.
 
-    They come from the drop between the ends, whose readings are in the posterior as well. This does no harm if the drop
-    is clear. If it is barely shown, it was probably too large by chance, so the priors move towards 0 and widen.
+    The priors follow from the drop between the ends, although the readings of the ends are in the posterior as well.
+    This double use does no harm if the drop is clear. If the drop is barely shown, the drop is probably too large by
+    chance, so the priors move towards 0 and widen.
     """
 
     one: tuple[float, float]
@@ -84,11 +85,11 @@ class BestCell:
     law: int  # index into Levels
     s: float
     layout: float  # variance of the layout effect
-    odd: Array  # (M,) additional variance of the odd build; 0 of others
+    odd: Array  # (M,) additional variance of the odd build; 0 for other builds
     walk: float  # variance of the walk over the whole range
     base: float  # variance of the base level
     centre: float  # subtracted from the levels
-    covariance: Array  # (M, M) of the levels, with everything except the steps
+    covariance: Array  # (M, M) of the levels, from all effects except the steps
     drop: Array  # (C,) coefficient of bad(.; K): negative
     drop_precision: Array  # (C,)
     decoy: Array  # (C,) coefficient of the most probable decoy of each class; 0 without a decoy
@@ -100,7 +101,7 @@ class Posterior:
     """The probabilities of culprits, given the levels."""
 
     culprit: Array  # (C,) probability of each class, sums to one
-    change: float  # probability that anything changed; the other fields presume a change
+    change: float  # probability that anything changed; the other fields assume a change
     several: float  # probability that there is more than one step
     drifting: float  # probability that the host drifts
     fit: BestCell
@@ -200,7 +201,7 @@ class _Sums:
 
     @property
     def without_odd(self) -> "_Sums":
-        """The sums without an odd build, and without the axis B."""
+        """The sums for no odd build, without the axis B."""
         return _Sums(self.yy[:, 0], self.zz[:, 0], self.zy[:, 0], self.log_det[:, 0], self.log_prior[0])
 
     @classmethod
@@ -240,11 +241,11 @@ def _one_step_terms(cells: _Cells, sums: _Sums) -> _Terms:
 
 
 def _change_probability(cells: _Cells, sums: _Sums, change: float) -> float:
-    """The probability of one step, compared with none, which is possible only in cells without small steps.
+    """The probability of one step, compared with no step; no step is possible only in cells without small steps.
 
-    The size of the step has its own prior, half of a normal distribution: with a prior centred on the drop between the
-    ends, a change would always be more probable than none. No build is odd here; otherwise a change next to an end could
-    not be distinguished from an odd end.
+    The prior of the step's size is half of a normal distribution, because with a prior centred on the drop between the
+    ends, a change would always be more probable than no change. No build is odd in this comparison, because a change
+    next to an end could not be distinguished from an odd end.
     """
     plain, prior = sums.without_odd, cells.prior[:, None]
     step = _step_marginals(cells, plain, (0.0, CHANGE_WIDTH))[0] + np.log(2 * cells.classes)
@@ -311,15 +312,15 @@ class Separation:
 class Prediction:
     """Predicted levels of O candidates and M builds under C hypotheses, in log units and units of s².
 
-    The first index of arrays of O + M is the candidate, then the build.
+    On an axis of length O + M, the candidates come first, then the builds.
     """
 
     candidates: int
-    mean: Array  # (O + M, C), up to a constant; of the fast side if a hypothesis leaves the side of a candidate open
+    mean: Array  # (O + M, C), up to a constant; on the fast side if a hypothesis leaves the side of a candidate open
     jump: Array  # (O, C), added to ``mean`` on the slow side; 0 if the side is not open
     slow_side: Array  # (O, C), probability of the slow side
     fast_side: Array  # (O, C)
-    uncertain: Array  # (O + M, C), share of the step that stays uncertain, as its size is uncertain
+    uncertain: Array  # (O + M, C), share of the step that stays uncertain
     step: Array  # (C,), variance of the size of the step, times the probability of the hypothesis
     covariance: Array  # (O + M, O + M), given the steps of the hypotheses
     s: float
@@ -327,9 +328,9 @@ class Prediction:
     def separation(self, trusted: Array, fallback: Array, trust: Array) -> Separation:
         """The separation by a reading of each candidate minus a combination of the builds' levels: shapes (O, B).
 
-        Combination b of candidate o is  ``trust[o, b]`` · ``trusted[o]`` + (1 - ``trust[o, b]``) · ``fallback[o]``,  where
-        ``trusted`` and ``fallback`` (O, M) are weights of builds. All but ``above`` are polynomials in the trust, so that
-        no array of size O · B · M is needed.
+        Combination b of candidate o is ``trust[o, b]`` · ``trusted[o]`` + (1 - ``trust[o, b]``) · ``fallback[o]``,
+        where ``trusted`` and ``fallback`` (O, M) are weights of builds. All fields except ``above`` are polynomials in
+        the trust, so that no array of size O · B · M is needed.
         """
         o = self.candidates
         turn = trusted - fallback
@@ -369,7 +370,7 @@ def _quadratic(constant: Array, linear: Array, square: Array, trust: Array) -> A
 def predict_levels(
     levels: Levels, classes: Hypotheses, posterior: Posterior, candidates: Sequence[int], reading_rows: Sequence[int]
 ) -> Prediction:
-    """The predicted levels of ``candidates``, whose rows in ``levels`` are ``reading_rows``; -1 for no readings."""
+    """The predicted levels of ``candidates``, whose rows in ``levels`` are ``reading_rows`` (-1 for no readings)."""
     fit, pi = posterior.fit, posterior.culprit
     slow = classes.slow.astype(np.float64)
     shares = [slow[b] if b >= 0 else classes.slow_shares(v) for v, b in zip(candidates, reading_rows, strict=True)]

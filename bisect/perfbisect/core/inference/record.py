@@ -1,15 +1,15 @@
 """The observations of a hunt, arranged in arrays for the model.
 
-Readings are oriented here, once: whatever direction is hunted, a *slow* build has smaller values. Candidates with equal
-binaries share one build, which is named by its smallest candidate, and so share their readings.
+Readings are oriented so that a *slow* build has smaller values, whatever direction is hunted. Candidates with equal
+binaries share one build, which has the number of its smallest candidate, and its readings.
 
-**Stopped runs.** A run that was stopped because it took too long gives a bound of the metric, not a value. Its reading
-enters the model as a value at the bound. This is less certain about the side of the build than the likelihood of the
-bound would be. With normal noise, the probability of a fast build to be at least z standard deviations off is about
-1/(2.5 z) of the density at z, and larger for a slow build. Two more things follow. Readings at one bound do not vary and
-show nothing of the noise: the stopped runs of a build count as one reading, with the weight of all. And how far the
-builds are beyond the bound is unknown. This matters if a build half way exists, as either step may be the largest. So the
-posterior is the mean over several distances.
+**Stopped runs.** A run that was stopped because it took too long gives a bound of the metric, not a value. The reading
+of a stopped run enters the model as a value at the bound. This value is less certain about the side of the build than
+the likelihood of the bound would be. With normal noise, the probability of a fast build to be at least z standard
+deviations off is about 1/(2.5 z) of the density at z, and larger for a slow build. Readings at one bound do not vary
+and show nothing of the noise, so the stopped runs of a build count as one reading with the weight of all these runs.
+The distance of a build beyond the bound is unknown. The distance matters if another build is half way to the bound,
+because either step may be the largest. So the posterior is the mean over several distances.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -30,15 +30,15 @@ class TriedBuild:
 
     seconds: float
     works: bool
-    distance: int  # in candidates, to the nearest candidate that was built before; 0 for the first
-    builds_in_cache: int = 0  # number of earlier builds in the same compiler cache, if build hosts have one each
+    distance: int  # in candidates, to the nearest candidate that was built before; 0 for the first build
+    builds_in_cache: int = 0  # number of earlier builds in the same compiler cache, if each build host has a cache
 
 
 @dataclass(frozen=True, eq=False)
 class Record:
     """All observations; arrays have one entry for each reading, in the order in which they happened."""
 
-    builds: tuple[int, ...]  # candidates with readings, one name for equal binaries, oldest first
+    builds: tuple[int, ...]  # candidates with readings, one candidate for equal binaries, oldest first
     build: NDArray[np.int64]  # index into ``builds``
     partner: NDArray[np.int64]  # index into ``builds`` of the other build of a round; -1 for unpaired runs
     value: NDArray[np.float64]  # log metric, oriented: less is slower
@@ -48,17 +48,17 @@ class Record:
     seconds: NDArray[np.float64]
     bound: NDArray[np.int64]  # like ``Reading.bound``, not oriented
     sign: float  # +1, or -1 if the metric was negated
-    build_name: dict[int, int]  # candidate → name of its build, if they differ
+    build_name: dict[int, int]  # candidate → the candidate that names its build, if the two differ
     built: frozenset[int]
     hosts_with_build: Mapping[int, frozenset[int]]  # candidate → hosts that have its build; without an entry, all hosts
     caches: Mapping[int, frozenset[int]]  # build host → candidates that it has built; empty without build hosts
     skipped: frozenset[int]
     left_out: frozenset[int]  # candidates of ``skipped`` that the user left out; whether they fail is unknown
-    attempted: frozenset[int]  # built, or skipped in this hunt; failures in earlier hunts took no time in this one
+    attempted: frozenset[int]  # built, or skipped in this hunt; failures in earlier hunts took no time in this hunt
     # attempts to build, in time order, on all hosts; without builds that existed already
     attempts: tuple[TriedBuild, ...]
     minutes: float  # since the hunt began, up to the last observation
-    spent_runs: int  # number of runs, two in each round, plus counts; without runs that other hunts ordered
+    spent_runs: int  # number of runs (two for each round) and counts, without runs that other hunts ordered
 
     def name_of_build(self, candidate: int) -> int:
         """The candidate whose number names the build and readings of ``candidate``."""
@@ -75,7 +75,7 @@ class Record:
         return len(self.reading_positions(candidate))
 
     def reading_positions(self, candidate: int) -> NDArray[np.int64]:
-        """The positions of the readings of a candidate's build, in time order; also of its paired runs as partner."""
+        """The positions of the readings of a candidate's build, in time order, also as partner in paired runs."""
         name = self.name_of_build(candidate)
         if name not in self.builds:
             return np.empty(0, np.int64)
@@ -114,7 +114,7 @@ class Record:
 
     @cached_property
     def builder_count(self) -> int:
-        """The number of hosts that build for themselves; each makes its first build with an empty compiler cache."""
+        """The number of hosts that build for themselves; the first build of each such host has an empty compiler cache."""
         return len(frozenset[int]().union(*self.hosts_with_build.values())) or 1
 
     @cached_property
@@ -186,7 +186,7 @@ def arrange_observations(observations: Sequence[Observation], policy: Policy, ba
                     failed.add(item.candidate)
                 if item.seconds > 0:
                     attempted.add(item.candidate)
-                    if item.candidate not in built:  # otherwise it was a run that failed
+                    if item.candidate not in built:  # otherwise a run failed
                         attempts.append(_tried_build(item, built))
     readings = [r for r in readings if _partner_name(r, same) != same.get(r.candidate, r.candidate)]
     names = np.array(
@@ -224,7 +224,7 @@ def _tried_build(item: Built | Skipped, built: Collection[int]) -> TriedBuild:
 
 
 def _join_binaries(same: dict[int, int], first: int, second: int) -> None:
-    """Record in ``same`` that two candidates have one binary; the smallest candidate of a group is its name."""
+    """Record in ``same`` that two candidates have one binary, whose name is its smallest candidate."""
     names = {same.get(first, first), same.get(second, second)}
     least = min(names)
     for candidate in (*names, *(c for c, name in same.items() if name in names)):
@@ -256,9 +256,9 @@ BEYOND = (1.0, 3.0)  # distances beyond the bound besides 0, in log units: 2.7 a
 
 
 def unite_stopped_runs(record: Record, weight: Array) -> tuple[Record, Array, float]:
-    """The record with the stopped runs of each build and host as one reading; the weights; and the excess weight.
+    """The record with one reading for the stopped runs of each build and host, the weights, and the excess weight.
 
-    The excess weight is the weight of united readings above 1 each, which shows nothing of the noise.
+    The excess weight is the sum of the weights above 1 of united readings; excess weight shows nothing of the noise.
     """
     if not record.bound.any():
         return record, weight, 0.0

@@ -1,13 +1,13 @@
 """The ratio of the metric of one build to the metric of another, with a 95 % interval.
 
-Every ratio that a view, a report or a verdict shows comes from here, and so from the fit that the search decides by.
-Under each law of noise a difference of levels has a Student distribution, with the degrees of freedom of the readings
-alone. Laws are weighted by how well they explain the readings. The interval is central; the middle is the median.
+Every ratio that a view, a report or a verdict shows is computed in this module from the fit that the search uses. Under
+each law of noise a difference of levels has a Student distribution, with the degrees of freedom of the readings alone.
+Laws are weighted by the evidence of the readings. The interval is central; the middle is the median.
 
-The assumptions of the search before the first reading are left out, so that the interval is as wide as the readings
-require: the noise of a run and the difference between two hosts have flat priors, and drift and visit effects can be
-larger. The ratio is about these two builds: only decisions take into account what code placement adds to a change of the
-source (analysis.py).
+The search's assumptions before the first reading are left out, so that the interval is as wide as the readings require.
+The noise of a run and the difference between two hosts have flat priors, and drift and visit effects can be larger than
+in the search. The ratio compares two builds, with their code placement; only decisions separate code placement from a
+change of the source (analysis.py).
 """
 
 import math
@@ -28,7 +28,7 @@ from perfbisect.core.stats.distributions import Student, log_sum_exp
 FLAT = 1e-3  # share of the host offset's prior precision that remains
 # true variance of a weighted mean, divided by its estimate with weights of outliers, if noise is normal
 CONSISTENT = 1.14
-EXACT = 1e-9  # s.d. of a run below which readings are equal numbers: counts can be exact
+EXACT = 1e-9  # s.d. of a run below which readings count as equal numbers, because counts can be exact
 PROBABILITIES = (0.025, 0.5, 0.975)
 
 
@@ -48,7 +48,7 @@ class BuildSpeeds:
         """The metric of each of ``builds`` relative to ``baseline``.
 
         The interval is from 0 to infinity if no run was repeated, or if the two builds cannot be compared. If runs were
-        stopped, it is bounded on one side.
+        stopped, the interval is bounded on one side only.
         """
         rows = [self.record.builds.index(self.record.name_of_build(build)) for build in builds]
         origin = self.record.builds.index(self.record.name_of_build(baseline))
@@ -79,7 +79,7 @@ class BuildSpeeds:
 def with_open_bounds(ratio: Interval, build_side: int, baseline_side: int) -> Interval:
     """The ratio without the bounds that stopped runs leave open.
 
-    Each side says where a level may be: -1 below the readings, +1 above the readings, 0 at the readings.
+    ``build_side`` and ``baseline_side`` say where a level may be: -1 below, +1 above, 0 at the readings.
     """
     below, above = -1 in (build_side, -baseline_side), 1 in (build_side, -baseline_side)
     return Interval(0.0 if below else ratio.low, ratio.middle, math.inf if above else ratio.high)
@@ -108,7 +108,7 @@ def speeds_of_fit(record: Record, fitted: LevelFit) -> BuildSpeeds:
         level = (covariance @ (np.swapaxes(x, 1, 2) @ y[:, :, None]))[:, :, 0]
         squares = ((y - (x @ level[:, :, None])[:, :, 0]) ** 2).sum(axis=1) + fitted.within
     spent = fitted.free
-    # The weight of a build's only reading says how far it is from both ends, not how reliable it is.
+    # The weight of a build's only reading shows the distance from both ends, not the reliability of the reading.
     only = single[fitted.build]
     freedom = float(fitted.weight[~only].sum()) + int(only.sum()) - spent
     freedom = max(freedom - fitted.repeated, 1.0) if len(record.value) - fitted.repeated > spent else 0.0
@@ -128,8 +128,8 @@ def speeds_of_fit(record: Record, fitted: LevelFit) -> BuildSpeeds:
 def _comparable_builds(record: Record) -> Mapping[int, frozenset[int]]:
     """The builds that each build can be compared with.
 
-    Interleaved runs connect builds through common hosts; other builds may differ by their host. Paired runs connect
-    builds through common rounds; other builds may differ by the effects of their rounds.
+    Interleaved runs connect builds through common hosts; builds without a common host may differ by their hosts. Paired
+    runs connect builds through common rounds; builds without common rounds may differ by the effects of their rounds.
     """
     alone = record.partner < 0
     groups: list[set[int]] = []
@@ -150,9 +150,9 @@ def candidate_ratios(
     """The metric of every measured candidate relative to the good end; ``bad`` is the candidate at the bad end.
 
     The good end, candidates with its binary, and candidates that cannot be compared with it are left out. Hosts of one
-    class (``host_classes`` by number) show the same ratios. Of several classes the leading class is shown; another class
-    only for candidates that the leading class did not measure. A candidate in paired runs or randomized layouts is
-    compared by these if good has some, too.
+    class (``host_classes`` by number) show the same ratios. If there are several classes, the ratio on the leading
+    class is shown, or the ratio on another class for candidates without runs on the leading class. A candidate with
+    paired runs or randomized layouts is compared by these runs if good has such runs, too.
     """
     by_way = split_by_measurement_kind(observations) if model is USUAL else iter([(model, observations)])
     ratios: dict[int, Interval] = {}
@@ -192,14 +192,14 @@ def _ratios_of_classes(
 
 
 def leading_host_class(ratios: Sequence[Interval | None]) -> int:
-    """The index of the host class whose ratio is shown for all: the first with a clear difference, else the first."""
+    """The index of the host class whose ratio is shown for all: the first with a clear difference, or the first class."""
     measured = [index for index, ratio in enumerate(ratios) if ratio is not None and ratio.has_bound]
     clear = [index for index in measured if ratios[index].excludes_one]  # type: ignore[union-attr]
     return next(iter(clear or measured), 0)
 
 
 def strongest_ratio(ratios: Sequence[Interval]) -> Interval:
-    """The ratio furthest from 1, of the ratios on several host classes; a ratio that may be 1 only if all may."""
+    """The ratio furthest from 1 on several host classes; ratios that may be 1 count only if all ratios may be 1."""
     return max(ratios, key=lambda ratio: (ratio.excludes_one, abs(math.log(ratio.middle))))
 
 
@@ -217,9 +217,9 @@ def _ratios_in_class(observations: Sequence[Observation], bad: int, model: Noise
 
 
 def step_ratio(observations: Sequence[Observation], bad: int, candidate: int, parent: int) -> Interval | None:
-    """The metric of a candidate relative to a parent; None unless both have two readings on a common host.
+    """The metric of a candidate relative to a parent; None unless both builds have two readings on a common host.
 
-    The ratio is from the last kind of runs of which both have two readings.
+    The ratio is from the last kind of runs of which both builds have two readings.
     """
     record, model = None, USUAL
     for way_model, alike in split_by_measurement_kind(observations):

@@ -1,12 +1,12 @@
-"""From readings to the level of each build, under each law that the host's noise may follow.
+"""The level of each build from its readings, under each law that the host's noise may follow.
 
-A reading is  level(build) + offset(host) + drift(host, time) + visit effect + noise.  The drift is a stationary Markov
-process (Ornstein-Uhlenbeck). Three quantities are unknown and on a small grid: the size of the drift relative to the
-noise of a run, its memory relative to the pace of the readings, and the size of the visit effect. So the same code serves
-runs of one second and of ten minutes.
+A reading is level(build) + offset(host) + drift(host, time) + visit effect + noise. The drift is a stationary Markov
+process (Ornstein-Uhlenbeck). Three unknown quantities are on a small grid: the size of the drift relative to the noise
+of a run, its memory relative to the pace of the readings, and the size of the visit effect. So the same code fits runs
+of one second and runs of ten minutes.
 
-A round, of paired runs of two builds, reads the difference of their levels, without the speed of the host and its drift.
-If all readings are rounds, the levels are known up to a constant, and are put near zero.
+A round (paired runs of two builds) measures the difference of the two levels, without the speed and the drift of the
+host. If all readings are rounds, the levels are known up to a constant, and are assumed to be near zero.
 
 Because the drift is Markov, the readings can be whitened one by one (a Kalman filter), for all laws at once and in time
 linear in the readings. Levels then follow by ordinary least squares. The posterior of the culprit (posterior.py) and
@@ -66,8 +66,8 @@ class HostSpeeds:
 class LevelFit:
     """Least squares of M levels and S - 1 host offsets on the whitened readings, under each of H laws.
 
-    Variances are in units of a law's s². Of the K = M + S - 1 coefficients the levels come first. The last S - 1 of the R
-    rows are pseudo-readings, by which the offset of a further host is about zero.
+    Variances are in units of a law's s². The levels are the first of the K = M + S - 1 coefficients. The last S - 1 of
+    the R rows are pseudo-readings, by which the offset of a further host is about zero.
     """
 
     model: NoiseModel
@@ -86,7 +86,7 @@ class LevelFit:
     runs: Array  # (M,) weighted readings of each build
     build: NDArray[np.int64]  # build of each reading; the stopped runs of a build are one reading
     weight: Array  # of each reading
-    repeated: float  # excess of ``weight`` by united stopped runs, which shows nothing of the noise
+    repeated: float  # excess of ``weight`` by united stopped runs; this excess shows nothing of the noise
     free: int  # number of the K coefficients that readings determine
     pace: float  # minutes from one reading to the next within a measurement
     hosts: NDArray[np.int64]  # (S,)
@@ -139,7 +139,7 @@ class _Groups:
 
 def fit_levels(record: Record, weight: Array, model: NoiseModel = USUAL) -> LevelFit:
     """The fit of levels to the readings of ``record``, weighted by ``weight``, under the laws of ``model``."""
-    # Gaps with a build in between are longer, and fewer.
+    # Gaps with a build between two readings are longer, and fewer.
     gaps = np.concatenate([np.diff(np.sort(record.at[record.host == host])) for host in np.unique(record.host)])
     gaps = gaps[gaps > 0]
     builds, pace = len(record.builds), float(np.median(gaps)) if len(gaps) else record.median_run_seconds / 60
@@ -180,7 +180,8 @@ def levels_for_search(fitted: LevelFit, run_noise: float | None = None) -> Level
     ours = np.flatnonzero(fitted.searched)
     prior, builds = fitted.prior[ours], len(fitted.runs)
     guess, worth = fitted.model.guessed_noise, fitted.model.guess_weight
-    if run_noise is not None and not fitted.model.exact:  # the first two counts show as much as earlier hunts
+    # of exact counts, the first two counts show as much as earlier hunts
+    if run_noise is not None and not fitted.model.exact:
         guess, worth = run_noise, 10.0
     residual = fitted.squares[ours] + worth * guess**2
     freedom = worth + float(fitted.weight.sum()) - fitted.repeated + fitted.model.paired
@@ -230,12 +231,11 @@ def _group_readings(record: Record, weight: Array) -> _Groups:
 def _whiten_readings(
     groups: _Groups, builds: int, drift: Array, memory: Array, visit: Array, host_offset: float
 ) -> tuple[Array, Array, Array, Array]:
-    """The columns [reading, build indicators, host indicators], whitened, log|S|, and each host's last state, under every
-    law.
+    """The whitened columns [reading, build indicators, host indicators], log|S|, and each host's last state, by law.
 
-    Shapes of the first two, for S hosts: (H, groups + pseudo-readings, 1 + M + S - 1) and (H,). By a pseudo-reading the
-    offset of a further host is about zero. The state is the filter's estimate of each host's drift after its last
-    reading: the mean, in the same columns, (S, H, columns), and the variance, (S, H).
+    Shapes of the first two, for S hosts: (H, groups + pseudo-readings, 1 + M + S - 1) and (H,). Pseudo-readings say
+    that the offset of each host after the first is about zero. The state is the filter's estimate of each host's drift
+    after its last reading: the mean, in the same columns, (S, H, columns), and the variance, (S, H).
     """
     hosts, host = np.unique(groups.host, return_inverse=True)
     alone = groups.partner < 0

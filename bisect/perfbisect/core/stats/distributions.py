@@ -1,22 +1,22 @@
 """Distributions and tests: the normal, Student's, chi-square, mixtures of Student's, rank tests, and the information of a
 reading.
 
-Accuracy: Student's p-value is exact, its 97.5 % point for few degrees of freedom is within 5e-4, quantiles of mixtures
-are within 3e-5 of the scale. Scores and the expansion of quantiles, which the search uses, are good for many degrees of
-freedom, and less good for few.
+Accuracy: Student's p-value is exact. Student's 97.5 % point for few degrees of freedom is within 5e-4. Quantiles of
+mixtures are within 3e-5 of the scale. Normal scores and the expansion of quantiles, which the search uses, are accurate
+for many degrees of freedom, and less accurate for few.
 
-The rank test (Mann and Whitney, On a Test of Whether one of Two Random Variables is Stochastically Larger than the Other,
-1947) assumes no distribution of the values. Under its hypothesis both samples are drawn from one distribution, and all
-assignments of the n + m ranks to the two samples are equally probable. The number of pairs (x, y) with x > y is then
-distributed as the coefficients of the Gaussian binomial
+The rank test (Mann and Whitney, On a Test of Whether one of Two Random Variables is Stochastically Larger than the
+Other, 1947) assumes no distribution of the values. Under the null hypothesis both samples are drawn from one
+distribution, and all assignments of the n + m ranks to the two samples are equally probable. The number of pairs (x, y)
+with x > y is then distributed as the coefficients of the Gaussian binomial
 
     Π (1 - q^(m + i)) / (1 - q^i),   i = 1 … n
 
 divided by their sum.
 
-The information of a reading is its mutual information with a binary label. The label is 1 with probability p. The reading
-is normal with unit variance, and its means for the two labels are d apart. The integral has no closed form: it is
-tabulated once, over logit p and log d², and interpolated.
+The information of a reading is its mutual information with a binary label. The label is 1 with probability p. The
+reading is normal with unit variance, and its means for the two labels are d apart. Because the integral has no closed
+form, the integral is tabulated once, over logit p and log d², and interpolated.
 """
 
 import math
@@ -63,13 +63,16 @@ class Student:
         return float(np.copysign(np.sqrt(v * np.log1p(t * t / v)) * (8 * v + 1) / (8 * v + 3), t))
 
     def cdf(self, t: float) -> float:
-        """The probability below ``t``, computed from the normal score: good to 2e-3 with two degrees of freedom, to 1e-4 with ten."""
+        """The probability below ``t``, from the normal score.
+
+        The error of the probability is at most 2e-3 with two degrees of freedom, and at most 1e-4 with ten.
+        """
         return float(np.exp(log_normal_cdf(np.array(self.normal_score(t)))))
 
     def quantile(self, z: float = Z_975) -> float:
         """The quantile with the same probability as the normal quantile ``z`` (Cornish and Fisher's expansion).
 
-        The 97.5 % point is 0.13 too low with two degrees of freedom, 0.003 with five, 3e-4 with nine.
+        The computed 97.5 % point is 0.13 too low with two degrees of freedom, 0.003 with five, and 3e-4 with nine.
         """
         v = max(self.freedom, 2.0)
         first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
@@ -82,7 +85,7 @@ class Student:
     def two_sided_p_value(self, t: float) -> float:
         """The two-sided p-value of ``t`` for a whole number of degrees of freedom: exact except for rounding, at least 0.
 
-        Computed by the finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4.
+        The p-value is computed by the finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4.
         """
         if math.isinf(t):
             return 0.0
@@ -101,7 +104,7 @@ class Student:
         Quantiles are found by bisection, to 1e-10 of the least scale. ``weight`` (H,) is common to all mixtures and sums to one;
         ``location`` and ``scale`` have the shape (H, N).
         """
-        # above 1000 degrees of freedom the normal differs in no three digits
+        # above 1000 degrees of freedom, Student's distribution equals the normal distribution in three digits
         freedom = float(np.clip(self.freedom, 1.0, 1000.0))
         # With t = √freedom · tan(angle) the density in the angle is proportional to cos(angle)^(freedom - 1).
         angle = np.linspace(-np.pi / 2, np.pi / 2, 4001)
@@ -134,7 +137,8 @@ def log_sum_exp(logs: Array, axis: int | None = None) -> Array:
 def chi_square_quantile(z: float, freedom: float) -> float:
     """The chi-square quantile with the same probability as the normal quantile ``z``, which is -Z_975 or Z_975.
 
-    Few degrees of freedom are read from tables; more by Wilson and Hilferty's formula (at most 2 % too low).
+    Quantiles for few degrees of freedom are read from tables. Other quantiles are computed by Wilson and Hilferty's
+    formula, and are at most 2 % too low.
     """
     table = FEW_LOW if z < 0 else FEW_HIGH
     if freedom <= len(table):
@@ -144,10 +148,10 @@ def chi_square_quantile(z: float, freedom: float) -> float:
 
 
 def rank_sum_p_value(low: Sequence[float], high: Sequence[float]) -> float:
-    """The p-value that ``low`` is below ``high``, by ranks.
+    """The p-value of the rank test that ``low`` has smaller values than ``high``.
 
-    The p-value is the probability of at most the observed number of pairs in which ``low`` is not below ``high``, if both
-    samples are drawn from one distribution. In a tie ``low`` is not below ``high``.
+    The p-value is the probability of at most the observed number of pairs in which ``low`` is not below ``high``, if
+    both samples are drawn from one distribution. Equal values count as not below each other.
     """
     x, y = np.asarray(low), np.asarray(high)
     exceptions = int((x[:, None] >= y[None, :]).sum())
@@ -155,7 +159,7 @@ def rank_sum_p_value(low: Sequence[float], high: Sequence[float]) -> float:
 
 
 def signed_rank_p_value(differences: Sequence[float]) -> float:
-    """The p-value that ``differences`` are above 0, by the ranks of their absolute values (signed-rank test).
+    """The p-value of the signed-rank test that ``differences`` are above 0.
 
     The p-value is the probability that the differences that are not above 0 have at most the observed rank sum, if the
     distribution is symmetric around 0. Equal absolute values share their mean rank. Source: F. Wilcoxon, "Individual Comparisons by

@@ -1,19 +1,21 @@
 """Which drops of a comparison are hunted, and between which two builds.
 
-Each build is compared with its left neighbour in the table. A drop between two neighbours is hunted between these two,
-because it happened there. Several small losses in a row may be too small to be shown between neighbours. So if a build is
-slower than the first build, and no drop was shown between neighbours up to it, the drop is hunted from the first build
-on. If several builds are slower, only the range from the first build to the earliest of them is hunted: the later builds
-still have its loss.
+Each build is compared with its left neighbour in the table. If a build is slower than its left neighbour, the hunt
+searches the range between these two builds. Several small losses in a row may be too small to be shown between
+neighbours. So if a build is slower than the first build, and no two neighbours up to this build show a drop, the hunt
+searches the range from the first build to this build. If several builds are slower than the first build, only the range
+from the first build to the earliest of these builds is hunted, because the later builds still have the loss of the
+earliest build.
 
-A drop is announced if the metric is worse by ``least`` or more and the difference is real. All differences between
+A drop is announced if the metric is worse by ``min_loss`` or more and the difference is real. All differences between
 neighbours and from the first build, over all workloads, are one family, in which false discoveries are controlled
-(``largest_real_p_value``). The difference of the second build from the first is in the family once. With two builds the family is
-the table itself. Of 100 comparisons of equal builds at most 5 announce a drop; tests count it.
+(``largest_real_p_value``). The difference of the second build from the first is in the family once. In a comparison of
+two builds, the family consists of the differences in the table. At most 5 of 100 comparisons of equal builds announce a
+drop; a test of this project simulates such comparisons.
 
-A hunt of commits needs two revisions that are built and configured alike. So binaries, and builds with a configuration of
-their own, are left out. Each variant has its own neighbours and its own first build. A build that failed in a workload is
-left out in that workload, and the builds on either side of it are neighbours.
+A hunt of commits needs two revisions that are built and configured alike. So prebuilt binaries, and builds with an
+additional configuration, are left out. Neighbours and the first build are determined for each variant separately. A
+build that failed in a workload is left out in that workload, and the builds on either side of it are neighbours.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -36,7 +38,11 @@ Ends = tuple[int, int]  # numbers of two builds
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """A change for the worse in one workload, between two builds. Numbers are positions in the request of the trial."""
+    """A change for the worse in one workload, between two builds.
+
+    ``work``, ``first`` and ``last`` are the positions of the workload and of the two builds in the request of the
+    trial.
+    """
 
     work: int
     first: int
@@ -46,7 +52,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class DropRange:
-    """Drops between the same two builds, which one hunt searches."""
+    """The drops between two builds in all workloads; one hunt searches the range between the two builds."""
 
     first: int
     last: int
@@ -67,7 +73,7 @@ def find_drops_to_hunt(trial: SessionState, min_loss: float) -> list[Drop]:
 
 
 def comparable_differences(trial: SessionState, work: int) -> list[Drop]:
-    """The differences of a workload that have a p-value: of all tested pairs of builds with several common rounds."""
+    """The differences with a p-value between tested pairs of builds in a workload: pairs that share several rounds."""
     rounds, step = (
         mean_logs_by_round(trial, work, trial.request.metric),
         log_resolution(trial, work, trial.request.metric),
@@ -90,7 +96,7 @@ def tested_pairs(trial: SessionState, measured_builds: Collection[int]) -> list[
 
 
 def huntable_builds(builds: Sequence[TrialBuild]) -> list[list[int]]:
-    """The numbers of the revisions without an own configuration, between which commits can be hunted, by variant."""
+    """For each variant, the numbers of the revisions without own configuration, between which a hunt is possible."""
     by_variant: dict[str, list[int]] = {}
     for number, build in enumerate(builds):
         if build.commit and not build.config:
@@ -113,7 +119,7 @@ def select_drops_to_hunt(trial: SessionState, real_drops: Sequence[Drop]) -> lis
 
 
 def loss_fraction(ratio: Ratio, metric: str) -> float:
-    """The fraction by which a metric is worse: 0.25 from 4 to 3, and from 4 to 5; negative if the metric is better."""
+    """The fraction by which a metric is worse: 0.25 for QPS from 4 to 3 and for a latency from 4 to 5."""
     return 1 - ratio.ratio if find_metric(metric).higher_is_better else ratio.ratio - 1
 
 

@@ -1,16 +1,16 @@
-"""Whether a host is as fit as it was: the level and the noise of repeated checks, compared with earlier checks.
+"""Whether a host is as fast and as quiet as before, from the level and the noise of repeated checks.
 
-A check of a host measures one build and one workload that stay the same. Its baseline is the median of earlier checks of
-the same build and workload; a single bad day does not move a median. A check has a fault
+All checks of a host measure the same build and the same workload. The baseline of a check is the median of the earlier
+checks of the same build and workload, because a single bad day does not change a median. A check has a fault
 
     of the level   if the level is lower by FALL
     of the noise   if the noise is DOUBLED, and not too small to matter (LEAST)
 
-and if the difference exceeds SPREAD standard deviations between earlier checks, too. Two successive checks with the same
-fault, both compared with the baseline before them, make a host unfit. From then on its baseline stays: speed that is bad
-for weeks must not become usual. The host is fit again after two successive checks without a fault, or if the user accepts
-a check. Another build, for instance by another compiler, begins a baseline of its own, and does not make an unfit host
-fit.
+if the difference also exceeds SPREAD standard deviations between earlier checks. Two successive checks with the same
+fault, both compared with the baseline before them, make a host unfit. From then on the baseline of the host does not
+change, because a speed that is bad for weeks must not become usual. The host is fit again after two successive checks
+without a fault, or if the user accepts a check. If another build is checked, for instance a build by another compiler,
+a separate baseline begins, and an unfit host stays unfit.
 """
 
 import math
@@ -49,12 +49,12 @@ class Check:
     host: str  # the name by which it was measured
     at: float  # when the check began, in seconds since the epoch
     facts: FitnessFacts
-    accepted: bool = False  # the user accepts the check: the baseline begins anew with it
+    accepted: bool = False  # whether the user accepts the check, so that a new baseline begins with this check
 
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """The reason why a host is unfit: the facts of the second of the two checks with a fault."""
+    """The reason why a host is unfit, and the facts of the second of the two checks with the same fault."""
 
     faults: tuple[Fault, ...]
     since: float  # when the first of the two checks began
@@ -72,7 +72,7 @@ class Fitness:
 
 
 def fitness_facts(trial: SessionState) -> FitnessFacts | None:
-    """The level and noise of a host by an A/A; None for another trial, or if no run has a value of the metric."""
+    """The level and noise of a host from an A/A test; None for other trials, or if no run has a value of the metric."""
     request, metric = trial.request, find_metric(trial.request.metric)
     levels = [level for run in comparable_runs(trial, 0) if (level := log_metric(run.facts, metric.name)) is not None]
     if request.kind is not TrialType.NOISE or not levels:
@@ -84,7 +84,7 @@ def fitness_facts(trial: SessionState) -> FitnessFacts | None:
 
 
 def find_faults(check: FitnessFacts, earlier_checks: Sequence[FitnessFacts]) -> tuple[Fault, ...]:
-    """The faults of a check, compared with earlier checks of the same build; empty if these are too few."""
+    """The faults of a check, compared with earlier checks of the same build; empty for too few earlier checks."""
     alike = [earlier.noise for earlier in earlier_checks if earlier.in_pairs is check.in_pairs]
     noises = [math.log(max(noise, LEAST)) for noise in alike if noise is not None]
     is_faulty = {

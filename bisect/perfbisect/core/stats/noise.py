@@ -1,7 +1,7 @@
-"""How much runs of one build vary, and which drops can be shown in spite of it.
+"""How much the runs of one build vary, and which drops can be shown in spite of this variation.
 
-Runs are nested in visits. A visit starts the server on a fresh copy of its data, and chance effects of the start
-(addresses, the order of pages) are shared by all of its runs. With v visits of r runs, N runs in all, and x[i][j] the
+Runs are nested in visits. A visit starts the server on a fresh copy of its data, and all runs of the visit share the
+chance effects of the start (addresses, the order of pages). With v visits of r runs, N runs in all, and x[i][j] the
 logarithms of values,
 
     mean square within    MSW = Σᵢⱼ (x[i][j] - x̄[i])² / (N - v)          estimates σw²
@@ -10,11 +10,12 @@ logarithms of values,
 
 so σb² = (MSB - MSW) / r₀, or 0: the analysis of variance for one random effect (Searle, Casella and McCulloch, Variance
 Components, 1992, chapter 3). The interval of σb² + σw² is Graybill and Wang's interval of sums of mean squares
-(Confidence intervals on nonnegative linear combinations of variances, JASA 75, 1980). How often to repeat at each level
-follows from the costs by Kalibera and Jones (Rigorous benchmarking in reasonable time, ISMM 2013).
+(Confidence intervals on nonnegative linear combinations of variances, JASA 75, 1980). The best numbers of visits, and
+of runs in a visit, follow from their costs (Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013).
 
-An embedded library is opened anew for every run. Its "visits" are then only rounds, one after another. They differ by the
-drift of the machine, which a hunt cancels by interleaving runs, so that this variance is no part of the noise of a run.
+An embedded library is opened anew for every run. The "visits" of such a library are only successive rounds. Successive
+rounds differ by the drift of the machine. A hunt cancels the drift by interleaving runs, so that the variance between
+rounds is no part of the noise of a run.
 """
 
 import math
@@ -68,14 +69,17 @@ class Noise:
 
 
 def noise_of_metric(runs: Sequence[tuple[int, RunFacts]], metric: str) -> Noise | None:
-    """The noise of a metric in the runs of an A/A, each with the number of its visit; None if it is unknown."""
+    """The noise of a metric in the runs of an A/A, each with the number of its visit; None if the noise is unknown."""
     readings = [(visit, run, x) for visit, run in runs if (x := metric_value(run, metric)) and x > 0]
     timed = [TimedRun(visit, math.log(x), _sampling_variance(run, metric), run.seconds) for visit, run, x in readings]
     return noise_of_runs(timed, runs_share_start=len({run.visit for _, run in runs}) < len(runs))
 
 
 def noise_of_runs(runs: Sequence[TimedRun], runs_share_start: bool) -> Noise | None:
-    """The noise in the runs of an A/A; None for fewer than two runs. ``runs_share_start``: a visit has several runs."""
+    """The noise in the runs of an A/A; None for fewer than two.
+
+    ``runs_share_start``: whether a visit has several runs.
+    """
     if len(runs) < 2:
         return None
     tame = _without_outliers(runs)
@@ -112,7 +116,7 @@ def noise_of_runs(runs: Sequence[TimedRun], runs_share_start: bool) -> Noise | N
 def believed_noise(measured_noise: float, metric: str) -> float:
     """The s.d. of a run with which a hunt begins: ``measured_noise``, or the least that is believed of the metric.
 
-    A host can be unusually quiet for some hours.
+    A smaller s.d. is not believed, because a host can be unusually quiet for some hours.
     """
     return max(measured_noise, STEP / math.sqrt(12) if metric in ("p95", "p99") else LEAST)
 
@@ -120,7 +124,7 @@ def believed_noise(measured_noise: float, metric: str) -> float:
 def smallest_detectable_drop(noise: Noise, visits: int, runs_per_visit: float) -> float:
     """The smallest drop that ``visits`` on each side can show, at 95 % with a power of 80 %, as a fraction.
 
-    The noise has the degrees of freedom of the A/A and of the new visits.
+    The degrees of freedom of the A/A test and of the new visits are added.
     """
     within = noise.within if noise.within is not None else noise.run
     between = (noise.between or 0.0) if noise.shared else 0.0
@@ -164,7 +168,7 @@ def _without_outliers(runs: Sequence[TimedRun]) -> list[TimedRun]:
         visits.setdefault(run.visit, []).append(run.value)
     centre = {visit: float(np.median(values)) for visit, values in visits.items()}
     away = np.abs([run.value - centre[run.visit] for run in runs])
-    # in each visit, the distance of about one run is 0, as it is the median itself
+    # in each visit, the distance of about one run is 0, because this run is the median
     telling = np.sort(away)[len(visits) :]
     if len(telling) < 5:
         return list(runs)
@@ -215,7 +219,7 @@ def noise_of_trial(trial: SessionState) -> Noise | None:
 
 
 def noise_of_paired_runs(trial: SessionState) -> tuple[float, float | None] | None:
-    """The s.d. of the ratio of paired runs, and of the ratio of their CPU times; None if there are too few pairs."""
+    """The s.d. of the ratio of paired runs, and the s.d. of the ratio of their CPU times; None for too few pairs."""
     pairs, metric = [*pair_runs(run.facts for run in trial.runs)], trial.request.metric
     values = (
         [(read(first, metric), read(second, metric)) for first, second in pairs]
@@ -226,13 +230,13 @@ def noise_of_paired_runs(trial: SessionState) -> tuple[float, float | None] | No
 
 
 def sd_of_pair_differences(pairs: Iterable[tuple[float | None, float | None]]) -> float | None:
-    """The s.d. of the differences of pairs of which both values are known; None if there are too few."""
+    """The s.d. of the differences of pairs of which both values are known; None if there are too few pairs."""
     differences = [first - second for first, second in pairs if first is not None and second is not None]
     return float(np.std(differences, ddof=1)) if len(differences) >= FEWEST_PAIRS else None
 
 
 def run_and_visit_costs(trial: SessionState) -> tuple[float, float]:
-    """The median seconds of a run, and of the start of a visit; without loading the data for the first visit."""
+    """The median seconds of a run, and of the start of a visit; the loading of the dataset is not included."""
     spent: dict[int, list[float]] = {}  # visit → seconds of its runs, of which the first includes the opening
     for trial_run in comparable_runs(trial):
         spent.setdefault(trial_run.round, []).append(trial_run.cost)

@@ -1,13 +1,15 @@
-"""How fast builds are relative to the first one, from rounds in which each was visited; and which differences are real.
+"""How fast builds are relative to the first build, from rounds in which each build was visited, and which differences
+are real.
 
-**Ratios.** Within a round both sides are measured within minutes. A ratio is made of each round alone: a difference
-between rounds is then the same on both sides and cancels. With d[i] the difference of the mean logarithms of round i,
+**Ratios.** Within a round, both builds of a ratio are measured within minutes. The logarithms of the two builds are
+subtracted within each round, because a difference between rounds affects both builds equally and cancels. With d[i] the
+difference of the mean logarithms of round i,
 
     ratio = exp(d̄),     95 % interval = exp(d̄ ± t(0.975, n - 1) · s / √n),     s² = Σ (d[i] - d̄)² / (n - 1)
 
 which is Student's interval for paired observations. Chance effects of the visits of a round (addresses, the order of
-pages) vary from round to round and are in s. A trend of the machine favours neither side on average, because the order of
-the builds alternates; it makes s larger and the interval wider.
+pages) vary from round to round and are part of s. A trend of the machine favours no build on average, because the order
+of the builds alternates, but makes s larger and the interval wider.
 
 **Real differences.** A table of 40 workloads by 4 builds has 160 intervals, of which 8 exclude 1 by chance alone if all
 builds are equal. So the rate of false discoveries over a whole table is controlled. The procedure of Benjamini and
@@ -17,27 +19,30 @@ differences with the smallest p-values real. Then
 - of the differences called real, at most RATE are expected to be false, and
 - if all builds are equal, at least 1 - RATE of tables call no difference real.
 
-Both also hold if cells depend on each other positively, as the cells of one workload do, which share its baseline
-(Benjamini and Yekutieli, 2001, for one-sided tests; for these two-sided tests a test of this project simulates it).
+Both statements also hold if cells depend on each other positively. The cells of one workload do so, because these cells
+share the baseline (Benjamini and Yekutieli, 2001, for one-sided tests; for two-sided tests, a test of this project
+shows this by simulation).
 
-**Costs per operation.** A table for each workload: what each build spends per operation, and relative to the first build,
-in CPU, context switches, reads, and KB read and written. A value is the median over the runs of a build.
+**Costs per operation.** A table for each workload shows the costs of each build per operation, and these costs relative
+to the first build: CPU time, context switches, reads, and KB read and written. A value is the median over the runs of a
+build.
 
-**Reverts.** How much of a change of speed a revert undoes, from rounds in which good, bad, and bad without the culprit
-were visited. With g[i], b[i] and r[i] the mean logarithms of their metric in round i, x = g - b is the loss, y = r - b is
-the gain by the revert, and
+**Reverts.** The share of a change of speed that a revert undoes is computed from rounds in which good, bad, and bad
+without the culprit were visited. With g[i], b[i] and r[i] the mean logarithms of their metric in round i, x = g - b is
+the loss, y = r - b is the gain by the revert, and
 
     share = ȳ / x̄
 
-is 1 if the revert undoes all of the loss, and 0 if nothing; shares of several culprits add up. The 95 % interval is
-Fieller's: all shares s for which the paired differences y[i] - s·x[i] may have the mean 0,
+is 1 if the revert undoes all of the loss, and 0 if the revert undoes nothing; shares of several culprits add up. The 95
+% interval (Fieller's interval) contains all shares s for which the paired differences y[i] - s·x[i] may have the mean
+0,
 
     |ȳ - s·x̄| ≤ t(0.975, n - 1) · √((S_yy - 2·s·S_xy + s²·S_xx) / n)
 
-with S the sample variances and covariance of x and y. It is right for any noise of the denominator; an interval from the
-ratio's standard error is not. If x̄ itself may be 0, the solutions are unbounded and there is no interval: no loss is
-shown, so no share of it can be regained. Of trials with normal differences at most 5 % have an interval without the true
-share.
+with S the sample variances and covariance of x and y. Fieller's interval is right for any noise of the denominator x̄;
+an interval from the standard error of the ratio is not. If x̄ may be 0, the solutions are unbounded and there is no
+interval, because no loss is shown of which a share could be regained. Of trials with normal differences at most 5 %
+have an interval without the true share.
 """
 
 import math
@@ -66,9 +71,9 @@ RATE = 0.05  # of false discoveries
 
 
 def largest_real_p_value(p_values: Iterable[float | None]) -> float:
-    """The largest p-value of a real difference, at a rate of RATE false discoveries over all ``p_values``; -1 if none is.
+    """The largest p-value of a real difference, at a rate of RATE false discoveries; -1 if no difference is real.
 
-    None in ``p_values`` is a difference that is not tested.
+    In ``p_values``, None stands for a difference that is not tested.
     """
     ordered = sorted(p for p in p_values if p is not None)
     return max((p for rank, p in enumerate(ordered, 1) if p <= rank / len(ordered) * RATE), default=-1.0)
@@ -86,7 +91,7 @@ class Ratio:
     rounds: int
     # probability of a difference at least as large if the builds are equal; None after a single round
     p: float | None = None
-    real: bool = False  # whether it is real among the differences of its table, by ``largest_real_p_value``
+    real: bool = False  # whether the difference is real within its table, by ``largest_real_p_value``
 
     @property
     def excludes_one(self) -> bool:
@@ -278,10 +283,10 @@ def costs_per_operation(trial: SessionState) -> list[OperationCosts]:
 
 
 def is_machine_cpu(trial: SessionState) -> bool:
-    """Whether CPU is counted for the whole machine (by vmstat), because perf has counted it in no run.
+    """Whether CPU time comes from vmstat for the whole machine, because perf counted CPU time in no run.
 
-    Its unit is then percent of the machine per operation per second; otherwise it is microseconds of the measured
-    processes.
+    The unit of machine-wide CPU time is percent of the machine per operation per second. Otherwise the unit is
+    microseconds of the measured processes per operation.
     """
     return all(metric_value(run.facts, "cpu/o") is None for run in trial.runs)
 
@@ -354,7 +359,7 @@ def regained_in_rounds(
     x, y = mean(losses), mean(gains)
     xx, yy = variance(losses), variance(gains)
     xy = correlation(losses, gains) * math.sqrt(xx * yy) if xx and yy else 0.0
-    # Rounding of bad is in losses and gains.
+    # The rounding error of bad is a part of both losses and gains.
     loss_rounding, gain_rounding = (n * _rounding_variance(math.sqrt(square), resolution) for square in (xx, yy))
     xx, yy, xy = xx + loss_rounding, yy + gain_rounding, xy + math.sqrt(loss_rounding * gain_rounding) / 2
     square = Student(n - 1).tabulated_quantile() ** 2 / n

@@ -1,39 +1,42 @@
 """The line of a series of releases: the level of each release in a workload, and the steps of the line.
 
-**Levels.** A visit of release i in round r is modelled as x[i][r] = level[i] + round[r] + error, fitted by least squares.
-round[r] is the state of the machine at that time, which all visits of a round share. Levels are more exact than ratios to
-one release, all of which would share the error of that release. The standard error of a level follows from the residuals:
+**Levels.** A visit of release i in round r is modelled as x[i][r] = level[i] + round[r] + error, fitted by least
+squares. round[r] is the effect of the machine's state during round r on all visits of the round. Levels are more exact
+than ratios to one release, because all ratios would share the error of that release. The standard error of a level
+follows from the residuals:
 
     s² = Σ residual² / (visits - releases - rounds + 1),     error = s / √(rounds of the release with the fewest rounds)
 
 Rounds are in random order (core/domain/trials.py), so that a machine that is slow for some minutes slows down releases at
 random, and not neighbours.
 
-**Steps.** The level of a release differs from its neighbours for three reasons: the error of measuring, the placement of
-its code, which is drawn anew with every release and does not average out over repetitions, and changes of speed, which
-stay. The first two are the scatter s of the line. It is estimated from the smaller differences between neighbours of the
-line itself, as the larger ones may be steps (after Rice, Bandwidth choice for nonparametric regression, Annals of
-Statistics 12, 1984; trimmed). So neither the scatter nor the effect of layouts has to be known in advance.
+**Steps.** The level of a release differs from its neighbours for three reasons: the error of measuring, the placement
+of its code, which is drawn anew with every release and does not average out over repetitions, and changes of speed,
+which stay. The error of measuring and the placement of code together make the scatter s of the line. The scatter is
+estimated from the smaller differences between neighbours of the line, because the larger differences may be steps
+(after Rice, Bandwidth choice for nonparametric regression, Annals of Statistics 12, 1984; trimmed). So neither the
+scatter nor the effect of layouts has to be known in advance.
 
-An arc is a run of releases. The rest is all releases before and after it (circular binary segmentation: Olshen,
-Venkatraman, Lucito and Wigler, Biostatistics 5, 2004). With n releases, m of them in the arc, where m ≤ n - m,
+An arc is a run of releases. The rest consists of all releases before and after the arc (circular binary segmentation:
+Olshen, Venkatraman, Lucito and Wigler, Biostatistics 5, 2004). With n releases, m of them in the arc, where m ≤ n - m,
 
     z = |mean of the arc - mean of the rest| / (s √(1/m + 1/(n - m)))
 
-The most extreme release of an arc is left out of m and of the mean, so that a single odd build makes no step. An arc of
-one release is tested against a distribution with long tails instead (ODD degrees of freedom), which an odd build rarely
-exceeds. The p-value of Student's z is multiplied by the number of arcs. If the smallest p-value is at most ``rate``, its
-arc is cut out. Then each part is searched by itself, with a share of ``rate`` in proportion to its number of releases. At
-the end each cut is tested again between its neighbours, and moved to the position with the least residual sum of squares.
+The most extreme release of an arc is left out of m and of the mean, so that a single unusual build makes no step. An
+arc of one release is tested against a distribution with long tails (ODD degrees of freedom), which an unusual build
+rarely exceeds. The p-value of Student's z is multiplied by the number of arcs. If the smallest p-value is at most
+``rate``, its arc is cut out. Then each part of the line is searched separately, with a share of ``rate`` in proportion
+to its number of releases. At the end each cut is tested again between its neighbours, and moved to the position with
+the least residual sum of squares.
 
-Several workloads share ``rate`` equally (Bonferroni), so that it holds for a whole table: benchmarks/series/run.py counts
-how often a table without a change announces a step.
+Several workloads share ``rate`` equally (Bonferroni), so that ``rate`` holds for a whole table.
+benchmarks/series/run.py counts how often a table without a change announces a step.
 
-**Readings measured elsewhere.** A series of another system has one reading of a commit, often days apart. If a machine is
-slow for a week, neighbours are alike; and single readings are far off. Readings further than FAR standard deviations from
-the running median are left out. If neighbours are alike, means of w successive readings scatter by more than 1/√w of the
-scatter of a reading. So the scatter of a line is the largest √w × scatter of means of w readings, for w in WIDTHS (block
-means, as in simulations: Law and Kelton, 1984).
+**Readings measured elsewhere.** A series that another system measured has one reading for each commit, and the readings
+are often days apart. If a machine is slow for a week, neighbouring readings are alike. Single readings may be far off.
+Readings further than FAR standard deviations from the running median are left out. If neighbouring readings are alike,
+means of w successive readings scatter by more than 1/√w of the scatter of a reading. So the scatter of a line is the
+largest √w × scatter of means of w readings, for w in WIDTHS (block means, as in simulations: Law and Kelton, 1984).
 """
 
 import math
@@ -72,7 +75,8 @@ Array = NDArray[np.float64]
 class LevelStep:
     """A change of the level that stays, or that lasts until the next step.
 
-    Releases are numbered as the levels are. The change is between ``before`` and ``after``, which are neighbours.
+    Releases are numbered like their levels. The change happened between the neighbouring releases ``before`` and
+    ``after``.
     """
 
     before: int
@@ -110,7 +114,7 @@ def freedom_of_scatter(levels: int) -> int:
 
 
 class StepSearch:
-    """The search for steps in one line."""
+    """The search for steps in the line of one workload."""
 
     def __init__(self, levels: Array, sd: float, rate: float) -> None:
         self.levels, self.sd, self.rate = levels, sd, rate
@@ -135,7 +139,7 @@ class StepSearch:
             windows = np.lib.stride_tricks.sliding_window_view(ring, wide)[:count]
             z = self.z_of_arcs(windows, total - windows.sum(axis=1), count - wide)
             index = int(z.argmax())
-            # An arc counts among the tests of its half of the rate: one half is for single releases.
+            # Half of the rate is for arcs of single releases, and the other half for longer arcs.
             tests = 2.0 * count * (1 if wide == 1 else max(1, count // 2 - 1))
             if (p := self.p_value_of_arc(float(z[index]), wide) * tests) < best:
                 best, at = p, (index, wide)
@@ -146,7 +150,7 @@ class StepSearch:
         return sorted(edges - {start})
 
     def z_of_arcs(self, arcs: Array, other_sums: Array, other_count: int) -> Array:
-        """The z of each arc (a row of ``arcs``); the ``other_count`` releases outside of each have the sums ``other_sums``."""
+        """The z of each arc (a row of ``arcs``); ``other_sums``: sums of the ``other_count`` releases outside."""
         wide = arcs.shape[1]
         middle = arcs.mean(axis=1)
         gap = middle - other_sums / other_count
@@ -180,14 +184,14 @@ class StepSearch:
                 start, end = ends[index], ends[index + 2]
                 moved[index] = (
                     start + 1 + int(self.squares_by_cut(start, end).argmin())
-                )  # the position that leaves the least
+                )  # the position with the least sum of squares
             if moved == cuts:
                 return cuts
             cuts = moved
         return cuts
 
     def relative_p_value(self, start: int, cut: int, end: int) -> float:
-        """The p-value of a cut times the number of possible positions, relative to the rate; above 1 the cut fails."""
+        """The p-value of a cut times the number of possible positions, relative to the rate; significant up to 1."""
         return self.p_value_of_cut(start, cut, end) * (end - start - 1) / self.rate_for(end - start)
 
     def p_value_of_cut(self, start: int, cut: int, end: int) -> float:
@@ -208,7 +212,8 @@ class StepSearch:
     def step_at_cut(self, start: int, cut: int, end: int) -> LevelStep:
         """The step at a cut between the neighbouring cuts ``start`` and ``end``.
 
-        Positions are weighted by Bayes' rule, with equal priors, unknown levels, and a scatter with its degrees of freedom.
+        The positions of the step are weighted by Bayes' rule, with equal priors, unknown levels, and a scatter with its
+        degrees of freedom.
         """
         earlier, later = self.levels[start:cut], self.levels[cut:end]
         squares = self.squares_by_cut(start, end)
@@ -240,7 +245,8 @@ class SpeedLine:
 
     work: str
     ratios: tuple[float | None, ...]  # relative to the first release that was measured; None for a gap
-    error: float | None  # standard error of one level, as a fraction, from measuring alone; None after a single round
+    # standard error of one level, as a fraction, without the effect of layouts; None after a single round
+    error: float | None
     scatter: float | None  # s.d. of a level around its neighbours, without steps; None for too few levels
     steps: tuple[LevelStep, ...]
 
@@ -356,7 +362,7 @@ def makes_worse(step: LevelStep, metric: str) -> bool:
 
 
 def suggested_hunts(lines: Sequence[SpeedLine], metric: str) -> list[SuggestedHunt]:
-    """The hunts for steps, changes for the worse first, then by size; steps between the same releases are one hunt."""
+    """The hunts for steps, changes for the worse first, then by size; steps between the same releases share a hunt."""
     steps_of: dict[tuple[bool, int, int], list[tuple[str, float]]] = {}
     for line in lines:
         for step in line.steps:

@@ -1,22 +1,24 @@
-"""The line of a branch that is measured night by night: its tips, the level of each, and where the speed changed.
+"""The line of a branch that is measured night by night: the tips, the levels of the tips, and the steps.
 
-A night is a comparison of the newest tip with a few earlier tips (``tips_measured_with_next``). All nights make one line: rounds of
-different nights are different rounds, tips that were measured in several nights connect them, and levels and steps are
-computed as for a series of releases (core/stats/release_series.py). The first tip of every BLOCK is measured again with
-all others of its block: errors of a chain of neighbours would add up from night to night, which looks like a slow change.
+A night is a comparison of the newest tip with a few earlier tips (``tips_measured_with_next``). All nights make one
+line. Rounds of different nights have different numbers, and tips that were measured in several nights connect the
+nights. Levels and steps are computed as for a series of releases (core/stats/release_series.py). The first of every
+BLOCK tips is measured again with all other tips of its block, because the errors of a chain of neighbours would add up
+from night to night, like a slow change of speed.
 
-At the end of the line ``find_steps`` would miss a drop for nights: it leaves out the most extreme release of an arc, so
-that one odd build makes no step, and it needs eight tips. So a difference between neighbouring tips is a step, too,
-called a jump, if the p-value of Student's z is at most JUMP, with s the scatter of the line and e, e' the standard errors
-of the two tips:
+At the end of the line ``find_steps`` would miss a drop for several nights, because ``find_steps`` leaves out the most
+extreme release of an arc, so that one unusual build makes no step, and needs eight tips. So a difference between
+neighbouring tips is also a step, called a jump, if the p-value of Student's z is at most JUMP, with s the scatter of
+the line and e, e' the standard errors of the two tips:
 
     z = |difference| / √(2 s² + e² + e'²)
 
-If layouts are normal, about one of a thousand tips is wrongly a drop, and more if layouts have long tails. Each costs a
-hunt that ends as code placement or not reproduced; nobody is notified of it, and its range is not hunted again.
-``find_steps`` shows a smaller drop after a few nights. All neighbours are tested, not the newest pair alone, so that the
-hunt of a jump may begin in a later night. Among fewer than SURE tips most neighbours may be steps, which would make the
-scatter too large. Until then s is ASSUMED, the usual effect of layouts, or up to twice ASSUMED if the line scatters more.
+If layouts are normal, about one of a thousand tips is wrongly a drop, and more if layouts have long tails. Each wrong
+drop costs a hunt that ends as code placement or not reproduced. Such a hunt sends no notification, and its range is not
+hunted again. ``find_steps`` shows a smaller drop after a few nights. All neighbours are tested, not the newest pair
+alone, so that the hunt of a jump may begin in a later night. Among fewer than SURE tips most neighbours may be steps,
+which would make the scatter too large. For such a short line, s is ASSUMED, the usual effect of layouts, or up to twice
+ASSUMED if the line scatters more.
 """
 
 import math
@@ -54,7 +56,7 @@ ROUNDS = 1_000_000  # a number above the rounds of any night
 
 
 def tips_measured_with_next(tips: Sequence[T]) -> list[T]:
-    """The tips of ``tips`` (oldest first) that the next tip is measured with: the latest, then the others, oldest first."""
+    """The earlier tips that the next tip is measured with: the latest tip, then the rest of them, oldest first."""
     if not tips:
         return []
     count = len(tips)
@@ -64,7 +66,10 @@ def tips_measured_with_next(tips: Sequence[T]) -> list[T]:
 
 @dataclass(frozen=True, slots=True)
 class BranchLine:
-    """The merged nights of a branch that can be compared. Numbers of tips are positions in ``tips``."""
+    """The line of a branch, merged from nights that can be compared.
+
+    The number of a tip is its position in ``tips``.
+    """
 
     tips: tuple[TrialBuild, ...]  # tips that were measured, oldest first
     lines: tuple[SpeedLine, ...]  # of each workload
@@ -92,8 +97,8 @@ class BranchLine:
     def drop_ranges(self, metric: str, least: float, searched: Collection[Range] = ()) -> list[DropRange]:
         """The ranges of the steps for the worse by ``least`` (a fraction) or more, narrow ranges first.
 
-        Steps within ranges that were ``searched`` and named no commit are left out: the range of a step becomes more
-        exact from night to night, and a hunt of the range has measured both ends again.
+        A step is left out if a hunt ``searched`` a range around the step and named no commit. The hunt has measured
+        both ends again, and the range of a step only becomes narrower from night to night.
         """
         drops = [
             Drop(work, step.first, step.last, ratio)
