@@ -44,13 +44,11 @@ class Table:
     rows: tuple[Row, ...]
     right_aligned: Collection[str] = ()  # titles of the columns that are aligned right
     lines_above: tuple[str, ...] = ()
-    kind: str = ""  # its kind on a page
-    plot_title: str = ""  # title of its plots; empty if it has none
-    minor_columns: tuple[str, ...] = ()  # titles of the columns that a narrow table leaves out, in this order
-    numbers_first: bool = (
-        False  # layout of benchmark reports: numbers first, the name of the row last and without a title
-    )
-    csv_head: tuple[str, ...] = ()  # titles of the columns for programs, if they differ
+    kind: str = ""  # a page selects columns, colours and plots by the kind: "ratios", "functions", …
+    plot_title: str = ""  # title of the plots; empty: the table has no plots
+    minor_columns: tuple[str, ...] = ()  # titles of the columns that are omitted in this order if the table is too wide
+    numbers_first: bool = False  # as in benchmark reports: the name of a row is last, in a column without a title
+    csv_head: tuple[str, ...] = ()  # titles of the columns of CSV, if they differ from ``head``
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,7 @@ class Facts:
     """Names and their values."""
 
     pairs: tuple[tuple[str, str], ...]
-    fold_title: str = ""  # title of the fold that a page puts them into; empty: not folded
+    fold_title: str = ""  # title of the fold that a page puts the facts into; empty: no fold
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +68,14 @@ class Prose:
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """Remarks about the parts before them, each with an advice or ""."""
+    """Remarks about the parts of the section, each with an advice or ""."""
 
     texts: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Preformatted lines; with a title they are one command, to be copied."""
+    """Preformatted lines. With a title, each text is a command that the reader can copy."""
 
     texts: tuple[str, ...]
     title: str = ""
@@ -85,12 +83,12 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A drawing of a page; ``lines`` show it in text, if text can."""
+    """A drawing of a page. ``text_lines`` show the drawing in text reports; they are empty if text cannot show it."""
 
     draw: "Callable[[], Markup]"
     line_above: str = ""
     legend: tuple[tuple[str, str], ...] = ()  # class of colour, its meaning
-    kind: str = ""  # its kind on a page
+    kind: str = ""  # "flame": a flame graph, which can be searched and zoomed
     text_lines: tuple[str, ...] = ()
     y_title: str = ""  # title of the vertical axis, with its unit
     x_title: str = ""  # title of the horizontal axis

@@ -40,9 +40,9 @@ class SessionRow:
     """A session's line in the list of several sessions."""
 
     title: str
-    hunt: int | None  # its number, once it has begun
-    state: str = ""  # in words; "": its view has the state
-    is_running: bool = True  # and therefore drawn
+    hunt: int | None  # the number of a hunt that has begun; else None
+    state: str = ""  # in words; "": the view of the session has the state
+    is_running: bool = True  # only running sessions are drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class ActiveRun:
     number: int
     runs_of_order: int
     purpose: Purpose
-    planned_seconds: float  # planned, with warm-up; 0: unknown
+    planned_seconds: float  # with warm-up; 0: unknown
     samples: tuple[float, ...] = ()
     execution: ExecutionStarted | None = None  # of a counted run: the present execution
     is_finished: bool = False
@@ -76,9 +76,9 @@ class ActiveRun:
 class OrderGroup:
     """Successive orders with one purpose. Numbers of runs count from the start of the hunt."""
 
-    latest_order: Measure  # the latest
-    runs_before: int  # runs before the phase
-    runs_after: int  # runs after its orders so far
+    latest_order: Measure
+    runs_before: int  # runs of the hunt before the first of these orders
+    runs_after: int  # runs of the hunt after all of these orders
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,25 +87,23 @@ class ExpectedRuns:
 
     rounds: int = 0
     runs: int = 0
-    may_change: bool = False  # whether both may change, because interleaved or paired is not yet chosen
+    may_change: bool = False  # whether both numbers may change, because the pairing is not yet chosen
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SessionView:
-    """All that is drawn of a session. Times are seconds since the epoch."""
+    """The contents of the screen of a session. Times are seconds since the epoch."""
 
     state: SessionState = field(default_factory=SessionState)
     tested: Mapping[int, TestedCommit] = field(default_factory=dict)  # of the candidates that were tested
     ratios_to_good: Mapping[str, Interval] = field(default_factory=dict)  # relative to the good end, by commit
     began: float | None = None  # of this attempt
     ended: float | None = None
-    search_verdict: Verdict | None = None  # of the search; its reason may still be measured
+    search_verdict: Verdict | None = None  # set when the search ends; the reason of the change may still be measured
     is_verdict_final: bool = False  # the verdict is final, and its reason is measured
     reason: str = ""  # the reason of the change that the verdict names; "" until it is known
     latest_activity: ActiveBuild | ActiveRun | None = None  # on the host of the latest event, build hosts excepted
-    activity_by_host: Mapping[str, ActiveBuild | ActiveRun | None] = field(
-        default_factory=dict
-    )  # on each host, of any sort
+    activity_by_host: Mapping[str, ActiveBuild | ActiveRun | None] = field(default_factory=dict)  # also of build hosts
     search_start: tuple[float, float] | None = None  # when the search began, and its bits at that time
     order_group: OrderGroup | None = None  # of this attempt
     layout_ratio: str = ""  # the ratio so far, while a commit is compared in randomized layouts
@@ -117,7 +115,7 @@ class SessionView:
 
     @property
     def trial(self) -> SessionState | None:
-        """The state of a trial; None for a hunt."""
+        """The state of the session if the session is a trial; None for a hunt."""
         return self.state if self.state.request.works else None
 
     @property
@@ -127,7 +125,7 @@ class SessionView:
 
     @property
     def hunt(self) -> SessionStarted | None:
-        """The event with the range of a hunt; None before it, and for a trial."""
+        """The event with the range of a hunt; None before that event, and for a trial."""
         return self.state.started
 
     @property

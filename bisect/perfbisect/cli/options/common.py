@@ -46,7 +46,7 @@ def adding_options(*options: Decorator) -> Decorator:
 def verb_command(
     kind: type[click.Command] = click.Command, parent: click.Group | None = None, **how: Any
 ) -> Callable[[Callable[..., Any]], Any]:
-    """A command that calls its function with ``Given``. Its help is the docstring, whose examples are moved behind the options.
+    """A command that calls its function with ``CommandOptions``. Its help is the docstring, whose examples are moved behind the options.
 
     ``how`` are arguments of ``kind``; the command belongs to ``parent``.
     """
