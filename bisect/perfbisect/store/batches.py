@@ -1,5 +1,7 @@
-"""Batches: the hunts that `bisect batch` plans, with the state of each hunt; and the hunts that one `bisect run` of
-several workloads carries out. A `bisect run` of several workloads is a batch without a file; its hunts begin at once.
+"""Batches of hunts: hunts that `bisect batch` plans, or the hunts of one `bisect run` of several workloads.
+
+The history has the state of each planned hunt. A `bisect run` of several workloads is a batch without a file, whose
+hunts begin at once.
 """
 
 import json
@@ -25,8 +27,8 @@ class PlannedHunt:
     """A hunt of a batch as planned: the arguments for `bisect run`, the folder and the hosts."""
 
     arguments: tuple[str, ...]  # without hosts
-    folder: str  # folder in which it is started, to which paths are relative
-    hosts: tuple[tuple[str, ...], ...]  # alternatives; the hunt measures on all hosts of one of them
+    folder: str  # folder in which `bisect run` is started, to which paths are relative
+    hosts: tuple[tuple[str, ...], ...]  # alternatives; the hunt measures on all hosts of one alternative
 
     @classmethod
     def of_begun_hunt(cls, settings: "Settings", folder: str) -> "PlannedHunt":
@@ -41,11 +43,11 @@ class BatchHunt:
 
     number: int  # within the batch, from 0
     planned: PlannedHunt
-    hunt: int | None  # its number in the history; None before it begins
-    status: int | None  # its exit status; None before it ends
-    failure: str  # why it ended before it began
-    running: bool = False  # whether a process of this machine has claimed it; it may have no number yet
-    job: str = ""  # number of its Slurm job, if it was submitted
+    hunt: int | None  # number of the hunt in the history; None before the hunt begins
+    status: int | None  # exit status; None before the hunt ends
+    failure: str  # why the hunt could not begin
+    running: bool = False  # whether a process of this machine has claimed the hunt, which may have no number yet
+    job: str = ""  # number of the hunt's Slurm job, if the hunt was submitted
 
 
 class BatchJob(NamedTuple):
@@ -65,7 +67,7 @@ class Batch:
     file: str  # "" if one process carries out all hunts, which share their builds
     hunts: tuple[BatchHunt, ...]
     ended: bool
-    running: bool  # whether a process of this machine works on it
+    running: bool  # whether a process of this machine works on the batch
 
     @property
     def name(self) -> str:
@@ -90,7 +92,7 @@ def planned_hunt_columns(planned: PlannedHunt) -> dict[str, str]:
 
 
 def begin_batch(history: "History", file: Path | str, planned: Sequence[PlannedHunt], at: float) -> int:
-    """Enter a new batch and return the batch's number. If ``file`` is "", one process carries out all hunts."""
+    """Enter a new batch. Returns the batch's number. If ``file`` is "", one process carries out all hunts."""
     with history.transaction() as db:
         table = db.table("batches")
         batch = int(table.insert({"started": at, "process": this_process_with_owner(), "file": str(file)}).last_pk or 0)
@@ -208,11 +210,11 @@ def all_batches(history: "History") -> list[Batch]:
 def copy_batches(
     source: "History", target: "History", target_numbers: Mapping[int, int], origin: str, process: str
 ) -> None:
-    """Copy the batches of copied hunts; ``target_numbers`` maps numbers of hunts in ``source`` to numbers in
-    ``target``.
+    """Copy the batches of copied hunts.
 
-    A copied batch has ended: planned hunts do not begin from a copy, because another person may have written the
-    commands. The file of another person adds nothing to a batch with own hunts.
+    ``target_numbers`` maps the numbers of hunts in ``source`` to numbers in ``target``. A copied batch has ended,
+    because no planned hunt may begin from a copy: another person may have written its commands. The file of another
+    person adds nothing to a batch with hunts of the user.
     """
     import msgspec  # not needed for a list of batches
 

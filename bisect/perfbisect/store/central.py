@@ -1,17 +1,16 @@
-"""The central history: a PostgreSQL database with the sessions of many histories, in tables and views with the names of
-a local history.
+"""The central history: a PostgreSQL database with the sessions of many histories.
 
-There a session is called ORIGIN:NUMBER, by the name of its history and its number in that history; batches as well.
-Entries of a log keep their numbers, which are unique within a session. JSON has PostgreSQL's type `json`, which keeps the
-text unchanged.
+The tables and views have the same names as in a local history. A session is called ORIGIN:NUMBER, by the name of its
+history and its number in that history; a batch has a name of the same form. Entries of a log keep their numbers, which
+are unique within a session. JSON has PostgreSQL's type `json`, which keeps the text unchanged.
 
-A central history is read as the list of all sessions; one session is read as a history in memory. Only the necessary rows
-are copied: the rows of the list, or the log of a session with its proofs, the hunts for its drops and its batch. The copy
-is read like any history, as a history of imported sessions.
+A central history is read by copying rows into a history in memory: the rows of the list of all sessions; or the log of
+one session, with its proofs, the hunts for its drops and its batch. The copy is read like any history, as a history of
+imported sessions.
 
-Only a central history has the table ``pushes``: for each session the last entry of its log that was pushed, a digest of
-the data beside the log that can change, and when a process that works on it last sent something (null: no process works
-on it).
+Only a central history has the table ``pushes``: for each session, the last entry of the log that was pushed, a digest
+of the data beside the log that can change, and the time at which a process that works on the session last sent data.
+This time is null if no process works on the session.
 """
 
 import re
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[tuple[Any, ...]]
 
 SCHEMA = "perfbisect"
-# The client library would print an address that it misreads, such as one with a password that has an @.
+# The client library would print an address that it misreads, such as an address with an @ in the password.
 ADDRESS = re.compile(r"postgres(ql)?://((%[\da-fA-F]{2}|[^%@/\s])*@)?(%[\da-fA-F]{2}|[^%@\s])*")
 ORIGIN = re.compile(r"[\w.@-]{1,64}", re.ASCII)
 SESSION = re.compile(rf"({ORIGIN.pattern}):([cpnb]?)(\d{{1,15}})", re.ASCII)  # session or batch
@@ -57,7 +56,7 @@ TYPES = {int: "bigint", str: "text"}
 TIMES = ("at", "started", "ended", "first_seen")
 TIMEOUTS: Mapping[str, Any] = {"connect_timeout": 10, "keepalives_idle": 20, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 30_000}  # fmt: skip
 
-# Where SQLite and PostgreSQL differ. Runs have the same number in several sessions: views of them say of which each is.
+# Views whose SQL differs in PostgreSQL. Views of runs have the session, because sessions have runs with equal numbers.
 OWN_VIEWS = {
     "trials": VIEWS["trials"].replace("substr(kind, 1, 1) || id", "regexp_replace(id, ':', ':' || substr(kind, 1, 1))"),
     "trial_readings": """
@@ -113,8 +112,8 @@ GRANT DELETE ON verdicts, suspects TO perfbisect_append;
 """
 
 
-HEARD = 180  # seconds since a process last sent something, within which it counts as running
-ELSEWHERE = "central 0 0"  # instead of a process that no longer works on a session
+HEARD = 180  # a process counts as running for this number of seconds after it last sent data
+ELSEWHERE = "central 0 0"  # in place of a process that no longer works on a session
 PROCESS = {"process": f"CASE WHEN seen > extract(epoch FROM now()) - {HEARD} THEN %(here)s ELSE '{ELSEWHERE}' END"}
 NUMBERED = {"id": "row_number() OVER ()"}  # because rows of several histories may have equal numbers
 
@@ -140,7 +139,7 @@ OF_LIST: Mapping[str, TableSelection] = {  # the parts of each table that the li
     }),
 }  # fmt: skip
 IN_BATCH = "SELECT hunt_id FROM batch_hunts WHERE batch_id = %(name)s AND hunt_id IS NOT NULL"
-# The session of that kind, sessions that are about it, and the session that it is about.
+# The session of that kind, the sessions that are about this session, and the session that this session is about.
 RELATED = """
 SELECT related.id FROM sessions JOIN sessions AS related
   ON related.id IN (sessions.id, sessions.about) OR related.about = sessions.id
@@ -209,7 +208,7 @@ def central_schema_sql() -> Iterator[str]:
 def central_connection(address: str, *, is_push: bool = False) -> "Iterator[Connection]":
     """A connection to a central history, in which each statement is a transaction.
 
-    Raises UsageError if the address has no central history, CentralFailure if the address cannot be reached. With
+    Raises UsageError if the address has no central history, and CentralFailure if the address cannot be reached. With
     ``is_push``, the error adds that the local history has all sessions.
     """
     if not ADDRESS.fullmatch(address):

@@ -23,7 +23,7 @@ from perfbisect.store.schema import APPLICATION, VERSION, create_schema, foreign
 LARGEST_ID = 2**63 - 1  # a number above the ids of all rows in SQLite
 
 
-# The condition that a session is the user's: neither imported nor, in a file of other persons, made by one of these.
+# The condition that a session is the user's: not imported and, in a file of other persons, not made by these persons.
 OWN = (
     "{0}.origin IS NULL AND"
     " whose((SELECT CAST(process AS BLOB) FROM attempts WHERE session_id = {0}.id ORDER BY id DESC LIMIT 1)) = ''"
@@ -50,7 +50,7 @@ def history_option(history: Path | None) -> list[str]:
 
 
 def with_history(command: str, history: Path | None) -> str:
-    """A command to print, with the option --history if the history is not in its default place."""
+    """A command to print, with the option --history unless the history is the default history."""
     return " ".join([command, *map(shlex.quote, history_option(history))])
 
 
@@ -70,8 +70,9 @@ def is_default_history(path: Path) -> bool:
 
 
 class ReadConnection(sqlite3.Connection):
-    """A read-only connection. While the first writer makes the index of the write-ahead log, a statement waits; SQLite
-    alone would report an error at once.
+    """A read-only connection, whose statements wait while the first writer makes the index of the write-ahead log.
+
+    SQLite alone would report an error at once.
     """
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
@@ -84,7 +85,7 @@ class ReadConnection(sqlite3.Connection):
 class WriteConnection(sqlite3.Connection):
     """A connection for writing. Closing leaves an empty write-ahead log, for readers who cannot write to the folder.
 
-    Otherwise the last connection to a history would remove the log, unless it only reads.
+    SQLite alone would remove the log when the last connection that can write is closed.
     """
 
     def close(self) -> None:
@@ -123,10 +124,10 @@ def open_reader(path: Path) -> sqlite3.Connection:
 def open_writer(path: Path) -> sqlite3.Connection:
     """A connection that writes durably. The history is created if the file does not exist.
 
-    With ``synchronous = FULL`` every commit waits for the disk: milliseconds, compared with seconds for a run and minutes
-    or hours for a build. No commit waits in a measured window, because events are appended between runs. The index of a
-    write-ahead log is in memory, and hosts with a common file system do not share memory. On a common file system, SQLite
-    uses a journal instead, and each commit waits for readers.
+    With ``synchronous = FULL`` every commit waits some milliseconds for the disk, while a run takes seconds, and a
+    build minutes or hours. No commit waits in a measured window, because events are appended between runs. The index of
+    a write-ahead log is in memory, and hosts with a common file system do not share memory. On a common file system,
+    SQLite uses a journal in place of the write-ahead log, and each commit waits for readers.
     """
     with sqlite_errors_explained(path), ExitStack() as unless_opened:
         _check_regular_file(path)
@@ -155,10 +156,10 @@ def _check_regular_file(path: Path) -> None:
 
 
 def _make_empty_file(path: Path) -> None:
-    """Make an empty file at ``path`` unless a file exists. Before, remove the log and the index of a moved history.
+    """Make an empty file at ``path`` unless a file exists. First, the log and the index of a moved history are removed.
 
-    A process may still write the moved history. With the old index, the new history would share that process's log, and
-    the histories would damage each other.
+    Another process may still write to the history that was moved. With the old index, the new history would share that
+    process's log, and the two histories would damage each other.
     """
     if path.exists():
         return
@@ -217,18 +218,19 @@ def decoded_text(stored: bytes) -> str:
 
 
 def prepare_and_check_schema(connection: sqlite3.Connection, path: Path) -> bool:
-    """Set up a connection (Ctrl-C, texts, SQL function ``whose``); return whether the file has tables.
+    """Set up a connection (Ctrl-C, texts, SQL function ``whose``). Returns whether the file has tables.
 
-    Raises UsageError for a file that is not a history, or is of another version, and EnvironmentFailure for foreign SQL.
+    Raises UsageError for a file that is not a history, or is of another version, and EnvironmentFailure for foreign
+    SQL.
     """
     # Python answers no signal while SQLite computes, except in callbacks, even empty ones.
     connection.set_progress_handler(lambda: 0, PROGRESS_STEPS)
     connection.text_factory = decoded_text
-    mine = is_default_history(path)  # no matter who wrote it
+    mine = is_default_history(path)  # then the user owns all sessions
     connection.create_function(
         "whose", 1, lambda process: "" if mine else owner_if_other_user(decoded_text(process or b""))
     )
-    # Tables first: another process may be making them, and then the form, at this moment.
+    # The tables are counted first, because another process may be making the tables, and then the version.
     [tables] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     [application] = connection.execute("PRAGMA application_id").fetchone()
     [version] = connection.execute("PRAGMA user_version").fetchone()

@@ -2,13 +2,13 @@
 
 The append-only table ``events`` is the log: every event of a session in order, as JSON with its time. The log is the
 state of a session. To resume a hunt, perfbisect reads the log and calls the search again; a trial is folded from the
-log, and every report is made from the log. All other tables repeat the log in columns, for SQL queries. Rows of other
-tables are written in the transaction that appends the event. ``append`` returns when the event is on disk. Events of
-progress are not stored.
+log, and every report is made from the log. All other tables repeat the log in columns, for SQL queries. Their rows are
+written in the transaction that appends the event. ``append`` returns when the event is on disk. Events of progress are
+not stored.
 
 One process writes a session. Other processes may write other sessions at the same time, and wait for each other for
-milliseconds. Any number of processes may read (write-ahead log). The module is fast to import: methods import the
-decoder of events (msgspec, numpy) and the writer (sqlite-utils).
+milliseconds. Any number of processes may read (write-ahead log). The module is fast to import: only methods import
+msgspec, numpy and sqlite-utils.
 """
 
 import json
@@ -97,21 +97,21 @@ class History:
         return cls(path, connection, sqlite_utils.Database(connection, execute_plugins=False))
 
     def close(self) -> None:
-        """Close the file. Nothing is written here: every event is on disk already."""
+        """Close the file. Closing writes nothing, because every event is on disk already."""
         self.connection.close()
 
     def begin_session(self, settings: "Settings", start_event: "SessionStarted", at: float) -> int:
-        """Enter a new session of this process; return its number. The number in ``start_event`` is ignored."""
+        """Enter a new session of this process. Returns its number. The number in ``start_event`` is ignored."""
         with self.transaction():
             session = self.insert_session(settings, start_event, at)
             self.begin_attempt(session, at)
         return session
 
     def insert_session(self, settings: "Settings", start_event: "SessionStarted", at: float, **columns: object) -> int:
-        """Enter a session on which no process works yet, with additional ``columns``; return the session's number.
+        """Enter a session on which no process works yet, with additional ``columns``. Returns the session's number.
 
-        The settings are stored unchanged, since `resume` needs the commands in the settings. If the settings contain a
-        password, the history becomes readable only for the user.
+        The settings are stored unchanged, because `resume` needs the commands in the settings. If the settings contain
+        a password, the history becomes readable only for the user.
         """
         import secrets
 
@@ -133,7 +133,7 @@ class History:
         return session
 
     def append(self, session: int, event: "Event", at: float) -> None:
-        """Append ``event`` to the log of a session, and the event's rows to the other tables; all is then on disk."""
+        """Append ``event`` to the log of a session, and its rows to the other tables. Then all data are on disk."""
         from perfbisect.core.domain.events import LIVE_ONLY
 
         if isinstance(event, LIVE_ONLY):
@@ -180,7 +180,8 @@ class History:
     def save_as_new_file(self) -> None:
         """Write a history whose file is gone into a new file, continue with the new file, and raise EnvironmentFailure.
 
-        The new file has another name, because the old write-ahead log may remain and would damage a file of its name.
+        The new file has another name, because the old write-ahead log may remain and would damage a file with the old
+        name.
         """
         import sqlite_utils
 
@@ -236,7 +237,7 @@ class History:
     def enter_drop_hunt(self, comparison: int, workload_and_builds: tuple[int, int, int] | None, hunt: int) -> None:
         """Enter that a hunt is for a drop in a comparison, given as workload, build before and build after the drop.
 
-        None stands for a drop of a watched branch between tips that this night did not compare.
+        ``workload_and_builds`` is None for a drop of a watched branch between tips that this night did not compare.
         """
         drop_between = json.dumps(workload_and_builds) if workload_and_builds else None
         with self.transaction() as db:
@@ -305,20 +306,20 @@ class History:
         return rows[0]
 
     def origin(self, session: int) -> str:
-        """The owner of a session that was imported or that another person made; "" for an own session."""
+        """The owner of a session that was imported or that another person made; "" for a session of the user."""
         process = f"(SELECT process FROM attempts WHERE session_id = {int(session)} ORDER BY id DESC LIMIT 1)"
         return self.owner(*self.columns(session, "coalesce(origin, '')", process))
 
     def owner(self, origin: str, process: str | None) -> str:
-        """The owner by two columns of a session, "" for the user. The user owns all sessions of the default history."""
+        """The owner by two columns of a session; "" for the user. The user owns all sessions of the default history."""
         return str(origin or ("" if is_default_history(self.path) else owner_if_other_user(process)))
 
     def trial(self, name: str) -> "SessionState":
-        """The trial of that name, such as c3. Raises UsageError if there is none."""
+        """The trial of that name, such as c3. Raises UsageError if the history has no such trial."""
         return self.read_trial(self.trial_number(name))
 
     def trial_number(self, name: str) -> int:
-        """The number of the trial of that name. Raises UsageError if there is none."""
+        """The number of the trial of that name. Raises UsageError if the history has no such trial."""
         number = int(name[1:])
         with suppress(UsageError):
             if session_name(self.columns(number, "kind")[0], number) == name:
@@ -389,7 +390,7 @@ class History:
         return any(process and is_running(process) for (process,) in self.select(latest, [session]))
 
     def latest_hunt(self) -> int:
-        """The newest own hunt; if there is none, the newest hunt. Raises UsageError if there are no hunts."""
+        """The user's newest hunt, or else the newest hunt. Raises UsageError if the history has no hunts."""
         [(newest,)] = self.select(f"SELECT coalesce(max(iif({OWN.format('hunts')}, id, NULL)), max(id)) FROM hunts")
         if newest is None:
             raise UsageError(f"The history {self.path} has no hunts yet.", "`bisect run` begins a hunt.")

@@ -41,7 +41,7 @@ FIELDS = (  # of the JSON of a trial, and of the JSON of a hunt, in order
 
 @dataclass(frozen=True, slots=True)
 class SessionSummary:
-    """One session of the history: a hunt, or a comparison, a proof or an A/A, which are trials."""
+    """One session of the history: a hunt; or a trial, which is a comparison, a proof or an A/A."""
 
     id: int | str  # as in commands: 12, c3
     kind: str  # hunt, compare, noise, prove
@@ -52,11 +52,11 @@ class SessionSummary:
     host: str
     metric: str
     state: str  # running, interrupted, failed, done (of a trial), or a state by the verdict of a hunt, see STATES
-    builds: int  # that the session made
+    builds: int  # the number of builds that the session made
     runs: int
-    failure: str = ""  # why it failed
+    failure: str = ""  # why the session failed
     origin: str = ""  # owner of an imported session
-    name: str = ""  # if it was given a name
+    name: str = ""  # the name that the user has given the session
     # Of a hunt:
     good: str = ""
     bad: str = ""
@@ -71,9 +71,9 @@ class SessionSummary:
     suspect: str = ""  # of a running hunt: full hash of the most probable candidate, if there is a single one
     suspicion: float | None = None  # probability of the suspect
     # Of a trial:
-    compared: tuple[str, ...] = ()  # names of its builds, the baseline first
-    series: str = ""  # range of releases as written, if it compares all of them
-    branch: str = ""  # as written, if it is a night of a watched branch; the last build is the tip
+    compared: tuple[str, ...] = ()  # names of the builds, the baseline first
+    series: str = ""  # range of releases as written, if the trial compares all of its releases
+    branch: str = ""  # branch as written, if the trial is a night of a watched branch; the last build is the tip
 
     @property
     def number(self) -> int:
@@ -103,7 +103,7 @@ class SessionSummary:
 
     @property
     def title(self) -> str:
-        """The name of a hunt, or else its builder, workload and range; of a trial the builds."""
+        """The name of a hunt, or else its builder, workload and range. The title of a trial has its builds."""
         hunted = self.name or " ".join((self.builder, *self.workloads, self.range_or_builds))
         return hunted if self.kind == "hunt" else self.range_or_builds
 
@@ -120,7 +120,7 @@ LEFT JOIN suspects ON suspects.session_id = verdicts.session_id AND suspects.ran
 LEFT JOIN commits ON commits.commit_hash = suspects.commit_hash
 """
 
-# While good is compared with the merge base, which is before the range, decisions are not about its candidates.
+# While good is compared with the merge base, which is before the range, decisions do not concern the range.
 LATEST = """
 SELECT CAST(candidates AS BLOB), CAST(decided.body AS BLOB) FROM ranges JOIN events AS decided USING (session_id)
 WHERE session_id = ? AND kind = 'Decided' AND NOT coalesce((
@@ -211,8 +211,8 @@ def summary_of_row(history: "History", row: Sequence[Any]) -> SessionSummary:
 def proven_change_and_suspect(history: "History", hunt: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """The first proven change and the most probable candidate, by the latest decision of a hunt.
 
-    The change is (commit, probability, ratio); the candidate is (commit, probability). Without a change or a single most
-    probable candidate, and for a damaged decision, the tuple is empty.
+    The change is (commit, probability, ratio); the candidate is (commit, probability). If there is no such change, no
+    single most probable candidate, or the decision is damaged, the tuple is empty.
     """
     for stored in history.select(LATEST, [hunt]):
         with suppress(EnvironmentFailure), damage_explained(history.label, f"hunt {hunt}, table events,"):

@@ -1,7 +1,7 @@
 """The log of a session in its stored form, and the rows that each event adds to other tables in the same transaction.
 
-A decoded event equals the event that was appended, except for digits of a belief. A belief is never an input of a
-decision: resume calls the search again.
+A decoded event equals the event that was appended, except for digits of a belief. No decision reads a stored belief,
+because resume calls the search again.
 """
 
 import json
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-LARGEST = repr(codec.LARGEST).encode()  # as it stands in JSON in place of infinity
+LARGEST = repr(codec.LARGEST).encode()  # the number that JSON has in place of infinity
 LONGEST_TEXT = 1 << 20  # characters
 # Columns of a hunt that are settings.
 OF_HUNT = ("good", "bad", "good_commit", "bad_commit", "repository", "builder", "variant", "workload", "host", "metric")
@@ -68,8 +68,8 @@ COUNTS = dict.fromkeys((
 def encode(event: Event, candidates: tuple[str, ...]) -> str:
     """The JSON of an event of a hunt with the range ``candidates``. Raises ValueError for NaN.
 
-    A SessionStarted is stored without the range: the range can be long, is the same in every attempt, and is stored once
-    for the hunt. Rounds in the diff of a commit are an exception: each round has another range.
+    A SessionStarted is stored without the range, because the range can be long, and is stored once for the hunt. Only
+    rounds in the diff of a commit are stored with their range, because each round has another range.
     """
     if isinstance(event, SessionStarted) and event.candidates == candidates and not event.parts:
         event = replace(event, candidates=())
@@ -83,7 +83,7 @@ def decode(kind: str, text: str | bytes, candidates: tuple[str, ...] = ()) -> Ev
     half_a_pair = b"\\ud" in text  # a surrogate of UTF-16, as in names of files, which msgspec refuses
     if of is None or kind in codec.TAGGED or half_a_pair:
         event = codec.decode(kind, json.loads(text), infinite=LARGEST in text)
-    else:  # most of a log, in a third of the time
+    else:  # most entries of a log; decoding takes a third of the time
         event = msgspec.json.decode(text, type=of)
     if isinstance(event, SessionStarted) and not event.candidates:
         return replace(event, candidates=candidates)
@@ -125,7 +125,7 @@ def as_utf8(row: Row) -> Row:
 
 
 def insert_row(db: "sqlite_utils.Database", table: str, row: Row) -> int:
-    """Insert a row into a table, and return the number of the row."""
+    """Insert a row into a table. Returns the number of the row."""
     return int(db.table(table).insert(as_utf8(row)).last_rowid or 0)
 
 
@@ -138,7 +138,7 @@ def remove_session(db: "sqlite_utils.Database", session: int) -> None:
 
 
 def insert_host(db: "sqlite_utils.Database", host: HostFacts, at: float) -> str:
-    """Insert a row for a host, unless a row with equal facts exists; return the id of the row."""
+    """Insert a row for a host, unless a row with equal facts exists. Returns the id of the row."""
     texts = {name: dumps(dict(sorted(getattr(host, name).items()))) for name in ("tools", "settings")}
     row = as_utf8(asdict(host) | texts)
     table = db.table("hosts")
@@ -188,7 +188,7 @@ class SessionLog:
     state: SessionState  # the log so far, folded
     candidates: tuple[str, ...] = ()  # the range of a hunt: commit of each node
     node_by_commit: Mapping[str, int] | None = None  # node of each commit; None for a trial
-    is_foreign: bool = False  # made by another person: its facts about a commit are entered only if none are known yet
+    is_foreign: bool = False  # made by another person; then its facts are entered only for unknown commits
 
     def append(self, event: Event, at: float) -> None:
         """Append ``event`` to the log, and the event's rows to the other tables."""
@@ -279,7 +279,7 @@ class SessionLog:
         )  # a metric of another person may be unknown here
 
     def with_stored_range(self, start_event: SessionStarted) -> "SessionLog":
-        """Store another range for the hunt, and return the log for the new range."""
+        """Store another range for the hunt. Returns the log for the new range."""
         size = {
             "candidates": start_event.possible_culprits + 1,
             "base_commit": start_event.candidates[0],

@@ -1,6 +1,4 @@
-"""Data of earlier sessions for the next session: failed builds, costs, contents of a host, noise, nights of a watched
-branch.
-"""
+"""Data of earlier sessions for the next session: failed builds, costs, contents of hosts, noise, nights of a branch."""
 
 import json
 import math
@@ -168,7 +166,7 @@ def latest_build_and_dataset_keys(history: "History", settings: Settings) -> tup
 def read_needed_keys(history: "History", since: float) -> frozenset[str]:
     """The keys of builds and datasets, of all hosts, that unfinished sessions need.
 
-    A session counts if the session has no end, and began or has an event after ``since``. Keys of all hosts count, because
+    An unfinished session has no end, and began or has an event after ``since``. Keys of all hosts are included, because
     hosts with several names may share a folder.
     """
     unfinished = """

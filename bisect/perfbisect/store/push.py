@@ -1,11 +1,11 @@
-"""Carries the sessions of a history to the central history: the entries of each log that are not there, in order of the
-log.
+"""Pushes the sessions of a history to the central history: the missing entries of each log, in the order of the log.
 
 The last entry that was pushed is stored with the session (``pushes``), in the transaction that adds entries. Only one
-process at a time adds entries to a session. So a push that is interrupted anywhere loses nothing and duplicates nothing:
-the next push continues. Rows that a session changes (its own, attempts, batches) are written again if they differ.
+process at a time adds entries to a session. A push that is interrupted therefore loses no entry and duplicates no
+entry, and the next push continues. The rows of a session that can change (session, attempts, batches) are written again
+if they differ.
 
-Imported sessions are not pushed; their owner pushes them.
+Imported sessions are not pushed, because their owner pushes them.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class PushResult:
-    """How many sessions and log entries a push added, and which sessions it could not push."""
+    """The numbers of sessions and log entries that a push added, and the sessions that could not be pushed."""
 
     sessions: int  # sessions to which entries were added
     entries: int  # entries of their logs
@@ -77,10 +77,10 @@ def push(
 ) -> PushResult:
     """Push all own sessions of a history, or only ``only_session``, under the name ``origin``.
 
-    ``is_running`` says whether a process works on the sessions; None: by the history, whether another process does.
+    ``is_running``: whether a process works on the sessions; None: whether another process works on them by the history.
     ``report_progress`` is called with the number of finished sessions and the number of all sessions. Sessions that the
-    central history has from another history are left out. Raises the errors of ``central.postgres_errors_explained``;
-    raises UsageError if the name belongs to another history, or if this history was pushed under another name.
+    central history has from another history are left out. Raises the errors of ``central.postgres_errors_explained``.
+    Raises UsageError if the name belongs to another history, or if this history was pushed under another name.
     """
     from psycopg.errors import DataError, IntegrityError
 
@@ -134,7 +134,7 @@ def uids_under_other_names(history: History, central: "Connection", origin: str)
 
 
 def push_session(history: History, central: "Connection", origin: str, session_to_push: SessionToPush) -> int:
-    """Push a session, and return the number of added log entries. Raises UsageError if another session has the name."""
+    """Push a session. Returns the number of added log entries. Raises UsageError if another session has the name."""
     added, last = 0, -1
     new_entries = "SELECT id FROM events WHERE session_id = ? AND id > ? AND id <= ? ORDER BY id LIMIT ?"
     while last < session_to_push.last_entry:

@@ -1,4 +1,4 @@
-"""Read-only SQL queries of the history: of users, and prepared queries of `bisect query --examples` and `bisect serve`."""
+"""Read-only SQL queries of users, and prepared queries for `bisect query --examples` and `bisect serve`."""
 
 import re
 import sqlite3
@@ -156,9 +156,7 @@ def authorize_reads(
 
 @contextmanager
 def query_errors_explained(connection: sqlite3.Connection, history_path: Path, sql: str = "") -> Iterator[None]:
-    """Translate SQLite's errors for a user's query ``sql`` into UsageError, or EnvironmentFailure for a damaged
-    history.
-    """
+    """Translate SQLite's errors for a user's query ``sql`` into UsageError, or EnvironmentFailure for damage."""
     try:
         yield
     except (
@@ -186,7 +184,7 @@ def query_errors_explained(connection: sqlite3.Connection, history_path: Path, s
 
 
 def existing_names(connection: sqlite3.Connection, sql: str) -> str:
-    """The columns of the tables and views that a statement names; if it names none, the names of all tables and views."""
+    """The columns of the tables and views that a statement names; if the statement names none of them, all names."""
     select = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'"
     names = sorted(name for (name,) in connection.execute(select))
     words = {*re.findall(r"\w+", sql.lower())}

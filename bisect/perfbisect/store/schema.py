@@ -1,9 +1,10 @@
-"""The tables, indexes and views of the history. ``events`` is the log. Everything else follows from it, except the
-sessions, the processes that worked on them, and batches.
+"""The tables, indexes and views of the history.
 
-Commits are full hashes. ``node`` is the index of a commit in its hunt's range, oldest first; 0 is the good end, null a
-commit outside of the range; in a trial it is the number of a build. ``at`` and ``started`` are seconds since the epoch. A
-value that a host cannot count is null. ``event_id`` is the log entry of a fact.
+The table ``events`` is the log. All other data follow from the log, except sessions, attempts and batches.
+
+Commits are full hashes. ``node`` is the index of a commit in its hunt's range, oldest first: 0 is the good end, null a
+commit outside of the range. In a trial, ``node`` is the number of a build. ``at`` and ``started`` are seconds since the
+epoch. A value that a host cannot count is null. ``event_id`` is the log entry of a fact.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -43,8 +44,8 @@ REFERENCES = {
 FACT = "event_id session_id commit_hash node host"
 
 TABLES = {  # name → columns, the primary key first
-    # Runs are comparable only with the same row. id: a hash of all other columns except first_seen. tools, settings:
-    # JSON.
+    # Runs are comparable only if their hosts have the same row. id: a hash of all other columns except first_seen.
+    # tools, settings: JSON.
     "hosts": "id name cpu cores memory_mib kernel compiler tools settings first_seen",
     # Commits that were about to be built. date: the committer's day.
     "commits": "commit_hash date author subject",
@@ -61,7 +62,7 @@ TABLES = {  # name → columns, the primary key first
     " good bad good_commit bad_commit base_commit repository commits candidates merges between_visits within_visits noise settings request",
     # The range of a hunt. candidates: JSON, the commit of each node, oldest first.
     "ranges": "session_id candidates",
-    # An attempt: a process that worked on a session, and why it could not continue.
+    # An attempt: a process that worked on a session, and why the process could not continue.
     "attempts": "id session_id started process failure",
     # commit_hash: of the candidate that the event is about. host: null if there is only one. body: JSON.
     "events": "id session_id at kind commit_hash host body",
@@ -105,10 +106,11 @@ def candidates_view_query(fact_sql: str) -> str:
 
     ``fact_sql`` is the SQL for a fact of a run in the ``body`` of its event, with {} for the name of the fact.
 
-    The view has every commit that a hunt built, skipped or measured, on each host: the rows of ``touched``. metric_value:
-    the mean of the hunted metric, in its unit. rqps: the mean of QPS relative to the base, in runs paired with the base;
-    otherwise relative to the base's interleaved runs just before and after; null if no run of the base was made in the
-    same way. `bisect show` has intervals, and compares other commits through their partners.
+    The view has every commit that a hunt built, skipped or measured, on each host: the rows of ``touched``. The column
+    ``metric_value`` is the mean of the hunted metric, in its unit. The column ``rqps`` is the mean of QPS relative to
+    the base: for paired runs, relative to the base's run in the pair; for interleaved runs, relative to the base's runs
+    just before and after; null if no run of the base was made in the same way. In addition, `bisect show` has
+    intervals, and compares commits without runs of the base through their partners.
     """
     names = ("counted", "slower_than", "layout", "round")
     # The way a run was made; of paired runs, the text after the last / identifies the pair.
@@ -219,7 +221,7 @@ GROUP BY builds.host, builder, variant
 
 
 def column_type(table: str, column: str) -> type:
-    """The type of a column. A workload is a number, except in ``sessions``, where it is a name; a host's id is a hash."""
+    """The type of a column. A workload is a number, except in ``sessions``, which has names; a host's id is a hash."""
     if column == "workload":
         return str if table == "sessions" else int
     if column == "id":
@@ -259,7 +261,7 @@ def schema_statements() -> Iterator[str]:
 
 
 def foreign_object(connection: "sqlite3.Connection") -> str:
-    """The name of a table or trigger of a file whose SQL differs from this schema; "" if all agree.
+    """The name of a table or trigger of a file whose SQL differs from this schema; "" if no SQL differs.
 
     A view in place of a table, a computed column or a trigger would execute SQL of the file's author.
     """

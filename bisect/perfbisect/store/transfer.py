@@ -1,11 +1,12 @@
 """Copies sessions from one history into another, for `bisect history export` and `import`.
 
-Only the log is copied. Each event is decoded, checked and written like an event of a running session, so that all tables
-agree with the log, and nothing else of a foreign file gets into a history. A copy is made in many short transactions, so
-that running sessions need not wait for long. An interrupted copy has the beginning of the log; the next copy continues.
+Only logs are copied. Each event is decoded, checked and written like an event of a running session, so that all tables
+agree with the log, and no other data of a foreign file get into a history. A copy is made in many short transactions,
+so that running sessions need not wait for long. An interrupted copy has the beginning of the log; the next copy
+continues.
 
-Two sessions are the same session if they have the same uid. If the logs of a session differ, one log must be the
-beginning of the other. Otherwise both histories continued the session, and the target's log stays.
+Two sessions are the same session if they have the same uid. If neither log of a session is the beginning of the other
+log, both histories have continued the session, and the target's log stays.
 """
 
 import json
@@ -68,10 +69,10 @@ class SessionHead:
     origin: str  # "" for an own session
     started: float
     settings: Settings
-    attempts: tuple[tuple[float, str], ...]  # start of each attempt, and why it failed
+    attempts: tuple[tuple[float, str], ...]  # start of each attempt, and why the attempt failed
     start_event: SessionStarted  # with the range of a hunt, or the request of a trial
-    about: int | None = None  # number in the source of the session that it is about
-    drop_workload_and_builds: tuple[int, int, int] | None = None  # the drop of that session that it hunts
+    about: int | None = None  # number (in the source) of the session that this session is about
+    drop_workload_and_builds: tuple[int, int, int] | None = None  # for a hunt: the drop of that session
 
 
 class WriteTurns:
@@ -84,7 +85,7 @@ class WriteTurns:
 
     @contextmanager
     def transaction(self) -> "Iterator[sqlite_utils.Database]":
-        """A transaction; a pause comes before, if the last TURN seconds had none."""
+        """A transaction. If TURN seconds have passed without a pause, a pause comes before the transaction."""
         if self.is_turn_over():
             time.sleep(PAUSE)
             self.turn_start = time.monotonic()
@@ -102,10 +103,10 @@ def all_session_numbers(source: History) -> list[int]:
 
 
 def numbers_with_related(source: History, names: Sequence[int | str]) -> list[int]:
-    """The numbers of sessions, and of related sessions: proofs of hunts, hunts of proofs, hunts for drops of
-    comparisons.
+    """The numbers of the named sessions, and of related sessions.
 
-    The name of a batch (b2) stands for the batch's hunts. Raises UsageError if no hunt of a batch has begun.
+    Related sessions are the proofs of a hunt, the hunt of a proof, and the hunts for drops of a comparison. The name of
+    a batch (b2) stands for the batch's hunts. Raises UsageError if no hunt of a batch has begun.
     """
     numbers = set[int]()
     for name in names:
@@ -126,7 +127,7 @@ def numbers_with_related(source: History, names: Sequence[int | str]) -> list[in
 
 
 def check_copyable(source: History, numbers: Sequence[int]) -> None:
-    """Raise EnvironmentFailure if a session cannot be read or copied. The check copies all into a temporary history."""
+    """Raise EnvironmentFailure if a session cannot be read or copied. The test is a copy into a temporary history."""
     with (
         TemporaryDirectory() as folder,
         closing(History.open(Path(folder) / "h.db")) as trial_history,
@@ -175,7 +176,7 @@ def reading_snapshot(history: History) -> Iterator[None]:
 def copy_session(head: SessionHead, log: list[TimedEvent], write_turns: WriteTurns, origin: str) -> tuple[int, str]:
     """Copy one session, or the new entries of its log. Returns the number in the target, and the outcome.
 
-    Outcomes are those of CopyResult. After each turn, the log in the target is a beginning of the source's log.
+    The outcomes are listed at CopyResult. After each turn, the log in the target is a beginning of the source's log.
     """
     present = (
         "SELECT id, origin IS NULL, (SELECT count(*) FROM events WHERE session_id = s.id) FROM sessions s WHERE uid = ?"
@@ -193,7 +194,7 @@ def copy_session(head: SessionHead, log: list[TimedEvent], write_turns: WriteTur
             return number, how or "known"
         with write_turns.transaction() as db:
             if db.execute(present, [head.uid]).fetchone() != existing:
-                continue  # another import has written it meanwhile
+                continue  # another import has written the session meanwhile
             if tail:
                 how = how or ("grown" if existing else "new")
             whose = {"uid": head.uid, "origin": head.origin or origin or None}
@@ -294,7 +295,10 @@ def range_start_event(history: History, hunt: int, settings: Settings, host: Hos
 
 
 def checked_head(head: SessionHead, log: Sequence[TimedEvent], requests: Mapping[int, TrialRequest]) -> SessionHead:
-    """The ``head`` itself. Raises ValueError if reports could not read the session. ``requests`` has earlier trials."""
+    """The ``head`` itself. Raises ValueError if reports could not read the session.
+
+    ``requests`` are the requests of trials that were copied before this session.
+    """
     if not UID.fullmatch(head.uid):
         raise ValueError("it has no name")
     if len(head.origin) > LONGEST_NAME:
