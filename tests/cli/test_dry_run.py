@@ -123,5 +123,5 @@ def test_what_a_hunt_takes_is_said_before_it_begins(ends: tuple[str, str], git: 
     git("commit", "-q", "--allow-empty", "-m", "nothing")
     said = printed("run", ends[0], "HEAD", *SCRIPT, "--dry-run")
     assert said.startswith(
-        "# 2 commits, 1 candidate, 1 commit not built: changes nothing that is built or read; about "
+        "# 2 commits, 1 candidate, 1 commit not built, because it changes no file that is built or read; about "
     )

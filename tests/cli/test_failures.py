@@ -122,7 +122,7 @@ def test_limit_and_signal_end_what_runs(crew: str, script: Callable[[str], str],
     def count() -> int:
         return max((path.stat().st_size for path in tmp_path.glob("beats.*")), default=0)
 
-    spent = "the budget of 3 s is used up"
+    spent = "the limit of 3 s (--max-time) is reached"
     assert spent in exits(2, *hunt, "--plain", "--max-time", "3s")
     assert rows(seal / ".local/state/perfbisect/history.db", "select count(*) from runs") == [(0,)]
     until(lambda: not running())

@@ -195,7 +195,7 @@ def test_ctrl_c_in_the_reason_leaves_the_verdict_which_was_notified(ends: tuple[
     kept, words = tmp_path / "kept", ["run", *ends, *SCRIPT, "--plain", "--no-layouts"]
     ended = bisect_until([*words, "--notify", f"sh -c 'cat >>{kept}'"], "counters: ", SIGINT)
     assert ended.returncode == 0, "a culprit is named"
-    said, _, reason = ended.stdout.partition("The reason is measured now.")
+    said, _, reason = ended.stdout.partition("Now its reason is measured")
     culprit = f"The culprit is {ends[1][:10]}"
     assert culprit in said and "counters: " not in said and "counters: " in reason
     assert "The verdict is final; to measure the rest of the reason: bisect why 1\n" in ended.stderr
@@ -231,7 +231,7 @@ def test_a_hunt_is_decided_again(script: Script, stored: Stored) -> None:
     assert f"{commits[3][:10]} leads with" in said
     assert f"The culprit is {commits[3][:10]} (2020-01-02, “change”)" in said
     assert printed("replay", hunt, "--max-runs", "2", status=2).splitlines()[1].split()[-1] == "verdict"
-    assert "the budget of 30 s is used up" in printed("replay", hunt, "--max-time", "30s", status=2)
+    assert "the limit of 30 s (--max-time) is reached" in printed("replay", hunt, "--max-time", "30s", status=2)
     said = printed("replay", str(stored(commits, [100] * 5)), status=1)
     assert "leads" not in said and "Not reproduced" in said
 

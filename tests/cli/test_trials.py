@@ -53,7 +53,7 @@ def test_what_a_revert_regains_is_kept_and_shown(script: Script, stored: Stored,
     of = rf"^Reverting {culprit[:10]} on {bad} regains (\d+) % \((\d+) to (\d+) %\) of what was lost\.$"
     said = re.search(of, told, re.MULTILINE)
     assert said and 85 <= int(said[2]) <= 87 <= int(said[3]) <= 89, told
-    assert "That is a part: the rest is due to other changes" in told
+    assert "That is a part of the difference" in told
     assert f"col-2 : {bad} without {culprit[:10]}\n" in told
     assert len(list((seal / ".cache" / "perfbisect" / "builds").iterdir())) == 3
     assert said[0] in exits(0, "show", "p2") and f"p2: {said[0]}" in exits(0, "show", "1")

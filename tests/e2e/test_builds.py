@@ -103,7 +103,7 @@ def test_three_candidates_that_miss_a_header_are_enough_and_equal_builds_keep_th
     assert {count for _, count in old.binaries()} == {1}
     assert rows(old.history, "select max(n) from (select count(*) n from builds group by commit_hash)") == [(2,)]
     assert "no commit is clearly most probable yet" in ended.stdout, "the readings of the ends count"
-    assert "next, for the ends" not in ended.stdout
+    assert "next: 2 runs of bad" not in ended.stdout
 
 
 def test_without_remedies_and_for_other_errors_the_option_is_said(tmp_path: Path) -> None:

@@ -115,9 +115,9 @@ def test_a_commit_that_only_moves_code_is_no_culprit(tmp_path: Path, repository:
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "Code placement: " in ended.stdout
     assert f"“change {MOVED}”" in ended.stdout
-    assert "It moves code, and executes the same instructions as the code before it." in ended.stdout
+    assert "This commit moves code, and executes the same instructions as its parent." in ended.stdout
     replayed = bisect("replay", "--history", history, cwd=repository).stdout
-    assert "It moves code, and executes the same instructions" in replayed
+    assert "This commit moves code, and executes the same instructions" in replayed
 
 
 @pytest.mark.calibrate

@@ -179,7 +179,7 @@ def test_one_per_cent_more_instructions_are_named_always(log: SavedLog, setup: S
     [chosen] = hunt.chosen
     assert (chosen.metric, chosen.usual) == (INSTRUCTIONS, "qps")
     assert chosen.why.startswith("The metric is instructions/o from here on, which shows a rise of 1.0 %, and runs")
-    assert " of good, is not enough to find it." in chosen.why
+    assert " of good, which is not enough to find the change." in chosen.why
     assert len(hunt.counted) <= 16
     stored = log.history.settings(log.hunt)
     assert (stored.metric, stored.choose_metric, stored.prior.exact) == (INSTRUCTIONS, False, True)
@@ -213,8 +213,8 @@ def test_a_change_that_may_be_another_is_said_with_the_option_for_it(log: SavedL
     small = replace(setup, settings=replace(setup.settings, policy=Policy(min_effect=0.02)))
     hunt = Hunted(log, small, world(1, slow=0.99, more=1.012, noise=0.03))
     [said] = [event for event in hunt.events if isinstance(event, Warned) and "instructions/o" in event.text]
-    assert said.text.endswith("that is no change of interest")
-    assert said.advice == "To hunt this change: --metric instructions/o --min-effect 0.8%"
+    assert said.text.endswith("this change is too small to search for")
+    assert said.advice == "To find its commit: --metric instructions/o --min-effect 0.8%"
 
 
 def test_where_nothing_can_be_counted_nothing_changes(log: SavedLog, setup: SessionSetup, method: Any) -> None:
@@ -353,7 +353,9 @@ def test_the_verdict_has_what_is_known_of_time_and_the_report_the_change(log: Sa
     PlainLines(out, {log.hunt: ""}).add_events(log.hunt, [(0.0, event) for event in hunt.events])
     said = " ".join(out.getvalue().split())
     assert "metric The metric is instructions/o from here on, which shows a rise of 1.0 %" in said
-    sentence = "This commit adds 1.0 % instructions per operation; that it costs time is not shown: QPS after it is "
+    sentence = (
+        "This commit adds 1.0 % instructions per operation, but a cost in time is not shown: after this change, QPS is "
+    )
     assert sentence in said
     state = fold(kept(log))
     assert isinstance(state.verdict, Found) and state.started

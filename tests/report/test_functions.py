@@ -100,7 +100,7 @@ def test_what_was_not_read_or_recorded_is_not_said(history: History) -> None:
     hunt = sample.write(history)
     history.append(hunt, Profiled(PARENT, profile(sample.CANDIDATES[PARENT], BEFORE)), sample.BEGAN + 9000)
     text = printed(read_hunt_report(history, hunt))
-    assert "Own cost of each function" not in text and "of the loss" not in text
+    assert "Cost of each function" not in text and "of the loss" not in text
 
 
 def test_where_a_commit_waits_comes_before_what_it_computes(history: History) -> None:
@@ -112,8 +112,11 @@ def test_where_a_commit_waits_comes_before_what_it_computes(history: History) ->
         explanation = replace(named.explanation, waits=(row,), classes=classes)
         read.changes = (replace(named, explanation=explanation),)
         tables = list(function_tables(explanation))
-        titles = ["Waiting"] * len(classes) + ["Own cost"]
-        assert [table.lines_above[0].partition(" of each function per operation, µs")[0] for table in tables] == titles
+        titles = ["Waiting"] * len(classes) + ["Cost"]
+        assert [
+            table.lines_above[0].partition(" of each function without its callees, per operation, in µs")[0]
+            for table in tables
+        ] == titles
         assert (tables[0].rows[0].cells[0].text == "journal") is bool(classes)
         for shown in (printed, issue):
             assert ("journal" in shown(read)) is bool(classes)

@@ -167,7 +167,7 @@ def test_what_is_proven_before_there_is_a_verdict_is_shown_first() -> None:
     events = list(islice(sample.events(), 30))
     at, decided = next((at, event) for at, event in reversed(events) if isinstance(event, Decided))
     story = story_of([*events, (at, Decided(replace(decided.decision, found=(step,))))], "interrupted")
-    assert story.proven_sentences[0] == "Found so far, 1 change of QPS:" and "99.0 % sure" in story.proven_sentences[1]
+    assert story.proven_sentences[0] == "Found so far: 1 change of QPS:" and "99.0 % sure" in story.proven_sentences[1]
     assert [change.commit.sha for change in story.changes] == [sample.CANDIDATES[sample.CULPRIT]]
     for shown in (printed(story), issue(story)):
         assert shown.index("Found so far") < shown.index("There is no verdict yet")
@@ -190,7 +190,7 @@ def test_what_is_left_open_is_in_every_report() -> None:
     assert ends == (sample.CANDIDATES[6], sample.CANDIDATES[8], 0.8)
     assert [suspect["commit"]["sha"] for suspect in part["suspects"]] == [*sample.CANDIDATES[7:9]]
     for text in (printed(story), issue(story)):
-        assert "One subrange could not be searched completely" in " ".join(text.split())
+        assert "One part of the range could not be searched completely" in " ".join(text.split())
         assert sample.CANDIDATES[7][:10] in text
 
 
@@ -222,7 +222,10 @@ def test_counts_and_readings_of_timed_runs_are_not_mixed() -> None:
 
 def test_ends_that_were_not_measured_show_no_effect_and_no_suspects() -> None:
     empty = printed(story_of((), "interrupted"))
-    assert "14 commits, 10 candidates, 2 merges, 4 commits not built: change nothing that is built or read" in empty
+    assert (
+        "14 commits, 10 candidates, 2 merges, 4 commits not built, because they change no file that is built or read"
+        in empty
+    )
     order = Measure((PlannedRuns(0, 2),), Purpose.ENDS)
     prior = Decided(Decision(order, prior_belief(Graph.straight_history(len(sample.CANDIDATES)))))
     text = printed(story_of([(sample.BEGAN, prior)], "interrupted"))

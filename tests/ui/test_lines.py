@@ -161,16 +161,16 @@ def test_what_fresh_layouts_have_shown_is_on_the_line_of_the_commit(events: Even
     assert re.search(rf"QPS  0\.9\d\d \(\S+\) of {view.commit(2).short} in 2 layouts ", written[3])
     assert "rQPS" not in written[3] and "QPS  baseline  " in written[2]
     assert len(shown) > 2 and {text.split()[-4] for text in shown} == {view.commit(2).short}
-    assert "checking that the difference is not code placement: 6 of about 10 runs" in drawn(view, at)
+    assert "checking that the difference is not caused by code placement: 6 of about 10 runs" in drawn(view, at)
 
 
 def test_where_good_is_no_ancestor_the_first_lines_say_what_is_compared_and_why() -> None:
     begun = replace(STARTED, of_merge_base=True)
     view = view_after(SessionView(), begun, 1.0)
     [line, heading] = event_lines(view, begun, 1.0)
-    said = "v1 is not an ancestor of v2. First, it is compared with their merge base aaaaaaaaaa, which replaces it if both are equally fast"
+    said = "good v1 is not an ancestor of bad v2. First, good is compared with the merge base aaaaaaaaaa, which replaces good if both are equally fast"
     assert said in line and "1 candidate" not in line
-    assert heading.endswith("with the baseline aaaaaaaaaa.")
+    assert heading.endswith("with the runs of good (aaaaaaaaaa).")
     assert "good is not an ancestor of bad · comparison with the merge base" in drawn(view, 1.0)
 
 

@@ -170,15 +170,15 @@ def test_a_bad_end_that_has_most_of_the_loss_no_more_is_said() -> None:
         sentence = f"Other commits undo most of this change: latency of bad is {ratio(ends)} of latency of good."
         lines = teller.sentences(Found(replace(STEP, ratio=Interval(3.2, 3.3, 3.4))))
         told.append(sentence in lines)
-        assert told[-1] or not [line for line in lines if "take most" in line]
+        assert told[-1] or not [line for line in lines if "undo most" in line]
     assert told == [True, True, False, False, False]
 
 
 def test_the_advice_of_a_set_fits_why_its_commits_were_skipped() -> None:
     for stages, why, next_ in (
-        (("compile", "install"), "do not build:", "these commits build; --retry-failed, if"),
-        (("run", "start"), "do not run:", "these commits run; a new hunt, if"),
-        (("compile", "run"), "do not build or run:", "these commits build and run; --retry-failed, if"),
+        (("compile", "install"), "do not build.", "these commits build, with --patch"),
+        (("run", "start"), "build, but fail when they run.", "these commits run, with --patch"),
+        (("compile", "run"), "do not build, or fail when they run.", "these commits build and run, with --patch"),
     ):
         skips = {node: SkipFacts("", stage, "", "", 0.0) for node, stage in zip((9, 10), stages, strict=True)}
         skips[3] = SkipFacts("", "install", "", "", 0.0)  # of no candidate of the set

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from perfbisect.core.stats.fitness import Fitness, fitness_after_checks
 from perfbisect.errors import UsageError
-from perfbisect.store.connection import default_history_path
+from perfbisect.store.connection import default_history_path, with_history
 from perfbisect.store.history import History
 from perfbisect.store.listing import ACCEPTED_CHECK
 from perfbisect.store.prior_data import read_fitness_checks
@@ -36,7 +36,11 @@ def fitness_by_machine(path: Path | None, machines: Iterable[str] = ("",)) -> Fi
 def unfit_hosts(path: Path | None, machines: Iterable[str] = ("",)) -> dict[str, str]:
     """Each unfit machine of ``machines``, by default of all → a sentence with the reason and the accepting command."""
     latest = {name: fitness[-1] for name, fitness in fitness_by_machine(path, machines).items()}
-    return {name: unfit_host(name, fitness.unfit) for name, fitness in latest.items() if fitness.unfit}
+    return {
+        name: unfit_host(name, fitness.unfit, with_history("", path))
+        for name, fitness in latest.items()
+        if fitness.unfit
+    }
 
 
 def accept(path: Path | None, machines: Sequence[str]) -> None:
@@ -48,7 +52,8 @@ def accept(path: Path | None, machines: Sequence[str]) -> None:
     unfit = {machine: fitness.check.number for machine, fitness in latest.items() if fitness.unfit}
     if fit := [machine for machine in machines if machine not in unfit]:
         raise UsageError(
-            f"{fit[0]} is not unfit, so there is no new level to accept.", "See which hosts are unfit: bisect hosts"
+            f"{fit[0]} is not unfit, so there is no new level to accept.",
+            f"To see the unfit hosts: {with_history('bisect hosts', path)}",
         )
     with closing(History.open(path)) as history:
         for number in unfit.values():

@@ -115,7 +115,7 @@ def setting_facts(report: HuntReport) -> Iterator[tuple[str, str]]:
     for name, text in (
         ("name", settings.name),
         ("range", f"{settings.good}..{settings.bad} of {settings.repository}: {size}"),
-        ("builder", f"{settings.builder}, {settings.variant}"),
+        ("builder", f"{settings.builder}, variant {settings.variant}"),
         ("workload", f"{settings.workload}{changed}; metric {metric_title(settings.metric)}"),
         ("chosen", state.chosen.why),
         ("pairing", state.pairing.why if state.pairing else ""),
@@ -256,10 +256,10 @@ def counter_tables(explanation: Explanation) -> Iterator[Table]:
         )
     if rows:
         axis = "ratio of culprit to parent"
-        stands = (
-            f"An operation (o) is {an_operation(explanation)}{' of the command' * (explanation.operation == 'run')}."
-        )
-        above = () if explanation.operation == "operation" else (stands,)
+        unit = an_operation(explanation) + " of the command" * (explanation.operation == "run")
+        is_exact = any(counter.rounds <= 1 for counter in explanation.counters)
+        operation_note = f"An operation (o) is {unit}." * (explanation.operation != "operation")
+        above = tuple(filter(None, (operation_note, "–: counted exactly, or measured once." * is_exact)))
         yield Table(
             COUNTERS, tuple(rows), COUNTERS[1:], above, kind="counters", plot_title=axis, minor_columns=COUNTERS[-1:]
         )

@@ -33,6 +33,7 @@ from perfbisect.core.inference.classification import Classification, ratios_to_g
 from perfbisect.report.command_line import bisect_command, command_to_run
 from perfbisect.report.profiles import HuntProfiles, hunt_profiles
 from perfbisect.store.batches import batch_of_one_process
+from perfbisect.store.connection import with_history
 from perfbisect.store.history import History
 from perfbisect.store.listing import SessionSummary
 from perfbisect.wording import reasons
@@ -150,7 +151,7 @@ class HuntReport:
     @property
     def teller(self) -> VerdictSentences:
         """The wording of the hunt's results."""
-        return VerdictSentences(self.state, self.commit_of_candidate)
+        return VerdictSentences(self.state, self.commit_of_candidate, with_history("", self.history))
 
     @property
     def verdict_sentences(self) -> tuple[str, ...]:
@@ -322,7 +323,7 @@ def read_hunt_report(history: History, hunt: int, describe: Describe = Commit, l
         link_of,
         tuple(search_decisions([event for _, event in entries], state.commits)),
         shared_builds_text(history, hunt),
-        {trial.name: tuple(proof_sentences(trial)) for trial in history.proofs(hunt)}
+        {trial.name: tuple(proof_sentences(trial, with_history("", history.path))) for trial in history.proofs(hunt)}
         | {f"hunt {number}": read_hunt_report(history, number).verdict_sentences[:2] for number in searches_in_diff},
     )
 
@@ -373,18 +374,17 @@ def is_skipped_by_user(row: TestedCommit) -> bool:
 
 def titled_function_rows(explanation: Explanation) -> Iterator[tuple[str, Sequence[FunctionRow]]]:
     """Title and rows of tables of functions: time of waiting if it is a reason, own cost, instructions; in readable units."""
-    missing = explanation.share_without_callers
-    unknown = f"; callers of {share(missing)} of the cost are unknown" if missing >= UNKNOWN else ""
-    counted = "run" if explanation.whole_runs else "operation"
+    unknown = f"; callers of {share(explanation.share_without_callers)} of the cost are unknown"
+    unknown *= explanation.share_without_callers >= UNKNOWN
     for sort, of, unit, measured, note in (
         ("Waiting", explanation.operation, "us", waits_if_cause(explanation), ""),
-        ("Own cost", explanation.operation, explanation.unit, explanation.functions, unknown),
-        ("Instructions", counted, "", explanation.counts, ""),
+        ("Cost", explanation.operation, explanation.unit, explanation.functions, unknown),
+        ("Instructions", "run" if explanation.whole_runs else "operation", "", explanation.counts, ""),
     ):
         if measured:
             divisor, name = scale(max(max(row.parent, row.culprit) for row in measured), unit, smallest=10.0)
-            rows = [with_scaled_costs(row, divisor) for row in measured]
-            yield f"{sort} of each function per {of}{name and f', {name}'}; share of the whole difference{note}", rows
+            head = f"{sort} of each function without its callees, per {of}{name and f', in {name}'}; share of the whole"
+            yield f"{head} difference (–: noise){note}", [with_scaled_costs(row, divisor) for row in measured]
 
 
 def with_scaled_costs(row: FunctionRow, divisor: float) -> FunctionRow:

@@ -53,8 +53,8 @@ STEPS = (("culprit", "step for the worse"), ("parent", "for the better"), ("mute
 RELEASE = "measured release"
 LEVEL, PLATEAU = "●", "│"
 RULE = (
-    f"False alarms: of 100 series without a change, at most {100 * RATE:.0f} show a step in any workload, if the scatter"
-    " of releases is random."
+    f"False alarms: if no release changed the speed, at most {100 * RATE:.0f} % of such tables would show a step, provided that"
+    " the scatter of releases is random."
 )
 
 
@@ -229,7 +229,7 @@ def imported_line_texts(lines: Sequence[ImportedLine]) -> Iterator[str]:
         yield from ["", head]
         for line, hunt in zip(table_lines, hunts, strict=True):
             yield from (line, hunt)
-    yield f"\nOf 100 files without a step, at most {100 * RATE:.0f} show a step. 'false alarm' is the probability that a series without a step shows such a step."
+    yield f"\nIf no series has a step, at most {100 * RATE:.0f} % of such files would show a step. 'false alarm' is the probability that a series without a step shows such a step."
 
 
 def text_chart(trial: SessionState, line: SpeedLine) -> Iterator[str]:
@@ -314,7 +314,7 @@ def night_sentences(trial: SessionState) -> Iterator[str]:
         if name in failures:
             sentence = f"fails: {failures[name]}"
         elif not earlier:
-            sentence = "is the first tip of the series, so there is no ratio yet"
+            sentence = "is the first tip of the series, so it has no ratio yet"
         elif comparison and comparison.interval:
             sentence = f"is ×{ratio(comparison.interval)} of {earlier[0]}, in {count(comparison.rounds, 'round')}"
         yield printable(f"{name}: {tip} {sentence}")

@@ -105,7 +105,7 @@ def setting_facts(trial: SessionState) -> Iterator[tuple[str, str]]:
     request = trial.request
     changed = "".join(f", {name} {value}" for name, value in request.overrides.items())
     texts = {
-        "builder": ", ".join(filter(None, (request.builder, request.variant))),
+        "builder": f"{request.builder}{f', variant {request.variant}' * bool(request.variant)}",
         "measured": f"{metric_title(request.metric)}{changed}; {run_counts(trial)}",
         "pairing": trial.pairing.why if trial.pairing else "",
         "origin": f"imported from {trial.origin}" if trial.origin else "",
@@ -358,7 +358,7 @@ def noise_summary(trial: SessionState) -> tuple[str, ...]:
     estimate = noise.noise_of_trial(trial)
     if estimate is None:
         return tuple(unmeasured_sentences(trial, "Not known"))
-    wild = f", {count(estimate.wild, 'outlier')} left out" if estimate.wild else ""
+    wild = f", {count(estimate.wild, 'outlier')} excluded" if estimate.wild else ""
     groups = count(estimate.visits, "visit" if estimate.shared else "round")
     # The duration of a command is known from its runs only.
     seconds = median(run.facts.seconds for run in comparable_runs(trial) if not run.facts.layout)
@@ -373,8 +373,8 @@ def noise_sections(trial: SessionState) -> Iterator[Section]:
     if estimate is None:
         return
     groups = "visits" if estimate.shared else "rounds"
-    drift = "" if estimate.shared else "; drift of the host, most of which cancels in interleaved runs"
-    unknown = "unknown: needs several visits with several runs each"
+    drift = "" if estimate.shared else " (drift of the host, most of which cancels in interleaved runs)"
+    unknown = f"unknown; needs at least 2 {groups} with 2 runs each (--visits, --runs)"
     varies = (
         (f"between {groups}", unknown if estimate.between is None else percent(estimate.between) + drift),
         (f"within {groups}", MISSING if estimate.within is None else percent(estimate.within)),

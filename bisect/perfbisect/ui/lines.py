@@ -50,7 +50,7 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.measured_log import is_of_build
 from perfbisect.core.domain.metrics import find_metric, has_metric_unit, shown_unit, shown_value
-from perfbisect.core.domain.orders import Decision, Measure
+from perfbisect.core.domain.orders import Decision, Measure, Purpose
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.explain.profiles import COUNTED
 from perfbisect.errors import PerfBisectError
@@ -84,7 +84,7 @@ def labelled_texts(view: SessionView, event: Event) -> Iterator[tuple[str, str]]
     match event:
         case SessionStarted():
             yield "resumed" if event.resumed else "hunt", hunt_start_text(event)
-            yield "", f"A ratio compares all runs of a build so far with the baseline {view.commit(0).short}."
+            yield "", f"A ratio compares all runs of a build so far with the runs of good ({view.commit(0).short})."
         case MetricChosen(why=why):
             yield "metric", why
         case Remedied():
@@ -106,7 +106,7 @@ def labelled_texts(view: SessionView, event: Event) -> Iterator[tuple[str, str]]
         case SessionEnded(verdict=verdict) if verdict:
             yield from zip(chain(["verdict"], repeat("")), verdict_sentences(view, verdict), strict=False)
             if event.reason_follows:
-                yield "", "The reason is measured now. Ctrl-C stops that; the verdict is final."
+                yield "", "The verdict is final. Now its reason is measured; Ctrl-C stops this measurement."
             else:
                 yield from (("", text) for text in (view.reason, view.report_hint) if text)
         case _ if isinstance(event, OfCommit) and (entry := commit_text(view, event)):
@@ -188,7 +188,7 @@ def hunt_start_text(event: SessionStarted) -> str:
     size = extent(event.commits, event.possible_culprits, event.merges)
     if event.of_merge_base:
         base = Commit(event.candidates[0]).short
-        size = f"{good} is not an ancestor of {bad}. First, it is compared with their merge base {base}, which replaces it if both are equally fast"
+        size = f"good {good} is not an ancestor of bad {bad}. First, good is compared with the merge base {base}, which replaces good if both are equally fast"
     if event.parts:
         size = f"{count(len(event.parts), 'part')} of the diff, added one after the other"
     return f"{event.session}: {event.builder} {event.workload} on {hosts}{builds}, {good}..{bad}: {size}"
@@ -234,14 +234,17 @@ def run_text(view: SessionView, event: RunFinished) -> str:
 
 def decision_text(view: SessionView, order: Measure) -> str:
     """The leader, and the next order."""
+    is_range = view.hunt is not None and not view.hunt.of_merge_base
+    ends = {0: "good ", len(view.state.commits) - 1: "bad "} if is_range else {}
     plan = ", ".join(
-        f"{'' if share.runs else 'the build of '}{view.commit(share.candidate).short}{f' x{share.runs}' * (share.runs > 0)}"
+        f"{count(share.runs, 'run') if share.runs else 'the build'} of {ends.get(share.candidate, '')}{view.commit(share.candidate).short}"
         for share in order.plan
     )
     together = ", paired" * order.together
     layouts = ", each run in a randomized layout" * order.fresh
     counted = ", with counts of instructions" * order.counted
-    return f"{view.summary}; next, for {PURPOSES[order.purpose]}: {plan}{together}{layouts}{counted}"
+    purpose = f", for {PURPOSES[order.purpose]}" * (order.purpose is not Purpose.ENDS)
+    return f"{view.summary}; next: {plan}{together}{layouts}{counted}{purpose}"
 
 
 def activity_line(view: SessionView, host: str, activity: ActiveBuild | ActiveRun, now: float) -> str:

@@ -157,7 +157,7 @@ def phase_line(view: SessionView, width: int) -> list[Text]:
     """A line with the purpose of the present orders and the progress; none before the first order."""
     if view.search_verdict:
         parts = count(len(view.state.explanation_events), "part")
-        reason = f"measuring the reason, {parts} so far; Ctrl-C stops that, the verdict is final"
+        reason = f"measuring the reason, {parts} so far; the verdict is final, and Ctrl-C stops only this measurement"
         return folded_lines(reason if view.is_verdict_final else "measuring the named commits again", width, "", 2)
     if not view.order_group or view.hunt is None:
         return []
@@ -297,7 +297,7 @@ def belief_lines(view: SessionView, width: int, glyphs: Glyphs) -> list[Text]:
     if (effect := view.ratio(len(view.state.commits) - 1)) is not None:
         parts.append(f"bad is {ratio(effect)} of good")
     if posterior.change < 0.95:
-        parts.append(f"{chance(posterior.change)} that the ends differ")
+        parts.append(f"{chance(posterior.change)} that good and bad differ")
     parts += [
         f"noise {percent(posterior.noise)}",
         f"95 % credible set: {count(candidates_with_probability(posterior, 0.95), 'candidate')}",
@@ -320,7 +320,8 @@ def warning_lines(view: SessionView, width: int, complete: bool) -> list[Text]:
 
 def verdict_sentences(view: SessionView, verdict: Verdict) -> tuple[str, ...]:
     """The verdict in sentences, and the remedy that made commits build."""
-    return *VerdictSentences(view.state, view.commit).sentences(verdict), *view.state.remedy
+    history = view.report_command(view.state.id).removeprefix(f"bisect show {view.state.id}")
+    return *VerdictSentences(view.state, view.commit, history).sentences(verdict), *view.state.remedy
 
 
 def verdict_lines(view: SessionView, width: int) -> list[Text]:

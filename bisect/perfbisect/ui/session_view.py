@@ -232,12 +232,16 @@ class SessionView:
     @property
     def no_leader_text(self) -> str:
         """The text if there is no leader."""
-        likely = f"; {candidates_with_probability(self.state.belief, 0.95)} are likely" if self.state.belief else ""
+        likely = f"; {candidates_with_probability(self.state.belief, 0.95)} remain likely" if self.state.belief else ""
         ends = (
-            "good and the merge base are equally fast" if self.hunt and self.hunt.of_merge_base else "the ends differ"
+            "good and the merge base are equally fast"
+            if self.hunt and self.hunt.of_merge_base
+            else "good and bad differ"
         )
         return (
-            f"no commit is clearly most probable yet{likely}" if self.ends_differ else f"not yet known whether {ends}"
+            f"no commit is clearly most probable yet{likely}"
+            if self.ends_differ
+            else f"it is not known yet whether {ends}"
         )
 
     @property

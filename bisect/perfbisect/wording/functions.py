@@ -301,8 +301,7 @@ def calls_sentence(call_list: Sequence[Call], earlier: str = "") -> str:
 
 def functions_sentence(explanation: Explanation, rows: Sequence[FunctionRow], kind: str) -> str:
     """A sentence with the functions of a loss or a gain (``kind``), by self costs; the first row has the largest part."""
-    touched = [row for row in rows if row.has_changed_code or row.below_changed]
-    first = rows[0]
+    first, touched = rows[0], [row for row in rows if row.has_changed_code or row.below_changed]
     named = [row for row in touched if row.part >= NAMED_PART or row is first][:MAX_NAMES]
     if first in named or sum(row.part for row in named) >= 1 / 2:
         text = f"or below functions that this commit changes: {', '.join(map(listed_function, named))}"
@@ -386,13 +385,14 @@ def share_with_interval(part_rows: Sequence[FunctionRow], explanation: Explanati
     """The share of some functions in the difference, with its 95 % interval unless that is narrower than 1 %."""
     part = sum(row.part for row in part_rows)
     half = 1.96 * part_error(part_rows, explanation.functions, explanation.shared_error)
-    return share(part) if half < 0.005 else f"{share(part)} ({share(part - half)[:-2]} to {share(part + half)})"
+    notes = [f"{share(part - half)[:-2]} to {share(part + half)}"] * (half >= 0.005)
+    notes += ["other functions may have become faster"] * (round(100 * part) > 100)
+    return share(part) + f" ({'; '.join(notes)})" * bool(notes)
 
 
 def doubt_prefix(rows: Sequence[FunctionRow]) -> str:
     """ "Probably: " for a difference within ``SURE_ERRORS`` standard errors; otherwise ""."""
-    total, error = total_difference(rows)
-    return "" if abs(total) >= SURE_ERRORS * error else "Probably: "
+    return "Probably: " * (abs(total_difference(rows)[0]) < SURE_ERRORS * total_difference(rows)[1])
 
 
 def quoted(function: str) -> str:

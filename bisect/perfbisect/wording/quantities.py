@@ -239,10 +239,10 @@ def time_of_day(seconds: float) -> str:
 def extent(commits: int, candidates: int, merges: int) -> str:
     """The size of a range in words: its commits, candidates and merges without the good end, and the unbuilt commits."""
     unbuilt = commits - candidates
-    changes = "changes" if unbuilt == 1 else "change"
+    touch = "it changes" if unbuilt == 1 else "they change"
     parts = [count(commits, "commit"), count(candidates, "candidate"), *([count(merges, "merge")] if merges else [])]
     if unbuilt > 0:
-        parts.append(f"{count(unbuilt, 'commit')} not built: {changes} nothing that is built or read")
+        parts.append(f"{count(unbuilt, 'commit')} not built, because {touch} no file that is built or read")
     return ", ".join(parts)
 
 

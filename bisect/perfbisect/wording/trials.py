@@ -60,11 +60,9 @@ def run_counts(trial: SessionState, rounds: str = "") -> str:
     if len(runs) == number_of_runs:
         return f"{rounds or count(request.rounds, 'round')} of {count(request.runs, 'run')} each"
     way, other_way = ("paired", "interleaved")[:: 1 if trial.is_paired else -1]
-    left_out = (
-        f"{number_of_runs - len(runs)} {other_way} {'helped to choose that' if trial.pairing else 'are beside them'}"
-    )
-    counted = f"{count(len({run.round for run in runs}), 'round')} with {count(len(runs), 'run')} {way}"
-    return f"{counted}; {left_out}: {count(number_of_runs, 'run')} in all"
+    purpose = "only to choose the pairing" if trial.pairing else "for information only"
+    counted = f"{count(len(runs), f'{way} run')} in {count(len({run.round for run in runs}), 'round')}"
+    return f"{counted}, and {count(number_of_runs - len(runs), f'{other_way} run')} {purpose}"
 
 
 MORE_ROUNDS = "Try next: more rounds (--visits), or a quieter host."
@@ -72,7 +70,7 @@ STATUS = {RevertOutcome.REGAINS: 0, RevertOutcome.NOTHING: 1, RevertOutcome.NOT_
 UNDECIDED = 2
 
 
-def part_proofs(state: SessionState) -> Iterator[str]:
+def part_proofs(state: SessionState, history: str = "") -> Iterator[str]:
     """The sentences about the parent with only the part of a diff, and about the culprit without this part.
 
     See ``core/search/parts.py``.
@@ -91,9 +89,9 @@ def part_proofs(state: SessionState) -> Iterator[str]:
         if interval := ratios_by_commit.get(sha):
             yield f"{description}: {metric_name} is {ratio(interval)} of {metric_name} of {good}."
         elif row.skip:
-            yield f"{description}: not measured, as it fails: {printable(row.skip.reason)}."
+            yield f"{description}: not measured, because it fails: {printable(row.skip.reason)}."
         else:
-            yield f"{description}: not measured; `bisect resume {state.id} --max-time MORE` does that."
+            yield f"{description}: not measured. To measure it: bisect resume {state.id} --max-time MORE{history}"
 
 
 def proof_exit_status(trial: SessionState) -> int:
@@ -147,13 +145,13 @@ def results_that_differ(trial: SessionState, rows: Sequence[WorkloadRatios]) -> 
             yield from (printable(line) for _, line in sorted(lines))
 
 
-def proof_sentences(trial: SessionState) -> Iterator[str]:
-    """The sentences about a proof by reverting the culprit."""
+def proof_sentences(trial: SessionState, history: str = "") -> Iterator[str]:
+    """The sentences about a proof by reverting the culprit; ``history`` is the option --history of commands, or ""."""
     request, regained_share = trial.request, regained_by_revert(trial)
     good, bad = (printable(request.subjects[build].name) for build in (GOOD, BAD))
     commits, hunt = (request.reverts.commits, request.reverts.hunt) if request.reverts else ((), 0)
     if regained_share is None:
-        yield from unmeasured_sentences(trial, "Not proven")
+        yield from unmeasured_sentences(trial, "Not proven", history)
         return
     if regained_share.share is None:
         alike = f"{good} and {bad} are not shown to differ in {metric_title(request.metric)}"
@@ -176,13 +174,13 @@ def proof_sentences(trial: SessionState) -> Iterator[str]:
             doubt = f"the verdict of hunt {hunt} is in doubt"
             zero = f"The interval includes 0 %: {doubt}, or later commits cause the same loss."
             yield zero if high > 0 else f"The revert makes {metric_title(request.metric)} worse: {doubt}."
-            yield f"Try next: the command of `bisect show {hunt}` that compares it with its parent."
+            yield f"Try next: compare the culprit with its parent; `bisect show {hunt}{history}` prints the command."
         case _:
             yield "The interval includes 0 % and 100 %."
             yield MORE_ROUNDS
 
 
-def unmeasured_sentences(trial: SessionState, beginning: str) -> Iterator[str]:
+def unmeasured_sentences(trial: SessionState, beginning: str, history: str = "") -> Iterator[str]:
     """The reason for which a trial has no result, after the ``beginning``, and advice."""
     subjects = trial.request.subjects
     failed = [(build.name, build.trouble) for build in subjects if build.trouble]
@@ -190,19 +188,19 @@ def unmeasured_sentences(trial: SessionState, beginning: str) -> Iterator[str]:
     if failed:
         name, reason = failed[0]
         yield printable(f"{beginning}: {name} cannot be measured: {reason}.")
-        yield "Try next: another revision, or a recipe or a --patch with which this revision builds and runs."
+        yield "Try next: another revision; or make this revision build and run, with --patch FILE or a change of the recipe."
     else:
-        requirement = f"it takes two rounds in which all builds have a value of {metric_title(trial.request.metric)}"
+        requirement = f"at least two rounds must have a value of {metric_title(trial.request.metric)} for each build"
         yield printable(f"{beginning}: {trial.failure or requirement}.")
-        yield MORE_ROUNDS if trial.state == "done" else f"Try next: bisect resume {trial.name}"
+        yield MORE_ROUNDS if trial.state == "done" else f"Try next: bisect resume {trial.name}{history}"
 
 
 def pairs_sentence(runs_name: str, paired_noise: float, cpu_noise: float | None, interleaved_noise: float) -> str:
     """The sentence about the noise of ratios of paired and interleaved runs. The sentence begins with "ratio"."""
-    cpu = f" (that of CPU times by {percent(cpu_noise)})" if cpu_noise is not None else ""
-    sentence = f"ratio of two {runs_name} varies by {percent(paired_noise)} paired{cpu}, by {percent(interleaved_noise)} interleaved"
+    cpu = f" ({percent(cpu_noise)} by CPU time)" if cpu_noise is not None else ""
+    sentence = f"ratio of two {runs_name} varies by {percent(paired_noise)}{cpu} if paired, by {percent(interleaved_noise)} if interleaved"
     gains = min(paired_noise, cpu_noise or paired_noise) < GAIN * interleaved_noise
-    return f"{sentence}: {'--pairing auto gains here' if gains else 'paired runs gain nothing here'}"
+    return f"{sentence}: {'paired runs (--pairing auto) have less noise here' if gains else 'paired runs do not have less noise here'}"
 
 
 def pairing_chosen(ways: PairingComparison, good: str = "good", bad: str = "bad") -> PairingChosen:
@@ -210,13 +208,13 @@ def pairing_chosen(ways: PairingComparison, good: str = "good", bad: str = "bad"
     if ways.differ_by_waiting:
         evidence = f"{bad} has {ratio(ways.paired_ratio)} of {good}, but their CPU times are equal, so one of them waits longer"
         return PairingChosen(
-            True, printable(f"Builds are compared by time from here on: {evidence}."), beside=ways.paired_ratio
+            True,
+            printable(f"From here on, builds are compared by time instead of CPU time: {evidence}."),
+            beside=ways.paired_ratio,
         )
     noise = percent(ways.interleaved_noise)
     if ways.is_clear:
-        evidence = (
-            f"the first rounds show {change(ways.interleaved_ratio.middle)}, and a ratio is assumed to vary by {noise}"
-        )
+        evidence = f"interleaved runs already show {change(ways.interleaved_ratio.middle)}, with a standard deviation of {noise}"
         return PairingChosen(False, f"Builds run interleaved: {evidence}.")
     if ways.waiting_share:
         evidence = (
@@ -224,8 +222,8 @@ def pairing_chosen(ways: PairingComparison, good: str = "good", bad: str = "bad"
         )
         return PairingChosen(False, f"Builds run interleaved: {evidence}.")
     paired_text = f"{bad} has {ratio(ways.paired_ratio)} of {good}{' by CPU time' * ways.uses_cpu_time}"
-    noises = f"the ratio is assumed to vary by {percent(ways.paired_noise)} and by {noise}"
-    evidence = f"{paired_text} paired and {ratio(ways.interleaved_ratio)} interleaved, {noises}"
+    noises = f"the standard deviations are {percent(ways.paired_noise)} and {noise}"
+    evidence = f"{paired_text} if paired and {ratio(ways.interleaved_ratio)} if interleaved; {noises}"
     way = "in pairs" if ways.chooses_paired else "interleaved"
     reason = f"Builds run {way}: {evidence}{', so paired runs disturb each other' * ways.hides_difference}."
     if ways.is_contradictory and not ways.hides_difference:
@@ -241,7 +239,11 @@ def step_sentence(step: "LevelStep", names: Sequence[str]) -> str:
     text = f"{names[step.before]} → {names[step.after]}"
     if (step.first, step.last) != (step.before, step.after):
         text += f" (95 %: within {names[step.first]} to {names[step.last]})"
-    single_release = "; only one release differs, possibly by its code placement" if step.alone else ""
+    single_release = (
+        f"; seen in {names[step.after]} alone: a later release must confirm it (code placement can shift one release)"
+        if step.alone
+        else ""
+    )
     return f"{text}: ×{ratio(step.size)}, {change(step.size.middle)}{single_release}"
 
 
@@ -252,6 +254,8 @@ def why_unfit(unfit: Unfit) -> str:
     return f"{' and '.join(filter(None, (fell, rose)))}, since {moment(unfit.since)[:10]}"
 
 
-def unfit_host(name: str, unfit: Unfit) -> str:
+def unfit_host(name: str, unfit: Unfit, history: str = "") -> str:
     """The sentence that a host is unfit, with the reason and the command that accepts the host again."""
-    return f"{name} is unfit: {why_unfit(unfit)}. If this is intended: bisect hosts --accept {shell_word(name)}"
+    return (
+        f"{name} is unfit: {why_unfit(unfit)}. If this is intended: bisect hosts --accept {shell_word(name)}{history}"
+    )

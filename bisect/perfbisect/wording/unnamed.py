@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from perfbisect.core.inference.instruction_counts import InstructionChange
 
 REASONS = {
-    Reason.UNBUILDABLE: "the commits that would separate the candidates do not {fail}",
-    Reason.LEFT_OUT: "commits that would separate the candidates were left out by --skip",
+    Reason.UNBUILDABLE: "the suspects cannot be told apart, because some of them {fail}",
+    Reason.LEFT_OUT: "the suspects cannot be told apart, because --skip excludes some of them",
     Reason.NOT_CONFIRMED: "interleaved runs did not confirm the commit that the search suggested",
     Reason.TOO_NOISY: "the runs vary too much to decide",
-    Reason.BY_CHANCE: "the ends may differ by chance alone",
+    Reason.BY_CHANCE: "good and bad may differ by chance alone",
     Reason.LAYOUT_TIE: "neighbouring builds differ by no more than code layout alone can cause",
     Reason.MANY_STEPS: "several changes together make the difference, and no change is clearly the largest",
     Reason.BRANCH_POINT_UNKNOWN: (
@@ -28,37 +28,38 @@ REASONS = {
     Reason.NOT_IN_BAD: (
         "bad does not contain the change that separates bad from good (the branch point of bad differs from good as much)"
     ),
-    Reason.GOOD_UNMEASURABLE: "the good end cannot be measured",
-    Reason.BAD_UNMEASURABLE: "the bad end cannot be measured",
+    Reason.GOOD_UNMEASURABLE: "good cannot be measured",
+    Reason.BAD_UNMEASURABLE: "bad cannot be measured",
     Reason.NO_HOST: "no host can be reached any more",
-    Reason.STOPPED_RUNS: "runs were stopped, and the largest change depends on the duration of these runs",
-    Reason.BUILDS_SPENT: "the budget of builds is used up",
-    Reason.RUNS_SPENT: "the budget of runs is used up",
-    Reason.MINUTES_SPENT: "the budget of time is used up",
+    Reason.STOPPED_RUNS: "runs were stopped (--slow-after), and the largest change depends on the full duration of these runs",
+    Reason.BUILDS_SPENT: "the limit of builds (--max-builds) is reached",
+    Reason.RUNS_SPENT: "the limit of runs (--max-runs) is reached",
+    Reason.MINUTES_SPENT: "the time limit (--max-time) is reached",
 }
 
-RESUME_WITH = "bisect resume {{hunt}} {}, which continues with all results."
+RESUME_WITH = "bisect resume {{hunt}} {}{{history}}, which repeats no finished work."
 DOUBTED = (Reason.NOT_CONFIRMED, Reason.BY_CHANCE)  # with these reasons, even a single suspect may not be the culprit
 NEXT = {  # reason → advice
-    Reason.TOO_NOISY: "longer runs (--time), a quieter host, or a metric that varies less (instructions/o).",
+    Reason.TOO_NOISY: "longer runs (--time), a quieter host, or a metric with less noise (--metric instructions/o).",
     Reason.NOT_CONFIRMED: "longer runs (--time) or a quieter host.",
-    Reason.BY_CHANCE: "longer runs (--time), or another variant, which changes the code layout.",
-    Reason.LAYOUT_TIE: "another compiler or variant, which changes the code layout; more runs do not help.",
+    Reason.BY_CHANCE: "longer runs (--time); or another --variant, because other compiler settings change the code layout.",
+    Reason.LAYOUT_TIE: "another --variant or compiler, which changes the code layout. More runs do not help.",
     Reason.RUNS_SPENT: RESUME_WITH.format("--max-runs MORE"),
     Reason.BUILDS_SPENT: RESUME_WITH.format("--max-builds MORE"),
     Reason.MINUTES_SPENT: RESUME_WITH.format("--max-time MORE"),
-    Reason.GOOD_UNMEASURABLE: "another good; or a recipe or a --patch with which good builds and runs.",
-    Reason.BAD_UNMEASURABLE: "another bad; or a recipe or a --patch with which bad builds and runs.",
-    Reason.NO_HOST: "the same hunt when a host can be reached.",
-    Reason.NOT_IN_BAD: "a hunt between the branch point of bad and good, for the change that good has and bad lacks.",
-    Reason.MANY_STEPS: "--all, which names every change of at least --min-effect.",
-    Reason.UNBUILDABLE: "a recipe or a --patch with which these commits {succeed}; {again}, if the host was the cause.",
-    Reason.LEFT_OUT: "fewer commits in --skip, and a recipe or a --patch with which they build.",
-    Reason.BRANCH_POINT_UNKNOWN: "a recipe with which the branch point builds, or a larger budget.",
-    Reason.STOPPED_RUNS: "a larger --slow-after; or a hunt between the two suspects.",
+    Reason.GOOD_UNMEASURABLE: "another good revision; or make good build and run, with --patch FILE or a change of the recipe.",
+    Reason.BAD_UNMEASURABLE: "another bad revision; or make bad build and run, with --patch FILE or a change of the recipe.",
+    Reason.NO_HOST: "repeat the hunt when a host can be reached.",
+    Reason.NOT_IN_BAD: "a hunt from the branch point of bad to good, for the change that good has and bad lacks.",
+    Reason.MANY_STEPS: "repeat the hunt with --all, which names every change of at least --min-effect.",
+    Reason.UNBUILDABLE: "make these commits {succeed}, with --patch FILE or a change of the recipe. If the host caused the failures: {again}.",
+    Reason.LEFT_OUT: "exclude fewer commits with --skip, and make them build, with --patch FILE or a change of the recipe.",
+    Reason.BRANCH_POINT_UNKNOWN: "make the branch point build, with --patch FILE or a change of the recipe; or repeat the hunt with higher limits (--max-…).",
+    Reason.STOPPED_RUNS: "repeat the hunt with a larger --slow-after; or hunt between the two suspects.",
 }
 
 
+BUILDS_FAIL, RUNS_FAIL = "do not build", "build, but fail when they run"
 SkipOf = Callable[[int], SkipFacts | None]  # candidate → the reason for which it could not be measured
 
 
@@ -66,10 +67,10 @@ def inconclusive_reason(verdict: Inconclusive, metric: str, skip_of: SkipOf) -> 
     """The reason for which no culprit is named, as a clause."""
     match verdict.reason, verdict.detail:
         case Reason.RUNS_SPENT, float(limit):
-            return f"the budget of {count(int(limit), 'run')} is used up"
+            return f"the limit of {count(int(limit), 'run')} (--max-runs) is reached"
         case Reason.MINUTES_SPENT, float(limit):
             time = duration(60 * limit).replace(".0 s", " s")
-            return f"the budget of {time} is used up"
+            return f"the limit of {time} (--max-time) is reached"
         case Reason.MERGE_BASE, MergeBase(commit, good, search_result):
             comparison = f"{metric_title(metric)} of good is {ratio(search_result.ratio)} of {metric_title(metric)} of the merge base, and "
             return (
@@ -81,21 +82,31 @@ def inconclusive_reason(verdict: Inconclusive, metric: str, skip_of: SkipOf) -> 
 
 
 def failed_steps(verdict: Inconclusive, skip_of: SkipOf) -> str:
-    """The steps that fail for the skipped commits of the set: build, run, or "build or run"."""
-    skips = [skip for candidate in verdict.candidates if (skip := skip_of(candidate))]
-    return " or ".join(sorted({"build" if skip.of_build else "run" for skip in skips})) or "build or run"
-
-
-def next_advice(verdict: Inconclusive, skip_of: SkipOf, hunt: int) -> str:
-    """The advice after a hunt that named no culprit; ``hunt`` is the number of the hunt, or 0 if it is not stored."""
-    if isinstance(base := verdict.detail, MergeBase):
-        return f"{next_advice(base.known, skip_of, hunt)} Or, without good: bisect run {base.commit} BAD"
-    steps = failed_steps(verdict, skip_of)
-    again = "--retry-failed" if "build" in steps else "a new hunt"  # a new hunt repeats failed runs, not builds
-    hunt_name = hunt or "HUNT"
+    """How the skipped commits of the set fail, as the end of a clause, such as "do not build"."""
+    of_build = {skip.of_build for candidate in verdict.candidates if (skip := skip_of(candidate))}
     return (
-        f"Try next: {NEXT[verdict.reason].format(succeed=steps.replace(' or ', ' and '), again=again, hunt=hunt_name)}"
+        BUILDS_FAIL
+        if of_build == {True}
+        else RUNS_FAIL
+        if of_build == {False}
+        else f"{BUILDS_FAIL}, or fail when they run"
     )
+
+
+def next_advice(verdict: Inconclusive, skip_of: SkipOf, hunt: int, history: str = "") -> str:
+    """The advice after a hunt that named no culprit; ``hunt`` is the number of the hunt, or 0 if it is not stored.
+
+    ``history`` is the option --history of the printed command, or "".
+    """
+    if isinstance(base := verdict.detail, MergeBase):
+        advice = next_advice(base.known, skip_of, hunt, history)
+        return f"{advice} Or start from the merge base instead of good: bisect run {base.commit} BAD"
+    failure = failed_steps(verdict, skip_of)
+    succeed = {BUILDS_FAIL: "build", RUNS_FAIL: "run"}.get(failure, "build and run")
+    # A new hunt repeats runs that failed, but no builds that failed.
+    again = "repeat the hunt" if failure == RUNS_FAIL else "repeat the hunt with --retry-failed"
+    advice = NEXT[verdict.reason].format(succeed=succeed, again=again, hunt=hunt or "HUNT", history=history)
+    return f"Try next: {advice}"
 
 
 def metric_change_sentence(shown: "InstructionChange", usual: str, time: Interval) -> str:
@@ -113,13 +124,13 @@ def visible_change(shown: "InstructionChange") -> str:
 def ignored_instructions_warning(shown: "InstructionChange", usual: str, policy: Policy) -> tuple[str, str]:
     """The reason for which a rise of instructions is not hunted, and the option that hunts it."""
     is_small = not shown.is_large(policy)
-    reason = "this change is too small to be of interest"
+    reason = "this change is too small to search for"
     if not is_small:
         reason = f"{metric_title(usual)} may show a different change"
     option = f" {min_effect_option(shown.ratio)}" * is_small
     return (
         f"{INSTRUCTIONS} shows {visible_change(shown)}: {reason}",
-        f"To hunt this change: --metric {INSTRUCTIONS}{option}",
+        f"To find its commit: --metric {INSTRUCTIONS}{option}",
     )
 
 
@@ -138,11 +149,11 @@ def why_not_hunted(verdict: NotReproduced) -> tuple[str, str]:
             *([min_effect_option(verdict.ratio.middle)] * is_small),
         ]
     )
-    too_small = f"that is less than the smallest change of interest, {percent(verdict.least)} (--min-effect)"
+    too_small = f"that is smaller than the smallest change to search for, {percent(verdict.least)} (--min-effect)"
     if is_small and change_size < TOO_SMALL:
         return f"{too_small}, and too small to be hunted", ""
     if is_other_direction:
-        swapped = "if good and bad were swapped, the older revision first"
+        swapped = "if good and bad were swapped, write the older revision first"
         return (
             f"the hunt is for a {direction}, which is excluded",
             f"{swapped}; or {options}, to hunt this {direction_found}",

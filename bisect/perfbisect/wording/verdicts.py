@@ -33,19 +33,19 @@ from perfbisect.wording.unnamed import DOUBTED, inconclusive_reason, next_advice
 CommitOf = Callable[[int], Commit]
 
 PURPOSES = {
-    Purpose.ENDS: "the ends",
+    Purpose.ENDS: "good and bad",
     Purpose.SEARCH: "search",
     Purpose.CONFIRM: "confirmation",
     Purpose.EXPLAIN: "the reason",
 }
 
 PHASES = {  # (purpose of an order, whether each run has a randomized layout) → the phase of the hunt
-    (Purpose.ENDS, False): "checking that the ends differ",
-    (Purpose.ENDS, True): "checking that the ends differ in any code placement",
+    (Purpose.ENDS, False): "checking that good and bad differ",
+    (Purpose.ENDS, True): "checking that good and bad differ in every code placement",
     (Purpose.SEARCH, False): "searching",
     (Purpose.SEARCH, True): "searching again, each run in another code placement",
     (Purpose.CONFIRM, False): "comparing the most probable commit with its parent",
-    (Purpose.CONFIRM, True): "checking that the difference is not code placement",
+    (Purpose.CONFIRM, True): "checking that the difference is not caused by code placement",
 }
 
 CLASSIFICATIONS = {Classification.BASELINE: "good", Classification.UNCLEAR: "unclear"}
@@ -90,6 +90,7 @@ class VerdictSentences:
 
     state: SessionState
     commit_of: CommitOf
+    history: str = ""  # the option --history for commands, with a space before it; "" for the default history
 
     @property
     def metric(self) -> str:
@@ -116,7 +117,7 @@ class VerdictSentences:
 
     def so_far(self, steps: Sequence[Step]) -> tuple[str, ...]:
         """The lines of the changes that are proven before the verdict; empty without such changes."""
-        first = f"Found so far, {count(len(steps), 'change')} of {self.what}:"
+        first = f"Found so far: {count(len(steps), 'change')} of {self.what}:"
         return (first, *self.entries(steps)) if steps else ()
 
     @property
@@ -127,7 +128,7 @@ class VerdictSentences:
     @property
     def older(self) -> str:
         """The advice to search older commits, if nothing became worse in the range."""
-        return f"if good is slow already, bisect run OLDER {self.commit_of(0).short} (OLDER: a commit that is fast)"
+        return f"if good may already be slow, start from an older revision: bisect run OLDER {self.commit_of(0).short}"
 
     def of_ends(self, interval: Interval) -> str:
         """The clause with the ratio of bad to good: QPS of bad is 0.712 (0.698–0.726) of QPS of good."""
@@ -151,7 +152,7 @@ class VerdictSentences:
             # The effect of the step on the metric of the workload; None if it was not measured.
             yield self.in_time(step_ratio_in_metric(state, step, state.chosen.usual, state.hosts, classes), step.ratio)
         yield self.proof(step)
-        yield from part_proofs(self.state)
+        yield from part_proofs(self.state, self.history)
         yield from self.in_layouts(step)
         yield from self.in_counts(step)
         yield from self.build_changed(step)
@@ -273,9 +274,8 @@ class VerdictSentences:
             yield "This commit moves code, and executes the same instructions as its parent."
         elif verdict.same_counts is False:
             yield "This commit does not execute the same number of instructions as its parent."
-        excluded = f"a change of {percent(verdict.detectable)} or more is excluded"
-        yield f"Over layouts, {self.of_ends(verdict.ratio)}: {excluded}."
-        yield "Try next: a variant that aligns functions, loops and jumps, or optimisation with a profile."
+        yield f"Over all layouts, {self.of_ends(verdict.ratio)}: a change of {percent(verdict.detectable)} or more is excluded."
+        yield "Try next: another --variant: o2nofp-aligned aligns functions, loops and jumps; pgo optimises with a profile."
 
     def several(self, verdict: Several) -> Iterator[str]:
         """The sentences about all changes, oldest first, improvements, and undecided subranges."""
@@ -289,18 +289,18 @@ class VerdictSentences:
             yield f"{counted_at_start(len(improvements), 'improvement')}:"
             yield from self.entries(improvements)
         if unsettled:
-            undecided = counted_at_start(len(unsettled), "subrange")
+            undecided = f"{counted_at_start(len(unsettled), 'part')} of the range"
             yield f"{undecided} could not be searched completely and may contain more changes:"
         for subrange in unsettled:
             yield from self.left_open(subrange)
         if verdict.detectable:
             yield f"Elsewhere, a change of {percent(verdict.detectable)} or more is excluded."
         if verdict.left:
-            least = f"All other changes add up to less than {percent(verdict.left)}"
-            yield f"{least}; changes that cancel each other were not sought."
+            yield f"All other changes add up to less than {percent(verdict.left)}; changes that cancel each other are not found."
         if steps and self.metric == INSTRUCTIONS:
             yield "The effect of these changes on time was not measured; `bisect compare` of a commit and its parent measures it."
-        yield from dict.fromkeys(next_advice(subrange.known, self.skip_of, self.state.id) for subrange in unsettled)
+        advice = (next_advice(subrange.known, self.skip_of, self.state.id, self.history) for subrange in unsettled)
+        yield from dict.fromkeys(advice)
         if not (steps or unsettled):
             yield f"Try next: {self.older}."
 
@@ -349,41 +349,41 @@ class VerdictSentences:
             yield f"Not reproduced: {ends}, {effect(verdict.ratio, self.metric)}; {reason}."
             yield f"Try next: {options or self.older}."
         else:
-            finding = f"{ends}, and a change of {percent(verdict.detectable)} or more is excluded"
-            yield f"Not reproduced: on this host, {finding}."
+            yield f"Not reproduced: on this host, {ends}; a change of {percent(verdict.detectable)} or more is excluded."
             yield from self.in_counts()
             yield from self.by_host_class(verdict.effects)
-            smaller = "; or longer runs, another host or another metric, to detect smaller changes"
-            yield f"Try next: {self.older}{smaller * (verdict.detectable >= EXACTLY)}."
+            further = f" If the change may be below {percent(verdict.detectable)}: longer runs (--time) or a metric with less noise."
+            further += " If it may depend on the machine: another host."
+            yield f"Try next: {self.older}.{further * (verdict.detectable >= EXACTLY)}"
 
     def inconclusive(self, verdict: Inconclusive) -> Iterator[str]:
         """The sentences about an inconclusive hunt: the reason, the set that contains the culprit, and advice."""
-        yield f"Inconclusive, because {inconclusive_reason(verdict, self.metric, self.skip_of)}: {self.narrowed(verdict)}."
+        yield f"Inconclusive: {inconclusive_reason(verdict, self.metric, self.skip_of)}. {self.narrowed(verdict)}."
         if verdict.ratio.has_bound:
             change_text = effect(verdict.ratio, self.metric) if verdict.ratio.excludes_one else "no change is shown"
             yield f"{self.of_ends(verdict.ratio)}: {change_text}."
         yield from self.in_counts()
         yield from self.by_host_class(verdict.effects)
         yield from self.listing(verdict)
-        yield next_advice(verdict, self.skip_of, self.state.id)
+        yield next_advice(verdict, self.skip_of, self.state.id, self.history)
 
     def narrowed(self, verdict: Inconclusive) -> str:
         """The clause with the commits to which the culprit was narrowed, their probability, and the excluded commits."""
         size = len(verdict.candidates)
         if not size:
-            reason_text = "no commit of the range is the culprit" if verdict.reason is Reason.NOT_IN_BAD else ""
-            return reason_text or "no commit can be named, and none is excluded"
+            is_outside = verdict.reason is Reason.NOT_IN_BAD
+            return f"No commit {'of the range is the culprit' if is_outside else 'can be named, and none is excluded'}"
         noun = "part" if self.state.started and self.state.started.parts else "commit"
         suspects = f"this {noun}" if size == 1 else f"one of these {count(size, noun)}"
         excluded = (self.state.started.possible_culprits if self.state.started else 0) - size
         clause = f"is {suspects}, {chance(sum(verdict.probabilities))} sure"
         clause += f"; {count(excluded, f'other {noun}')} {'is' if excluded == 1 else 'are'} excluded" * (excluded > 0)
         if verdict.reason in DOUBTED or (verdict.ratio.has_bound and not verdict.ratio.excludes_one):
-            return f"if anything changed, the culprit {clause}"
+            return f"If anything changed, the culprit {clause}"
         if verdict.several > SEVERAL_LIKELY and verdict.reason not in (Reason.UNBUILDABLE, Reason.LEFT_OUT):
-            several = "probably, several commits make the difference; " * (verdict.reason is not Reason.MANY_STEPS)
-            return f"{several}the largest change {clause}"
-        return f"the culprit {clause}"
+            several = "Probably several commits make the difference. " * (verdict.reason is not Reason.MANY_STEPS)
+            return f"{several}The largest change {clause}"
+        return f"The culprit {clause}"
 
 
 def counted_at_start(number: int, noun: str) -> str:

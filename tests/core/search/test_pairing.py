@@ -83,7 +83,7 @@ def test_a_change_that_only_waits_is_found_though_rounds_are_compared_by_cpu_tim
         switched += decision.pairing_comparison is not None and decision.pairing_comparison.differ_by_waiting
         if decision.pairing_comparison:
             why = pairing_chosen(decision.pairing_comparison).why
-            assert why.startswith("Builds are compared by time from here on: bad has 0.9")
+            assert why.startswith("From here on, builds are compared by time instead of CPU time: bad has 0.9")
             assert why.endswith(" of good, but their CPU times are equal, so one of them waits longer.")
             assert not pairing_chosen(decision.pairing_comparison).by_cpu
     assert switched
@@ -135,14 +135,14 @@ def test_what_was_chosen_is_said_with_its_figures() -> None:
     alone, beside, chosen = ways.interleaved_ratio, ways.paired_ratio, pairing_chosen(ways)
     assert ways.chooses_paired and (chosen.together, chosen.alone, chosen.beside) == (True, alone, beside)
     assert beside.low < 0.95 < beside.high < alone.high, "together it is known better"
-    both = f"bad has {ratio(beside)} of good paired and {ratio(alone)} interleaved, the ratio is assumed to vary"
+    both = f"bad has {ratio(beside)} of good if paired and {ratio(alone)} if interleaved; the standard deviations are"
     assert chosen.why.startswith(f"Builds run in pairs: {both}")
     assert ways.paired_noise < ways.interleaved_noise / 5
     lost = PairingComparison(False, 0.1, 0.01, alone, beside, hides_difference=True)
     assert "paired runs disturb each other" in pairing_chosen(lost).why
     named = pairing_chosen(replace(lost, hides_difference=False, uses_cpu_time=True), "v1", "v2\x1b").why
     assert named.startswith("Builds run interleaved: v2\\x1b has ")
-    assert " of v1 by CPU time paired and " in named
+    assert " of v1 by CPU time if paired and " in named
     clear = pairing_chosen(replace(lost, is_clear=True))
     assert (clear.alone, clear.beside) == (None, None), "only one way was measured"
 

@@ -71,6 +71,7 @@ def hosts(given: CommandOptions) -> int:
     from perfbisect.hunt.fitness import accept as accept_hosts
     from perfbisect.recipes.inventory import Inventory, LeaseEntry, load_host, load_hosts, load_leases
     from perfbisect.recipes.toml import to_toml
+    from perfbisect.store.connection import with_history
     from perfbisect.wording.table import columns, table
     from perfbisect.wording.trials import unfit_host
 
@@ -103,13 +104,17 @@ def hosts(given: CommandOptions) -> int:
     if checks_of:
         lines = table(HEAD, cells, right=("level", "noise"), width=output_width(), drop=("summary", "address"))
     else:
-        lines = columns([row[:3] for row in cells])
+        lines = columns([HEAD[:3], *(row[:3] for row in cells)])
     say("\n".join(lines))
     for record, runs in all_records():
         say(
             f"Leased: {printable(str(record))}{'' if runs else '. Its session has ended. To release the machine: bisect gc'}"
         )
-    unfit = [unfit_host(name, course[-1].unfit) for name, course in checks_of.items() if course[-1].unfit]
+    unfit = [
+        unfit_host(name, course[-1].unfit, with_history("", history))
+        for name, course in checks_of.items()
+        if course[-1].unfit
+    ]
     if unfit:
         note("\n".join(map(printable, unfit)))
     return ENVIRONMENT if check and (unfit or (names and not every)) else 0

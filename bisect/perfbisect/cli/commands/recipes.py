@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 MAX_NAMED = 12  # further benchmarks that `init` names
 
 
-def print_table(rows: "Sequence[Sequence[str]]") -> None:
-    """Print rows in aligned columns."""
+def print_table(head: "Sequence[str]", rows: "Sequence[Sequence[str]]") -> None:
+    """Print rows in aligned columns below their headings."""
     from perfbisect.wording.table import columns
 
     if rows:
-        say("\n".join(columns([[*map(printable, row)] for row in rows])))
+        say("\n".join(columns([head, *([*map(printable, row)] for row in rows)])))
     else:
         note("none")
 
@@ -54,7 +54,8 @@ def builders(given: CommandOptions) -> None:
     from perfbisect.recipes.toml import to_toml
 
     if not given.show:
-        print_table([(recipe.name, recipe.driver, recipe.summary) for recipe in load_builders(given.builders or "")])
+        rows = [(recipe.name, recipe.driver, recipe.summary) for recipe in load_builders(given.builders or "")]
+        print_table(("builder", "driver", "description"), rows)
         return
     builder = load_builder(given.show, given.builders or "")
     say("".join(f"# {folder}\n" for folder in (builder.folder, *builder.inherited)))
@@ -90,9 +91,8 @@ def workloads(given: CommandOptions) -> None:
         alike.setdefault(qualified_name(workload), []).append(workload)
     if not given.show:
         drivers = {name: ", ".join(workload.driver for workload in same_name) for name, same_name in alike.items()}
-        print_table(
-            [(name, drivers[name], same_name[0].group, same_name[0].summary) for name, same_name in alike.items()]
-        )
+        rows = [(name, drivers[name], same_name[0].group, same_name[0].summary) for name, same_name in alike.items()]
+        print_table(("workload", "driver", "group", "an operation"), rows)
         return
     for first, *further in alike.values():
         systems = [first.driver, *(workload.driver for workload in further)]

@@ -20,6 +20,7 @@ from perfbisect.cli.options.param_types import ANY, SessionIdParam
 from perfbisect.cli.sessions import is_no_screen, open_view
 from perfbisect.errors import UsageError
 from perfbisect.report.command_line import bisect_command
+from perfbisect.store.connection import with_history
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable
 
@@ -177,7 +178,11 @@ def replay(given: CommandOptions) -> int:
             state = fold(events)
             state.use_range(candidates)
             state.belief = decision.belief
-            say("\n".join(VerdictSentences(state, commits.__getitem__).sentences(order)))
+            say(
+                "\n".join(
+                    VerdictSentences(state, commits.__getitem__, with_history("", given.history)).sentences(order)
+                )
+            )
             return exit_status(order)
         leader = int(culprit.argmax())
         alike = int((culprit > 0.99 * culprit[leader]).sum())
