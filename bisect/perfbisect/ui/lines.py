@@ -234,8 +234,7 @@ def run_text(view: SessionView, event: RunFinished) -> str:
 
 def decision_text(view: SessionView, order: Measure) -> str:
     """The leader, and the next order."""
-    is_range = view.hunt is not None and not view.hunt.of_merge_base
-    ends = {0: "good ", len(view.state.commits) - 1: "bad "} if is_range else {}
+    ends = {} if view.hunt and view.hunt.of_merge_base else {0: "good ", len(view.state.commits) - 1: "bad "}
     plan = ", ".join(
         f"{count(share.runs, 'run') if share.runs else 'the build'} of {ends.get(share.candidate, '')}{view.commit(share.candidate).short}"
         for share in order.plan
