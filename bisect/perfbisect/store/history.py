@@ -110,8 +110,7 @@ class History:
     def insert_session(self, settings: "Settings", start_event: "SessionStarted", at: float, **columns: object) -> int:
         """Enter a session on which no process works yet, with additional ``columns``. Returns the session's number.
 
-        The settings are stored unchanged, because `resume` needs the commands in the settings. If the settings contain
-        a password, the history becomes readable only for the user.
+        Settings are stored unchanged: `resume` needs their commands. Only the user can read a history with a password.
         """
         import secrets
 
