@@ -65,7 +65,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class HuntOutcome:
-    """The end of a hunt: its verdict, or its failure. A trial has neither."""
+    """The end of a hunt: its verdict, or its failure. A trial has neither a verdict nor a failure."""
 
     hunt: int
     verdict: Verdict | None
@@ -98,9 +98,9 @@ class SessionAttempt:
     def carry_out(self, setups: Mapping[int, SessionSetup]) -> tuple[HuntOutcome, ...]:
         """Carry out the session and show every event, until each member has ended. Returns the end of each hunt.
 
-        ``setups`` are the setups of the members that go on, by their indexes. Raises Interrupted or the failure, with
-        the command that continues the session. If new options mend a build, or an output is recognised, the work goes
-        on with new setups.
+        ``setups`` are the setups of the members that go on, by the indexes of the members. Raises Interrupted or the
+        failure, with the command that continues the session. If new options mend a build, or an output is recognised,
+        the work goes on with new setups.
         """
         history, numbers, failures = self.history, self.numbers, self.resume_failures or {}
         logs = [SavedLog(history, number) for number in numbers]
@@ -219,7 +219,7 @@ class SessionAttempt:
     def _show_events(self, driver: Driver, titles: Sequence[str], setup: SessionSetup) -> Interrupted | None:
         """Carry out the session, and show its events in a view.
 
-        If the session was interrupted after all verdicts, during the studies of reasons, the interruption is returned;
+        Returns the interruption if the session was interrupted after all verdicts, during the studies of reasons;
         otherwise None.
         """
         history, numbers, begun = self.history, self.numbers, self.caller.begun
@@ -336,7 +336,8 @@ def measured_outputs(recognised: RecognisedOutput, request: TrialRequest) -> tup
 def with_outputs(history: History, settings: Settings, outputs: Sequence[Output]) -> Settings:
     """The settings with the results that are measured of an output, and the noise of earlier hunts by their metric.
 
-    A hunt for a change for the worse keeps this aim, although the new metric may have the opposite direction.
+    If the new metric has the opposite direction, the hunt's direction is reversed, so that a hunt for a change for the
+    worse remains a hunt for a change for the worse.
     """
     policy, metric = settings.policy, outputs[0].metric
     if policy.direction is not Direction.ANY and worse_direction(metric) is not worse_direction(settings.metric):

@@ -1,8 +1,8 @@
 """Carries out the hunts of a batch, each by a process of its own, as many at once as their hosts allow.
 
-A signal, a lack of memory or an error ends one process, but not the processes of other hunts. Each process is a `bisect
-run` as in a terminal, with the same locks, and goes on if this process ends. This process reads the states of the hunts
-from the history, as `bisect watch` does.
+A signal, a lack of memory or an error ends the process of one hunt, but not the processes of other hunts. The process
+of a hunt is a `bisect run` as in a terminal, with the same locks, and goes on if the process of the batch ends. The
+process of the batch reads the states of the hunts from the history, as `bisect watch` does.
 
 A host measures for one hunt at a time. Hunts begin in the order of the file. A hunt begins only on hosts that no
 earlier hunt waits for, so each hunt begins at some time. A hunt with a choice of hosts prefers the home of its range:
@@ -126,7 +126,7 @@ def option_values(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def read_batch_at_end(history: History, number: int) -> Batch:
-    """The batch of that number. If all of its hunts have verdicts, the end of the batch is stored."""
+    """The batch of that number. If all hunts of the batch have verdicts, the end of the batch is stored."""
     batch = read_batch(history, number)
     if not batch.ended and all(hunt.status in VERDICTS for hunt in batch.hunts):
         end_batch(history, number, time.time())
@@ -247,7 +247,7 @@ def ending_on_error(task: Task, history: History) -> Iterator[None]:
 
 
 def is_claimed(task: Task, history: History) -> bool:
-    """Whether a process works on a batch's hunt without a number. If the history has a number now, the task gets it."""
+    """Whether a process works on a batch's hunt without a number. A number that the history has now is noted."""
     if task.hunt is not None or task.batch is None:
         return False
     stored = read_batch(history, task.batch).hunts[task.number]

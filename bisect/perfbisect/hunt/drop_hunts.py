@@ -69,7 +69,7 @@ class HuntedComparison:
         return ranges_of_drops(find_drops_to_hunt(self.trial, self.settings.policy.min_effect))
 
     def hunt_of(self, drop: Drop) -> DropHunt | None:
-        """The hunt for a drop; None if it has not begun."""
+        """The hunt for a drop; None if no hunt for the drop has begun."""
         hunts = (hunt for hunt in self.trial.hunts if (hunt.work, hunt.first, hunt.last) == key_of(drop))
         return next(hunts, None)
 
@@ -85,9 +85,9 @@ class HuntedComparison:
 
 
 def candidates_between(settings: Settings, subjects: Sequence[TrialBuild]) -> dict[str, int | str]:
-    """Title of two neighbouring builds → the number of candidates between them, or why there can be no hunt.
+    """Title of two neighbouring builds → the number of candidates between them, or the reason against a hunt.
 
-    Raises UsageError if there can be no hunt between any builds.
+    Raises UsageError if no hunt between any two builds is possible.
     """
     candidates: dict[str, int | str] = {}
     for first, last in (pair for line in huntable_builds(subjects) for pair in pairwise(line)):
@@ -112,7 +112,7 @@ def candidates_between(settings: Settings, subjects: Sequence[TrialBuild]) -> di
 
 
 def huntable_drops(path: Path | None, trial: SessionState) -> list[Drop]:
-    """The drops of a comparison that a hunt can explain: there are several candidates between their builds."""
+    """The drops of a comparison that a hunt can explain, because there are several candidates between the builds."""
     with closing(History.open(path, read_only=True)) as history, suppress(PerfBisectError):
         comparison = read_comparison(history, trial.name, DropOptions())
         drops = find_drops_to_hunt(trial, comparison.settings.policy.min_effect)
@@ -277,7 +277,7 @@ def begin(history: History, comparison: HuntedComparison, drops: Sequence[Drop],
 
 
 def settings_for(comparison: HuntedComparison, drop: Drop) -> Settings:
-    """The settings of the hunt for a drop. Raises UsageError if there can be no hunt between its builds."""
+    """The settings of the hunt for a drop. Raises UsageError if no hunt between the builds of the drop is possible."""
     request = comparison.trial.request
     good, bad = request.subjects[drop.first], request.subjects[drop.last]
     work, settings = request.works[drop.work].name, comparison.settings

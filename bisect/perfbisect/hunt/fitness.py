@@ -1,7 +1,7 @@
 """The unfit hosts, by their fitness checks (``hunt/trials/checks.py``).
 
-A fitness check is an A/A whose settings have the name FITNESS_CHECK. The fitness of a host is derived from these
-trials, and is not stored. If the user accepts the present level of a host, the name of its latest check becomes
+A fitness check is an A/A whose settings have the name FITNESS_CHECK. The fitness of a host is derived from its fitness
+checks, and is not stored. If the user accepts the present level of a host, the name of its latest check becomes
 ACCEPTED_CHECK. Therefore an acceptance is exported and removed with its check.
 """
 
@@ -46,7 +46,7 @@ def unfit_hosts(path: Path | None, machines: Iterable[str] = ("",)) -> dict[str,
 def accept(path: Path | None, machines: Sequence[str]) -> None:
     """Accept the level of the latest check of machines as their usual level.
 
-    Raises UsageError if a machine is not unfit; then no level is accepted.
+    If a machine is not unfit, raises UsageError, and no level is accepted.
     """
     latest = {machine: fitness[-1] for machine, fitness in fitness_by_machine(path, machines).items()}
     unfit = {machine: fitness.check.number for machine, fitness in latest.items() if fitness.unfit}

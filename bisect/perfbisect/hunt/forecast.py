@@ -111,8 +111,8 @@ def forecast_line(path: Path | None, hunts: Sequence[Settings], span: CommitRang
 def dry_run_lines(path: Path | None, hunts: Sequence[Settings]) -> Iterator[str]:
     """The lines of --dry-run for hunts over one range: the forecast, then a script with the commands.
 
-    The script has all commands for the bad end, and the commands for the good end and for further workloads that differ
-    from these. The forecast uses earlier hunts in the history at ``path``.
+    The script has all commands for the bad end. For the good end and for further workloads, the script has only the
+    commands that differ. The forecast uses earlier hunts in the history at ``path``.
     """
     settings, *further_hunts = hunts
     recipes = load_requested(settings)

@@ -180,8 +180,8 @@ def workers_of(
 ) -> Workers[LabEvent]:
     """The hosts of a session as workers, with the lab of a trial, or with the labs of hunts that share builds.
 
-    ``commits`` are the candidates. If a ``study`` is given, it is carried out in place of timed runs. ``together``: the
-    session has several hunts, although ``hunts`` may have a single open hunt.
+    ``commits`` are the candidates. If a ``study`` is given, the study replaces timed runs. ``together``: the session
+    has several hunts, although ``hunts`` may have a single open hunt.
     """
     first = next(iter(hunts.values()))
     sites, is_trial = first.setup.hosts, bool(first.setup.request.works)
@@ -236,7 +236,7 @@ def workers_of(
 def timed_or_counted(timed: Lab, counted: Lab, candidates: Candidates) -> Lab:
     """A lab that carries out orders of timed runs by one lab, and orders of exact counts by another lab.
 
-    If a build cannot be counted, events say so, and the build can still be timed.
+    If the instructions of a build cannot be counted, events report this, and the build can still be timed.
     """
 
     def measure(order: Measure) -> Generator[LabEvent]:

@@ -61,7 +61,7 @@ REMEMBERED = 30 * 86400.0  # seconds for which a failed build is not tried again
 class SessionLifecycle:
     """The preparations and the end of a trial, or of one hunt of a session.
 
-    After ``opening``, ``problem`` is the input of the search, and ``labs`` measure its candidates.
+    After ``opening``, ``problem`` is the input of the search, and ``labs`` measure the candidates of the search.
     """
 
     def __init__(
@@ -241,8 +241,8 @@ def merge_base_equals_good(
 ) -> Generator[TimedEvent, None, bool]:
     """Measure whether the merge base is as fast as good.
 
-    Returns false if the comparison is inconclusive; then the hunt has ended. Raises UsageError if the speeds differ,
-    because then there is a change between the merge base and good.
+    If the comparison is inconclusive, the hunt ends and the result is false. Raises UsageError if the merge base and
+    good differ in speed, because then there is a change between the merge base and good.
     """
     base, good = problem.commits[0][:10], settings.good_commit[:10]
     verdict = yield from compare_merge_base(problem, started, settings.good_commit, log, workers_for)

@@ -108,8 +108,8 @@ class Workers(Protocol[E_co]):
     def next(self) -> tuple[int, E_co | OrderEnded]:
         """Wait for the next event, or the end of an order or a build; returns the worker's number and the event.
 
-        The worker does not go on before the next call. Raises the exceptions of a worker, except EnvironmentFailure:
-        this exception is the ``failure`` of ``OrderEnded``.
+        The worker does not go on before the next call. Raises the exceptions of a worker, except an EnvironmentFailure,
+        which is returned in ``OrderEnded``.
         """
 
     def stop(self) -> None:
@@ -229,7 +229,7 @@ class _WorkerStates:
             self._workers.begin(order)
 
     def restore_build_hosts(self) -> Iterator[Warned]:
-        """Use build hosts again that were out of reach and can be reached again. Yields a warning for each of them."""
+        """Use build hosts again that were out of reach and are back. Yields a warning for each of these build hosts."""
         failures = self._build_host_failures
         for host in [
             host for host, failure in failures.items() if isinstance(failure, HostUnreachable) and failure.is_back()

@@ -71,7 +71,7 @@ class Watch:
     ) -> SessionSetup:
         """The setup of a night: a comparison of the tip with earlier tips.
 
-        The first tip of a branch is measured alone, to show that it can be measured.
+        The first tip of a branch is measured alone, to show that the tip can be measured.
         """
         broken = {build.commit for night in nights for build in night.request.subjects if build.trouble}
         earlier = tips_measured_with_next(

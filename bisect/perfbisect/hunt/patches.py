@@ -148,9 +148,9 @@ def needs_from_error(diff: CommitDiff, state: frozenset[int], error: str) -> set
 def _needs_at_line(diff: CommitDiff, state: frozenset[int], error: str) -> set[tuple[int, int]]:
     """Pairs of the part at an error's line and a part with a word of the error; one part of a pair is in the state.
 
-    If the part at the line is in the state, it needs parts outside of the state, which define the words. If the part
-    would replace the line, the parts of the state do not build without this part. If no part has a quoted word of the
-    error, the words of the line are searched for.
+    If the part at the line is in the state, this part needs parts outside of the state, which define the words. If the
+    part would replace the line, the parts of the state do not build without this part. If no part has a quoted word of
+    the error, the words of the line are searched for.
     """
     location = LOCATION.search(error)
     hit = part_at(diff, location[1], int(location[2]), state) if location else None

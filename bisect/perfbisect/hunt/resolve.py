@@ -171,8 +171,8 @@ def resolve_commits(
 def choose_system(git: Repository, builder: Builder, commits: Mapping[str, str], settings: Settings) -> str:
     """The build system for a range with these ends (revision → commit); "" if no build system is used.
 
-    No build system is used if the recipe has commands, or if --run is given without a recipe and no tree has a build
-    system: such trees are measured as they are checked out. Raises UsageError if a tree lacks the build system of the
+    No build system is used if the recipe has commands. If --run is given without a recipe, and no tree has a build
+    system, the trees are measured as they are checked out. Raises UsageError if a tree lacks the build system of the
     recipe, if a tree has no build system, and if options for a build system have no effect.
     """
     without_recipe = settings.quick is not None and settings.quick.build == ()  # --run without --build

@@ -66,8 +66,8 @@ class SearchProblem:
     def situation(self, state: SessionState, fleet: Fleet = ALL_FREE, *, shared: bool = False) -> Situation:
         """The input of the next decision, from the state of a log.
 
-        ``shared``: the hunt is one of several hunts, which share builds. After a change from time to counted
-        instructions, timed runs are no readings any more, but the budget of runs includes them.
+        ``shared``: the hunt is one of several hunts, which share builds. If the metric has changed from time to counted
+        instructions, timed runs are no readings, but the budget of runs includes the timed runs.
         """
         chosen, policy = state.pairing, self.policy
         if self.hosts:  # each host has builds of its own, so a build may be stale on one host and clean on another
@@ -243,7 +243,8 @@ def replay(
 
     Yields the number of runs of the range so far and the decision, for each decision up to the first verdict. The
     verdict gets the counts of instructions that follow it in the log. Decisions by an earlier metric are left out.
-    ``shared``: the hunt is one of several hunts. A log with builds that were made for another hunt shows this, too.
+    ``shared``: the hunt is one of several hunts, which is also assumed if the log has builds that were made for another
+    hunt.
     """
     metric_changes = [index for index, (_, event) in enumerate(events) if isinstance(event, MetricChosen)]
     last_change = metric_changes[-1] if metric_changes else -1

@@ -2,11 +2,9 @@
 
 outcomes = begin(setups, Caller(path of the history, open_view, waiting, begun))
 
-Each hunt has a log and a verdict. The hunts of one session have the same range, builder and host; in the history they
-are a batch without a file (`bisect show b3`). ``open_view`` takes the titles of the hunts by their numbers, and returns
-a view. An outcome has the number of its hunt, and the verdict or the failure. A hunt fails alone if its workload fails
-at an end of the range. A failure of the whole session (the host, Ctrl-C) is raised, with the command that resumes the
-session.
+Each hunt has a log and a verdict. The hunts of one session have the same range, builder and host. In the history,
+several hunts are a batch without a file (`bisect show b3`). A hunt fails alone if its workload fails at an end of the
+range. A failure of the whole session (the host, Ctrl-C) is raised, with the command that resumes the session.
 """
 
 import math
@@ -129,7 +127,7 @@ def disk_warnings(history: History, setup: SessionSetup) -> tuple[Warned, ...]:
 def store_sessions(
     history: History, setups: Sequence[SessionSetup], in_batch: tuple[int, int] | None
 ) -> tuple[list[int], Batch | None]:
-    """Store new sessions in one transaction, several sessions as a batch. Returns their numbers and the batch."""
+    """Store new sessions in one transaction, several as a batch. Returns the sessions' numbers and the batch."""
     at, folder = CLOCK.now(), str(Path.cwd())
     batch_entries = [in_batch] if in_batch else []
     with history.transaction():  # so that a hunt that has begun is always in its batch

@@ -294,7 +294,8 @@ def options_without_effect(setup: SessionSetup) -> Iterator[Warned]:
 def with_layouts(setup: SessionSetup) -> SessionSetup:
     """The setup, without randomized layouts if they are not possible; then a warning says why.
 
-    A hunt by exact counts uses no layouts, but its builds can have them, because `--metric auto` times the same builds.
+    A hunt by exact counts uses no layouts, but its builds can have layouts, because `--metric auto` times the same
+    builds.
     """
     settings = setup.settings
     if not settings.policy.layouts:
@@ -314,8 +315,8 @@ def with_layouts(setup: SessionSetup) -> SessionSetup:
 def with_counts_beside(setup: SessionSetup) -> SessionSetup:
     """The setup; in a hunt by time, its first host also counts instructions if it can.
 
-    A workload that cannot be counted exactly, such as a server's, is counted during timed runs if the processor has
-    counters.
+    If a workload cannot be counted exactly, as on a server, its instructions are counted during timed runs, if the
+    processor has counters.
     """
     settings, (first, *further_hosts) = setup.settings, setup.hosts
     may_count = settings.counts and settings.choose_metric and not settings.prior.exact and not setup.request.works

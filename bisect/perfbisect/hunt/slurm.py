@@ -1,11 +1,12 @@
 """Carries out the hunts of a batch as jobs of Slurm: submits, lists and cancels jobs by Slurm's commands.
 
-Slurm decides the queue, its order, limits, dependencies and accounts. Leased nodes of hosts.toml are another way to use
+Slurm decides the order, limits, dependencies and accounts of jobs. Leased nodes of hosts.toml are another way to use
 Slurm: see ``host.leases``.
 
-A job is `bisect run` on its node, with the host ``local``. If the node can write this history, the job stores the hunt
-and its end in this history, and a repeated job resumes the hunt. If the node cannot write this history, the hunt is in
-a history of the node, and begins anew with each job; this history then has only Slurm's states of the job.
+A job is a `bisect run` on the node of the job, with the host ``local``. If the node can write this history, the job
+stores the hunt and its end in this history, and a repeated job resumes the hunt. If the node cannot write this history,
+the hunt is in a history of the node, and begins anew with each job. This history then has only Slurm's states of the
+job.
 """
 
 import math
@@ -87,7 +88,7 @@ def sbatch(options: Sequence[str], script: str, arguments: Sequence[str]) -> str
 
 
 def job_states(jobs: Collection[str]) -> dict[str, JobState]:
-    """The states of the jobs that Slurm knows. Slurm forgets ended jobs after minutes, unless it keeps accounts."""
+    """The states of the jobs that Slurm knows. Slurm forgets ended jobs after minutes, unless Slurm keeps accounts."""
     numbers = ",".join([*jobs, *jobs])  # twice, because squeue fails for a single number that it does not know
     fields = "JobID:30,State:30,exit_code:30,Reason:80"
     queued = _run(["squeue", "--noheader", "--states=all", f"--jobs={numbers}", f"--Format={fields}"]) if jobs else ""

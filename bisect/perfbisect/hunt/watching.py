@@ -119,8 +119,8 @@ class FollowedHunt:
 class CompletedEvents:
     """Adds the RunStarted events to the stored events of a hunt, which must be given in order.
 
-    A run begins once its order is given, its builds are made and the run before it has ended. The expected duration of
-    a run is not known here. After a verdict, the studies of its reason are shown as runs.
+    A run begins once its order is given, its builds are made and the previous run has ended. The expected duration of a
+    run is not known here. After a verdict, the studies of the reason are shown as runs.
     """
 
     hosts: tuple[str, ...] = ()

@@ -174,7 +174,7 @@ def has_session_names(table: str, column: str) -> bool:
 
 
 def postgres_column_sql(table: str, column: str) -> str:
-    """The type of a column in PostgreSQL. If a session is deleted, its rows are deleted as well."""
+    """The type of a column in PostgreSQL. If a session is deleted, the rows of the session are deleted as well."""
     if column == "session_id":
         return "text REFERENCES sessions ON DELETE CASCADE"
     if has_session_names(table, column):
@@ -309,8 +309,8 @@ class CentralReader:
     def session_copy(self, name: str | None = None) -> "Iterator[SessionCopy]":
         """A copy in memory of a session or a batch, with related sessions (None: the latest hunt).
 
-        ``name`` is ORIGIN:ID, or the name that a user gave to hunts: the latest hunt with this name. Raises UsageError if
-        no session matches.
+        ``name`` is ORIGIN:ID, or a name that a user gave to hunts. A name of hunts stands for the latest hunt with this
+        name. Raises UsageError if no session matches.
         """
         match = SESSION.fullmatch(name or "")
         if not match:

@@ -1,6 +1,6 @@
 """Opens the file of a history, and translates errors of SQLite into sentences for the user.
 
-Reading needs only Python's sqlite3 module, so that `bisect history` starts fast.
+Reading a history needs only Python's sqlite3 module, so that `bisect history` starts fast.
 """
 
 import fcntl

@@ -2,13 +2,12 @@
 
 The append-only table ``events`` is the log: every event of a session in order, as JSON with its time. The log is the
 state of a session. To resume a hunt, perfbisect reads the log and calls the search again; a trial is folded from the
-log, and every report is made from the log. All other tables repeat the log in columns, for SQL queries. Their rows are
-written in the transaction that appends the event. ``append`` returns when the event is on disk. Events of progress are
-not stored.
+log, and every report is made from the log. All other tables repeat the log in columns, for SQL queries. The rows of an
+event are written in the event's transaction. ``append`` returns when the event is on disk. Progress is not stored.
 
 One process writes a session. Other processes may write other sessions at the same time, and wait for each other for
-milliseconds. Any number of processes may read (write-ahead log). The module is fast to import: only methods import
-msgspec, numpy and sqlite-utils.
+milliseconds. Any number of processes may read (write-ahead log). The module is fast to import, because the decoder of
+events (msgspec, numpy) and the writer (sqlite-utils) are imported by methods.
 """
 
 import json

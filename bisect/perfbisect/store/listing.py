@@ -103,7 +103,7 @@ class SessionSummary:
 
     @property
     def title(self) -> str:
-        """The name of a hunt, or else its builder, workload and range. The title of a trial has its builds."""
+        """The name of a hunt, or else its builder, workload and range. The title of a trial lists the builds."""
         hunted = self.name or " ".join((self.builder, *self.workloads, self.range_or_builds))
         return hunted if self.kind == "hunt" else self.range_or_builds
 

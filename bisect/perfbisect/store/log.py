@@ -98,7 +98,7 @@ def compact_json(value: object) -> str:
 def check_field_values(value: object, field_name: str = "") -> None:
     """Raise ValueError for a value, at any depth, that no field of an event can have.
 
-    Such values are a text that is too long, a number that is not finite, and a count, a duration, a position or a
+    Invalid values are a text that is too long, a number that is not finite, and a count, a duration, a position or a
     probability outside its range.
     """
     match value:

@@ -115,7 +115,7 @@ def unused_command_name(history: "History", quick: QuickCommand, name: str) -> s
 def read_failed_builds(history: "History", settings: Settings, since: float) -> tuple[SkipFacts, ...]:
     """The commits whose build failed after ``since`` for the builder, variant and host, and never succeeded afterwards.
 
-    Failures with another version of the recipe do not count.
+    Failures with another version of the recipe are ignored.
     """
     rows = history.select(FAILURES, comparable_hunt_parameters(settings) | {"since": since})
     return tuple(SkipFacts(*row) for row in rows)

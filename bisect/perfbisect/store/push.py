@@ -2,8 +2,8 @@
 
 The last entry that was pushed is stored with the session (``pushes``), in the transaction that adds entries. Only one
 process at a time adds entries to a session. A push that is interrupted therefore loses no entry and duplicates no
-entry, and the next push continues. The rows of a session that can change (session, attempts, batches) are written again
-if they differ.
+entry, and the next push continues. Rows that can change (of the session, its attempts and its batches) are written
+again if they differ.
 
 Imported sessions are not pushed, because their owner pushes them.
 """
@@ -77,10 +77,11 @@ def push(
 ) -> PushResult:
     """Push all own sessions of a history, or only ``only_session``, under the name ``origin``.
 
-    ``is_running``: whether a process works on the sessions; None: whether another process works on them by the history.
-    ``report_progress`` is called with the number of finished sessions and the number of all sessions. Sessions that the
-    central history has from another history are left out. Raises the errors of ``central.postgres_errors_explained``.
-    Raises UsageError if the name belongs to another history, or if this history was pushed under another name.
+    ``is_running``: whether a process works on the sessions; None: another process works on a session if the history
+    says so. ``report_progress`` is called with the number of finished sessions and the number of all sessions. Sessions
+    that the central history has from another history are left out. Raises the errors of
+    ``central.postgres_errors_explained``. Raises UsageError if the name belongs to another history, or if this history
+    was pushed under another name.
     """
     from psycopg.errors import DataError, IntegrityError
 

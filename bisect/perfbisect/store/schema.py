@@ -281,7 +281,7 @@ def replace_outdated_views(connection: "sqlite3.Connection", *, read_only: bool 
 
 
 def create_schema(connection: "sqlite3.Connection") -> None:
-    """Create the tables of an empty file. A second process that calls this at the same time waits for the first."""
+    """Create the tables of an empty file. A second process that creates the tables waits for the first process."""
     connection.execute("BEGIN IMMEDIATE")
     with connection:
         if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:

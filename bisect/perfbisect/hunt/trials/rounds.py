@@ -1,8 +1,8 @@
 """Trials measure in rounds without a search: comparisons, A/As, proofs, series of releases, nights of a branch.
 
-A trial's design is set up like a hunt. Its plan orders the missing builds, then the rounds: in a round each build is
-visited once for each workload. An order is one visit. The order and the events of its runs have the numbers of the
-workload and the round.
+A trial's design is set up like a hunt. The plan of a trial orders the missing builds, then the rounds. In a round, each
+build is visited once for each workload. An order is one visit. The order and the events of its runs have the numbers of
+the workload and the round.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -92,9 +92,7 @@ class RoundsPlan:
                     yield Measure(plan, Purpose.ENDS, workload=work, round=number, together=trial.is_paired)
 
     def _both_ways(self) -> Iterator[Measure | PairingChosen]:
-        """Orders of interleaved and of paired runs of the first two builds, until a choice is possible; then the
-        choice.
-        """
+        """Orders of interleaved and of paired runs of the first two builds, until a choice is possible; then a choice."""
         trial, request = self.log.state, self.setup.request
         commits = [subject.commit or subject.name for subject in request.subjects[:2]]
         if request.pairing is not Pairing.AUTO or trial.pairing or len(set(commits)) < 2:
@@ -142,7 +140,7 @@ class TrialDesign:
     trained: tuple[Workload, ...] = ()
 
     def set_up(self, settings: Settings, waiting: WaitCallback | None) -> SessionSetup:
-        """The setup of the trial, after the host was checked as before a hunt."""
+        """The setup of the trial. The host is checked as before a hunt."""
         subjects, workloads = self.subjects, self.workloads
         names = tuple(subject.commit or subject.name for subject in subjects)
         alone = CommitRange(names[0], names[-1], names[0], 0, 0, Graph.straight_history(0), names)
