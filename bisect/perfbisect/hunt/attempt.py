@@ -48,8 +48,8 @@ from perfbisect.wording.table import cut
 from perfbisect.wording.text import printable, shell_words
 from perfbisect.wording.verdicts import exit_status
 
-MAX_FILTER_LENGTH = 100  # characters of a filter in a sentence
-OpenView = Callable[[Mapping[int, str]], View]  # number of each member → its title; returns a view of the session
+MAX_FILTER_LENGTH = 100  # largest number of characters of a filter in a sentence
+OpenView = Callable[[Mapping[int, str]], View]  # takes the titles of the members by number; returns a view
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Caller:
     path: Path | None  # of the history
     open_view: OpenView
     waiting: WaitCallback | None = None  # is called while the session waits for a host; None: the session does not wait
-    begun: Begun | None = None  # is called with the name of each hunt, or of the trial, once it is in the history
+    begun: Begun | None = None  # is called with the name of each hunt or trial, once the history has it
     say: Callable[[str], None] = lambda _: None  # is called with remarks for the user
 
 
@@ -88,7 +88,7 @@ class SessionAttempt:
     held: Mapping[str, HostLock]
     # Index of a hunt that cannot go on → the error; None: the session is not resumed.
     resume_failures: Mapping[int, PerfBisectError] | None = None
-    # Seconds for the reason of a verdict, which alone is measured; 0: the usual time; None: the session goes on.
+    # Seconds for the reason of a verdict, if only the reason is measured; 0: the usual time; None: the session goes on.
     reason_seconds: float | None = None
     # Limit of the policy (``max_runs``) → how much more the hunts of a resumed session may spend.
     added_limits: Mapping[str, float] = field(default_factory=dict)
@@ -227,7 +227,7 @@ class SessionAttempt:
 
         def show(index: int, timed_event: TimedEvent) -> None:
             verdict = timed_event[1].verdict if isinstance(timed_event[1], SessionEnded) else None
-            if verdict:  # stored before it is shown, because this process may end while it is shown
+            if verdict:  # the verdict is stored before it is shown, because this process may end meanwhile
                 self.members[index].verdict = verdict
                 self._store_status(index, exit_status(verdict))
             view.add_events(numbers[index], [timed_event])
@@ -271,7 +271,7 @@ class SessionAttempt:
                     workloads = (of_member.workload, *of_member.works) if of_member else ()
                     if of_member and (recognised.workload in workloads or member.output):
                         stored = history.settings(numbers[index])
-                        if recognised.workload.known:  # the filter is new, with which one result is measured alone
+                        if recognised.workload.known:  # only the filter is new, with which one result is measured alone
                             history.update_settings(numbers[index], replace(stored, filter=recognised.words))
                             continue
                         settings = replace(with_outputs(history, stored, outputs), filter=recognised.words)

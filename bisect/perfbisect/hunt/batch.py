@@ -70,7 +70,7 @@ class Task:
     hosts: Hosts = ()
     status: int | None = None
     failure: str = ""
-    unfit: dict[str, str] = field(default_factory=dict)  # unfit host of a former choice → why it is unfit
+    unfit: dict[str, str] = field(default_factory=dict)  # unfit host of a former choice → why the host is unfit
     log_start: int = 0  # bytes of the log before this process; the output of this process follows
     process: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
 
@@ -251,9 +251,7 @@ def is_claimed(task: Task, history: History) -> bool:
     if task.hunt is not None or task.batch is None:
         return False
     stored = read_batch(history, task.batch).hunts[task.number]
-    if (
-        stored.hunt is None and not stored.running
-    ):  # read again: the process may have stored the number between both reads
+    if stored.hunt is None and not stored.running:  # the process may have stored the number between both reads
         stored = read_batch(history, task.batch).hunts[task.number]
     task.hunt = stored.hunt
     return stored.hunt is None and stored.running
@@ -264,7 +262,7 @@ def remove_unfit_choice(task: Task, hosts: Hosts, history: History) -> bool:
 
     An unfit host stays if the task has had no other choice. Raises EnvironmentFailure if no choice is left.
     """
-    from perfbisect.hunt.fitness import unfit_hosts  # imported when used: `bisect history` must answer at once
+    from perfbisect.hunt.fitness import unfit_hosts  # imported when used, because `bisect history` must answer at once
 
     unfit = unfit_hosts(history.path, hosts) if len(task.choices) > 1 or task.unfit else {}
     if unfit:

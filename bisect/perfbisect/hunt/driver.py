@@ -86,7 +86,7 @@ class SessionMember:
     # Looks for another metric if the metric of the hunt does not tell the ends apart. The arguments are the ratio of
     # the ends, and whether the search has ended. Returns the problem with which the search goes on, or None.
     change_metric: Callable[[Interval, bool], Generator[TimedEvent, None, SearchProblem | None]] | None = None
-    diff_lifecycle: "SessionLifecycle | None" = None  # of a search in a diff, which has several rounds
+    diff_lifecycle: "SessionLifecycle | None" = None  # the lifecycle of a search in a diff, which has several rounds
     has_tried_metric: bool = False  # whether another metric was looked for because the search would take very many runs
     unclear_ratio: Interval | None = None  # the ratio of the ends, while another metric must be looked for
     named: tuple[Change, ...] = ()  # the changes that the latest decision names
@@ -202,12 +202,12 @@ class Driver:
                 yield from self._continue_search(number, member)
             goes_on = any(member.problem for member in self.members)  # a trial is always open, but its plan has ended
         closings = [self._closing(number) for number in range(len(self.members))]
-        for member_closing in closings:  # up to each verdict
+        for member_closing in closings:  # the events up to each verdict
             while numbered_event := next(member_closing, None):
                 yield numbered_event
                 if isinstance(numbered_event[1][1], SessionEnded):
                     break
-        for member_closing in closings:  # the reasons
+        for member_closing in closings:  # the events of the reasons
             yield from member_closing
 
     def append(self, event: Event | WorkloadFailed, workload: int | None = None) -> tuple[Numbered, ...]:

@@ -42,7 +42,7 @@ from perfbisect.wording.trials import difference_text
 
 T = TypeVar("T", bound="HuntedComparison")
 
-ROUNDS_OF_ENDS = 8  # of one run each; enough to see one changed result among a hundred
+ROUNDS_OF_ENDS = 8  # rounds of one run for each build; enough to show one changed result among a hundred
 FEWEST_ROUNDS = 2  # the ratio of fewer rounds has no interval
 OPEN = ("running", "interrupted", "failed")  # states of hunts without a verdict
 
@@ -221,7 +221,7 @@ def hunt_all(history: History, read: Callable[[], T], caller: Caller, how_to_con
         except Interrupted:
             raise Interrupted(f"Interrupted. All measurements are kept; {how_to_continue}") from None
         except PerfBisectError as error:
-            all_ended &= isinstance(error, UsageError)  # then there can be no hunt between the builds
+            all_ended &= isinstance(error, UsageError)  # if UsageError, no hunt between the builds is possible
             caller.say(printable(f"{comparison.title(span)}: {error} {error.advice}".rstrip()))
 
 
@@ -308,7 +308,7 @@ def for_one_result(settings: Settings, result: str) -> Settings:
 
 def comparison_of_ends(settings: Settings, outputs: Sequence[Output], waiting: WaitCallback | None) -> SessionSetup:
     """The setup of a comparison of both ends of a hunt in all results of its command."""
-    # With the layouts of the hunts, so that these use the builds of the comparison.
+    # The layouts are the layouts of the hunts, so that the hunts use the builds of the comparison.
     policy = Policy(pairing=settings.policy.pairing, layouts=settings.policy.layouts)
     comparison = replace(
         settings, outputs=tuple(outputs), metric=outputs[0].metric, policy=policy, prior=NOTHING_KNOWN, further_hosts=()

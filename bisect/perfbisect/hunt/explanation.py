@@ -154,10 +154,10 @@ PARTS: tuple[StudyPart, ...] = (
         has_certain_round=lambda workload: bool(workload.command),  # a command has no server to start
         is_complete=is_located,
     ),
-    # If threads are often off CPU. A single round would not show how much waits vary by themselves.
+    # Only if threads are often off CPU. A single round would not show how much waits vary without a change.
     StudyPart(
         "waits",
-        # ``switches``: the most context switches a second in the runs of the hunt; 0 if they were not counted.
+        # ``switches``: the most context switches a second in the runs of the hunt; 0 if switches were not counted.
         lambda seconds, state: partial(
             ProfileStudy,
             seconds=seconds,
@@ -167,7 +167,7 @@ PARTS: tuple[StudyPart, ...] = (
         share=0.4,
         is_useful=lambda _, workload, state: is_often_off_cpu(workload, runs_of_hunt(state)),
     ),
-    # Exact counts, if the host can count: they show whether a build executes more code, and in which functions.
+    # Exact counts, if the host can count, show whether a build executes more code, and in which functions.
     StudyPart(
         "instructions",
         lambda seconds, state: partial(ExactCounts, events=exact_run_length(state), seconds=seconds),
@@ -181,7 +181,7 @@ PARTS: tuple[StudyPart, ...] = (
         ),  # the counted runs of a server are as short as possible
         least_seconds=counting_time,
     ),
-    # Sampled instructions, if there are no exact counts and the processor counts instructions.
+    # Sampled instructions, if instructions were not counted exactly and the processor counts instructions.
     StudyPart(
         "instructions",
         lambda seconds, _: partial(ProfileStudy, seconds=seconds, events=SAMPLED_INSTRUCTIONS),
@@ -241,7 +241,7 @@ def measure_reason(
     culprit = state.commits[step.candidate]
     runs = [(event.host, event.facts.commit) for _, event in log.entries if isinstance(event, RunFinished)]
     [(host, _)] = Counter(name for name, commit in runs if commit == culprit).most_common(1) or [("", 0)]
-    # By commit, because good and its merge base, which are measured before the search, are candidates of another range.
+    # Found by commit, because good and the merge base, which were measured first, are candidates of another range.
     commits = {commit for name, commit in runs if name == host}
     measured = [node for node, commit in enumerate(state.commits) if commit in commits]
     study = ReasonStudy(step, log, workers_of, workload, host, overhead, measured)
@@ -294,7 +294,7 @@ def measure_part(part: StudyPart, study: ReasonStudy, allowed: float) -> Generat
             for turn, build in enumerate(missing):
                 start = CLOCK.now()
                 longest = max(turns) or study.visit_overhead + SHORTEST_RUN
-                # Not in the middle of a round, because the turn of one build alone shows nothing.
+                # A round is not ended in its middle, because the turn of one build alone shows nothing.
                 is_late = turn == 0 and start - began + longest * len(missing) > allowed
                 if has_failed or (is_late and not (part.has_certain_round(workload) and number == 0)):
                     return
@@ -380,7 +380,7 @@ def store_changed_functions(verdict: Verdict, log: SavedLog, repository: Path) -
     stored = [event for event in studied if isinstance(event, ChangedFunctions)]
     profiled = functions_in(event.facts for event in studied if isinstance(event, Profiled))
     try:
-        # Also if an earlier attempt has stored the functions: an older version of perfbisect may have read fewer.
+        # Read even if an earlier attempt has stored functions, because an older version of perfbisect may find fewer.
         facts = changed_functions(open_repository(repository), parent, culprit, profiled)
         change = ChangedFunctions(step.candidate, facts)
     except (PerfBisectError, OSError) as error:

@@ -197,7 +197,7 @@ def _plans(request: ListingRequest, scratch: LocalHost) -> tuple[CommandGroup, t
         archives = CommandGroup("archives", tuple(f"# {archive} from {archive.address}" for archive in needed.values()))
         sums = {name: archive.sha256 for name, archive in needed.items()}
         return archives, tuple(plan_for(replace(context, phase=phase), commit, paths, sums) for phase in phases)
-    except BuildFailed as failed:  # without its log, which is in the temporary folder
+    except BuildFailed as failed:  # the error gets no log, because the log is in the temporary folder
         raise EnvironmentFailure(str(failed)) from failed
 
 

@@ -54,7 +54,7 @@ from perfbisect.store.prior_data import read_failed_builds
 from perfbisect.wording.quantities import ratio
 from perfbisect.wording.text import metric_title
 
-MAX_DESCRIBED = 100  # suspects with a description, because each description takes a call of git
+MAX_DESCRIBED = 100  # largest number of described suspects, because each description takes a call of git
 REMEMBERED = 30 * 86400.0  # seconds for which a failed build is not tried again
 
 
@@ -115,12 +115,12 @@ class SessionLifecycle:
             return False
         failed = () if self._is_resumed or settings.retry_failed else known_failures(log.history, settings, log.began)
         yield from log_opening(problem, started, log, failed, setup.left_out)
-        if not setup.workload.asks:  # else the first run may show a filter with which less is measured
+        if not setup.workload.asks:  # otherwise the first run may show a filter with which less is measured
             facts_of_log = [event.facts for _, event in log.entries]
             logged = {facts.visit if isinstance(facts, RunFacts) else facts.commit for facts in facts_of_log}
             copied = setup.measured_ends.get(setup.workload.filter, ())
             yield from (log.append(event) for name, event in copied if name not in logged)
-        # If options were added to all builds, the readings of builds with the same binary count again.
+        # If options were added to all builds, readings of builds with an unchanged binary become valid again.
         if pending := [node for node, commit in enumerate(problem.commits) if commit in log.state.excluded_runs]:
             orders = iter([Measure((PlannedRuns(node, 0),), Purpose.SEARCH) for node in pending])
             yield from run(FixedPlan(orders), log.append, self.labs.workers(problem.commits))

@@ -62,7 +62,7 @@ class NextAction:
 class OrderEnded:
     """The end of an order, or of a build on a build host."""
 
-    failure: EnvironmentFailure | None = None  # why the worker cannot go on; None: it can
+    failure: EnvironmentFailure | None = None  # why the worker cannot go on; None: the worker can go on
 
 
 class Planner(Protocol):
@@ -79,7 +79,7 @@ class Workers(Protocol[E_co]):
     """Hosts that carry out one order each at a time, and build hosts that make one build each at a time."""
 
     limit: tuple[float, float]  # when the hunt began, and the minutes after which all orders and builds end; 0: never
-    minutes: float  # the minutes of the limit once it has passed, else 0
+    minutes: float  # the minutes of the limit after the limit has passed, else 0
 
     @property
     def hosts(self) -> Sequence[str]:

@@ -38,7 +38,7 @@ QUOTED = re.compile(r"[`'\"‘]([^`'\"\s’]*\w[^`'\"\s’]*)['\"’]")
 LOCATION = re.compile(r"([^\s:]+):(\d+):(?:\d+:)? (?:fatal )?error")  # the file and the line of a compiler's error
 MAX_PARTS_OF_WORD = 40  # a word of an error is ignored if more parts have the word
 BUDGET_REASONS = (Reason.RUNS_SPENT, Reason.BUILDS_SPENT, Reason.MINUTES_SPENT)
-MAX_TRIED_COMMITS = 100  # commits on which a patch is tried, beside the ends of the range
+MAX_TRIED_COMMITS = 100  # largest number of commits on which a patch is tried, in addition to the ends of the range
 
 
 def patches_of(settings: Settings, builder: Builder) -> tuple[Patch, ...]:
@@ -221,7 +221,7 @@ def part_at(diff: CommitDiff, path: str, line: int, state: frozenset[int]) -> tu
     ]
     old_file = diff.files[file_number].before
     old_lines = split_lines(old_file.content if old_file else b"")
-    row, old_row = 0, 0  # the line after the edit before, in the state and in the older file
+    row, old_row = 0, 0  # the line after the previous edit, in the state and in the older file
     for edit, part in sorted(edits, key=lambda pair: pair[0].position):
         row += edit.first - old_row
         lines = edit.lines if part in state else old_lines[edit.first : edit.end]

@@ -50,7 +50,7 @@ class RepositoryProposal:
     language: str  # the language of most files, or ""
     submodules: tuple[str, ...]
     proposal: RecipeProposal
-    benchmarks: list[Benchmark]  # all that were found, first the benchmark of the proposal
+    benchmarks: list[Benchmark]  # all benchmarks that were found, first the benchmark of the proposal
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def propose(path: Path, name: str = "", program: str = "", *, is_named: bool) ->
             "Name a program of the build: bisect init --benchmark PROGRAM. Or measure any command:"
             f" {shell_words(words)}{'' if default else ' --build COMMAND'} --run 'PROGRAM ARGUMENTS'",
         )
-    # Only a URL from which other machines can clone, and without a password.
+    # Only a URL without a password, from which other machines can clone.
     public = url if _URL.fullmatch(url) and mask_credentials(url) == url else ""
     proposal = RecipeProposal(
         title, range_.bad, system, public, range_.patterns, _version(repo, ends), ignored_patterns(good, bad), found[0]

@@ -61,7 +61,7 @@ def resolve_settings(
         builder=settings.builder or builder.name,
         workload=settings.workload or workload.name,
         metric=metric,
-        # A new metric needs a hunt for the worse, and runs that are counted are never stopped.
+        # The metric can change only in a hunt for the worse without --slow-after, because counted runs are not stopped.
         recognise=settings.recognise or recognises_output(settings, [workload]),
         choose_metric=auto and not direction and not settings.policy.slow_after,
         overrides=converted_overrides(workload, settings.overrides),

@@ -48,7 +48,7 @@ LONG = (
 MANY = 300  # a warning says that a hunt will probably take this number of runs or more
 WorkersFor = Callable[
     [tuple[str, ...]], Workers[LabEvent]
-]  # the commits of a graph's nodes → workers that measure them
+]  # the commits of a graph's nodes → workers that measure these commits
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class SearchProblem:
     commits: tuple[str, ...]
     policy: Policy
     metric: str
-    hosts: tuple[str, ...] = ()  # the names of the hosts; empty if there is only one
+    hosts: tuple[str, ...] = ()  # the names of the hosts; empty for a single host
     prior: PriorKnowledge = NOTHING_KNOWN
     build_hosts: tuple[str, ...] = ()  # the names of the hosts that build ahead
 

@@ -56,7 +56,7 @@ class Resumption:
 
     change_settings: Callable[[Settings], Settings]  # stored settings → the settings with which the session goes on
     lease: Leased | None = None
-    # Seconds for the reason of a verdict, which alone is measured; 0: the usual time; None: the session goes on.
+    # Seconds for the reason of a verdict, if only the reason is measured; 0: the usual time; None: the session goes on.
     reason_seconds: float | None = None
     # Limit of the policy (``max_runs``) → how much more the hunts may spend. Other limits do not change.
     added_limits: Mapping[str, float] = field(default_factory=dict)
@@ -80,7 +80,7 @@ def begin(
         complete_setups = [with_prebuilt(setup, caller.say) if trial else new_hunt(history, setup) for setup in setups]
         with history.transaction() as db:
             numbers, batch = store_sessions(history, complete_setups, in_batch)
-            if replaced:  # after the new hunts, so that none of them gets the number of the removed hunt
+            if replaced:  # removed after the new hunts began, so that no new hunt gets the number of the removed hunt
                 remove_session(db, replaced)
         return SessionAttempt(history, caller, numbers, batch, held).carry_out(dict(enumerate(complete_setups)))
 
@@ -130,7 +130,7 @@ def store_sessions(
     """Store new sessions in one transaction, several as a batch. Returns the sessions' numbers and the batch."""
     at, folder = CLOCK.now(), str(Path.cwd())
     batch_entries = [in_batch] if in_batch else []
-    with history.transaction():  # so that a hunt that has begun is always in its batch
+    with history.transaction():  # a transaction, so that a hunt that has begun is always in its batch
         if len(setups) > 1:
             batch = begin_batch(
                 history, "", [PlannedHunt.of_begun_hunt(setup.settings, folder) for setup in setups], at

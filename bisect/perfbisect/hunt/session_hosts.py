@@ -116,7 +116,7 @@ class PreparedHost:
     warnings: tuple[Warned, ...]
     build_hosts: tuple[BuildHost, ...] = ()  # other hosts that build for this host
     can_build: bool = True  # whether the host can make the same builds as its build hosts
-    count_method: str = ""  # the method by which the metric is counted exactly; "": it is timed
+    count_method: str = ""  # the method by which the metric is counted exactly; "": runs are timed
     beside_method: str = ""  # the method by which instructions are counted in addition to timed runs; "": no counts
 
     @classmethod
@@ -257,7 +257,7 @@ class LeaseTerms:
     builders: bool = True  # whether the build hosts are leased, too
     purpose: str = ""
     minutes: float = 0  # the time limit of a hunt; 0: no limit
-    # Returns addresses of machines that are not used → a sentence that says why. Called only if a machine is leased.
+    # Returns the addresses of machines that are not used → the reason. Called only if a machine is leased.
     unfit: Callable[[], Mapping[str, str]] = dict
 
 
@@ -324,7 +324,7 @@ def _lease_requests(
     for name in names:
         lease_name = parse_leased_host_name(name)
         assert lease_name, "the name of a leased host has the form of a lease"
-        if not leases.is_held(name):  # else another hunt of this process shares it
+        if not leases.is_held(name):  # otherwise another hunt of this process shares the lease
             groups.setdefault((lease_name.lease, lease_name.features), []).append(name)
     for (recipe, features), members in sorted(
         groups.items(), key=lambda group: (-len(re.findall(r"[\w.-]+", group[0][1])), group[0])

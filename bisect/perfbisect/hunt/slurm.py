@@ -37,7 +37,7 @@ from perfbisect.store.batches import (
 from perfbisect.store.history import History
 from perfbisect.wording.text import printable
 
-TIME_LIMIT = 20.0  # seconds of a command: sessions wait 30 s for the history, which is locked while a job is submitted
+TIME_LIMIT = 20.0  # seconds of a command; less than the 30 s that sessions wait for the locked history
 EXITED = ("COMPLETED", "FAILED")  # states of jobs whose program has exited by itself
 ENDED = (
     *EXITED, "BOOT_FAIL", "CANCELLED", "DEADLINE", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT",
@@ -78,7 +78,7 @@ def sbatch(options: Sequence[str], script: str, arguments: Sequence[str]) -> str
     The script gets each argument with a point before it, because sbatch takes a lone colon as a separator of two jobs.
     Raises EnvironmentFailure with Slurm's message if Slurm refuses the job.
     """
-    # The script is the same for all jobs, because sbatch would find options in it: also in a name with a line #SBATCH.
+    # All jobs have the same script, because sbatch would find options in it, for example in a name with a line #SBATCH.
     # Because of the --, an option without a value takes the --, and not the script, as its value.
     words = [f".{argument}" for argument in arguments]
     printed = _run(["sbatch", "--parsable", *options, "--", "/dev/stdin", *words], script)
@@ -147,7 +147,7 @@ class SlurmJob:
     planned: PlannedHunt
     options: tuple[str, ...]  # of sbatch
     minutes: float  # the time limit of the hunt; 0: no limit
-    range: str = ""  # equal for hunts that can share builds
+    range: str = ""  # a key that is equal for hunts that can share builds
 
     def sbatch_options(self) -> list[str]:
         """The options of sbatch. The options of the file are the last, and override the others."""

@@ -72,7 +72,7 @@ class EventQueue(Generic[E]):
     def __init__(self) -> None:
         self._arrived: SimpleQueue[tuple[int, E, threading.Event]] = SimpleQueue()
         self._latest = threading.Event()
-        self._unhandled: set[threading.Event] = set()  # also of an event that was lost in ``next`` by Ctrl-C
+        self._unhandled: set[threading.Event] = set()  # even if Ctrl-C lost the event in ``next``
         self._closed = False
 
     def put(self, host: int, event: E) -> None:
@@ -196,7 +196,7 @@ class ThreadWorkers:
             target=self._work,
             args=(number, worker, work),
             name=f"lab of {worker.name}",
-            daemon=True,  # so that the program can end although a host does not answer
+            daemon=True,  # the program can end although a host does not answer
         )
         self._threads[number] = thread
         thread.start()

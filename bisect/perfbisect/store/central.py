@@ -115,14 +115,14 @@ GRANT DELETE ON verdicts, suspects TO perfbisect_append;
 HEARD = 180  # a process counts as running for this number of seconds after it last sent data
 ELSEWHERE = "central 0 0"  # in place of a process that no longer works on a session
 PROCESS = {"process": f"CASE WHEN seen > extract(epoch FROM now()) - {HEARD} THEN %(here)s ELSE '{ELSEWHERE}' END"}
-NUMBERED = {"id": "row_number() OVER ()"}  # because rows of several histories may have equal numbers
+NUMBERED = {"id": "row_number() OVER ()"}  # new numbers, because rows of several histories may have equal numbers
 
 LISTED = "Write ORIGIN:NUMBER, or the name of a hunt. `bisect history --from central` lists all sessions."
 OF_QUERIES = f"In a central history, ids of sessions are texts: hunt_id = 'ORIGIN:12'. Tables and views: select table_name from information_schema.tables where table_schema = '{SCHEMA}'"
 TableSelection = tuple[str, Mapping[str, str]]  # text after FROM, and expressions that replace columns
 
 OPEN = "(SELECT id FROM sessions WHERE ended IS NULL)"
-ONCE = "CASE kind WHEN 'HuntStarted' THEN id END"  # of kind HuntStarted all events, of any other kind the latest
+ONCE = "CASE kind WHEN 'HuntStarted' THEN id END"  # all HuntStarted events, and the latest event of any other kind
 OF_LIST: Mapping[str, TableSelection] = {  # the parts of each table that the list needs; documents are large, and most are not needed
     "sessions": ("sessions", {
         "settings": "json_build_object('name', settings ->> 'name')",
@@ -288,7 +288,7 @@ class CentralReader:
 
     def hunts_and_trials(self) -> list[SessionSummary]:
         """The summaries of all hunts, and of all trials except fitness checks, with their origins, oldest first."""
-        numbers: dict[str, int] = {}  # over all origins
+        numbers: dict[str, int] = {}  # name of a session → a number that is unique over all origins
         with closing(
             self._copied_to_memory(OF_LIST, lambda name: numbers.setdefault(name, len(numbers) + 1))
         ) as history:
@@ -363,10 +363,10 @@ class CentralReader:
         ``number_of_name`` maps the name of a session or a batch to the number in the copy.
         """
         memory = sqlite3.connect(":memory:", isolation_level=None)
-        # Rows by other persons may have any content; each is checked when it is read.
+        # Rows by other persons may have any content. Each row is checked when it is read.
         memory.executescript(";\n".join(schema.schema_statements()).replace(" NOT NULL,\n", ",\n"))
         with self.connection.transaction():
-            self.connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")  # all at one moment
+            self.connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")  # all in one state
             for table, (source, instead) in selection.items():
                 columns = TABLES[table].split()
                 select = f"SELECT {', '.join(instead.get(column, column) for column in columns)} FROM {source}"

@@ -272,7 +272,7 @@ def damage_explained(history_name: str, damaged_item: str) -> Iterator[None]:
     """
     try:
         yield
-    except PerfBisectError:  # an error of something read within, which its message names
+    except PerfBisectError:  # the message names the damaged item already
         raise
     except Exception as failure:  # no list of errors is complete: a damaged row can have any value
         raise EnvironmentFailure(

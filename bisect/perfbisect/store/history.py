@@ -72,7 +72,7 @@ class History:
 
     def __init__(self, path: Path, connection: "sqlite3.Connection", writer: "sqlite_utils.Database | None") -> None:
         self.path = path
-        self.label = str(path)  # in errors; the address, if this is a copy from a central history
+        self.label = str(path)  # the name in errors; the address, if this is a copy from a central history
         self.connection = connection
         self.writer = writer  # None if opened read-only
         self.file_identity = device_and_inode(path)

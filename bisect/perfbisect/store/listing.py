@@ -30,7 +30,7 @@ STATES = {
 }
 
 
-FIELDS = (  # of the JSON of a trial, and of the JSON of a hunt, in order
+FIELDS = (  # the fields of a trial in JSON, and the fields of a hunt in JSON, in order
     "id kind started builder variant workloads host metric builds state runs failure origin series branch",
     (
         "id started builder variant workload host metric good bad commits candidates merges state culprit probability ratio builds runs"
@@ -51,7 +51,7 @@ class SessionSummary:
     workloads: tuple[str, ...]  # a hunt has one
     host: str
     metric: str
-    state: str  # running, interrupted, failed, done (of a trial), or a state by the verdict of a hunt, see STATES
+    state: str  # running, interrupted, failed; done for a trial; for a hunt with a verdict, a value of STATES
     builds: int  # the number of builds that the session made
     runs: int
     failure: str = ""  # why the session failed

@@ -36,7 +36,7 @@ class TypicalCosts:
     """Typical seconds of a build and of a run on a host; None if the history has none for the host."""
 
     build_seconds: float | None
-    run_seconds: float | None  # with its share of the visit
+    run_seconds: float | None  # seconds of a run, with the run's share of the visit
 
 
 def built_for_host_sql(table: str) -> str:
@@ -63,7 +63,7 @@ GROUP BY skips.commit_hash HAVING at = max(at) ORDER BY at
 """
 
 IDENTITY = ("run", "rate", "cost", "operations", "only")  # fields that identify a command
-# measurements of other persons were made on other machines
+# The condition for comparable sessions of the user; other persons measured on other machines.
 ALIKE = f"builder = :builder AND variant = :variant AND {OWN}"
 SAME_WORK = (
     f"{ALIKE.format('hunts')} AND runs.host = :host AND hunts.workload = :workload"
@@ -124,7 +124,7 @@ def read_failed_builds(history: "History", settings: Settings, since: float) -> 
 def read_typical_costs(history: "History", settings: Settings) -> TypicalCosts:
     """The median seconds of a build and of a run in comparable hunts."""
     builds = latest_build_values(history, settings, "seconds", "NOT reused", RECENT)
-    # without exact counts beside timed runs, which take longer
+    # without exact counts beside timed runs, because exact counts take longer
     timed = "true" if settings.prior.exact else "qps IS NOT NULL"
     return TypicalCosts(median_of_column(builds), median_of_column(latest_run_values(history, settings, "cost", timed)))
 
@@ -198,7 +198,7 @@ def read_run_noise(history: "History", settings: Settings) -> float | None:
         try:
             with damage_explained(history.label, f"hunt {hunt}, table events, row {row},"):
                 event = decode("RunFinished", body)
-        except EnvironmentFailure:  # of an earlier hunt: `bisect show` reports it
+        except EnvironmentFailure:  # damage in an earlier hunt, which `bisect show` reports
             continue
         assert isinstance(event, RunFinished)
         facts = event.facts

@@ -205,7 +205,7 @@ def write_rows_and_entries(
         with central.cursor().copy(f"COPY {table} ({', '.join(TABLES[table].split())}) FROM STDIN") as copy:
             for row in rows_of(table, new, session_to_push.session, after_entry, last_entry):
                 copy.write_row(row)
-    for table in ("suspects", "verdicts"):  # a later verdict replaces an earlier one
+    for table in ("suspects", "verdicts"):  # a later verdict replaces an earlier verdict
         central.execute(f"DELETE FROM {table} WHERE session_id = %s", [session_to_push.name])
         put(table, "session_id = ?", session_to_push.session)
 

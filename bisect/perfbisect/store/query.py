@@ -162,7 +162,7 @@ def query_errors_explained(connection: sqlite3.Connection, history_path: Path, s
     except (
         sqlite3.Warning,
         sqlite3.ProgrammingError,
-    ) as failure:  # several statements, by Python 3.11 and earlier or later; ?
+    ) as failure:  # several statements (both classes, by Python's version), or a parameter
         raise UsageError(f"The query is wrong: {failure}", "Give a single statement without parameters.") from failure
     except UnicodeError as failure:
         raise UsageError("The query is not valid UTF-8.") from failure

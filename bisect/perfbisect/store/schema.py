@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import sqlite3
 
-APPLICATION = 0x50424953  # marks a history of perfbisect: "PBIS"
-LAST_MOMENT = 2.0**37  # seconds since the epoch: the year 6325; every calendar ends later
+APPLICATION = 0x50424953  # the number ("PBIS") that marks a history of perfbisect
+LAST_MOMENT = 2.0**37  # seconds since the epoch; in the year 6325, before the end of every calendar
 VERSION = 17  # PRAGMA user_version: the version of the tables
 # A column has one type and one meaning in all tables; columns in neither list are texts.
 INTEGERS = (
@@ -49,46 +49,47 @@ TABLES = {  # name → columns, the primary key first
     "hosts": "id name cpu cores memory_mib kernel compiler tools settings first_seen",
     # Commits that were about to be built. date: the committer's day.
     "commits": "commit_hash date author subject",
-    # uid: name of the session in all histories that have a copy. origin: its owner; null for the owner of this history.
-    # kind: hunt, compare, noise, prove. ended: null while it is running or interrupted. workload: of a trial all
-    # workloads, separated by commas. host: the first. build_count: without reused builds. about: of a proof, and of a
-    # search in the diff of a culprit, the hunt; of a hunt for a drop, the comparison. drop_between: of a hunt for a drop,
-    # the numbers of the workload and of the builds before and after the drop, as JSON; null if these are tips of several
-    # nights of a branch. Of hunts: good and bad as written; base_commit is the good end of the range, or the merge base
-    # if good is not an ancestor of bad; commits is the number of commits in the range. Of an A/A that has ended, as
-    # fractions: between_visits and within_visits are s.d., and noise is the s.d. of one run for hunts. settings: JSON,
-    # everything that was asked for. request: JSON, what a trial measures.
+    # uid: name of the session in all histories that have a copy. origin: the owner of the session; null for the owner
+    # of this history. kind: hunt, compare, noise, prove. ended: null while the session is running or interrupted.
+    # workload: for a trial, all workloads, separated by commas. host: the first host. build_count: without reused
+    # builds. about: for a proof, and for a search in the diff of a culprit, the hunt; for a hunt for a drop, the
+    # comparison. drop_between: for a hunt for a drop, the numbers of the workload and of the builds before and after
+    # the drop, as JSON; null if these builds are tips of several nights of a branch. Of hunts: good and bad as written;
+    # base_commit is the good end of the range, or the merge base if good is not an ancestor of bad; commits is the
+    # number of commits in the range. Of an A/A that has ended, as fractions: between_visits and within_visits are s.d.,
+    # and noise is the s.d. of one run for hunts. settings: JSON, all settings of the session. request: JSON, the builds
+    # and workloads of a trial.
     "sessions": "id uid origin kind started ended builder variant workload host host_id metric run_count build_count about drop_between"
     " good bad good_commit bad_commit base_commit repository commits candidates merges between_visits within_visits noise settings request",
     # The range of a hunt. candidates: JSON, the commit of each node, oldest first.
     "ranges": "session_id candidates",
     # An attempt: a process that worked on a session, and why the process could not continue.
     "attempts": "id session_id started process failure",
-    # commit_hash: of the candidate that the event is about. host: null if there is only one. body: JSON.
+    # commit_hash: of the candidate that the event is about. host: null if the session has only one host. body: JSON.
     "events": "id session_id at kind commit_hash host body",
     # same_as: the first commit of this session with the same binary. reused: 1 for an earlier build, 2 for a shared
     # build.
     "builds": f"{FACT} at build_key binary_hash same_as seconds cache_hits cache_misses reused log",
-    # Candidates that could not be measured. seconds: 0 if another hunt counts them.
+    # Candidates that could not be measured. seconds: 0 if another hunt counts these seconds.
     "skips": f"{FACT} workload round at stage reason seconds log",
-    # workload, round: of a trial. started, seconds: of the measured window. cost: seconds since the previous entry of the
-    # log. metric_value: of the session's metric, in its unit; null if the host cannot count it. qps: null for an exact
-    # count of instructions. latency: milliseconds.
+    # workload, round: of a trial. started, seconds: of the measured window. cost: seconds since the previous entry of
+    # the log. metric_value: of the session's metric, in its unit; null if the host cannot count the metric. qps: null
+    # for an exact count of instructions. latency: milliseconds.
     "runs": f"{FACT} workload round visit build_key dataset_key started seconds cost operations metric_value qps latency_avg latency_p95"
     " latency_p99 latency_max log",
     # kind: Found, Several, NotReproduced, CodePlacement, Inconclusive. ratio: bad against good, with its 95 % interval;
-    # null if each step has a ratio instead. detectable: the smallest change that would have been shown. reason: why it is
-    # inconclusive.
+    # null if each step has a ratio. detectable: the smallest change that would have been shown. reason: why the verdict
+    # is inconclusive.
     "verdicts": "session_id event_id at kind ratio low high detectable reason",
     # The commits that a verdict names. ratio: metric after the commit relative to before it; null for the set of an
     # inconclusive hunt.
     "suspects": "session_id rank commit_hash node probability ratio low high",
-    # One `bisect batch`, or, without a file, one `bisect run` of several workloads. process: the last process that worked
-    # on it.
+    # One `bisect batch`, or, without a file, one `bisect run` of several workloads. process: the last process that
+    # worked on the batch.
     "batches": "id started ended process file",
-    # arguments: JSON, of `bisect run`. folder: where it is started. hosts: JSON, a list of alternative lists of hosts.
-    # hunt_id: null before it begins. status: its exit status. failure: why it did not begin. job: number of its Slurm
-    # job.
+    # arguments: JSON, of `bisect run`. folder: the folder in which the hunt is started. hosts: JSON, a list of
+    # alternative lists of hosts. hunt_id: null before the hunt begins. status: the exit status of the hunt. failure:
+    # why the hunt did not begin. job: the number of the hunt's Slurm job.
     "batch_hunts": "batch_id number arguments folder hosts hunt_id status failure process job",
 }
 KEYS = {
@@ -113,7 +114,7 @@ def candidates_view_query(fact_sql: str) -> str:
     intervals, and compares commits without runs of the base through their partners.
     """
     names = ("counted", "slower_than", "layout", "round")
-    # The way a run was made; of paired runs, the text after the last / identifies the pair.
+    # The way in which a run was made. For paired runs, the text after the last / identifies the pair.
     way = " || '/' || ".join(f"coalesce(CAST({fact_sql.format(name)} AS text), '')" for name in names)
     of_row = "session_id = hunt_id AND commit_hash = t.commit_hash AND host = t.host"
     return f"""
@@ -157,7 +158,7 @@ SELECT sessions.id AS trial_id, event_id, round, json_extract(request, '$.works[
   json_extract(request, '$.subjects[' || node || '].name') AS build, runs.started, seconds, qps
 FROM runs JOIN sessions ON sessions.id = session_id AND kind != 'hunt'
 """,
-    # perf: total of the window; system: mean over the window (vmstat, iostat); null if the host cannot count it
+    # perf: total of the window; system: mean over the window (vmstat, iostat); null if the host has no such counter
     "counters": """
 SELECT events.id AS run_id, source.key AS source, item.key AS name, item.value
 FROM events JOIN json_each(json_object(
@@ -190,7 +191,7 @@ JOIN suspects ON suspects.session_id = hunts.id
 LEFT JOIN commits ON commits.commit_hash = suspects.commit_hash
 ORDER BY hunts.id, suspects.rank
 """,
-    # for each hunt separately, since SQLite would compute a join of views for all hunts
+    # computed for each hunt separately, because SQLite would compute a join of views for all hunts
     "candidates": """
 WITH touched AS (
   SELECT hunts.id AS hunt_id, hunts.base_commit, json_extract(value, '$[0]') AS node, json_extract(value, '$[1]') AS commit_hash,
@@ -204,7 +205,7 @@ WITH touched AS (
 """
     + candidates_view_query("json_extract(body, '$.facts.{}')"),
     "rqps": "SELECT hunt_id, commit_hash, node, host, runs, qps, rqps FROM candidates WHERE runs > 0",
-    # seconds of builds by phase; builds by earlier versions of perfbisect have none
+    # seconds of builds by phase; builds by earlier versions of perfbisect have no phases
     "build_phases": """
 SELECT builds.event_id, builds.session_id, builds.commit_hash, builds.node, builds.host, item.key AS phase, item.value AS seconds
 FROM builds JOIN events ON events.id = builds.event_id JOIN json_each(body, '$.facts.phases') AS item

@@ -45,8 +45,8 @@ HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 UID = re.compile(r"[\w.-]{1,100}")
 LONGEST_NAME = 255  # characters
 LONGEST = 256 << 20  # bytes of a value
-TURN = 1.0  # seconds of a transaction: a small part of the time that other writers wait for a lock
-PAUSE = 0.2  # seconds: twice the longest time between two attempts of SQLite to get a lock
+TURN = 1.0  # the longest transaction in seconds; other writers wait much longer for a lock
+PAUSE = 0.2  # seconds; twice the longest time between two attempts of SQLite to get a lock
 
 TimedEvent = tuple[float, Event]
 

@@ -28,8 +28,8 @@ from perfbisect.wording.text import listed, printable
 MIN_CHANGE_SHARE = 1e-4  # smallest difference that is reported, as a share of all instructions
 MIN_REASON_SHARE = 0.05  # a reason with a smaller share is not named beside a second reason
 MIN_MULTIPLE = 10.0  # smallest ratio that is written as a factor and not as a percentage
-MAX_NAMES = 3  # functions that a sentence names
-MAX_CALLS = 2  # new or removed calls that a sentence names
+MAX_NAMES = 3  # largest number of functions that a sentence names
+MAX_CALLS = 2  # largest number of new or removed calls that a sentence names
 MIN_CHANGED_SHARE = 0.005  # smallest share of the total cost of a changed function that is named
 
 

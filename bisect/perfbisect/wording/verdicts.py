@@ -50,7 +50,7 @@ PHASES = {  # (purpose of an order, whether each run has a randomized layout) â†
 
 CLASSIFICATIONS = {Classification.BASELINE: "good", Classification.UNCLEAR: "unclear"}
 
-LISTED = 100  # candidates of an inconclusive hunt that are listed; the others are summed up
+LISTED = 100  # largest number of listed candidates of an inconclusive hunt; other candidates are summed up
 REGAINED = 0.5  # if bad has a smaller share of the culprit's effect, as a logarithm, other commits undo most of it
 SEVERAL_LIKELY = 0.5  # from this probability of several changes on, the culprit is only called the largest change
 SAME_CHANGE, ALL_OF_IT = 0.05, ", which is the whole difference between good and bad"

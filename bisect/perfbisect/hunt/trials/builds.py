@@ -42,7 +42,7 @@ from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_typical_costs
 from perfbisect.wording.quantities import count, duration
 
-# An entry of a reflog with a suffix that no revision can have: git may take the whole word for a date.
+# An entry of a reflog with a suffix that no revision can have. Git may take such a word for a date.
 NO_REVISION = re.compile(r"@\{[^}]*\}(?!([~^]\d*|\^\{[^}]*\})*\Z)")
 FORM = "Write NAME=PATH: a folder in which it is installed on the host, or a tarball on this machine."
 

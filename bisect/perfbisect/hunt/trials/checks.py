@@ -21,9 +21,9 @@ from perfbisect.store.history import History
 from perfbisect.store.listing import FITNESS_CHECK
 from perfbisect.store.prior_data import read_fitness_checks
 
-DUE = 20 * 3600.0  # seconds after a check until the next: below a day, because a daily job is not on time to the minute
-ROUNDS = 6  # of one run each; eight pairs follow
-LONGEST = {"time": 5.0, "warmup": 2.0}  # seconds at most
+DUE = 20 * 3600.0  # seconds between two checks; less than a day, because a daily job is not on time to the minute
+ROUNDS = 6  # rounds of one run; eight pairs of runs follow
+LONGEST = {"time": 5.0, "warmup": 2.0}  # largest number of seconds of each setting
 
 
 def check_hosts(

@@ -182,7 +182,7 @@ def _searches_of(history: History, claim: Claim, minutes: float) -> list[Setting
             replace(
                 settings, good=parent[:10], bad=culprit[:10], good_commit=parent, bad_commit=culprit, policy=policy,
                 narrows=number, explain=False, remedies=False, first_parent=False, suspects={}, skips={}, noticed=False,
-                counts=False,  # a state that crashes is skipped only once it is timed
+                counts=False,  # a state that crashes would be skipped only in a timed run
             )
         )  # fmt: skip
     return searches
