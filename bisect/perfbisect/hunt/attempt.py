@@ -367,10 +367,7 @@ def refuse_imported(history: History, session: int, consequence: str, name: str 
         if not history.columns(session, "origin")[0]:
             relation = "made by"
             command = shell_words(["bisect", "history", "import", str(history.path), "--own"])
-            again = shell_words(["bisect", "resume", "ID"])
-            if_own = (
-                f" If you made it yourself, on another machine: `{command}` adds it to your own history; then: {again}"
-            )
+            if_own = f" If you made it yourself, on another machine: `{command}` adds it to your own history; then repeat this command with its new id."
         raise UsageError(
             f"{name or f'Hunt {session}'} was {relation} {printable(owner)}: {consequence}, because its commands, its"
             " repository and its hosts are not yours.",

@@ -101,7 +101,7 @@ def candidates_between(settings: Settings, subjects: Sequence[TrialBuild]) -> di
         reasons = [*candidates.values(), "there are no two revisions with the same variant and configuration."]
         raise UsageError(
             f"--hunt could not begin any hunt: {reasons[0]}",
-            "Give revisions of a repository, from the oldest to the newest; or leave out --hunt.",
+            "Give revisions of a repository, from the oldest to the newest; or omit --hunt.",
         )
     paired = {build for line in huntable_builds(subjects) if len(line) > 1 for build in line}
     for number, build in enumerate(subjects):
