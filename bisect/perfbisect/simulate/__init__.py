@@ -1,1 +1,1 @@
-"""A simulated lab: the same search on a host and a history whose truth is known."""
+"""A simulated lab: the search of real hunts on a simulated host and a history with a known culprit."""

@@ -1,10 +1,10 @@
 """How a simulated host and its workload disturb readings, and how long builds and runs take.
 
-The speed of a host changes with time, independently of the measurements: its ``HostSpeed``.
+The ``HostSpeed`` of a host changes with time, independently of the measurements.
 
-The randomness of a simulated world comes from a separate generator for each purpose, so that no draw disturbs another. So
-two rules that search the same world in different ways find the same culprit, the same layouts, the same drift at the same
-hour, and the same noise in the n-th run of a build.
+The randomness of a simulated world comes from a separate generator for each purpose, so that no draw disturbs another.
+So two search rules find, in the same world, the same culprit, the same layouts, the same drift at the same hour, and
+the same noise in the n-th run of a build.
 """
 
 import bisect
@@ -31,7 +31,7 @@ def random_generator(seed: int, purpose: RandomDraw, number: int = 0) -> np.rand
 
 @dataclass(frozen=True, slots=True)
 class HostModel:
-    """The properties of a simulated host. Fractions are changes or s.d. of the log metric, times are seconds.
+    """The properties of a simulated host. Fractions are changes or s.d. of the log metric; times are in seconds.
 
     The value 0 disables a property.
     """
@@ -39,11 +39,12 @@ class HostModel:
     noise: float = 0.01  # s.d. of a run
     slow_noise: float = 1.0  # noise of builds with the culprit, as a multiple of ``noise``
     layout: float = 0.005  # s.d. of a build's layout, which does not average out over its runs
-    # gap (from, to) between two modes that layouts have in addition; neighbours share a mode, until a commit switches it
+    # gap (from, to) between two additional modes of layouts; neighbouring commits share a mode until a commit switches
+    # it
     modes: tuple[float, float] = (0.0, 0.0)
     visits: float = 0.0  # s.d. of a visit, shared by all runs of one start of the server
     outliers: float = 0.02  # share of runs that are slower, typically by ten times the noise
-    lucky: float = 0.0  # share of the outliers that are faster instead
+    lucky: float = 0.0  # share of the outliers that are faster, not slower
     second_speed: tuple[float, float] = (0.0, 0.0)  # share of runs, change
     second_build: tuple[float, float] = (0.0, 0.0)  # share of builds whose runs all have a change, and the change
     drift: float = 0.0  # s.d. of a stationary drift
@@ -54,8 +55,8 @@ class HostModel:
     phases: tuple[float, float, float] = (0.0, 0.0, 1.0)  # a second speed for some time: share of time, change, length
     host_spread: float = 0.0  # s.d. between hosts
     bad_host: float = 1.0  # noise of host 1, as a multiple
-    # of paired runs: s.d. of each build, share of a difference that they show, (share in which one build gets less of the
-    # cores, s.d. of its effect), duration in runs
+    # paired runs: s.d. of each build, share of a difference that is shown, (share of rounds in which one build gets
+    # less of the cores, s.d. of this effect), duration in runs
     own_noise: float = 0.005
     kept: float = 1.0
     starved: tuple[float, float] = (0.02, 0.3)
@@ -64,13 +65,13 @@ class HostModel:
     stalls: float = 0.0  # share of a change that is waiting, too
     run_seconds: float = 60.0
     build_seconds: float = 600.0  # time of a build with an empty compiler cache
-    cached_share: float = 1.0  # share of that for a build next to an existing build; the rest grows with distance
+    cached_share: float = 1.0  # share of ``build_seconds`` for a build next to a build; the rest grows with distance
     cache_reach: float = 180.0  # distance in candidates from which on the compiler cache does not help
     count_seconds: float = 60.0  # time of an exact count of instructions
     counts: float = 0.0  # s.d. of the instructions that perf counts during a run; 0: none are counted
     link_seconds: float = 0.0  # time to link a build again in a randomized layout
     flaky: float = 0.0  # share of attempts to build that fail by chance; never of the ends
-    stale: float = 0.0  # share of incremental builds with the speed of the previous build; half of them are its binary
+    stale: float = 0.0  # share of incremental builds with the previous build's speed; half have its binary
 
 
 GRID = 128  # points of a drift within its memory, with straight lines between them
@@ -78,7 +79,7 @@ DAY = 86400.0
 
 
 class HostSpeed:
-    """The effect of one host on the log metric at any time. The effect is drawn lazily, up to the latest asked time."""
+    """The effect of one host on the log metric at any time, drawn up to the latest requested time."""
 
     def __init__(self, habits: HostModel, seed: int, host: int) -> None:
         self._habits = habits
@@ -127,7 +128,7 @@ class Drift:
 
 
 class JumpProcess:
-    """A value that changes at random times. The value is 0 at first; ``draw`` maps a value to the next value."""
+    """A value that is 0 at first and changes at random times; ``draw`` maps a value to the next value."""
 
     def __init__(self, rng: np.random.Generator, length: float, draw: Callable[[float], float]) -> None:
         self._rng, self._length, self._draw = rng, length, draw

@@ -1,4 +1,4 @@
-"""A hunt in a simulated world: the loop of a real hunt, with workers that compute and a log in memory."""
+"""A hunt in a simulated world: the loop of a real hunt, with simulated workers and a log in memory."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
@@ -39,7 +39,7 @@ class HuntResult:
 
 @dataclass(slots=True)
 class MemoryLog:
-    """Keeps the observations, the last decision, and the chosen way of runs (paired or interleaved), like a history.
+    """A log in memory of the observations, the last decision, and the chosen pairing (paired or interleaved runs).
 
     After a commit is built again, readings of the commit's incremental build no longer count, because the log does not
     know the binary of the readings.
@@ -78,7 +78,7 @@ class MemoryLog:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedSearch:
-    """The planner of a simulated hunt. The planner keeps its first choice between paired and interleaved runs."""
+    """The planner of a simulated hunt, which keeps its first choice between paired and interleaved runs."""
 
     graph: Graph
     policy: Policy
@@ -108,7 +108,10 @@ class SimulatedOrder:
 
 
 class SimulatedWorkers:
-    """The hosts of a world as workers. An order is computed when submitted; its observations come in order of time."""
+    """The hosts of a world as workers.
+
+    An order is computed when it is submitted; observations are returned in order of time.
+    """
 
     limit, minutes = UNLIMITED, 0.0
 
@@ -190,7 +193,7 @@ def simulate_hunt(
 ) -> HuntResult:
     """Hunt in ``world`` until the verdict. Raises RuntimeError if ``most_orders`` orders lead to no verdict.
 
-    With ``builds_between``, hosts build, too, instead of waiting for build hosts.
+    With ``builds_between``, hosts also build while they would wait for build hosts.
     """
     log, policy = MemoryLog(), replace(policy, incremental=policy.incremental and hosts == 1)
     workers: Workers[Observation] = SimulatedWorkers(world, hosts, most_orders, build_hosts, builds_between)

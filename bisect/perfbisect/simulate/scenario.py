@@ -2,7 +2,7 @@
 
 ``draw_steps`` draws commits besides the culprit that change the speed, because such commits can mislead a search.
 
-Histories have usual merges; benchmarks/shapes.py has the odd shapes that git allows.
+The histories of scenarios have usual merges; benchmarks/shapes.py has the unusual shapes that git allows.
 """
 
 import math
@@ -31,8 +31,8 @@ def random_merging_graph(
     """A random graph: a trunk with side branches.
 
     Each commit of the trunk merges a branch with probability ``merge_chance``. A branch left the trunk up to
-    ``max_branch_age`` commits earlier, and has about ``branch_length`` commits. Each commit of a branch merges the trunk
-    with probability ``back_merge_chance``, once in a branch.
+    ``max_branch_age`` commits earlier, and has about ``branch_length`` commits. Each commit of a branch merges the
+    trunk with probability ``back_merge_chance``, at most once in a branch.
     """
     rng = random_generator(seed, RandomDraw.GRAPH)
     rows: Rows = [()]
@@ -77,18 +77,18 @@ Steps = dict[int, float]  # change of the log metric by candidate
 TINY = 50  # steps of a slope
 # Value of `bisect simulate --steps` → the changes besides the culprit, as multiples of its drop.
 EXTRA_STEPS: Mapping[str, tuple[float, ...]] = {
-    "smaller": (-0.35, 0.3, -0.2),  # anywhere, a third of the drop or less
+    "smaller": (-0.35, 0.3, -0.2),  # anywhere in the range, about a third of the drop or less
     "large": (-0.7,),
     "cancelling": (
         -1.0,
         1.0,
     ),  # another drop of the same size, and later a rise that cancels it: either drop may be named
-    "before-and-after": (-0.5, -0.5),  # one on either side
+    "before-and-after": (-0.5, -0.5),  # one change on either side of the culprit
     "adjacent": (-0.5,),  # at the next commit
-    # instead of the culprit: a change, its revert, and the change again; either drop may be named
+    # in place of the culprit: a change, its revert, and the change again; either drop may be named
     "reverted": (-1.0, 1.0, -1.0),
-    "culprit-on-slope": (-0.5,),  # in many tiny steps
-    "slope": (-1.0,),  # the same steps without a culprit: no name is right
+    "culprit-on-slope": (-0.5,),  # a slope of many tiny steps around the culprit
+    "slope": (-1.0,),  # the same slope without a culprit, so that no named commit is right
 }
 ALONE = ("nothing", "reverted", "slope")  # values without a culprit
 

@@ -1,4 +1,4 @@
-"""Statistics of many simulated hunts: costs, and shares of right verdicts, also as lines of text.
+"""Statistics of many simulated hunts: costs, shares of right verdicts, and the lines of a table of both.
 
 A verdict is judged by the known truth of a simulated world.
 """
@@ -39,7 +39,7 @@ class StepAccount:
     """The numbers of steps of a world that a hunt for all changes named, left open, or missed."""
 
     right: int = 0  # named
-    wrong: int = 0  # named, although there is no step
+    wrong: int = 0  # named candidates without a step
     missed: int = 0  # not named, although the verdict says that they would have been shown
     unsettled: int = 0  # not named, in a subrange that the verdict leaves unsettled
     unseen: int = 0  # not named, smaller than the smallest step that the verdict says would have been shown
@@ -49,7 +49,7 @@ class StepAccount:
 
 
 def account_of_steps(verdict: Verdict, world: World, min_effect: float) -> StepAccount:
-    """The numbers of named and other steps of at least ``min_effect``. Naming a step of half the size is right, too."""
+    """The numbers of named and other steps of at least ``min_effect``. A named step of half this size is right, too."""
     least, detectable, left_open = _log_drop(min_effect), 0.0, tuple[UnsettledRange, ...]()
     claims, named = 0, set[int]()
     match verdict:
@@ -75,10 +75,10 @@ def account_of_steps(verdict: Verdict, world: World, min_effect: float) -> StepA
 def judge_verdict(verdict: Verdict, world: World, min_effect: float = Policy().min_effect) -> Judgement:
     """The quality of ``verdict`` in ``world``.
 
-    Right verdicts are: the culprit, in a world with a culprit; "not reproduced", in a world without a culprit; and a set
-    with the culprit whose other commits do not build. A set without the culprit is wrong, like a wrong name. "Not
-    reproduced" is wrong if the drop is larger than the drop that the verdict states as detectable. In a hunt for all
-    changes, each step of at least ``min_effect`` counts.
+    Right verdicts are: the culprit, in a world with a culprit; "not reproduced", in a world without a culprit; and a
+    set with the culprit whose other commits do not build. A set without the culprit is wrong, and so is a wrong
+    culprit. "Not reproduced" is wrong if the drop is larger than the drop that the verdict states as detectable. In a
+    hunt for all changes, each step of at least ``min_effect`` is judged.
     """
     answers, least = world.right_culprits, _log_drop(min_effect)
     match verdict:
@@ -171,13 +171,13 @@ class JudgedHunt:
     judgement: Judgement
     named: bool  # whether a culprit was named
     stated: float  # probability of the most probable candidate; NaN if none was stated
-    favoured: bool  # whether that candidate is a culprit
+    favoured: bool  # whether the most probable candidate is a culprit
     builds: int
     runs: int
     minutes: float
-    cost: float  # in runs, without builds of the two ends
-    together: float | None = None  # stated probability of the set of an inconclusive hunt
-    held: bool = False  # whether a culprit is in that set
+    cost: float  # cost in runs, without builds of the two ends
+    together: float | None = None  # stated probability of the suspects of an inconclusive hunt
+    held: bool = False  # whether a culprit is among the suspects of an inconclusive hunt
     steps: StepAccount | None = None  # of a hunt for every change
     unused: int = 0  # builds that were never measured
     cancelled: int = 0  # builds that were ended before they were finished; not in ``builds``

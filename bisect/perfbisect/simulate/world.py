@@ -1,9 +1,11 @@
 """A simulated lab: a history with a hidden culprit, on hosts with hidden properties.
 
 The log of the metric of one run is
+
     level(build) + layout + speed of the host(time) + visit + noise (sometimes an outlier, or a second speed).
-Each build has a usual layout. Each time a build is linked again, another layout is drawn. Equal seeds give equal worlds.
-The n-th run of a build has the same noise at any time, and the n-th visit to a build has the same effect at any time.
+
+Each build has a usual layout. If a build is linked again, another layout is drawn. Equal seeds give equal worlds. The
+n-th run of a build has the same noise at any time, and the n-th visit to a build has the same effect at any time.
 """
 
 import math
@@ -27,7 +29,7 @@ NO_BUILD = "does not build"  # reason of a candidate that is skipped because its
 
 
 def build_host_number(build_host: int) -> int:
-    """The number of a build host among all hosts of a world, -1 for build host 0; and the reverse."""
+    """The number of a build host among all hosts of a world, -1 for build host 0; the function is its own inverse."""
     return ~build_host
 
 
@@ -45,21 +47,19 @@ class World:
     unbuildable: frozenset[int] = frozenset()
     crashing: frozenset[int] = frozenset()  # candidates that build, but crash in every run
     spoiled: frozenset[int] = frozenset()  # builds whose first two runs are outliers
-    older_branch_changes: Mapping[int, float] = field(
-        default_factory=dict
-    )  # by branch point: its log difference from good
-    binaries: Mapping[int, int] = field(default_factory=dict)  # candidate → earlier candidate with the same binary
-    layouts: Mapping[int, float] = field(default_factory=dict)  # instead of random layouts
-    mode_gap: float = 0.0  # between two modes of layout
+    older_branch_changes: Mapping[int, float] = field(default_factory=dict)  # branch point → log difference from good
+    binaries: Mapping[int, int] = field(default_factory=dict)  # candidate → an earlier candidate with the same binary
+    layouts: Mapping[int, float] = field(default_factory=dict)  # usual layout effects by candidate, not random
+    mode_gap: float = 0.0  # log gap between two modes of layout
     slow_modes: frozenset[int] = frozenset()  # candidates whose usual layout is in the slow mode
-    culprits: frozenset[int] | None = None  # right answers; None: the largest drops
+    culprits: frozenset[int] | None = None  # the right culprits; None: the candidates with the largest drops
     counts: Mapping[int, float] = field(default_factory=dict)  # changes of the log of instructions by candidate
     seed: int = 0
     runs: int = 0
-    builds: int = 0  # on all hosts and build hosts
+    builds: int = 0  # number of builds on all hosts and build hosts
     cancelled: int = 0  # builds that were ended before they were finished
     links: int = 0  # builds that were linked again
-    build_seconds: dict[int, float] = field(default_factory=dict)  # by candidate, with failed attempts
+    build_seconds: dict[int, float] = field(default_factory=dict)  # seconds by candidate, with failed attempts
     _clocks: dict[int, float] = field(default_factory=dict)
     _host_speeds: dict[int, HostSpeed] = field(default_factory=dict)
     _generators: dict[tuple[RandomDraw, int], np.random.Generator] = field(default_factory=dict)
@@ -81,14 +81,14 @@ class World:
 
     @property
     def right_culprits(self) -> frozenset[int]:
-        """The candidates that a verdict should name: the culprit, or each of several drops of equal size."""
+        """The candidates that a verdict may name: the culprit, or each of several drops of equal size."""
         largest = min(self.steps.values(), default=0.0)
         drops = frozenset(v for v, size in self.steps.items() if largest < 0 and size <= SAME_SIZE * largest)
         return drops if self.culprits is None else self.culprits
 
     @property
     def unused_builds(self) -> int:
-        """The number of unused builds of build hosts: no build with the same binary was run."""
+        """The number of builds of build hosts that were never run; a run of an equal binary counts."""
         tried = {self.binaries.get(v, v) for v in self._measured}
         return sum(self.binaries.get(v, v) not in tried for v in self._builds_of_build_hosts)
 
@@ -116,7 +116,7 @@ class World:
                 if value is None:
                     return [*observations, Skipped(candidate, "crashes", seconds)]
                 middle = (self.clock(order.host) - seconds / 2) / 60
-                number = visit if self.habits.visits else self.runs  # a host without visits starts no server
+                number = visit if self.habits.visits else self.runs  # without visit effects, each run is a visit
                 cost = seconds + (self.habits.link_seconds if layout else 0.0)
                 count = self._count_result(candidate, self.habits.counts) if self.habits.counts else None
                 reading = Reading(candidate, value, middle, number, order.host, cost, layout=layout, count=count)
@@ -194,7 +194,7 @@ class World:
         self.build_seconds[candidate] = self.build_seconds.get(candidate, 0.0) + seconds
         self.wait(host, self.clock(host) + seconds)
         fails = candidate in self.unbuildable
-        if self.habits.flaky and candidate not in (0, self.graph.size - 1) and not fails:  # each attempt is a new draw
+        if self.habits.flaky and candidate not in (0, self.graph.size - 1) and not fails:  # each attempt is drawn anew
             fails = bool(self._generator(RandomDraw.FLAKES, candidate).random() < self.habits.flaky)
         if fails:
             return Skipped(candidate, NO_BUILD, seconds)
@@ -214,12 +214,12 @@ class World:
         return Built(candidate, seconds, same_as, host, incremental=in_tree)
 
     def add_existing_build(self, candidate: int, host: int = 0) -> None:
-        """Enter that a host has a build, made for another world: another workload over the same commits."""
+        """Record that a host has a build that was made in another world (for another workload over the same commits)."""
         if candidate not in (built := self._builds_of_host.setdefault(host, [])):
             built.append(candidate)
 
     def share(self, candidate: int) -> None:
-        """Enter that a build host has finished a build, so that all hosts have the build."""
+        """Record that a build host has finished a build, so that all hosts have the build."""
         self._builds_of_build_hosts.append(candidate)
 
     def cancel(self, candidate: int, build_host: int, unspent: float) -> None:
@@ -299,7 +299,7 @@ class World:
         return self._generators[key]
 
     def _draw_visit_effect(self, candidate: int) -> float:
-        """Draw the effect, on all runs, of the next visit to a build."""
+        """Draw the effect of the next visit to a build on all runs of the visit."""
         if not self.habits.visits:
             return 0.0
         return self.habits.visits * float(self._generator(RandomDraw.VISITS, candidate).normal())

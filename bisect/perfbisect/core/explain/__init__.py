@@ -1,1 +1,4 @@
-"""Why a culprit is slower: from what the explanation measured to classes, functions and plans. Pure."""
+"""Why a culprit is slower: the measurements of the explanation lead to classes, functions and plans.
+
+No input or output.
+"""

@@ -1,12 +1,12 @@
-"""Locates a difference in the call tree, and finds functions that are called more often, newly, or no longer. Pure.
+"""Locates a difference in the call tree, and finds functions that are called more often, newly, or no longer.
 
-A profile is examined by the costs of functions with their callees first: a commit changes a function, and its callees cost
-less, or are replaced. The location of a difference is the changed function that has most of the difference, with its
-callees. If there are several such functions, the location is the innermost. If only several functions together have most of
-the difference, the location is their nearest common caller.
+A profile is first examined by the costs of functions with their callees, because a commit may change a function so that
+its callees cost less, or are replaced. The location of a difference is the changed function that has most of the
+difference, with its callees. If several functions have most of the difference, the location is the innermost of these
+functions. If only several functions together have most of the difference, the location is their nearest common caller.
 
-Exact counts of instructions have stacks of a function and the functions that are inlined into it, outermost first. They
-also have the number of calls between two functions.
+Exact counts of instructions have stacks of a function and the functions that are inlined into it, outermost first.
+Exact counts also have the number of calls between two functions.
 """
 
 from collections import defaultdict
@@ -62,7 +62,8 @@ def locate_difference(
     if not all(profiles) or abs(total) <= 2 * spread:
         return None
     moved_keys = {row.key for row in rows if row.partner}
-    # Moved cost is not part of the difference. It would make its new callers costlier, and its old callers cheaper.
+    # Moved cost is excluded from the difference, because moved cost makes its new callers costlier, and its old callers
+    # cheaper.
     profiles = (
         [without_own_costs(moved_keys, run) for run in profiles[0]],
         [without_own_costs(moved_keys, run) for run in profiles[1]],
@@ -81,7 +82,7 @@ def locate_difference(
     touched_rows = {key: row for key, row in rows_by_key.items() if row.has_changed_code and key not in moved_keys}
     depths = {key: mean_depth(key, before, after) for key in rows_by_key}
     touched_beyond_noise: tuple[FunctionRow, ...] = ()
-    # A new function may replace a removed function. Then only both together show a difference.
+    # If a new function replaces a removed function, only both functions together show a difference.
     one_sided = [row for row in touched_rows.values() if is_in_one_build(row)]
     has_replacement = len({row.difference > 0 for row in one_sided if row.beyond_noise}) > 1
     is_due_to_callees = partial(
@@ -144,8 +145,8 @@ def one_sided_calls(
 ) -> tuple[Call, ...]:
     """The functions that only one build calls and that have a good part of a difference without a location.
 
-    Changed functions and functions without self cost are left out, because they may still be called. Their callees are
-    named.
+    Changed functions and functions without self cost are left out, because such functions may still be called. The
+    callees of these functions are named.
     """
     total, spread = total_difference(rows)
     if not all(profiles) or abs(total) <= 2 * spread:
@@ -174,7 +175,7 @@ def one_sided_calls(
 
 
 def without_counted_calls(calls: Sequence[Call], counts: Iterable[FunctionRow]) -> tuple[Call, ...]:
-    """The calls without functions that both builds call, by their exact counts: a cheap function may have no samples."""
+    """The calls without functions that both builds call by exact ``counts``, as cheap functions may have no samples."""
     called_in_both = {
         row.function for row in counts if row.calls and min(row.calls) > STILL_CALLED_SHARE * max(row.calls)
     }

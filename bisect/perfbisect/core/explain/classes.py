@@ -1,14 +1,14 @@
-"""Classifies a change: by plans of statements and by counters.
+"""Classifies a change by the plans of statements and by counters.
 
 The time of an operation is a product, so a slowdown is exactly a sum of logarithms:
 
     time/o  =  instructions/o  ×  cycles/instruction  ×  seconds/cycle  ×  time/CPU time
                more code          slower memory          slower clock      waiting
 
-Each factor is a ratio with its own interval. The share of waiting is computed from times, which add: waiting is the
-additional time of an operation that its CPU time does not explain. The other factors share the rest. Otherwise the CPU
-time of system calls would hide that a commit waits for these calls. Two causes need other evidence than counters: a
-different plan of a statement, and a difference in the usual layout only.
+Each factor is a ratio with its own interval. The share of waiting is computed from times, because times add up: waiting
+is the additional time of an operation that its CPU time does not explain. The other factors share the rest. Without
+this rule, the CPU time of system calls would hide that a commit waits for these calls. Two causes need other evidence
+than counters: a different plan of a statement, and a difference in the usual layout only.
 """
 
 import math
@@ -34,7 +34,7 @@ from perfbisect.core.explain.evidence import (
 )
 from perfbisect.core.explain.profiles import KERNEL
 
-NEGLIGIBLE = 0.01  # smallest log ratio of a factor that explains anything: about 1 %
+NEGLIGIBLE = 0.01  # smallest log ratio of a factor that explains a part of the change: about 1 %
 MIN_CLASS_SHARE = 1 / 3  # smallest share of the largest factor that makes a class
 CERTAIN_ERRORS = 5.0  # a factor has certainly changed beyond this number of standard errors
 PER_INSTRUCTION = "cpu/instruction"
@@ -57,7 +57,8 @@ CODE_COUNTERS = (
 DATA_COUNTERS = (
     "L1-dcache-load-misses/o", "cache-misses/o", "LLC-load-misses/o", "dTLB-load-misses/o", BACK, "stalled-cycles-backend/o",
 )  # fmt: skip
-# Counters of storage, with the least microseconds of each unit on a rotating disk. They only exclude counters.
+# Counters of storage, with the least microseconds of each unit on a rotating disk. These microseconds only exclude
+# counters.
 STORAGE_COSTS = {"r/o": 10_000, "rKB/o": 100, "wKB/o": 100}
 CODE_CAUSES = Cause.INSTRUCTIONS, Cause.MEMORY
 # Metric other than the time of an operation → the causes that explain its change.
@@ -91,7 +92,7 @@ def classify(
 
 
 def changed_factors(rows: Mapping[str, CounterRow], metric: str = TIME, slower: bool | None = None) -> list[Evidence]:
-    """The factors of ``metric`` that changed in the direction of the metric, largest first."""
+    """The factors of ``metric`` that changed in the same direction as the metric, the largest change first."""
     cpu_per_instruction = cpu_per_instruction_row(rows)
     rows = {**rows, cpu_per_instruction.name: cpu_per_instruction} if cpu_per_instruction else rows
     row_by_cause = {
@@ -99,7 +100,7 @@ def changed_factors(rows: Mapping[str, CounterRow], metric: str = TIME, slower: 
         Cause.MEMORY: cpu_per_instruction or inverse_row(rows.get("ipc")),
         Cause.CLOCK: inverse_row(rows.get(CLOCK)),
         Cause.WAITING: rows.get(BUSY),
-        Cause.UNKNOWN: rows.get("cpu/o") if "instructions/o" not in rows else None,  # no counters divide CPU time
+        Cause.UNKNOWN: rows.get("cpu/o") if "instructions/o" not in rows else None,  # no counters split CPU time
     }
     causes = CAUSES_OF_METRIC.get(metric, tuple(row_by_cause))
     factor_by_cause = {cause: (row, row.log) for cause, row in row_by_cause.items() if row and cause in causes}
@@ -129,7 +130,7 @@ FactorByCause = Mapping[Cause, tuple[CounterRow, float]]
 
 
 def with_additive_changes(factors: FactorByCause, rows: Mapping[str, CounterRow]) -> FactorByCause:
-    """The factors with changes that sum to the log ratio of the time: waiting by its share of the added time, then the rest."""
+    """The factors, with changes that sum to the log ratio of the time; waiting gets its share of the added time."""
     if not (rows.keys() >= {TIME, "cpu/o"} and Cause.WAITING in factors) or abs(rows[TIME].log) < NEGLIGIBLE:
         return factors
     time_change, cpu_change = rows[TIME].log, rows["cpu/o"].log
@@ -148,10 +149,10 @@ def longer_wait(rows: Mapping[str, CounterRow]) -> float:
 
 
 def cpu_per_instruction_row(rows: Mapping[str, CounterRow]) -> CounterRow | None:
-    """The CPU time per instruction, if instructions were counted exactly and cycles were not; None if it has not changed.
+    """The CPU time per instruction, if instructions were counted exactly and cycles not; None if this time is unchanged.
 
-    CPU time per instruction does not distinguish slower memory from a slower clock. An unchanged CPU time per instruction
-    shows nothing: its interval is that of CPU time, which varies for other reasons, too.
+    CPU time per instruction does not distinguish slower memory from a slower clock. An unchanged CPU time per
+    instruction shows nothing, because its interval is the interval of CPU time, which varies for other reasons, too.
     """
     cpu_time, instructions = rows.get("cpu/o"), rows.get("instructions/o")
     if cpu_time is None or instructions is None or "ipc" in rows:
@@ -167,7 +168,7 @@ def cpu_per_instruction_row(rows: Mapping[str, CounterRow]) -> CounterRow | None
 
 
 def is_notable(row: CounterRow) -> bool:
-    """Whether a factor explains anything: because it is large, or because it is a certain change of instructions.
+    """Whether a factor explains a part of the change, because it is large or a certain change of instructions.
 
     A factor whose interval contains 1 explains nothing. A single round has no interval.
     """
@@ -181,7 +182,7 @@ def with_details(evidence: Evidence, rows: Mapping[str, CounterRow], slower: boo
     """The evidence with counters that detail it, and the name of the detail: a cache, "storage", "lock", "scheduler"."""
 
     def telling(*names: str) -> list[str]:
-        """The counters that rose (for an improvement: fell) by at least ``MIN_DETAIL_CHANGE``."""
+        """The counters that rose by at least ``MIN_DETAIL_CHANGE``; for an improvement, the counters that fell."""
         same_direction = [name for name in names if name in rows and (rows[name].log > 0) == slower]
         return [name for name in same_direction if abs(rows[name].log) >= MIN_DETAIL_CHANGE]
 
@@ -221,11 +222,12 @@ def with_details(evidence: Evidence, rows: Mapping[str, CounterRow], slower: boo
 def with_kernel_or_layout(
     evidence: Evidence, rows: Mapping[str, CounterRow], functions: Sequence[FunctionRow], layouts: LayoutRatios | None
 ) -> Evidence:
-    """Evidence of slower memory, reclassified as time in the kernel or as code placement if other evidence shows that.
+    """Evidence of slower memory, reclassified as time in the kernel or as code placement if other evidence shows so.
 
     Exact counts exclude the instructions of the kernel, so time in the kernel looks like slower instructions. Code
-    placement is suspected if the same instructions are executed, and front-end counters changed more than data counters.
-    It is not suspected if the commit was slower in all randomized layouts, or if changed functions have most of the loss.
+    placement is suspected if the same instructions are executed, and front-end counters changed more than data
+    counters. Code placement is not suspected if the commit was slower in all randomized layouts, or if changed
+    functions have most of the loss.
     """
     if (
         any(row.name == PER_INSTRUCTION for row in evidence.rows)
@@ -282,8 +284,8 @@ COLUMN = re.compile(r"(\b(?:id|key_len)=\d+)")  # a number that is part of the p
 def comparable_plan(plan: str) -> str:
     """A plan without estimates of rows and costs, sizes, possible keys, old words, and values of the statement.
 
-    These differ between two servers of one build, or are only worded differently between versions. Lines keep their order
-    and indentation.
+    The removed parts differ between two servers of one build, or are only worded differently between versions. Lines
+    keep their order and indentation.
     """
     lines = []
     for line in plan.splitlines():
@@ -295,7 +297,7 @@ def comparable_plan(plan: str) -> str:
 def different_plans(parent: Iterable[PlanFacts], culprit: Iterable[PlanFacts]) -> tuple[PlanRow, ...]:
     """The statements whose plan differs, in the culprit's order, with both plans as printed.
 
-    A statement without a plan in one of the builds is left out: a missing plan is not a different plan.
+    A statement without a plan in one of the builds is left out, because a missing plan is not a different plan.
     """
     parent_plans = {facts.statement: facts.plan for facts in parent}
     plans_of_both = [

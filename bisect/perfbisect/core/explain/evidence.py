@@ -1,20 +1,21 @@
-"""What an explanation consists of: why a culprit is slower (or faster), derived from events, for reports; first its counters.
+"""The data types of an explanation, which says why a culprit is slower or faster, and the ratios of counters.
 
-Everything is of the culprit against the parent that it was proven against, and per operation. The events are
-``Counted``, ``Profiled``, ``Planned`` and ``ChangedFunctions``; no struct here is stored.
+All values compare the culprit with the parent of its proof, and are per operation. An explanation is derived from the
+events ``Counted``, ``Profiled``, ``Planned`` and ``ChangedFunctions``. The types of this module are not stored.
 
-Counters are ratios per operation, from runs in turns, with intervals, ranked.
+Counters are ranked ratios per operation with intervals, from interleaved runs.
 
-The n-th run of a group of counters of the one and the n-th of the other make a pair, measured within minutes. With d the
-difference of the logarithms, averaged over the groups of a round, the interval is Student's for paired observations; see
-``core/stats/paired_comparison.py``. Groups of one round share a visit of the server, so only rounds are independent.
+The n-th runs of parent and culprit with the same group of counters make a pair, measured within minutes. The
+differences of logarithms are averaged over the groups of a round, because groups of one round share a visit of the
+server, so that only rounds are independent. The interval is Student's interval for paired observations
+(``core/stats/paired_comparison.py``).
 
-Top-down level 1 says what became of the slots of a processor's pipeline, from events that Intel, AMD and ARM count. In
+Top-down level 1 shows the use of the slots of a processor's pipeline, from events that Intel, AMD and ARM count. In
 each cycle a processor has a fixed number of slots in which an operation can begin. A slot retires an operation, is lost
-to an operation that is thrown away, or stays empty because the front end delivers none or the back end accepts none (A.
-Yasin, "A top-down method for performance analysis and counters architecture", ISPASS 2014). Slots per operation of the
-workload need no constant of the processor, and their differences sum to that of all slots, which is in proportion to
-that of the cycles.
+to an operation that is discarded, or stays empty because the front end delivers no operation or the back end accepts no
+operation (A. Yasin, "A top-down method for performance analysis and counters architecture", ISPASS 2014). Slots per
+operation of the workload need no constant of the processor, and the differences of the categories sum to the difference
+of all slots, which is proportional to the difference of the cycles.
 """
 
 import math
@@ -29,53 +30,53 @@ from perfbisect.core.domain.metrics import COMPARED, METRICS, Metric, event_metr
 from perfbisect.core.domain.orders import Interval, LayoutRatios
 from perfbisect.core.stats.distributions import Student
 
-NOISE_ERRORS = 3.0  # standard errors from which on the difference of a function is no noise
-OTHER_FUNCTIONS = "[other functions]"  # the row of all further ones: differences must sum to the whole
+NOISE_ERRORS = 3.0  # standard errors from which on the difference of a function is beyond noise
+OTHER_FUNCTIONS = "[other functions]"  # row of all further functions, so that differences sum to the total
 
 
 class Cause(StrEnum):
-    """The class of a change: why an operation takes longer (or, of an improvement, less long)."""
+    """The class of a change: the reason why an operation takes longer, or less long after an improvement."""
 
-    PLAN = "plan"  # the server executes a statement in another way
+    PLAN = "plan"  # the server executes a statement by another plan
     INSTRUCTIONS = "instructions"  # more code
     MEMORY = "memory"  # fewer instructions per cycle: caches, TLBs
     WAITING = "waiting"  # locks, storage, scheduler: time without CPU time
-    CLOCK = "clock"  # the same cycles take another time: not the commit
-    LAYOUT = "layout"  # same instructions and functions, front-end counters moved: not the source code
+    CLOCK = "clock"  # the same cycles take another time, for which the commit is not the reason
+    LAYOUT = "layout"  # same instructions and functions, changed front-end counters: the source code is not the reason
     UNKNOWN = "unknown"
 
 
 class Sureness(StrEnum):
-    """How sure a statement is."""
+    """The certainty of a statement."""
 
-    SURE = "sure"  # its interval is far from no change, by counts of the whole time
+    SURE = "sure"  # the interval is far from no change, and the counters were counted all the time
     LIKELY = "likely"
-    POSSIBLE = "possible"  # it may be so; little was measured, or the interval nearly contains no change
+    POSSIBLE = "possible"  # little was measured, or the interval almost contains no change
 
 
 @dataclass(frozen=True, slots=True)
 class CounterRow:
-    """One ratio of counters, "instructions/o" or "ipc", from rounds in which parent and culprit took turns."""
+    """One ratio of counters, such as "instructions/o" or "ipc", from rounds of interleaved runs of parent and culprit."""
 
     name: str
-    parent: float  # geometric mean over the rounds, in ``unit``: the ratio is that of both
+    parent: float  # geometric mean over the rounds, in ``unit``; ``ratio`` is ``culprit`` / ``parent``
     culprit: float
-    ratio: Interval  # of culprit against parent, 95 %
+    ratio: Interval  # culprit relative to parent, with a 95 % interval
     standard_errors: (
-        float  # |log ratio| in standard errors of it: how far beyond noise. Rows are in descending order of it
+        float  # |log ratio| in standard errors of the log ratio; rows are in descending order of this number
     )
     rounds: int  # pairs of runs
-    unit: str = ""  # of one operation: "us", "kB"; "" for a count or a ratio
-    share: float = 1.0  # smallest share of the time in which its events were counted; below 1 perf has extrapolated
+    unit: str = ""  # per operation: "us", "kB"; "" for a count or a ratio
+    share: float = 1.0  # smallest share of time in which the events were counted; below 1 perf extrapolated
 
     @property
     def moved(self) -> bool:
-        """Whether the interval excludes no change."""
+        """Whether the interval of the ratio excludes 1."""
         return self.ratio.excludes_one
 
     @property
     def log_width(self) -> float:
-        """How imprecise it is: the length of its interval in log units, of one that was extrapolated as many times longer."""
+        """The length of the interval in log units, multiplied by 1 / ``share`` for extrapolated counters."""
         return math.log(self.ratio.high / self.ratio.low) / self.share if self.ratio.low else math.inf
 
     @property
@@ -85,19 +86,19 @@ class CounterRow:
 
     @property
     def difference(self) -> float:
-        """Culprit less parent."""
+        """The value of the culprit minus the value of the parent."""
         return self.culprit - self.parent
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One class that explains a part of the change, with the numbers that show it."""
+    """One class that explains a part of the change, with the numbers that show this part."""
 
     cause: Cause
-    part: float | None  # share of the logarithm of the change of time per operation; None where it has none, as a plan
+    part: float | None  # share of the log change of time per operation; None without a share, as for a plan
     sure: Sureness
-    rows: tuple[CounterRow, ...] = ()  # the ratio that makes the class first, then what says more of it
-    # Which cache or TLB, "lock", "storage", "scheduler"; why nothing is known; "" where that is unknown.
+    rows: tuple[CounterRow, ...] = ()  # the ratio that makes the class, then ratios with details
+    # A cache or TLB, "lock", "storage" or "scheduler"; for an unknown cause, the reason; "" if there is no detail.
     detail: str = ""
 
 
@@ -105,48 +106,48 @@ class Evidence:
 class FunctionRow:
     """One function in the profiles of both builds; costs are self costs per operation, in the unit of the explanation.
 
-    Differences over all functions sum to the difference of the whole cost per operation.
+    The differences of all functions sum to the difference of the total cost per operation.
     """
 
-    function: str  # as the symbol table names it, demangled
+    function: str  # demangled name in the symbol table
     binary: str  # base name of the file that contains it: "mysqld", "libc.so.6", "[kernel]"
     parent: float
     culprit: float
     error: float = 0.0  # standard error of the difference, from the number of samples and from the rounds
-    part: float = 0.0  # its difference as a share of the whole difference; may be negative, and more than 1
-    changed: bool = False  # the commit changes its body
-    inlined: tuple[str, ...] = ()  # functions that the commit changes and that were inlined into this one
-    # Of one that the commit does not change: the function above most of its difference that it does change.
+    part: float = 0.0  # the difference as a share of the total difference; may be negative, or more than 1
+    changed: bool = False  # whether the commit changes the body of the function
+    inlined: tuple[str, ...] = ()  # functions that the commit changes and that were inlined into this function
+    # For an unchanged function: the changed function whose calls lead to most of the difference.
     below_changed: str = ""
-    callers: tuple[str, ...] = ()  # that call it, those with most of its cost first
-    partner: str = ""  # the function to (or from) which its cost has merely moved; "" where it has not
-    # how often it is called in the parent and in the culprit; None where that was not counted, as of one that is inlined
+    callers: tuple[str, ...] = ()  # callers of the function, callers with most of its cost first
+    partner: str = ""  # the function to (or from) which the cost has merely moved; "" if no cost moved
+    # number of calls per operation in the parent and in the culprit; None if calls were not counted
     calls: tuple[float, float] | None = None
-    inlined_into: str = ""  # the function into which it is inlined, where exact counts have told it apart
+    inlined_into: str = ""  # the function into which this function is inlined, if exact counts distinguish the two
 
     @property
     def difference(self) -> float:
-        """Culprit less parent."""
+        """The value of the culprit minus the value of the parent."""
         return self.culprit - self.parent
 
     @property
     def beyond_noise(self) -> bool:
-        """Whether the difference is no noise."""
+        """Whether the difference is beyond noise."""
         return abs(self.difference) > NOISE_ERRORS * self.error
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells it from all others: function and binary."""
+        """The name of the function and the binary, which identify a row."""
         return self.function, self.binary
 
     @property
     def has_no_symbols(self) -> bool:
-        """Whether it stands for all functions of a binary without symbols."""
+        """Whether the row stands for all functions of a binary without symbols."""
         return self.function == f"[{self.binary}]"
 
     @property
     def has_changed_code(self) -> bool:
-        """Whether the commit changes the function, or one that is inlined into it."""
+        """Whether the commit changes the function, or a function that is inlined into it."""
         return self.changed or bool(self.inlined)
 
 
@@ -155,28 +156,26 @@ class Call:
     """A function that only one of two builds calls."""
 
     function: str
-    share: float  # of the whole cost of that build, with all that it calls
-    new: bool  # whether that is the culprit
-    inlined: bool = False  # whether it may be a part of its caller in the other build, by what that costs
+    share: float  # share of the total cost of that build, with callees
+    new: bool  # whether the culprit calls the function, and not the parent
+    inlined: bool = False  # whether the other build may inline the function into its caller, by costs
 
 
 @dataclass(frozen=True, slots=True)
 class DifferenceLocation:
-    """The functions below which most of a difference is. Their costs are with all that they call."""
+    """The functions below which most of a difference is; the costs of functions include their callees."""
 
-    # Changed by the commit, or the nearest caller of those that are (``of_diff``); None where they have no part of it.
+    # A function that the commit changes, or the nearest caller of changed functions; None if these have no part of it.
     top: FunctionRow | None
-    innermost: FunctionRow  # the innermost that has most of it, below that; may be the same
-    by_own_code: bool  # whether its own code has most of it
-    changed_functions: tuple[
-        FunctionRow, ...
-    ] = ()  # which the commit changes, where ``top`` calls them; the largest part first
-    calls: tuple[Call, ...] = ()  # from functions of both builds, that cost most first
+    innermost: FunctionRow  # the innermost function below ``top`` with most of the difference; may be ``top``
+    by_own_code: bool  # whether the self cost of ``innermost`` has most of the difference
+    changed_functions: tuple[FunctionRow, ...] = ()  # changed functions that ``top`` calls, the largest part first
+    calls: tuple[Call, ...] = ()  # calls from functions of both builds, costliest first
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """A statement that the server executes in another way in the culprit than in the parent."""
+    """A statement for which the server has another plan in the culprit than in the parent."""
 
     statement: str
     parent: str  # the plan as the server prints it
@@ -185,40 +184,40 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """All that is known of the reason of a change. Empty parts were not measured; ``missing`` says why."""
+    """The reason of a change. Empty parts were not measured; ``missing`` has the reasons."""
 
     parent: str  # full hash
     culprit: str
-    classes: tuple[Evidence, ...] = ()  # the main one first
-    counters: tuple[CounterRow, ...] = ()  # ranked by how far beyond noise they moved
-    functions: tuple[FunctionRow, ...] = ()  # ranked by |difference|; those that exchanged cost, by what is left of it
-    location: DifferenceLocation | None = None  # the functions below which most of their difference is
-    calls: tuple[Call, ...] = ()  # of the whole program, where there is no place
+    classes: tuple[Evidence, ...] = ()  # the main class first
+    counters: tuple[CounterRow, ...] = ()  # ranked by their changes in standard errors
+    functions: tuple[FunctionRow, ...] = ()  # by |difference|; functions that exchanged cost by the net difference
+    location: DifferenceLocation | None = None  # the functions below which most of the difference is
+    calls: tuple[Call, ...] = ()  # calls in the whole program, if there is no ``location``
     shared_error: float = 0.0  # relative standard error that the costs of all functions of a build have in common
-    # The same for time off CPU, in us: functions that called what waits, outside of libc.
+    # Like ``functions`` for off-CPU time, in us: functions outside of libc that called waiting functions.
     waits: tuple[FunctionRow, ...] = ()
-    kinds_of_waits: tuple[FunctionRow, ...] = ()  # the same by what is waited for
-    counts: tuple[FunctionRow, ...] = ()  # the same for instructions: counted, or sampled where errors are not 0
-    whole_runs: bool = False  # whether what was counted is a whole run, and not an operation
-    operation: str = "operation"  # what one is: "run" of a command, "1,000 requests"
-    share_without_callers: float = 0.0  # share of the cost of ``functions`` whose callers are not known
-    unit: str = ""  # of the costs in ``functions``: "us" of CPU time, "cycles"
-    changed: tuple[str, ...] = ()  # functions that the commit changes, also those that no profile contains
-    paths: tuple[str, ...] = ()  # files that the commit changes, where it is known that it changes no function
-    lines: tuple[tuple[str, str, str], ...] = ()  # that it changes outside of functions: path, before, since
-    sources: int = 0  # source files that it changes
-    change_known: bool = False  # whether it was found out, completely, which functions the commit changes
+    kinds_of_waits: tuple[FunctionRow, ...] = ()  # off-CPU time by the kind of wait
+    counts: tuple[FunctionRow, ...] = ()  # like ``functions`` for instructions: counted, or sampled if errors are not 0
+    whole_runs: bool = False  # whether counts are per run, not per operation
+    operation: str = "operation"  # the name of an operation: "run" of a command, "1,000 requests"
+    share_without_callers: float = 0.0  # share of the cost of ``functions`` without known callers
+    unit: str = ""  # unit of the costs in ``functions``: "us" of CPU time, "cycles"
+    changed: tuple[str, ...] = ()  # functions that the commit changes, also functions that no profile contains
+    paths: tuple[str, ...] = ()  # files that the commit changes, if it is known to change no function
+    lines: tuple[tuple[str, str, str], ...] = ()  # changed lines outside of functions: path, old line, new line
+    sources: int = 0  # number of source files that the commit changes
+    change_known: bool = False  # whether all functions that the commit changes are known
     plans: tuple[PlanRow, ...] = ()
     missing: tuple[str, ...] = ()  # a sentence for each part that could not be measured
-    metric: str = "qps"  # whose change is explained
-    layouts: LayoutRatios | None = None  # the comparison in other orders of the functions, where the verdict has one
+    metric: str = "qps"  # metric whose change is explained
+    layouts: LayoutRatios | None = None  # the comparison in randomized layouts, if the verdict has one
 
 
 RETIRING, WRONG, FRONT, BACK = "retiring slots/o", "bad-speculation slots/o", "front-end slots/o", "back-end slots/o"
 
-# Category → the event that counts its slots, less those of the events behind it, for each family of processors:
+# Category → the event that counts its slots, minus the slots of the following events, for each family of processors:
 # - Intel's from Ice Lake on; perf turns the metrics of the kernel into slots.
-# - AMD's from Zen 4 on: the "Pipeline Utilization" metrics. What another thread of the core takes is in none.
+# - AMD's from Zen 4 on: the "Pipeline Utilization" metrics. No category has the slots of the core's other thread.
 # - Arm's Neoverse V1, N2 and later: the "Topdown methodology", without its corrections for single models.
 SLOTS: Mapping[str, Sequence[tuple[str, ...]]] = {
     RETIRING: [("topdown-retiring",), ("ex_ret_ops",), ("op_retired",)],
@@ -230,7 +229,7 @@ INTEL, AMD, ARM = (tuple(dict.fromkeys(chain(*family))) for family in zip(*SLOTS
 
 
 def category_slots(counters: Mapping[str, float | None], category: str) -> float | None:
-    """The slots of a category in what was counted; None where that has no such events, or counted more than were."""
+    """The slots of a category, from counters; None if its events were not counted, or if the difference is negative."""
     for events in SLOTS[category]:
         slots, *subtracted = (counters.get(event) for event in events)
         if slots is not None and None not in subtracted:
@@ -241,16 +240,16 @@ def category_slots(counters: Mapping[str, float | None], category: str) -> float
 
 RunsByGroup = Mapping[str, Sequence[RunFacts]]  # group of counters → its runs of one build, in order of time
 
-# Smallest standard error of a log ratio: few rounds agree by chance, and smaller changes are of no interest.
+# Smallest standard error of a log ratio, because few rounds agree by chance, and smaller changes are of no interest.
 MIN_ERROR = 0.0005
-MIN_EXACT_ERROR = 2e-6  # the same of exact counts, which repeat to parts per million
+MIN_EXACT_ERROR = 2e-6  # smallest standard error for exact counts, which repeat to parts per million
 
-EXACT_GROUP = "exact"  # of runs whose instructions are counted exactly, and nothing else
+EXACT_GROUP = "exact"  # group of the runs in which only instructions are counted, exactly
 TIME, BUSY, CLOCK = "time/o", "time/cpu", "GHz"  # ratios that split the time of an operation; see ``classes``
 
 
 def time_per_operation(run: RunFacts) -> float | None:
-    """Microseconds from one operation to the next."""
+    """Microseconds from one operation to the next, by wall-clock time."""
     return None if run.counted else quotient(1e6, run.qps)
 
 
@@ -279,17 +278,17 @@ READINGS = (
 )
 
 
-# Two counters and their quotient, which a reader may check: all of the same runs.
+# Two counters and their quotient, which come from the same runs, so that a reader may check the quotient.
 QUOTIENTS = ((TIME, "cpu/o", BUSY), ("instructions/o", "cycles/o", "ipc"))
 
 
 def counter_rows(
     parent: RunsByGroup, culprit: RunsByGroup, further_rows: Collection[CounterRow] = ()
 ) -> tuple[CounterRow, ...]:
-    """The ratios that both builds have, those first that moved furthest beyond their noise.
+    """The ratios that both builds have, in descending order of their change in standard errors.
 
-    ``others`` are rows from other runs of the two. Of a counter in both, the more precise row is taken (``width``), so
-    that measuring more never makes a reason worse.
+    ``further_rows`` are rows from other runs of both builds. If a counter is in both, the more precise row is taken
+    (``log_width``), so that more measurements never make an explanation worse.
     """
     rows = [row for reading in READINGS if (row := counter_row(reading, parent, culprit))]
     best: dict[str, CounterRow] = {}
@@ -306,7 +305,7 @@ def counter_rows(
 
 
 def counter_row(reading: Metric, parent: RunsByGroup, culprit: RunsByGroup) -> CounterRow | None:
-    """One ratio; None where no pair of runs has it, or it is 0."""
+    """The ratio of one metric; None if no pair of runs has the metric, or if a value is 0."""
     rounds: dict[int, list[tuple[float, float]]] = {}
     counted_shares = [1.0]
     exact = True
@@ -345,8 +344,8 @@ def total_difference(rows: Sequence[FunctionRow]) -> tuple[float, float]:
 def part_error(part_rows: Sequence[FunctionRow], rows: Sequence[FunctionRow], shared_error: float = 0.0) -> float:
     """The standard error of the share of ``part_rows`` in the difference of all ``rows``, by the delta method.
 
-    ``shared_error`` is the relative standard error that all costs of a build have in common. It does not change the error
-    of rows whose share of the difference equals their share of the cost.
+    ``shared_error`` is the relative standard error that all costs of a build have in common. This error does not change
+    the error of rows whose share of the difference equals their share of the cost.
     """
     total, spread = total_difference(rows)
     part_difference, part_noise = total_difference(part_rows)
@@ -364,11 +363,11 @@ def significant_rows(rows: Sequence[FunctionRow]) -> list[FunctionRow]:
 
 
 def cost_exchanges(rows: Sequence[FunctionRow]) -> list[tuple[list[FunctionRow], list[FunctionRow]]]:
-    """Groups of functions that exchanged cost: those that lost cost, and those that gained it, each largest first."""
+    """Groups of functions that exchanged cost: functions that lost cost, and functions that gained it, largest first."""
     partners = {row.function: row.partner for row in rows if row.partner}
     groups: dict[frozenset[str], tuple[list[FunctionRow], list[FunctionRow]]] = {}
     for row in sorted(rows, key=lambda row: row.difference > 0):
-        if row.partner:  # two of a group have each other, all further ones the first of these
+        if row.partner:  # the first function of a group is the partner of all other functions
             group = groups.setdefault(frozenset((row.partner, partners.get(row.partner, ""))), ([], []))
             group[row.difference > 0].append(row)
     by_size = (

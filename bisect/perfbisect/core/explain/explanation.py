@@ -1,4 +1,4 @@
-"""Derives the explanation of a change from the events of a hunt. Pure: reports are made from the history alone."""
+"""Derives the explanation of a change from the events of a hunt alone, so that reports can be made from the history."""
 
 import math
 import re
@@ -82,7 +82,8 @@ RunsOfBoth = tuple[Sequence[RunFacts], Sequence[RunFacts]]  # runs of the parent
 def step_explanation(state: SessionState, step: Step) -> Explanation:
     """The explanation of the change at a step, from the whole log of a hunt.
 
-    The screen and the report show the explanation. The measurement of the reason ends when the explanation is certain.
+    The screen and the report show the explanation. The measurements for an explanation end when the explanation is
+    certain.
     """
     runs = state.runs_of_step(step, exact=has_exact_counts(state.log, state.metric))
     parent = state.commits[step.parents[0]] if step.parents else ""
@@ -97,7 +98,7 @@ def explanation(
     step: Step | None = None,
     metric: str = "qps",
 ) -> Explanation:
-    """The reasons for which ``culprit`` differs from ``parent`` (full hashes).
+    """The explanation of the difference between ``culprit`` and ``parent`` (full hashes).
 
     ``search_runs`` are the runs of both builds in the search, parent first. For a counter that the search and the
     explanation measured, the more precise interval counts (``counter_rows``). If the explanation has few runs, the runs of
@@ -106,7 +107,7 @@ def explanation(
     """
     commits, operation = (parent, culprit), operation_unit(search_runs, metric)
     runs_with_operations = [[with_operations(facts, operation, metric) for facts in side] for side in search_runs]
-    # An exact count is per run, whatever the run does.
+    # Exact counts are per run, whatever the run does.
     counted = [
         event for event in events if isinstance(event, Counted) and not (operation and event.group == EXACT_GROUP)
     ]
@@ -117,7 +118,7 @@ def explanation(
     plans = different_plans(*([facts for facts in planned if facts.commit == commit] for commit in commits))
     before, after = ([facts for facts in hunt_profiles if facts.commit == commit] for commit in commits)
     all_profiles, names = comparable_profiles((before, after)), functions_in((*before, *after))
-    changes = [event.facts for event in events if isinstance(event, ChangedFunctions)]  # the last event is valid
+    changes = [event.facts for event in events if isinstance(event, ChangedFunctions)]  # only the last event is valid
     change = next((facts for facts in reversed(changes) if (facts.parent, facts.commit) == commits), None)
     profiles, off_cpu = map(sufficient, (all_profiles, comparable_profiles((before, after), off_cpu=True)))
     functions = function_rows(profiles, change, names)
@@ -190,7 +191,7 @@ def profiles_with_operations(
 def all_counter_rows(
     search_runs: Sequence[Sequence[RunFacts]], reason_runs: Sequence[RunsByGroup]
 ) -> tuple[CounterRow, ...]:
-    """The ratios of all counters, from the runs of the search and from the runs for the reason; both have the parent first."""
+    """The ratios of all counters, from the runs of the search and of the explanation; each has the parent first."""
     before, after = reason_runs
     rounds = [min(len(before[group]), len(after[group])) for group in {*before} & {*after} - {EXACT_GROUP}]
     if max(rounds, default=0) < MIN_ROUNDS:
@@ -221,11 +222,11 @@ class OperationUnit:
 
 
 def operation_unit(search_runs: RunsOfBoth, metric: str) -> OperationUnit | None:
-    """The operation that the reported rate or cost of runs counts; None if a run is an operation, or counts its operations.
+    """The operation that the reported rate or cost of runs counts; None if a run is an operation, or counts operations.
 
     A rate or a cost (a time of one operation) gives the number of operations of runs with a fixed duration. The fixed
-    duration may be CPU time, because a busy host varies the wall-clock time. A run whose wall-clock time grew as much as
-    its rate fell did the same work, and waited: its duration is not fixed.
+    duration may be CPU time, because a busy host varies the wall-clock time. A run whose wall-clock time grew as much
+    as its rate fell did the same work and waited, so the duration of such a run is not fixed.
     """
     if metric not in ("rate", "cost") or not all(search_runs):
         return None
@@ -250,7 +251,7 @@ def operation_unit(search_runs: RunsOfBoth, metric: str) -> OperationUnit | None
 
 
 def operation_of_unit(value: float, unit: str, metric: str, seconds: float) -> OperationUnit | None:
-    """The operation that a rate or a cost (``value`` in ``unit``) counts in runs of ``seconds``; None if it counts nothing."""
+    """The operation that a rate or a cost (``value`` in ``unit``) counts in runs of ``seconds``; None if there is none."""
     if not (match := (TIME_UNIT if metric == "cost" else RATE_UNIT).fullmatch(unit)):
         has_unit = metric != "rate" or bool(unit)
         return None if has_unit else OperationUnit(value, MIN_OPERATIONS, "thousandth of a run before")
@@ -298,7 +299,7 @@ def shared_error(runs_of_builds: Iterable[Sequence[RunFacts]], profiled_pairs: i
 
 
 def failures_by_part(events: Sequence[ExplanationEvent], parent: str, culprit: str) -> dict[str, str]:
-    """Part → the last reason for which the part could not be measured, without parts that were measured later."""
+    """Part → the last reason why the part could not be measured; parts that were measured later are left out."""
     reasons: dict[str, str] = {}
     for event in events:
         if isinstance(event, Unexplained):
@@ -309,7 +310,7 @@ def failures_by_part(events: Sequence[ExplanationEvent], parent: str, culprit: s
 
 
 def explained_part(event: Event) -> str:
-    """The name of the part of the explanation to which an event belongs; "" if it belongs to none."""
+    """The name of the part of the explanation to which an event belongs; "" for an event of no part."""
     match event:
         case Planned():
             return "plans"
@@ -333,7 +334,7 @@ def runs_by_group(events: Sequence[Counted], commit: str) -> RunsByGroup:
 
 
 def is_mostly_by_more_calls(explanation: Explanation) -> bool:
-    """Whether more calls alone, each as long as before, would execute most of the additional instructions."""
+    """Whether more calls alone, with the same instructions in each call, explain most of the additional instructions."""
     extra_by_calls = sum(
         row.parent * (row.calls[1] / row.calls[0] - 1) for row in explanation.counts if row.calls and row.calls[0] > 0
     )
@@ -356,7 +357,7 @@ def is_explained_by_change(explanation: Explanation) -> bool:
 
 
 def suspected_functions(explanation: Explanation, cost_ratio: float) -> tuple[FunctionRow, ...]:
-    """The functions of the diff that may have half of the difference, given the noise; the cost changed by ``cost_ratio``."""
+    """The functions of the diff that may have half of the difference, within noise; the cost changed by ``cost_ratio``."""
     expected_difference = max(
         abs(total_difference(explanation.functions)[0]),
         abs(cost_ratio - 1) * sum(row.parent for row in explanation.functions),

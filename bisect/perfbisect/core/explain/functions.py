@@ -1,15 +1,15 @@
-"""Compares the costs of functions in two builds, per operation, and says which functions the commit changes. Pure.
+"""Compares the costs of functions per operation in two builds, and says which functions the commit changes.
 
 The self cost of a function is the cost of its own code, without its callees: samples × period ÷ operations, over all runs
 of a build. So the differences of all functions sum to the difference between the builds.
 
-A number of samples has a Poisson distribution, so its standard deviation is its square root. The spread of the differences
-between rounds shows further sources of variation. The error is the larger of the two. Exact counts repeat to parts per
-million of the total.
+A number of samples has a Poisson distribution, so its standard deviation is its square root. The spread of the
+differences between rounds shows further sources of variation. The error is the larger of the Poisson error and the
+spread. Exact counts repeat to parts per million of the total.
 
-A refactoring moves cost between functions: one function lost cost that other functions gained, beyond noise. Such functions
-call each other, or have a common caller, or one disappeared and the other is new, as after renaming. Cost has only moved if
-the nearest common caller, with its callees, costs as much as before.
+A refactoring moves cost between functions: beyond noise, one function lost cost that other functions gained. Such
+functions call each other or have a common caller, or a function disappeared and another function is new, as after
+renaming. Cost has only moved if the nearest common caller, with its callees, costs as much as before.
 """
 
 import math
@@ -36,10 +36,10 @@ from perfbisect.core.explain.profiles import (
 )
 
 NAMED_PART = 0.1  # smallest share of the total difference of a function that is named beside others
-SURE_ERRORS = 5.0  # smallest difference that is stated without “Probably”, in standard errors
+SURE_ERRORS = 5.0  # smallest difference that is stated without “Probably”, in standard errors of the difference
 MAX_ROWS = 200  # functions with their own row
 MAX_CALLERS = 5
-MAX_EXAMINED = 60  # functions between which moved cost is sought: those with the largest differences
+MAX_EXAMINED = 60  # number of functions between which moved cost is sought, largest differences first
 MIN_MOVED_SHARE = 0.005  # smallest moved cost that is reported, as a share of the cost of an operation
 ALMOST_ALL = 0.95  # a function with this share of the total cost does not locate a difference
 MAIN_SHARE = 0.5  # smallest share of a difference that is attributed to a caller
@@ -97,13 +97,13 @@ class BuildCosts:
     inclusive: FunctionCosts
     costs_by_caller: defaultdict[FunctionKey, Costs] = field(
         default_factory=caller_cost_table
-    )  # totals, not of an operation
+    )  # totals, not per operation
     ancestors: defaultdict[FunctionKey, set[FunctionKey]] = field(
         default_factory=lambda: defaultdict(set)
-    )  # its callers, theirs, and itself
+    )  # callers of the function, callers of these callers, …, and the function itself
     depth_sums: Costs = field(
         default_factory=lambda: defaultdict(float)
-    )  # place in stacks × their cost in an operation
+    )  # sum of position in stacks × cost per operation
 
     @property
     def total(self) -> float:
@@ -153,9 +153,10 @@ def off_cpu_rows(
     """The rows of ``function_rows`` for off-CPU profiles: the wait is charged to the function that called the library or kernel.
 
     All threads wait in the scheduler of the kernel, and most threads call the scheduler through the language's library.
-    Stacks of interrupted threads are excluded: these threads waited only for a processor, because of other work on the
-    host. Idle threads wait for as long as the other threads work, so the costs of the parent are scaled to the duration of
-    an operation of the culprit. The result is empty for fewer than two rounds: only rounds show how much waits vary.
+    Stacks of interrupted threads are excluded, because these threads waited only for a processor that other work on the
+    host used. Idle threads wait for as long as the other threads work, so the costs of the parent are scaled to the
+    duration of an operation of the culprit. The result is empty for fewer than two rounds, because only rounds show how
+    much waits vary.
     """
     if min(map(len, profiles)) < 2:
         return ()
@@ -209,7 +210,7 @@ def difference_error(key: FunctionKey, before: FunctionCosts, after: FunctionCos
 
 
 def main_callers(key: FunctionKey, before: BuildCosts, after: BuildCosts) -> tuple[str, ...]:
-    """The callers of a function with most of its cost, largest share first, in the build in which the function costs more."""
+    """The callers of a function with most of its cost, largest share first, in the build where the function costs more."""
     build = max((after, before), key=lambda build: build.own.cost.get(key, 0.0))
     costs: Mapping[FunctionKey, float] = build.costs_by_caller.get(key, {})
     return tuple(function for function, _ in sorted(costs, key=lambda caller: (-costs[caller], caller))[:MAX_CALLERS])
@@ -248,7 +249,7 @@ def exchange_groups(
         nearest = max(ancestors, key=lambda row: mean_depth(row.key, before, after), default=None)
         tolerance = MOVED_TOLERANCE * min(abs(total), largest_difference(group))
         if nearest is None or calls_almost_everything(nearest, before, after):
-            return True  # the ancestor calls everything else, too
+            return True  # the ancestor calls all other functions, too
         return abs(nearest.difference) <= max(2 * nearest.error, tolerance)
 
     def largest_difference(group: Sequence[FunctionKey]) -> float:
@@ -337,8 +338,8 @@ def changed_and_inlined(
 ) -> tuple[set[str], dict[str, tuple[str, ...]]]:
     """The functions among ``function_names`` that a commit changes; and function → changed functions that are inlined into it.
 
-    A function that calls everything else and has almost no self cost is not in the second result: functions that are said
-    to be inlined there may never run.
+    A function that calls all other functions and has almost no self cost is not in the second result, because the
+    functions inlined into such a function may never run.
     """
     short_names = {scope_and_name(function)[1] for function in change.functions}
     named_alike = [name for name in function_names if scope_and_name(name)[1] in short_names]
@@ -378,7 +379,7 @@ def inlined_changes(change: ChangeFacts, function_names: Collection[str]) -> Ite
     names_by_short_name: dict[str, list[str]] = {}
     for name in function_names:
         names_by_short_name.setdefault(scope_and_name(name)[1], []).append(name)
-    bodies_of: dict[str, dict[str, int]] = {}  # with their distance
+    bodies_of: dict[str, dict[str, int]] = {}  # function → functions in its body → distance of the call
     for function in change.functions:
         if scope_and_name(function)[1] in names_by_short_name:
             continue

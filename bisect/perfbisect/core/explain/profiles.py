@@ -1,4 +1,4 @@
-"""Profiles as folded stacks: the format of a frame, function names, and the conversion of perf's output to stacks. Pure.
+"""Profiles as folded stacks: the format of a frame, function names, and the conversion of perf's output to stacks.
 
 A stack of ``ProfileFacts`` is "program;outermost;…;innermost". The first part is the name of the program, or of its
 thread. Each further part is a frame: "function (binary)", such as "row_search_mvcc (mysqld)" or "vfs_read ([kernel])".
@@ -9,12 +9,12 @@ too little to be stored completely.
 Function names are demangled names of a symbol table, or names of the source code.
 
 Stacks are folded from the call chains that ``perf script`` prints. The host adds up equal chains
-(``lab/measure/profiles.py``), so its output is short. Each line has a cost, the number of samples, the name of the thread
-and the frames, innermost first, separated by tabs. A frame is "symbol (path)", as perf prints it, or ``RARE`` for callers
-that the host left out. A line "lost N" has the number of samples that the kernel dropped.
+(``lab/measure/profiles.py``), so the host's output is short. Each line has a cost, the number of samples, the name of
+the thread and the frames, innermost first, separated by tabs. A frame is "symbol (path)", as perf prints it, or
+``RARE`` for callers that the host left out. A line "lost N" has the number of samples that the kernel dropped.
 
-For exact counts of instructions, a host (``lab/measure/counting.py``) prints the same lines, and lines
-"N calls CALLEE CALLER". The counts are those of a long execution minus those of a short execution.
+For exact counts of instructions, a host (``lab/measure/counting.py``) prints the same lines, and lines "N calls CALLEE
+CALLER". The exact counts are the counts of a long execution minus the counts of a short execution.
 """
 
 import re
@@ -50,7 +50,8 @@ def frame(function: str, binary: str) -> str:
 def read_frame(text: str) -> tuple[str, str]:
     """The function and the binary of a frame.
 
-    For "[libz.so.1]" they are "[libz.so.1]" and "libz.so.1"; for a program's name they are the name and "".
+    The frame "[libz.so.1]" has the function "[libz.so.1]" and the binary "libz.so.1"; a program's name has the binary
+    "".
     """
     if match := _FRAME.fullmatch(text):
         return match["function"], match["binary"]
@@ -85,7 +86,7 @@ OPENING, CLOSING = "(<[{", ")>]}"
 
 
 def scope_and_name(function: str) -> tuple[str, str]:
-    """The innermost scope (a class or a namespace) and the unqualified name of a function; "" if there is none.
+    """The innermost scope (a class or a namespace, or "") and the unqualified name of a function.
 
     A lambda belongs to the function that contains it.
 
@@ -151,13 +152,14 @@ def short_name(function: str) -> str:
 FunctionKey = tuple[str, str]  # function and binary
 ProfilesOfBoth = tuple[Sequence[ProfileFacts], Sequence[ProfileFacts]]  # profiles of the parent and of the culprit
 
-# The end of a stack in the scheduler of the kernel to which no function of a program has gone by itself.
+# The end of a stack in the scheduler of the kernel that no function of the program called, because the thread was
+# interrupted.
 INTERRUPTED_STACK = re.compile(
     r";[^;]*(?:exit_to_user_mode|irqentry_exit|preempt_schedule|cond_resched|exit_to_usermode)[^;]* \(\[kernel\]\)(?:;_*schedule \(\[kernel\]\))*$"
 )
-# Binaries in which a thread waits for what called them.
+# Binaries in which a thread waits on behalf of their callers.
 SYSTEM_BINARY = re.compile(r"\[|lib(?:c|pthread|stdc\+\+|c\+\+|gomp)[-.]|ld-linux")
-WAIT_KINDS = {  # of waits, by functions of the kernel
+WAIT_KINDS = {  # kind of wait → pattern of kernel functions
     kind: re.compile(rf"(?:{functions})[^;]* \(\[kernel\]\)")
     for kind, functions in (
         ("locks (futex)", "futex"),
@@ -224,11 +226,9 @@ def without_system_frames(profile: ProfileFacts, factor: float = 1.0) -> Profile
     return replace(profile, stacks=stacks, off_cpu=False)
 
 
-MAX_STACKS = (
-    800  # stacks of one profile that keep their callers: those that cost most. All of them are kept in the history
-)
+MAX_STACKS = 800  # number of the costliest stacks of a profile that keep their callers; all are kept in the history
 MAX_NAME = 400  # characters of a function's name
-NEGLIGIBLE_SHARE = 0.05  # share of what is missing up to which no note says so
+NEGLIGIBLE_SHARE = 0.05  # largest missing share that no note mentions
 
 # Functions in which threads begin.
 THREAD_START = re.compile(
@@ -237,16 +237,16 @@ THREAD_START = re.compile(
 _SYMBOL = re.compile(r"(?P<symbol>.*?) \((?P<path>(?:/|\[|anon_inode|inlined|\S+\)$).*)\)")
 _VERSION = re.compile(r"@@?(?!plt\b)[\w.]+$")  # of a symbol: "malloc@@GLIBC_2.2.5"
 _NO_FILE = re.compile(r"/SYSV\w+|\[(?:heap|stack)\]|anon_inode.*")
-# Memory without a file that is executed, and what a just-in-time compiler tells perf of it.
+# Names of executed memory without a file, and of files in which a just-in-time compiler describes such memory to perf.
 _COMPILED = re.compile(r".*/perf-\d+\.map|.*/jitted-\d+-\d+\.so|//anon|/dev/zero\b.*|/memfd:.*|\[anon(?::.*)?\]")
-_IN_PROCESS = frozenset({"[vdso]", "[vsyscall]", UNKNOWN})  # names in brackets that are no part of the kernel
+_IN_PROCESS = frozenset({"[vdso]", "[vsyscall]", UNKNOWN})  # names in brackets that are not of the kernel
 
 
 @dataclass(frozen=True, slots=True)
 class FoldedStacks:
     """The stacks of one profile, with costs in the unit of the event."""
 
-    stacks: Mapping[str, float]  # as of ``ProfileFacts``
+    stacks: Mapping[str, float]  # as in ``ProfileFacts``
     samples: int
     lost: int
     alone: float  # share of the cost whose callers were not found
@@ -291,8 +291,8 @@ def program_name(thread: str) -> str:
 def chain_frames(chain: Iterable[str]) -> list[str]:
     """The frames of a chain, outermost first.
 
-    Consecutive addresses of a binary without symbols are one frame. Unknown outermost frames are left out, as callers of
-    code of a just-in-time compiler.
+    Consecutive addresses of a binary without symbols are one frame. Unknown outermost frames, such as callers of
+    just-in-time compiled code, are left out.
     """
     frames: list[str] = []
     for text in chain:
@@ -330,7 +330,7 @@ def binary_name(path: str) -> str:
 
 
 def limited_stacks(costs: Mapping[str, float]) -> dict[str, float]:
-    """The costliest ``MAX_STACKS`` stacks, and the functions of all further stacks below ``RARE``. No cost is left out."""
+    """The costliest ``MAX_STACKS`` stacks, and the functions of all further stacks below ``RARE``; no cost is lost."""
     ranked = sorted(costs, key=lambda text: (-costs[text], text))
     stacks = {text: costs[text] for text in ranked[:MAX_STACKS]}
     for text in ranked[MAX_STACKS:]:
@@ -340,7 +340,7 @@ def limited_stacks(costs: Mapping[str, float]) -> dict[str, float]:
     return stacks
 
 
-MAX_CALL_PAIRS = 5000  # pairs of caller and callee that are kept, those with most calls
+MAX_CALL_PAIRS = 5000  # number of pairs of caller and callee that are kept, pairs with most calls first
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
 

@@ -4,8 +4,8 @@ The options are all measured builds with the ends, and the unbuilt candidates th
 best. Each option has a number of runs, and a number of reference runs that estimate the drift. The score is bits /
 (build cost^0.7 + runs). With the full cost of a build, a rule that looks one step ahead repeats builds too often.
 
-If build hosts build ahead, a build in flight costs the time until it is finished. Until then, a host measures existing
-builds, if these promise enough bits.
+If build hosts build ahead, a build in flight costs the time until it is finished. Until the build is finished, a host
+measures existing builds, if existing builds promise enough bits.
 
 A candidate splits the range into its ancestors and all other candidates. The best candidate to build splits the
 posterior most evenly. The best split of the whole posterior is its median. In addition, each of the most probable
@@ -101,11 +101,11 @@ GOOD_ENOUGH = 0.93  # repeats use the largest batch whose score is at least this
 FAIR, SMALL = 0.85, 0.04
 CERTAIN = 0.05  # the probability that a reference build is slow is this close to 0 or 1
 ENOUGH_BITS = 0.3  # remaining entropy if the culprit has a probability of 95 %
-POINTLESS_SHARE = 0.01  # of the score of the first step; a hunt ends if the best score is lower
-LEAST_PATIENCE = 0.2  # of the patience: the minimum, however improbable a change is
+POINTLESS_SHARE = 0.01  # share of the first step's score; a hunt ends if the best score is lower
+LEAST_PATIENCE = 0.2  # share of the patience that remains, however improbable a change is
 SMALLEST_SHIFT = 1.0  # in s.d. of a run; a smaller change gets the patience of a change of this size
 FIXED_RUNS = 25.0  # runs of any hunt for the ends and the proof
-WORTH_A_RUN = 0.2  # of the score of the first step: the lowest score of a run while a build is awaited
+WORTH_A_RUN = 0.2  # share of the first step's score: the lowest score of a run while a build is awaited
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def best_measurement(analysis: Analysis, now: Situation, host: int, max_runs: fl
         candidate_cost = np.where(new_build, build_cost(now, candidates, likely, host), 0.0)
     gaps = candidate_cost * record.median_run_seconds / 60
     cost = np.column_stack((candidate_cost**BUILD_EXPONENT, new_references * build_runs**BUILD_EXPONENT))
-    weights = np.zeros((len(references), len(record.builds)))  # of the builds in the mean of each option's references
+    weights = np.zeros((len(references), len(record.builds)))  # build weights in the mean of an option's references
     for weight, pair in zip(weights, references, strict=True):
         weight[pair] = 1 / max(len(pair), 1)
     if rounds:
@@ -166,7 +166,7 @@ def best_measurement(analysis: Analysis, now: Situation, host: int, max_runs: fl
         usual = batch_runs + batch_references
         batch = int((score[option] * (cost[option, 0] + usual) / (build_runs**BUILD_EXPONENT + usual)).argmax())
     runs, reference_runs = int(batch_runs[batch]), int(batch_references[batch])
-    if rows[option] < 0 and runs > 2:  # half of the runs of a new build, then decide again
+    if rows[option] < 0 and runs > 2:  # order half of the runs of a new build, then decide again
         runs, reference_runs = (runs + 1) // 2, (reference_runs + 1) // 2
     pair = references[option]
     shares = (
@@ -178,7 +178,8 @@ def best_measurement(analysis: Analysis, now: Situation, host: int, max_runs: fl
 def measurement_while_waiting(analysis: Analysis, now: Situation, host: int) -> Measure | None:
     """The measurement on ``host`` until the next build in flight is finished.
 
-    None if no existing build promises enough bits, or if the build in flight is finished before the end of a run.
+    The result is None if no existing build promises enough bits, or if the next build is finished before a run would
+    end.
     """
     wait = min(remaining_runs(now).values(), default=0.0)
     choice = best_measurement(analysis, now, host, wait) if wait >= 1 else None
@@ -189,8 +190,10 @@ def measurement_while_waiting(analysis: Analysis, now: Situation, host: int) -> 
 
 
 def _unmeasured_options(analysis: Analysis, now: Situation, chance: Array, *, only_built: bool) -> list[int]:
-    """The options without readings: builds made ahead; and the best splits among other workloads' builds and among all
-    candidates, if the budget allows a build.
+    """The options without readings.
+
+    The options are builds that were made ahead, the best splits among the builds of other workloads, and the best
+    splits among all candidates, or, if the budget allows no build, among built candidates.
     """
     record, in_flight, subjects = analysis.record, now.fleet.candidates_in_build, now.fleet.candidates_of_interest
     ready: list[int] = []
@@ -208,8 +211,8 @@ def _unmeasured_options(analysis: Analysis, now: Situation, chance: Array, *, on
 def _expected_drift(analysis: Analysis, host: int, gap: float) -> tuple[Array, Array]:
     """The expected drift of a host in a visit ``gap`` minutes after its last reading; variances in units of s².
 
-    The first array is the drift by the levels, (M,): see HostSpeeds.at. The second array is the variance of the drift
-    in the mean of the runs and references of each batch, (B,).
+    The first array has the coefficients of the levels in the drift, (M,), see ``HostSpeeds.speed_at``. The second array
+    has the variance of the drift in the mean of the runs and references of each batch, (B,).
     """
     levels, law, pace = analysis.levels, analysis.posterior.fit.law, analysis.record.median_run_seconds / 60
     memory = levels.memory[law] if levels.drift[law] > 0 else levels.memory[int(levels.drift.argmax())]  # minutes
@@ -265,9 +268,9 @@ def _scores_of_paired_runs(
 
 
 LAYOUT_SD = 0.005  # s.d. of the level of a build, by its layout
-# The ends and the proof take ENDS_AND_PROOF runs if the drop is at least CLEAR times the noise. Smaller drops take
-# more, at most MOST_FIXED_RUNS. Measured in simulated hunts through 20 to 1,000 commits, with drops of 2, 3, 5 and 10
-# times a noise of 1 %.
+# The ends and the proof take ENDS_AND_PROOF runs if the drop is at least CLEAR times the noise. Smaller drops take more
+# runs, at most MOST_FIXED_RUNS. The numbers are from simulated hunts through 20 to 1,000 commits, with drops of 2, 3, 5
+# and 10 times a noise of 1 %.
 ENDS_AND_PROOF, CLEAR, MOST_FIXED_RUNS = 12.0, 6.0, 80.0
 
 
@@ -293,8 +296,8 @@ SIZES, FIRST, PLACEMENT_EFFECT, HOUR = (0.003, 0.004, 0.005, 0.006, 0.008, 0.01,
 def detectable_effect(now: Situation) -> float:
     """The smallest change that can probably be shown within the budget of the hunt, or within an hour; as a fraction.
 
-    The noise is estimated from the first runs of both ends. The result is ``min_effect`` of the policy until there are
-    enough of these runs, and never more.
+    The noise is estimated from the first runs of both ends. The result is at most the policy's ``min_effect``, and
+    equal to it until there are enough runs of the ends.
     """
     policy, name, ends = now.policy, now.record.name_of_build, (0, now.record.name_of_build(now.bad))
     of_ends = [run for run in now.readings if not (run.layout or run.host) and name(run.candidate) in ends]
@@ -325,10 +328,11 @@ def is_hopeless(choice: Choice, analysis: Analysis, now: Situation, required: fl
     """Whether to end the hunt, because ``choice`` and the steps after it are expected to cost too much.
 
     A hunt ends if its best step promises almost no bits. A hunt also ends if the missing bits, at the cost of the best
-    step, would make it several times as expensive as a usual search for a change of this size. Then no single culprit
-    explains the levels, or the change is smaller than it seemed, and more runs do not help. The limit is lower if the
-    best step repeats a build, and while a change is uncertain. If no build is allowed any more, repeats can only
-    separate hypotheses. Then repeats stop once a hypothesis of several candidates has the ``required`` probability.
+    step, would make the hunt several times as expensive as a usual search for a change of this size. In such a hunt no
+    single culprit explains the levels, or the change is smaller than it seemed, and more runs do not help. The limit is
+    lower if the best step repeats a build, and while a change is uncertain. If no build is allowed any more, repeats
+    can only separate hypotheses, and repeats stop once a hypothesis of several candidates has the ``required``
+    probability.
     """
     record, groups, posterior, build_runs = analysis.record, analysis.hypotheses, analysis.posterior, now.build_runs
     repeats = choice.order.plan[0].candidate in record.builds
@@ -346,7 +350,7 @@ def is_hopeless(choice: Choice, analysis: Analysis, now: Situation, required: fl
     free_builds = record.built if now.shared else record.built_ahead  # a build made ahead costs the search no time
     unmeasured = len(free_builds.difference(record.builds, record.build_name))
     spent = len(record.value) + (len(record.built) - unmeasured) * build_runs**BUILD_EXPONENT
-    through_failures = record.skipped and not repeats  # then a step promises few bits because the build may fail
+    through_failures = record.skipped and not repeats  # in such a search few bits show only that builds may fail
     patience = analysis.model.patience * float(np.clip(posterior.change, LEAST_PATIENCE, 1.0))
     if not through_failures and (
         spent + missing / choice.rate > patience * (usual + FIXED_RUNS)
@@ -374,8 +378,8 @@ def _reference_builds(
 ) -> list[list[int]]:
     """For the candidate of each of ``rows`` (-1: without readings), the rows of its reference builds.
 
-    The reference builds are the nearest certainly fast and the nearest certainly slow build. The proof will need them,
-    too. Builds that exist on the host (``on_host``) are preferred.
+    The reference builds are the nearest certainly fast and the nearest certainly slow build. The proof will need both
+    builds, too. Builds that exist on the host (``on_host``) are preferred.
     """
     belief = groups.slow @ posterior.culprit
     runs = np.array([record.run_count(build) for build in record.builds])

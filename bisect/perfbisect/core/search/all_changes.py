@@ -2,11 +2,11 @@
 smallest of interest.
 
 Once a change is named, the commits before and after it are subranges, and most ends of these subranges have been
-measured. A subrange is halved if its ends are alike, or if no single change explains their difference. So changes that
-cancel each other are found, too. A subrange is not halved if it is smaller than an eighth of the range, because each
-half costs a build. It is not halved beside a change that exact counts have named, either: the hunt by counts has ended
-there, because the counts show that any remaining change is too small. The commits before and after commits that cannot
-be built are subranges as well. The verdict lists the subranges that could not be settled.
+measured. A subrange is halved if its ends are alike, or if no single change explains their difference. So the search
+also finds changes that cancel each other. A subrange is not halved if it is smaller than an eighth of the range,
+because each half costs a build. A subrange beside a change that exact counts have named is not halved, either, because
+the counts show that any remaining change is too small. The commits before and after commits that cannot be built are
+subranges as well. The verdict lists the subranges that could not be settled.
 """
 
 import math
@@ -68,8 +68,7 @@ class _Results:
     quiet: set[_Span] = field(default_factory=set)  # subranges that are not halved, with ends that are alike
     divided: set[_Span] = field(default_factory=set)  # subranges that are searched in smaller subranges
     detectable: float = 0.0  # the smallest change that would have been shown in all quiet subranges
-    # the smallest change of interest, if a smaller change may remain in a subrange of which only the ends were counted;
-    # else 0
+    # the smallest change of interest, if a smaller change may remain in a subrange with counted ends only; else 0
     remaining: float = 0.0
 
     @property
@@ -88,7 +87,7 @@ class _Results:
 
 
 def decide_changes(now: Situation) -> Decision:
-    """The decision of the hunt for the largest change, or for all; branches may have begun with another speed than
+    """The decision of the hunt for the largest change or all changes; branches may have begun at another speed than
     good.
     """
     return decide_with_older_branches(decide_all_changes if now.policy.all_steps else decide_single_change, now)
@@ -98,7 +97,7 @@ def decide_all_changes(now: Situation) -> Decision:
     """The decision of the hunt for all changes: the next order, or the verdict."""
     results, budget = _Results(now), now.budget
     largest = _largest_change(now)
-    if isinstance(largest.order, NotReproduced):  # final if the binaries are equal, or if no commit is between the ends
+    if isinstance(largest.order, NotReproduced):  # final for equal binaries, or without a commit between the ends
         is_final = largest.order.detectable == 0.0
     else:
         is_final = budget.ended(largest.order) or not now.record.skipped.isdisjoint((0, now.bad))
@@ -145,7 +144,7 @@ def decide_all_changes(now: Situation) -> Decision:
 
 
 def _largest_change(now: Situation) -> Decision:
-    """The decision of the hunt for the largest change; its verdict, even if the budget was spent after this verdict."""
+    """The decision of the hunt for the largest change, or the verdict of this hunt, even if the budget is spent since."""
     decision = decide_single_change(now)
     if now.budget.ended(decision.order):
         unlimited = decide_single_change(replace(now, policy=now.policy.unlimited()))
@@ -172,7 +171,7 @@ def _settle_subrange(
     """Note the verdict on a subrange; returns the smaller subranges to search next."""
     match verdict:
         case Found(step):
-            effects = tuple(effect for effect in step.effects if not effect.ends)  # without effects of its ends
+            effects = tuple(effect for effect in step.effects if not effect.ends)  # without effects of the step's ends
             candidate, parents = int(part.nodes[step.candidate]), part.candidates_of(step.parents)
             return _note_step(
                 results, part, replace(step, candidate=candidate, parents=parents, effects=effects), evidence
@@ -195,7 +194,7 @@ def _settle_subrange(
                 results.doubts[span] = no_suspect(results.spent_budget, results.now.policy, ratio)
             elif not halves:
                 results.detectable = max(results.detectable, detectable)
-                if noted := _noted_step(results, part):  # another change must cancel it
+                if noted := _noted_step(results, part):  # another change must cancel the noted step
                     return _spans_around_step(results, part, noted)
                 results.quiet.add(span)
             return halves or []
@@ -204,9 +203,7 @@ def _settle_subrange(
 
 
 def _half_spans(results: _Results, part: Subrange) -> list[_Span] | None:
-    """The halves of a subrange: empty if it is small already, None if the budget does not allow to measure its
-    middle.
-    """
+    """The halves of a subrange; empty for a small subrange, None if the budget does not allow to measure the middle."""
     if len(part.graph.candidates) * SMALLEST <= len(part.whole.candidates):
         return []
     if results.now.model.exact and results.steps:
@@ -264,7 +261,7 @@ def _unfinished(results: _Results, part: Subrange, decision: Decision) -> Inconc
 def _note_step(
     results: _Results, part: Subrange, step: Step, evidence: tuple[Interval, ...], *, named: bool = False
 ) -> list[_Span]:
-    """Note a step; name it if it is large enough, or with ``named``. Returns the subranges around the step.
+    """Note a step, and name the step if it is large enough, or with ``named``. Returns the subranges around the step.
 
     In a history with branches, other subranges may contain the step, too. Subranges in doubt are divided at the step.
     Subranges with ends that are alike are divided, too, because another change must cancel the step there.
@@ -289,7 +286,7 @@ def _note_step(
 
 
 def _noted_step(results: _Results, part: Subrange) -> Step | None:
-    """A step of this subrange that was noted in another subrange; None if there is none."""
+    """A step of this subrange that was noted in another subrange; None without such a step."""
     return next((step for step in results.noted.values() if step.candidate in part), None)
 
 
@@ -302,16 +299,14 @@ def _spans_around_step(results: _Results, part: Subrange, step: Step) -> list[_S
 def _span_before(results: _Results, part: Subrange, node: int) -> _Span:
     """The subrange up to the candidate ``node``, from good, or from the branch point of a branch that lacks good.
 
-    If good or the branch point cannot be measured, the subrange begins at its nearest tested ancestor.
+    If good or the branch point cannot be measured, the subrange begins at the nearest tested ancestor of this commit.
     """
     start = int(part.nodes[branch_point_of(part.graph)[part.node_of[node]]])
     return _Span(nearest_tested(results.now.graph, results.now.record, start), node)
 
 
 def _verdict(results: _Results, largest: Decision) -> Verdict:
-    """The verdict with every named step and every unsettled subrange; without any, the verdict on the largest
-    change.
-    """
+    """The verdict with all named steps and unsettled subranges; if there are none, the verdict on the largest change."""
     now = results.now
     unsettled = _unsettled_subranges(results)
     full_range = [(0, now.bad)]

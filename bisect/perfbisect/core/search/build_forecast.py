@@ -5,16 +5,16 @@ candidates. The power is fitted to the builds so far and shrunk to the median. B
 own.
 
 Failures come in stretches: a commit breaks the build, and a later commit fixes it. So descendants and ancestors of a
-failure probably fail, too, if no success lies between. The probability of a failure decreases with the distance. The
-unit of distance is the extent of the failures so far, or the distance from the failure to the nearest success if that
-is smaller. So the steps away from a failure double, the distance to a success is halved, and a stretch costs a
-logarithmic number of attempts. Between two failures of a stretch, the chance to build decreases with every further
-failure, so that the attempts end.
+failed commit probably fail, too, if no successful build is between them. The probability of a failure decreases with
+the distance. The unit of distance is the extent of the failures so far, or the distance from the failure to the nearest
+success if that is smaller. So the steps away from a failure double, the distance to a success is halved, and a stretch
+costs a logarithmic number of attempts. Between two failures of a stretch, the chance to build decreases with every
+further failure, so that the attempts end.
 
 A failure on another branch may be caused by a commit that was never merged into this branch. So the failure is evidence
 only against the commit where the branches diverged. The descendants of that commit share its doubt, less with distance.
 
-A candidate that the user left out was not tried, so it is no evidence.
+A candidate that the user left out was not tried, and is no evidence.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -98,7 +98,7 @@ def runs_left(now: Situation, building: BuildInProgress) -> float:
 
 
 def wait_runs(now: Situation, candidates: list[int], chance: Array) -> Array:
-    """The time until the build of each candidate can be finished, in runs; a build is in flight, or begins now.
+    """The time until the build of each candidate can be finished, in runs, if the build is in flight or begins now.
 
     ``chance`` is the probability that each candidate builds.
     """
@@ -131,7 +131,7 @@ class _DivergenceDoubt(NamedTuple):
 
     chance: float  # to build
     height: int
-    segment: int  # the commit is the last commit of this segment
+    segment: int  # segment whose last commit is the diverging commit
     extent: float
     fading: float
 
@@ -153,7 +153,7 @@ def build_chances(now: Situation) -> Array:
 def chance_to_build(
     reach: Ancestry, skipped: Iterable[int], built: Iterable[int], left_out: Collection[int] = ()
 ) -> Array:
-    """The probability that each candidate builds, (size,): 0 if it was skipped, 1 without evidence against it.
+    """The probability that each candidate builds, (size,): 0 for a skipped candidate, 1 without evidence of failure.
 
     ``left_out`` are the skipped candidates that are no evidence against other candidates.
     """
@@ -208,7 +208,7 @@ def _lower_after_divergence(
 ) -> None:  # fmt: skip
     """Lower the chance of descendants of a commit where a failing branch diverged, unless a build between succeeded."""
     last = np.zeros(len(below), np.int64)
-    last[segment] = np.arange(reach.size)  # of each segment, since later candidates overwrite earlier ones
+    last[segment] = np.arange(reach.size)  # a later candidate of a segment overwrites an earlier candidate
     height, likely = reach.height[last].tolist(), chance[last].tolist()
     tried = dict(zip(segment[builds.candidates].tolist(), range(len(builds.candidates)), strict=True))
     failing_above, spread = {}, {}
@@ -246,7 +246,7 @@ class _Attempts:
 
     @classmethod
     def of(cls, reach: Ancestry, tried: list[int], failed: set[int], relatives: list[tuple[int, int]]) -> "_Attempts":
-        """The tried candidates; ``relatives`` are the tried ancestors and the tried descendants of each."""
+        """The tried candidates; ``relatives`` are the tried ancestors and the tried descendants of each candidate."""
         bits = sum(1 << i for i, v in enumerate(tried) if v in failed)
         return cls(tried, reach.height[tried].tolist(), bits, [a for a, _ in relatives], [d for _, d in relatives])
 

@@ -1,6 +1,6 @@
-"""The builds that build hosts begin now, and the builds of theirs that are ended.
+"""The builds that build hosts begin now, and the builds of build hosts that are ended.
 
-A build takes far longer than a run, so it begins before the search needs it. Each unmeasured build, finished or in
+A build takes far longer than a run, so a build begins before the search needs it. Each unmeasured build, finished or in
 flight, will split the range. So these builds and the new builds together cut the range into parts of equal probability.
 With k builds, about one part in k + 1 remains, whatever the runs show. A candidate counts less if it probably does not
 build, and if its build takes longer on the build host with the nearest builds in its compiler cache.
@@ -33,7 +33,7 @@ POSSIBLE = 1e-9  # less probable candidates belong to no part
 EDGE = 1e-6  # lowest share of a part's probability on either side of a cut
 TRIES = 3  # candidates that are tried for a cut; with branches, the estimated share of a candidate may be wrong
 CONFIRMED = 0.7  # lowest true score of a candidate, relative to its estimated score
-NEAR = 0.9  # of the best score: the cheapest of the candidates with at least this score is chosen
+NEAR = 0.9  # share of the best score: the cheapest candidate with at least this score is chosen
 COMPARED = 24  # the most candidates whose costs are compared
 
 Cost = Callable[[list[int]], Array]  # the cost of each of these candidates
@@ -83,7 +83,7 @@ class RangeParts:
         ]
 
     def bits_of(self, cut: int) -> float:
-        """The expected bits of the build of an existing cut, if all other cuts are measured, too."""
+        """The expected bits of the build of an existing cut, if the builds of all other cuts are measured, too."""
         bit = 1 << self._position[cut]
         low: dict[int, float] = {}
         high: dict[int, float] = {}
@@ -113,7 +113,7 @@ class RangeParts:
                 return
 
     def _cuts_of_parts(self, count: int, final: list[_RangePart]) -> list[tuple[_RangePart, int]]:
-        """The parts to cut, each with its number of cuts: together ``count``. ``final`` parts are not cut."""
+        """The parts to cut, each with its number of cuts; the numbers sum to ``count``. ``final`` parts are not cut."""
         divisible = [part for part in self._parts if part not in final and part.mass > EDGE and len(part.nodes) > 1]
         cuts = [0] * len(divisible)
         for _ in range(count if divisible else 0):
@@ -146,7 +146,7 @@ class RangeParts:
         return None
 
     def _divide(self, part: _RangePart, candidate: int) -> None:
-        """Replace a part by two: the nodes below a candidate, and all other nodes of the part."""
+        """Replace a part by two parts: the nodes below a candidate, and all other nodes of the part."""
         low, high = _split(part.nodes, self._reach.ancestors(candidate))
         mass = float(self._probability[low].sum())
         self._parts.remove(part)
@@ -171,17 +171,17 @@ def _evenness(share: Array, target: float) -> Array:
 
 
 def _entropy(low: float, high: float) -> float:
-    """The bits from knowing which of two events happens, times the probability of either; 0 if one is impossible."""
+    """The bits from knowing which of two events happens, times the probability of either; 0 if one event is impossible."""
     either = low + high
     return either * float(binary_entropy(np.array(low / either))) if min(low, high) > 0 else 0.0
 
 
 SUSPECTED = 0.3  # lowest probability of a candidate whose proof is prepared
 LEAST_BITS = 0.02  # the lowest expected bits of a build
-WORTH = 2.0  # a build in flight is ended if another build promises this times as many bits in the same time
+WORTH = 2.0  # a build in flight is ended if another build promises WORTH times as many bits in the same time
 URGENT_BITS = 1.0  # value of a build that the search waits for, in bits
 ON_SUSPICION = 0.5  # highest share of the allowed builds that are made before the search needs them
-PATIENCE = 1.2  # a host builds itself if that takes at most its waiting time multiplied by this
+PATIENCE = 1.2  # a host makes a build if the build takes at most PATIENCE times the waiting time
 
 
 def with_builds(decision: Decision, now: Situation) -> Decision:
@@ -247,7 +247,7 @@ class _BuildsAhead:
         )
 
     def build_of_host(self, order: Measure, begun: Collection[int]) -> Measure | None:
-        """The build that the host of ``order`` makes itself while it waits; None if the host waits for a shorter time.
+        """The build that the host of ``order`` makes while it waits; None if waiting takes less time than the build.
 
         ``begun`` are the candidates that build hosts begin to build now.
         """
@@ -318,7 +318,7 @@ class _BuildsAhead:
         ]
 
     def _cuts(self, count: int) -> Iterator[Cut]:
-        """At most ``count`` further builds that split the range best; no candidate is chosen twice."""
+        """The at most ``count`` further builds that split the range best; no candidate is chosen twice."""
         order = self.decision.order
         if isinstance(order, Measure) and order.fresh:  # a randomized layout is linked from an existing build
             return

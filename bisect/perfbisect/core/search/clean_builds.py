@@ -4,8 +4,8 @@ For the search a commit may be built in the tree of the last build, where the bu
 Such an incremental build is fast, and sometimes wrong: a Makefile may not know that an object depends on a header. So
 the ends, a named commit, and its parents are built in an empty folder. If a clean build has another binary than the
 incremental build before it, or if it fails, the readings of the incremental build are dropped (``SessionState``). If a
-proof by clean builds contradicts the search, or if the search ends without a name, the search begins again. Then no
-incremental build is made, and readings of incremental builds do not count, except of commits whose clean build has the
+proof by clean builds contradicts the search, or if the search ends without a name, the search begins again. After this,
+no incremental build is made. Readings of incremental builds do not count, except for commits whose clean build has the
 same binary.
 """
 
@@ -52,18 +52,18 @@ def with_clean_builds(decision: Decision, now: Situation) -> Decision:
 
 
 def is_contradicted(decision: Decision, now: Situation) -> bool:
-    """Whether incremental builds may have misled the search, as clean builds for a proof show, or as the search ends.
+    """Whether incremental builds may have misled the search, by clean builds for a proof or by the end of the search.
 
-    A named culprit is no contradiction if the clean builds alone suspect it, too: see ``suspects``.
+    A named culprit is no contradiction if the clean builds alone suspect this culprit, too (see ``suspects``).
     """
     incremental = incremental_builds(now.observations)
-    evidence = (  # of the speed of a build: its runs, or a binary equal to that of another build
+    evidence = (  # evidence of the speed of a build: its runs, or another build with the same binary
         item for item in now.observations if isinstance(item, Reading) or getattr(item, "same_as", None) is not None
     )
     if now.clean or incremental.isdisjoint(item.candidate for item in evidence):
         return False
     match decision.order:
-        case Found() as found:  # the verdict waits for its clean builds; then it has to follow from clean builds alone
+        case Found() as found:  # the verdict waits for clean builds, and has to follow from clean builds alone
             return not incremental.intersection(named_candidates(found))
         case NotReproduced():
             return True

@@ -3,11 +3,12 @@
 A count costs less than a build, is repeatable, and shows every change of the instructions. A count shows nothing of
 memory access and of waiting. So counts are evidence, and not a metric. If the ends differ in instructions about as much
 as in time, the commit that changes the instructions probably changes the time. Then the prior of the search by time is
-a mixture. The share ``SHARE`` of it is proportional to the rise of the count between neighbouring builds, and the rest
-is the prior without counts. So counts exclude no commit and name no commit: the time of the culprit and of its parents
-is always measured.
+a mixture. The share ``SHARE`` of this prior is proportional to the rise of the count between neighbouring builds, and
+the rest is the prior without counts. So counts alone exclude no commit and name no commit, and the time of the culprit
+and of its parents is always measured.
 
-If perf counts during each timed run (``WITH_RUNS``), counts are noisy and free: the runs of a visit are one count.
+If perf counts during each timed run (``WITH_RUNS``), counts are noisy and cost nothing, and the runs of a visit
+together are one count.
 """
 
 import math
@@ -35,8 +36,8 @@ SHARE = 0.5  # probability that time and instructions change at the same commit,
 # A log difference of the instructions explains a log difference of the time if their ratio is between
 # these limits.
 LEAST, MOST = 0.25, 4.0
-LIKELY = 0.2  # builds of a part of the range are counted if the time changes there with at least this probability
-# From this probability on, builds of a part are not timed until they are compared as the culprit and its parents.
+LIKELY = 0.2  # builds of a part of the range are counted if the time changes in the part with at least this probability
+# From this probability on, builds of a part of the range are not timed until the proof of a culprit needs their times.
 AGREED = 0.95
 CHECK_RUNS = 4  # timed runs of each counted build, before another build is counted
 DOUBT = 2.0  # standard errors by which the difference of time may be larger or smaller
@@ -68,7 +69,7 @@ def count_situation(now: Situation) -> Situation | None:
 
 
 def ends_to_count(counts: Situation, timed: Situation, analysis: Analysis) -> Measure | None:
-    """The order that counts the ends; None if they are counted already, or if counting does not pay.
+    """The order that counts the ends; None if the ends are counted already, or if a count costs too much.
 
     The bad end is counted twice if the counts of the ends differ.
     """
@@ -83,7 +84,7 @@ def ends_to_count(counts: Situation, timed: Situation, analysis: Analysis) -> Me
 
 
 def _counting_pays(counts: Situation, timed: Situation, analysis: Analysis) -> bool:
-    """Whether a count costs less than building and timing a commit; a first count may take ``SHORT`` seconds, too."""
+    """Whether a count costs less than building and timing a commit; the first count may take up to ``SHORT`` seconds."""
     (fixed, times), run, ends = (
         timed.prior.count_cost or (math.inf, 0.0),
         timed.record.median_run_seconds,
@@ -126,7 +127,7 @@ class MeanCounts:
         return self.by_build[self.record.name_of_build(fast)][0] - self.by_build[self.record.name_of_build(slow)][0]
 
     def clear_rise(self, slow: int, fast: int) -> float:
-        """The logarithm of the count of ``slow`` above the count of ``fast``; 0 if it may be noise."""
+        """The logarithm of the count of ``slow`` above the count of ``fast``; 0 if the difference may be noise."""
         rise, error = (
             self.rise(slow, fast),
             math.sqrt(sum(self.by_build[self.record.name_of_build(v)][1] for v in (slow, fast))),
@@ -135,7 +136,7 @@ class MeanCounts:
 
 
 def count_rise(counts: Situation) -> float:
-    """The count of bad above good, in log units, in the hunted direction; 0 unless repeated counts show it."""
+    """The count of bad above good, in log units, in the hunted direction; 0 unless repeated counts show the rise."""
     record = counts.record
     visits = [np.unique(record.visit[record.reading_positions(end)]) for end in (0, counts.bad)]
     is_repeated = len(visits[0]) and len(visits[1]) >= COUNTS
@@ -193,7 +194,7 @@ class CountRises:
         excluded = [*record.skipped, *counts.record.skipped, *counts.record.builds, *counts.record.build_name]
         chance = build_chances(timed)
         chance[excluded] = 0.0
-        if timed.fleet.has_build_host or not timed.budget.may_build:  # then only existing builds are counted
+        if timed.fleet.has_build_host or not timed.budget.may_build:  # in this case only existing builds are counted
             chance = np.where(np.isin(np.arange(timed.graph.size), [*record.built_on_any_host]), chance, 0.0)
         likely = np.bincount(groups.class_of[groups.class_of >= 0], culprit[groups.class_of >= 0], len(self.rise)) * (
             self.rise > 0

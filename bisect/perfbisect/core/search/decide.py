@@ -3,18 +3,19 @@
 The search is a pure function of its arguments and keeps no state. So a hunt that is resumed, replayed or simulated
 takes the same decisions as the first time.
 
-Each layer of the search makes a situation from its own situation, and asks the layer below about it. A layer gives an
-order of its own if it needs another measurement first. The layers are: pairing (interleaved or paired runs), layouts
-(the usual layout, or randomized layouts), all changes (the range, or a subrange), older branches (as if all branches
-had begun with the speed of good), and the hunt for a single change. No other code changes an answer. ``decide`` adds
-the builds that are made ahead, the flags of incremental builds, and the clean builds that a verdict needs.
+Each layer of the search makes a situation from its own situation, and asks the layer below for the decision in this
+situation. If a layer needs another measurement first, the layer returns the order for this measurement. The layers are:
+pairing (interleaved or paired runs), layouts (the usual layout, or randomized layouts), all changes (the range, or a
+subrange), older branches (as if all branches had begun with the speed of good), and the hunt for a single change. No
+other code changes an answer. ``decide`` adds the builds that are made ahead, the flags of incremental builds, and the
+clean builds that a verdict needs.
 
 If slow runs are stopped, the good end is timed first on each host, because its runs set the limit.
 
 ``decide_together`` decides for hunts of several workloads over one range, which share their builds.
 
 - ``members`` are the hunts, in a fixed order: graph, policy, prior and observations of each. The members in ``ended``
-  have verdicts: they are not measured any more, but their runs count. At least one member is left.
+  have verdicts and are not measured any more, but the runs of these members count. At least one member is left.
 - The result is the number of a member, and its next order or its verdict. After a verdict, the caller asks again, with
   this member in ``ended``.
 - The caller adds each ``Built`` to the observations of all members, and each ``Skipped`` of a build that fails. A
@@ -23,16 +24,16 @@ If slow runs are stopped, the good end is timed first on each host, because its 
 - Each of several hosts carries out orders of any member; the ``workload`` of an order under way is the number of its
   member. A member's verdict waits until none of its own orders is under way. A member without an order for a free host
   leaves the host to another member. If no member has an order for a free host, the returned order is for a busy host.
-- If the hunts are for results of one command, ``common`` runs give a reading of each. Then comparisons in randomized
-  layouts come last, so that hunts that have named the same commits by then share their runs.
+- If the hunts are for results of one command, ``common`` runs give a reading of each. Comparisons in randomized layouts
+  then come last, so that hunts that have named the same commits share the runs of the comparisons.
 - If build hosts build ahead, they make builds for the member of the order first. Then the other members give orders to
   the build hosts that are still free. No build is ended for a member, because another member may need it.
 
 Each member decides as if it were alone, except that builds made for other members are free. Verdicts and orders without
 a new build come first. Once every member needs a new build, the build with the most bits for all members together is
-made: a workload whose culprit is equally likely on both sides of the build gets one bit. Only the builds that members
-order are compared: a candidate between two of them, which is best for both members together, saved no builds in
-simulated hunts. With a single member, the decisions are the same as those of ``decide``.
+made. A workload whose culprit is equally likely on both sides of the build gets one bit. Only the builds that members
+order are compared, because in simulated hunts a candidate between two such builds, the best for both members together,
+saved no builds. With a single member, the decisions are the same as those of ``decide``.
 """
 
 import math
@@ -70,7 +71,7 @@ def decide(now: Situation) -> Decision:
     """The next order of a hunt, for a free host of its fleet; or its verdict.
 
     An order for a busy host means that there is no order for a free host. If build hosts build ahead, the decision
-    contains the builds that they begin, and an order whose builds do not exist yet waits.
+    contains the builds that build hosts begin, and an order whose builds do not exist yet waits.
     """
     policy = now.policy.for_counts() if now.prior.exact else now.policy
     if policy.layouts and any(isinstance(item, Built) and item.fixed for item in now.observations):
@@ -79,7 +80,7 @@ def decide(now: Situation) -> Decision:
     if policy.auto_effect and not now.prior.exact:
         policy = replace(policy, min_effect=detectable_effect(replace(now, policy=policy)), auto_effect=False)
     now = replace(now, policy=policy, model=EXACT if now.prior.exact else USUAL)
-    if policy.incremental and now.clean:  # other hosts, and other workloads, may still make incremental builds
+    if policy.incremental and now.clean:  # other hosts and other workloads may still make incremental builds
         now = without_incremental(now)
     decision, fleet = decide_with_pairing(now), now.fleet
     if policy.incremental and is_contradicted(decision, now):
@@ -139,7 +140,7 @@ class _BuildRequest:
     order: Measure
 
     def bits(self) -> Array:
-        """The expected bits of a build of each candidate for this member, (size,), if runs show its side."""
+        """The expected bits of a build of each candidate for this member, (size,), if runs show the side of the build."""
         belief = self.decision.belief
         slow = np.nan_to_num(ancestry_of(self.now.graph).ancestor_sums(belief.culprit))
         bits: Array = belief.change * np.maximum(binary_entropy(slow), 0.0)
@@ -176,11 +177,12 @@ def orders_layouts(decision: Decision) -> bool:
 def _next_member(
     members: Sequence[Situation], open_members: Sequence[int], fleet: Fleet, common: bool
 ) -> tuple[int, Decision]:
-    """The number of the next of ``open_members``, and its own decision."""
+    """The number of the next of ``open_members``, and the decision of this member."""
     requests: list[_BuildRequest] = []
-    late: list[tuple[int, Decision]] = []  # they wait for members that may need the same runs
+    late: list[tuple[int, Decision]] = []  # members that wait for other members that may need the same runs
     idle: list[tuple[int, Decision]] = []  # members that have no order for the free hosts now
-    # The member with the latest run on the host goes on, if it needs no build: a host drifts less in a shorter time.
+    # The member with the latest run on the host continues, if it needs no build, because a host drifts less in a
+    # shorter time.
     latest = [(run.at, i) for i, member in enumerate(members) for run in member.readings if run.host == fleet.free_host]
     last = max(latest, default=(0.0, None))[1]
     for number in sorted(open_members, key=lambda member: member != last):
@@ -193,7 +195,7 @@ def _next_member(
                 of_member = [busy for busy in fleet.busy if busy.workload == number]
                 # the verdict waits for the member's own orders, or for all orders if a common budget ends the hunt
                 if under_way := of_member or (list(fleet.busy) if now.budget.ended(order) else []):
-                    idle.append((number, replace(decision, order=under_way[0])))  # decided again after that order
+                    idle.append((number, replace(decision, order=under_way[0])))  # the member decides again later
                     continue
             elif decision.waits_for_builds or not fleet.is_free(order.host):
                 idle.append((number, decision))
@@ -230,7 +232,8 @@ def _member_situation(members: Sequence[Situation], number: int, fleet: Fleet) -
 def fleet_for_member(number: int, fleet: Fleet) -> Fleet:
     """The fleet for the decision of one of several members.
 
-    Orders of other members keep hosts busy and make builds that all members may use; their runs are left out.
+    Orders of other members keep hosts busy and make builds that all members may use. The runs of these orders are left
+    out.
     """
 
     def for_member(order: Measure) -> Measure:

@@ -1,9 +1,8 @@
-"""Branches that began before good: they lack changes of good, and may be slower or faster than good for that reason
-alone.
+"""Branches that began before good, which may be slower or faster than good only because they lack changes of good.
 
-By default a branch is assumed to start as fast as good, as most branches do. Its branch point is measured only when a
-verdict depends on it. A branch point with readings is compared with good like the two ends of a range. If they differ,
-the readings of the branch are corrected by the difference, and the hunt continues.
+By default a branch is assumed to start as fast as good, because most branches do. Its branch point is measured only
+when a verdict depends on it. A branch point with readings is compared with good like the two ends of a range. If the
+branch point and good differ, the readings of the branch are corrected by the difference, and the hunt continues.
 """
 
 import math
@@ -67,12 +66,12 @@ def decide_with_older_branches(hunt: Callable[[Situation], Decision], now: Situa
             if point in unmeasurable or (
                 point in now.fleet.candidates_in_measurement and isinstance(decision.order, Measure)
             ):
-                continue  # it cannot be measured; or another host measures it, and there is another order
+                continue  # the branch point cannot be measured; or another host measures it, and there is another order
             if isinstance(order, Measure) and budget.allows(order):
                 if (missing := now.missing(order)) and isinstance(decision.order, Measure):
                     return replace(
                         decision, needed_builds=(*missing, *decision.needed_builds)
-                    )  # the other order until it is built
+                    )  # the other order until the branch point is built
                 return replace(decision, order=budget.within(order))
         if any(_difference(comparison) for point, comparison in comparisons.items() if point not in offsets):
             continue
@@ -84,7 +83,7 @@ def decide_with_older_branches(hunt: Callable[[Situation], Decision], now: Situa
 
 @lru_cache(maxsize=4)
 def branch_point_of(graph: Graph) -> NDArray[np.int64]:
-    """The newest branch point that each node descends from, (size,); 0 for good, or if there is none."""
+    """The newest branch point that each node descends from, (size,); 0 if the node descends from no branch point."""
     start = np.zeros(graph.size, np.int64)
     if not graph.branch_points:
         return start
@@ -132,7 +131,7 @@ def _compare_with_good(point: int, now: Situation) -> Decision:
 
 
 def _difference(comparison: Decision) -> tuple[Interval, ...]:
-    """The ratio of the branch point to good on each host class; empty if they are assumed to be equally fast."""
+    """The ratio of the branch point to good on each host class; empty if both are assumed to be equally fast."""
     return comparison.evidence if isinstance(comparison.order, Found | Inconclusive) else ()
 
 

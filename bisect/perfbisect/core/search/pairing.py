@@ -1,16 +1,17 @@
 """The choice between interleaved and paired runs for comparing two builds.
 
 Builds that run at the same time on the same cores meet the same disturbances, so that their difference does not show
-the disturbances. This gains most on shared machines, and nothing on a quiet machine. Paired runs are not always valid:
-two builds that wait for one disk, or that need more memory than both can have, disturb each other. So the ends are
-measured by interleaved runs first. If a run varies little compared with the difference of the ends, or if it waits
-nearly all of its time, only interleaved runs are made. Otherwise the ends get paired runs (rounds), too, and the way
-that shows the difference more clearly is chosen. Rounds are chosen only if they show at least half of the difference
-that interleaved runs are sure of. The choice is checked again with every new reading: rounds end if all rounds vary
-more than interleaved runs, and begin if interleaved runs vary much more than the first runs did.
+the disturbances. Paired runs gain most on shared machines, and nothing on a quiet machine. Paired runs are not always
+valid, because two builds that wait for one disk, or that need more memory than both can have, disturb each other. So
+the ends are measured by interleaved runs first. If a run varies little compared with the difference of the ends, or if
+a run waits nearly all of its time, only interleaved runs are made. Otherwise paired runs of the ends (rounds) are made,
+too, and the pairing that shows the difference more clearly is chosen. Rounds are chosen only if rounds show at least
+half of the difference that interleaved runs are sure of. The choice is checked again with every new reading. Rounds end
+if all rounds vary more than interleaved runs, and rounds begin if interleaved runs vary much more than the first runs
+did.
 
-The times that two builds have a core vary more than the CPU time that each needs. So rounds compare CPU time instead of
-time, if CPU time is known and the ends do not differ in their waiting.
+The times for which two builds get a core vary more than the CPU time that each build needs. So rounds compare CPU time,
+not time, if CPU time is known and the ends do not differ in their waiting.
 """
 
 import math
@@ -45,30 +46,30 @@ CLEAR, SURE = 6.0, 4.0
 UNSTEADY = 2.0  # factor for CLEAR on a noisy host, where disturbances come in phases and the noise may double soon
 AFFORDED = 40  # runs of the smallest budget with which rounds of the ends are made
 MORE = 2  # further interleaved runs of each end while it is uncertain whether rounds show the same difference
-# A small prior noise with a small weight when both ways are compared, because a prior noise would decide with few
-# readings.
+# A small prior noise with a small weight for the comparison of both pairings, because a larger prior noise would decide
+# if there are few readings.
 PRIOR_NOISE, PRIOR_WEIGHT = 0.005, 1.0
 # If the noise of rounds relative to interleaved runs is between these limits, FEW interleaved runs are made first.
-# Among fewer runs, an outlier makes them look noisy, and chance makes them look quiet.
+# Fewer runs may look noisy because of one outlier, or quiet by chance.
 FAR, NEAR, FEW = 0.2, 1.5, 12
 AGAIN = 8  # rounds of any builds from which on the choice of rounds is checked again
 SHOWN_SHARE = 0.5  # share of the difference of interleaved runs that rounds have to show
 # Normal scores of the difference that rounds do not show. From DOUBTFUL on, the ends get more interleaved runs, until
-# each has MOST runs, because fewer runs do not show the noise. From LOST on, rounds are not valid then.
+# each has MOST runs, because fewer runs do not show the noise. With MOST runs, rounds are not valid from LOST on.
 DOUBTFUL, LOST = 1.3, 3.5
 # The limit in place of DOUBTFUL if the ends do not get more runs: chance must not look like builds that disturb each
-# other. Also the normal score from which on the differences of both ways contradict each other.
+# other. This is also the normal score from which on the differences by both pairings contradict each other.
 SEEN_ONCE = 2.5
 MOST = 8
 # If an end waits for a larger share of the time, paired runs would wait for each other, for example for a disk that
-# serves one request at a time. Then both runs last equally long, whatever the difference. A server of short queries
+# serves one request at a time. Such paired runs last equally long, whatever the difference. A server of short queries
 # waits for 80 % of the time on a busy machine.
 WAITING = 0.93
 WAIT_ROUNDS = 8  # rounds of the ends that show whether the ends wait alike
 LEAST_ERROR = 1e-9
 WAITED = 2.2  # normal score from which on ends with the same CPU time wait differently
-# The ends wait alike if they differ by at most this times the smallest effect of interest: waiting varies, and a larger
-# difference shows later.
+# The ends wait alike if their waiting differs by at most ALIKE times the smallest effect of interest, because waiting
+# varies, and a larger difference shows later.
 ALIKE = 2.0
 
 
@@ -98,7 +99,7 @@ def decide_with_pairing(now: Situation) -> Decision:
 
 
 def _as_chosen(now: Situation, together: bool, *, by_cpu: bool = False, again: bool) -> Decision:
-    """The decision by paired (``together``) or interleaved runs; with ``again``, by the other way if it is better."""
+    """The decision by paired (``together``) or interleaved runs; with ``again``, by the other runs if these are better."""
     interleaved, paired = _runs_of_ends(now, all_runs=True) if again else ([], [])
     ways = _compare_ways(interleaved, paired, now) if interleaved and len(paired) >= PAIRS_FIRST else None
     if together:
@@ -136,7 +137,7 @@ def _paired_situation(now: Situation, *, by_cpu: bool) -> Situation:
 def _paired_decision(rounds: Situation) -> Decision:
     """The decision of the search by paired runs.
 
-    If the ends do not differ by CPU time, but wait differently in their rounds, the search compares time.
+    If the ends do not differ by CPU time, but wait differently in rounds, the search compares time.
     """
     decision, observations = decide_with_layouts(rounds), rounds.observations
     by_cpu = any(isinstance(item, Reading) and item.time_value is not None for item in observations)
@@ -159,9 +160,9 @@ def _paired_decision(rounds: Situation) -> Decision:
 
 
 def _extra_waits(rounds: Situation) -> list[float]:
-    """For each round of the ends, their difference by time minus their difference by CPU time, in log units.
+    """For each round of the ends, the difference by time minus the difference by CPU time, in log units.
 
-    This is the longer waiting of bad. It contains neither the noise of time and CPU time, nor code placement.
+    The value is the longer waiting of bad, which contains neither the noise of time and CPU time nor code placement.
     """
     good, bad = rounds.record.name_of_build(0), rounds.record.name_of_build(rounds.bad)
     waits = []
@@ -199,7 +200,7 @@ def _runs_of_ends(now: Situation, *, all_runs: bool = False) -> tuple[list[Readi
 
 
 def better_way(observations: Sequence[Observation]) -> PairingComparison | None:
-    """The better way to compare two builds, 0 and 1, by readings of both; None if it is unknown."""
+    """The comparison of paired and interleaved runs by readings of two builds, 0 and 1; None for too few readings."""
     now = Situation(Graph.straight_history(1), observations, Policy(direction=Direction.ANY))
     interleaved, paired = _runs_of_ends(now)
     ways = _compare_ways(interleaved, paired, now, doubtful_score=SEEN_ONCE)
@@ -209,9 +210,10 @@ def better_way(observations: Sequence[Observation]) -> PairingComparison | None:
 def _compare_ways(
     interleaved: Sequence[Reading], paired: Sequence[Reading], now: Situation, *, doubtful_score: float = DOUBTFUL
 ) -> PairingComparison | None:
-    """The comparison of both ways; None while an end has no interleaved run.
+    """The comparison of paired and interleaved runs; None while an end has no interleaved run.
 
-    Rounds are better if they are less noisy and show at least half of the difference that interleaved runs are sure of.
+    Rounds are better if rounds are less noisy and show at least half of the difference that interleaved runs are sure
+    of.
     """
     record = arrange_observations(interleaved, now.policy, now.bad)
     if not (record.run_count(0) and record.run_count(now.bad)):
@@ -266,10 +268,10 @@ def _compare_ways(
 def _ends_wait_alike(
     interleaved: Sequence[Reading], paired: Sequence[Reading], record: Record, now: Situation
 ) -> bool | None:
-    """Whether the ends wait equally long, so that a difference is one of CPU time; None if CPU time is unknown.
+    """Whether the ends wait equally long, so that they can only differ by CPU time; None if CPU time is unknown.
 
-    Other programs can only lengthen the waiting of a run. So the run that waits least shows the waiting of its build.
-    If other programs make the waiting vary, the difference between the ends must exceed this variation.
+    Other programs can only lengthen the waiting of a run. So the run with the least waiting shows the waiting of its
+    build. If other programs make the waiting vary, the difference between the ends must exceed this variation.
     """
     if any(reading.cpu_value is None for reading in (*interleaved, *paired)):
         return None

@@ -1,14 +1,13 @@
-"""The parts of a diff: the order in which they are applied, and the search for the parts that make a build slower.
-Pure.
+"""The parts of a diff: the order in which parts are applied, and the search for the parts that make a build slower.
 
 A part is a hunk, a function of a new file, or the part of a file without lines: its name, its mode, a binary. Any set
-of parts makes a tree, since edits of a file do not overlap; whether the tree builds, a build shows. Each round is a
-line of states between parent and culprit. The search for a commit searches this line like a history: first by files,
-then by the parts of the named file. A. Zeller finds a minimal difference this way ("Yesterday, my program worked.
-Today, it does not. Why?", ESEC/FSE 1999, <https://doi.org/10.1145/318773.318946>). Here the order of the parts makes
-states that build, and not a division by two: build files and headers come first, and definitions come before
-uses; failures show further needs. Two more rounds prove the part: by the part alone on the parent, and
-by its absence.
+of parts makes a tree, because edits of a file do not overlap, but the tree may not build. A round of this search is a
+sequence of states between parent and culprit. The search for a commit searches this sequence like a history: first by
+files, then by the parts of the named file. A. Zeller finds a minimal difference this way ("Yesterday, my program
+worked. Today, it does not. Why?", ESEC/FSE 1999, <https://doi.org/10.1145/318773.318946>). In this module the order of
+the parts makes states that build, not a division by two: build files and headers come first, definitions come before
+uses, and failures show further needs. Two more rounds prove the part: a round with the part alone on the parent, and a
+round without the part.
 """
 
 import re
@@ -23,7 +22,7 @@ from random import Random
 from perfbisect.core.domain.facts import DiffPart
 from perfbisect.core.domain.graph import merge_mutual_needs, sort_by_needs
 
-ORDERS = 4  # orders of the same parts that are tried; after them the search accepts the remaining suspects
+ORDERS = 4  # orders of the same parts that are tried; after these orders the search accepts the remaining suspects
 FEW = 8  # most suspects that are tried after all other parts
 MORE = 2  # searches for further parts that a slow part needs to be slow
 
@@ -62,8 +61,8 @@ class Entry:
 class LineEdit:
     """Lines of the older file and the lines that replace them."""
 
-    first: int  # number of the first replaced line, from 0
-    end: int  # number of the line after the last replaced line
+    first: int  # index of the first replaced line, from 0
+    end: int  # index of the line after the last replaced line
     lines: tuple[bytes, ...]  # the new lines
     position: int  # among the edits of the file, because several edits may be before one line
 
@@ -81,14 +80,14 @@ class DiffPiece:
 
 @dataclass(frozen=True, slots=True)
 class FileDiff:
-    """A file before and after the commit; None if it does not exist."""
+    """A file before and after the commit; None if the file does not exist."""
 
     before: Entry | None
     after: Entry | None
-    by_lines: bool  # whether both contents are text, or one of them does not exist
+    by_lines: bool  # whether each content is text or does not exist
 
     def with_parts(self, chosen: Collection[DiffPiece]) -> Entry | None:
-        """The file with the chosen parts alone; None if it does not exist then."""
+        """The file with the chosen parts alone; None if the file does not exist with these parts."""
         old, new = self.before, self.after
         other_changes = any(not piece.edits for piece in chosen)
         if not self.by_lines or new is None:
@@ -116,7 +115,7 @@ class CommitDiff:
         return frozenset(range(len(self.pieces)))
 
     def with_parts(self, chosen: frozenset[int]) -> Iterator[tuple[Entry | None, Entry | None]]:
-        """The files that the chosen parts change: each before the commit, and with the chosen parts."""
+        """The files that the chosen parts change: each file before the commit, and with the chosen parts."""
         by_file = defaultdict[int, list[DiffPiece]](list)
         for number in sorted(chosen):
             by_file[self.pieces[number].file].append(self.pieces[number])
@@ -126,7 +125,7 @@ class CommitDiff:
                 yield old, new
 
     def files_of(self, chosen: Collection[int]) -> list[frozenset[int]]:
-        """The chosen parts by file, files outside of the program together; parts of a single file one by one."""
+        """A set of chosen parts for each file, one set for files outside of the program; of a single file, its parts."""
 
         def file_of(number: int) -> int:
             piece = self.pieces[number]
@@ -137,12 +136,12 @@ class CommitDiff:
         return files if len(files) > 1 else singles(chosen)
 
     def with_needed(self, chosen: frozenset[int], learnt: Mapping[int, Collection[int]]) -> frozenset[int]:
-        """The chosen parts and the parts that they need to build: by their words, and by ``learnt``."""
+        """The chosen parts and the parts that the chosen parts need to build, by their words and by ``learnt``."""
         closed = chosen.union(*(part for number in chosen for part in (self.needed[number], learnt.get(number, ()))))
         return chosen if closed == chosen else self.with_needed(closed, learnt)
 
     def with_users(self, chosen: frozenset[int], learnt: Mapping[int, Collection[int]]) -> frozenset[int]:
-        """The chosen parts and the parts that need them: by their words and ``learnt``; if all do, by ``learnt``."""
+        """The chosen parts and the parts that need them, by words and ``learnt``; if all parts do, by ``learnt`` alone."""
         needs = {number: {*words, *learnt.get(number, ())} for number, words in enumerate(self.needed)}
         closed = with_dependents(chosen, needs)
         return closed if closed != self.all_parts else with_dependents(chosen, learnt)
@@ -194,7 +193,7 @@ def text_of(entry: Entry | None) -> str:
 
 
 def defined_names(text: str, path: str) -> tuple[set[str], set[str]]:
-    """The names that a text seems to define, and those with arguments; indented definitions count only in headers."""
+    """The names that a text seems to define, and the names with arguments; indented definitions count only in headers."""
     lines = text.splitlines()
     global_text = text if HEADER.search(path) else "\n".join(line for line in lines if not line[:1].isspace())
     groups = DEFINED.findall(global_text)
@@ -260,10 +259,10 @@ def definitions_and_uses(
 def ordered_parts(
     diff: CommitDiff, parts: Sequence[frozenset[int]], turn: int = 0, learnt: Mapping[int, Collection[int]] = NO_NEEDS
 ) -> tuple[frozenset[int], ...]:
-    """The sets of parts in an order in which each state probably builds: needed parts come first.
+    """The sets of parts in an order in which each state probably builds, because needed parts come first.
 
     Each turn has another order; turn 0 is the most probable. ``learnt`` are needs besides the needs by words. Parts
-    that need each other are one set; after turn 0 only if they need each other by ``learnt``.
+    that need each other are one set; after turn 0, only needs by ``learnt`` join parts.
     """
     by_words = dict(enumerate(diff.needed))
     needs = learnt if turn else {number: {*words, *learnt.get(number, ())} for number, words in by_words.items()}
@@ -283,7 +282,7 @@ def ordered_parts(
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A line of states, which are sets of parts: each of ``steps`` adds parts to the last state, first to ``base``."""
+    """A sequence of states (sets of parts); each of ``steps`` adds parts to the previous state, the first to ``base``."""
 
     base: frozenset[int]
     steps: tuple[frozenset[int], ...]
@@ -303,7 +302,7 @@ PartRounds = Generator[Round, tuple[int, int] | None, None]
 
 
 def part_search(diff: CommitDiff, learnt: Learnt) -> PartRounds:
-    """The rounds of the search for the slow part and of its proof; the session has the verdict of the last round.
+    """The rounds of the search for the slow part and of the proof; the session has the verdict of the last round.
 
     The caller adds to ``learnt`` the needs that failures show.
     """
@@ -314,7 +313,7 @@ def part_search(diff: CommitDiff, learnt: Learnt) -> PartRounds:
         # The base is the guilty parts so far with the parts that they need to build: this state was measured, and is
         # fast.
         suspects, search = yield from _search(diff, alone, diff.files_of(all_parts - alone), learnt)
-        if guilty and len(suspects) > 1:  # not a single part, but a set that the guilty parts need
+        if guilty and len(suspects) > 1:  # a set of parts that the guilty parts need, not a single part
             break
         guilty, best = guilty | suspects, best or search
         if not suspects or guilty == all_parts:
@@ -335,9 +334,9 @@ def part_search(diff: CommitDiff, learnt: Learnt) -> PartRounds:
 def _prove(
     diff: CommitDiff, guilty: frozenset[int], learnt: Learnt, alone: frozenset[int]
 ) -> Generator[Round, tuple[int, int] | None, tuple[frozenset[int], tuple[int, int] | None]]:
-    """The state with the guilty parts alone on the parent (with ``alone``: without them), and the answer to its round.
+    """The state with only the guilty parts on the parent (if ``alone``, without the guilty parts), and its round's answer.
 
-    If the state does not build, it gets the parts that it needs; or it loses the parts that need the guilty parts.
+    If the state does not build, parts that the state needs are added, or parts that need the guilty parts are removed.
     """
     all_parts, proven, tried, answer = diff.all_parts, guilty, set[frozenset[int]](), None
     while len(tried) <= MORE:
@@ -356,9 +355,10 @@ def _prove(
 def _search(
     diff: CommitDiff, base: frozenset[int], parts: list[frozenset[int]], learnt: Learnt
 ) -> Generator[Round, tuple[int, int] | None, tuple[frozenset[int], Round | None]]:
-    """The fewest parts that contain the slow part, and the last round that showed it; no parts if an answer is unknown.
+    """The fewest parts with the slow part, and the last round that showed these parts; no parts after an unknown answer.
 
-    If no state between two states builds or runs, the suspects may need other parts, and are tried after all others.
+    If no state between two states builds or runs, the suspects may need other parts, and are tried after all other
+    parts.
     """
     turn = tries = 0
     best: Round | None = None
@@ -386,12 +386,12 @@ def _search(
         tries += 1
         if len(suspects) == 1:
             turn += 1
-        else:  # no state between them builds: the first seems to need the last
+        else:  # no state between them builds, because the first part seems to need the last part
             for number in suspects[0]:
                 guessed[number] |= suspects[-1]
     if len(remaining) > FEW or len(merge_mutual_needs(singles(remaining), learnt)) == 1:
         return remaining, best
-    # The remaining parts may need later parts, so they are tried after all other parts.
+    # The remaining parts may need later parts, so the remaining parts are tried after all other parts.
     line = Round(frozenset(), (diff.all_parts - remaining, *ordered_parts(diff, singles(remaining), 1)))
     answer = yield line
     if line.steps[0] and answer and answer[1] > 1 and answer != (1, len(line.steps)):

@@ -3,16 +3,16 @@ again.
 
 A hunt begins with the usual layout of each build. The usual layout is drawn once for each build, and neighbouring
 builds share much of it. So a commit that only moves code can look like a change, and pass every proof by more runs.
-Therefore the named commit is compared with its parents once more, each run in a randomized layout. There the layout is
-a part of the noise of a run, and repetitions average it out.
+Therefore the named commit is compared with its parents once more, each run in a randomized layout. The effect of a
+randomized layout is a part of the noise of a run, and repetitions average this effect out.
 
 * If randomized layouts show the difference, too, the commit is the culprit. The ranks of the readings must be
   improbable by chance, because the layouts of a build may have any distribution, for example two modes. The required
-  probability falls with the number of layouts, because each further comparison may mislead by chance: over all
-  comparisons it is about 1 %.
+  probability falls with the number of layouts, because each further comparison may mislead by chance. Over all
+  comparisons, the probability of a chance result is about 1 %.
 * If randomized layouts do not show the difference, its cause was code placement. Then the readings in the usual layout
-  are no evidence, and the search begins again with randomized layouts only. The builds exist already, so it costs runs
-  and links.
+  are no evidence, and the search begins again with randomized layouts only. The builds exist already, so the new search
+  costs only runs and links.
 * If the search with the usual layout names nothing, for a reason that layout can cause (a tie, for example), the search
   begins again, too.
 
@@ -60,10 +60,10 @@ from perfbisect.core.stats.distributions import rank_sum_p_value, signed_rank_p_
 FEWEST = 5  # fewest layouts of each build
 MOST = 60  # most layouts of each build; if they do not show whether there is a difference, the hunt names no commit
 STEP = 12  # most further layouts of each build in one order
-TYPICAL = 8  # layouts of each build from which on outliers count less: among fewer layouts, an outlier may be common
+TYPICAL = 8  # layouts of each build from which on outliers count less: an outlier among fewer layouts may be common
 CHANCE = 0.02  # divided by the layouts of each build: the highest p value of the ranks that shows a difference
-# In s.d. of the ratio of two builds by code placement: a smaller difference of the ends is searched in randomized
-# layouts at once.
+# In s.d. of the ratio of two builds by code placement: for a smaller difference of the ends, the search uses randomized
+# layouts from the begin.
 FEW = 3.0
 SHOWN_SHARE = 0.5  # share of the usual difference that randomized layouts have to show
 TRUSTED = 0.5  # least weight of a reading that counts, because the mode of its layout may be uncertain
@@ -83,7 +83,7 @@ class LayoutComparison:
 
     parent: int
     usual: float  # the difference with the usual layout, in log units
-    randomized: Contrast | None  # the difference in randomized layouts, with the same sign; None before there are runs
+    randomized: Contrast | None  # the difference in randomized layouts, with the same sign; None before runs were made
     layouts: LayoutRatios | None
     chance: float = 1.0  # p value of the ranks, if the layouts of both builds have the same distribution
 
@@ -94,7 +94,7 @@ class LayoutComparison:
 
     @property
     def shown(self) -> bool:
-        """Whether randomized layouts show the difference, and about the usual size of it."""
+        """Whether randomized layouts show the difference, with about the usual size."""
         if not self.randomized or self.compared < FEWEST or self.chance * self.compared > CHANCE:
             return False
         return self.randomized.normal_score >= PROVEN and self.randomized.drop >= SHOWN_SHARE * self.usual
@@ -222,10 +222,10 @@ Comparisons = Mapping[int, Sequence[LayoutComparison]]  # named commit → its c
 
 
 def _further_layouts(comparisons: Comparisons, now: Situation) -> Measure | None:
-    """The order for more layouts of the first commit that needs them, and of its parents; or None."""
+    """The order for more layouts of the first commit that needs more layouts, and of its parents; or None."""
     for candidate, of_commit in comparisons.items():
         if missing := {comparison.parent: comparison.missing for comparison in of_commit if comparison.missing}:
-            if rounds := now.model.paired:  # with one parent after the other
+            if rounds := now.model.paired:  # paired runs compare the parents one after the other
                 missing = dict([next(iter(missing.items()))])
             plan = (
                 PlannedRuns(candidate, max(missing.values())),

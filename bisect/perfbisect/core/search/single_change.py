@@ -4,15 +4,14 @@ The next order for a host depends on the levels and the drift of its own class, 
 which all classes have in common. The order measures the ends, confirms a probable culprit, or gains information;
 otherwise the hunt ends with a verdict. A proof on one class is enough.
 
-Host classes have the culprit in common, and each class has an effect of its own. The readings of each host class are a
-record of their own, with their own noise, drift, layout and size of the change. So the log likelihoods of a culprit are
-summed:
+Host classes have the culprit in common. The readings of each class are a separate record, with separate noise, drift,
+layout and size of the change. So the log likelihoods of a culprit are summed:
 
     log P(K | all)  =  log P(K)  +  Σ over the classes  log P(readings of the class | K)  +  a constant
 
 A class on which the ends do not differ does not show the place of the change, and is left out. If there are several
-changes, the largest change may differ between classes. Then each class keeps its own probabilities. The probability of
-this case follows from how well the classes agree about the place.
+changes, the largest change may differ between classes. In this case each class keeps its own probabilities. The
+probability of this case follows from the classes' agreement about the place.
 """
 
 from collections.abc import Sequence
@@ -57,8 +56,8 @@ from perfbisect.core.search.acquisition import best_measurement, is_hopeless, me
 from perfbisect.core.search.counts import SHARE, CountRises, count_rise, count_situation, ends_to_count, explains_time
 from perfbisect.core.search.situation import Budget, Situation, no_suspect, undecided, verdict_without_search
 
-DOUBTFUL = 0.5  # a search that cannot go on has not reproduced a change if any change is less probable than this
-LARGE = 0.9  # of the smallest effect of interest: exact counts name no step that is probably smaller
+DOUBTFUL = 0.5  # a search that cannot continue has not reproduced a change if any change is less probable than DOUBTFUL
+LARGE = 0.9  # share of the smallest effect of interest: exact counts name no step that is probably smaller
 UNLIKELY = 0.05  # a step is probably smaller if a larger step is less probable than this
 SPLIT = 0.05  # a build is undecided unless its probability to be slow is this close to 0 or 1
 
@@ -70,18 +69,18 @@ class LeadingHypothesis:
     members: tuple[int, ...]
     probability: float
     slow: int  # the build that is slow if the hypothesis is right: the culprit, or the first slow build after it
-    fast: int  # the last fast build before it
+    fast: int  # the last fast build before the hypothesis
 
     @property
     def certain(self) -> bool:
-        """Whether it has a single candidate."""
+        """Whether the class has a single candidate."""
         return len(self.members) == 1
 
 
 def leading_hypothesis(
     groups: Hypotheses, posterior: Posterior, record: Record, *, stuck: bool = False
 ) -> LeadingHypothesis:
-    """The most probable candidate; or the most probable class of culprits if only failed candidates could split it.
+    """The most probable candidate, or the most probable class of culprits if only failed candidates could split the class.
 
     If the class can still be split, its most probable member is returned. A ``stuck`` search splits no class.
     """
@@ -118,11 +117,11 @@ def next_order(analysis: Analysis | None, now: Situation, host: int) -> Order:
     posterior = analysis.posterior
     leading = leading_hypothesis(analysis.hypotheses, posterior, analysis.record)
     required = min(analysis.policy.confidence, MAX_PROBABILITY)
-    if posterior.change > required:  # otherwise the change itself is in doubt, not its place
+    if posterior.change > required:  # otherwise the existence of a change is in doubt, not the place
         required = min(required / posterior.change, MAX_PROBABILITY)
     if leading.probability >= required and (order := _proof_or_verdict(analysis, leading, now.budget)) is not None:
         return order
-    # the level of builds with stopped runs may be at the bound, or far beyond it
+    # the level of builds with stopped runs may be at the bound, or far beyond the bound
     extremes = (analysis.by_distance[0], analysis.by_distance[-1]) if analysis.by_distance else ()
     answers = [leading_hypothesis(analysis.hypotheses, extreme, analysis.record) for extreme in extremes]
     is_sure = all(answer.certain and answer.probability >= required for answer in answers)
@@ -136,7 +135,7 @@ def next_order(analysis: Analysis | None, now: Situation, host: int) -> Order:
 
 
 def _verdict_without_progress(analysis: Analysis, reason: Reason, budget: Budget) -> Order:
-    """The verdict when no measurement promises enough bits; or the proof, for which a set of neighbours is enough."""
+    """The verdict if no measurement promises enough bits, or the proof, for which a set of neighbours is enough."""
     leading = leading_hypothesis(analysis.hypotheses, analysis.posterior, analysis.record, stuck=True)
     if reason is Reason.UNBUILDABLE and leading.probability >= min(analysis.policy.confidence, MAX_PROBABILITY):
         return _proof_or_verdict(analysis, leading, budget) or _undecided(analysis, Reason.BY_CHANCE)
@@ -148,7 +147,7 @@ def _verdict_without_progress(analysis: Analysis, reason: Reason, budget: Budget
 def _proof_or_verdict(analysis: Analysis, leading: LeadingHypothesis, budget: Budget) -> Order | None:
     """The next order of the proof of a culprit; the verdict if the proof is complete.
 
-    None if the proof is complete, but a change is uncertain, and more runs of the ends would not show it.
+    None if, after a complete proof, a change is uncertain and more runs of the ends would not show the change.
     """
     graph, policy, record, posterior = analysis.graph, analysis.policy, analysis.record, analysis.posterior
     if leading.slow in record.skipped:
@@ -207,13 +206,13 @@ class _HostClass:
     """The hosts of one class, and the analysis of their readings."""
 
     name: str  # "" if all hosts are of one class
-    host: int | None  # the host for the next order, a free host if there is any; None if all are lost
+    host: int | None  # the host for the next order, a free host if possible; None if all hosts are lost
     now: Situation  # with the readings of the class alone
     analysis: Analysis | None  # None until both ends were measured
 
     @property
     def shows(self) -> bool:
-        """Whether the readings show a change, so that they can show its place."""
+        """Whether the readings show a change, so that the readings can show the place of the change."""
         return self.analysis is not None and self.analysis.shows_change
 
     def proof(self, step: Step) -> PairwiseProof | None:
@@ -260,7 +259,7 @@ def _effect_of_leading_class(classes: Sequence[_HostClass]) -> Interval:
 def _with_counts(
     now: Situation, classes: list[_HostClass], main: Analysis, counts: Situation
 ) -> tuple[list[_HostClass], Measure | None]:
-    """The host classes with the prior by ``counts``, if there is one; and the order for the next count, or None."""
+    """The host classes, with the prior by ``counts`` if it exists, and the order for the next count, or None."""
     if of_ends := ends_to_count(counts, now, main):
         return classes, of_ends
     if not explains_time(count_rise(counts), main.ends, min_log_change(now.policy)):
@@ -354,7 +353,7 @@ def _effects(classes: Sequence[_HostClass], step: Step | None) -> tuple[ClassEff
 
 
 def _evidence(classes: Sequence[_HostClass], step: Step | None) -> tuple[Interval, ...]:
-    """The ``evidence`` of ``Decision``; if ``step`` was not compared and the ends differ, that of another class."""
+    """The ``evidence`` of ``Decision``; if ``step`` was not compared and the ends differ, of another class."""
     ratios: list[Interval | None] = []
     for part in classes:
         ratio = None
@@ -386,7 +385,8 @@ def with_common_culprit(analyses: Sequence[Analysis | None]) -> list[Analysis | 
     # log likelihood of a common culprit, relative to a culprit for each class
     agreement = top + float(np.log(share.sum()))
     shared = float(np.exp(-np.logaddexp(0.0, np.log(APART / (1 - APART)) - agreement)))
-    # The odds of a change are multiplied, too, corrected for the agreement of the classes about its place.
+    # The odds of a change are multiplied, too, corrected for the agreement of the classes about the place of the
+    # change.
     changes = np.clip([part.posterior.change for part in showing], 1e-12, 1 - 1e-12)
     change = float(np.exp(-np.logaddexp(0.0, (np.log1p(-changes) - np.log(changes)).sum() - agreement)))
     several = max(part.posterior.several for part in showing)

@@ -1,14 +1,14 @@
-"""The situation of a hunt, which is all that a decision depends on; its budget; and subranges.
+"""The situation of a hunt, which is all that a decision depends on; the budget of a hunt; and subranges.
 
 The budget is what the user allows the hunt to spend. The runs and the builds of the present orders of all hosts are
-charged in advance. The finished runs of a present order count twice until the order ends. So the search may spend
-less for a while, and never exceeds the budget.
+charged in advance. The finished runs of a present order count twice until the order ends. So the search may temporarily
+spend less than the budget, but never exceeds the budget.
 
-A subrange is a part of a range as a range of its own: the commits reachable from one candidate and not from another.
+A subrange is a part of a range: the commits that are reachable from one candidate and not from another candidate.
 
-A branch inside a subrange may have begun before the subrange's good end. Then the commit where it began is a branch
-point of the subrange, as in any range. A candidate may lack changes that the good end has, or have other changes. If
-these changes are known, the candidate's readings are corrected for them.
+A branch inside a subrange may have begun before the subrange's good end. The commit where such a branch began is a
+branch point of the subrange, as in any range. A candidate may lack changes that the good end has, or have other
+changes. The readings of the candidate are corrected for these changes, if the changes are known.
 """
 
 import math
@@ -51,7 +51,7 @@ class Spent:
     """
 
     runs: int = 0
-    minutes: float = 0.0  # since the hunt began, up to their last observation
+    minutes: float = 0.0  # since the hunt began, up to the last observation of the other hunts
 
 
 NOTHING_SPENT = Spent()
@@ -82,7 +82,7 @@ class Budget:
         return self.builds_left() > 0
 
     def builds_left(self, besides: Collection[int] = ()) -> float:
-        """The number of builds that are allowed after the candidates of ``besides``; below 0 if these are too many."""
+        """The number of builds that are allowed after the candidates of ``besides``; below 0 for too many."""
         return (self.policy.max_builds or math.inf) - len(self._attempted.union(besides))
 
     def ended(self, order: Order) -> bool:
@@ -90,7 +90,7 @@ class Budget:
         return isinstance(order, Inconclusive) and order.reason in (Reason.BUILDS_SPENT, self.spent)
 
     def allows(self, order: Measure) -> bool:
-        """Whether ``order`` may be given, if need be with fewer runs (see ``within``)."""
+        """Whether the budget allows ``order``, perhaps with fewer runs (see ``within``)."""
         if order.together and 0 < self.policy.max_runs < self._runs + 2:  # a round has two runs
             return False
         return not self.spent and self.builds_allowed(order)
@@ -138,7 +138,7 @@ class Situation:
     policy: Policy
     prior: PriorKnowledge = NOTHING_KNOWN
     fleet: Fleet = ALL_FREE
-    # whether it is a part of a range whose largest change was searched for; another change in it has a lower prior
+    # whether this is a part of a range whose largest change was searched for, so that another change has a lower prior
     subrange: bool = False
     model: NoiseModel = USUAL  # the disturbances of the readings
     shared: bool = False  # whether there may be builds that were made for other workloads
@@ -163,7 +163,7 @@ class Situation:
 
     @cached_property
     def budget(self) -> Budget:
-        """The limits of the policy, and the part of them that is spent."""
+        """The limits of the policy, and the spent part of these limits."""
         return Budget(self.record, self.policy, self.fleet, self.spent_by_others)
 
     def remapped(
@@ -173,11 +173,11 @@ class Situation:
         offset: Callable[[Reading], float] | None = None,
         **fields: Any,
     ) -> "Situation":
-        """Another situation with the observations of this one, at other nodes; for the layers of the search.
+        """A situation with the observations of this situation at other nodes; for the layers of the search.
 
         ``node`` returns the new node of an observation, or None if the observation does not count. ``same_as`` returns
-        the new node with the same binary as a build; if it is None, ``same_as`` of the build stays. ``offset`` is added
-        to a reading. ``fields`` are other fields that change.
+        the new node with the same binary as a build; if ``same_as`` is None, the build keeps its ``same_as``.
+        ``offset`` is added to a reading. ``fields`` are further fields to change.
         """
         observations: list[Observation] = []
         for item in self.observations:
@@ -280,7 +280,7 @@ class Subrange:
         )
 
     def _correction(self, reading: Reading, changes: Mapping[int, Sequence[Interval]], prior: PriorKnowledge) -> float:
-        """The known changes that good has and the build lacks, minus those that only the build has, in log units."""
+        """The known changes that good has and the build lacks, minus the changes that only the build has, in log units."""
         if not changes or reading.candidate == self.good:
             return 0.0
         reach, host_class = ancestry_of(self.whole), prior.class_of(reading.host)
@@ -295,8 +295,8 @@ class Subrange:
     def central_candidates(self, chance: NDArray[np.float64]) -> list[int]:
         """The candidates of the whole graph that halve the subrange about equally well, best first, without the ends.
 
-        Empty if no candidate between the ends can be measured. ``chance`` (whole's size,) is the probability that each
-        candidate builds.
+        The list is empty if no candidate between the ends can be measured. ``chance`` (whole's size,) is the
+        probability that each candidate builds.
         """
         below = ancestry_of(self.graph).ancestor_sums(self.graph.weight / self.graph.weight.sum())
         uneven = np.abs(np.where(np.isnan(below), 2.0, below) - 0.5)
@@ -354,7 +354,7 @@ def spent_limit(reason: Reason, policy: Policy) -> float | None:
 
 
 def within_budget(decision: Decision, now: Situation) -> Decision:
-    """The decision with at most the runs that the budget of ``now`` allows; a verdict if it allows no run or no build.
+    """The decision with at most the runs that the budget of ``now`` allows; a verdict if no run or no build is allowed.
 
     The layer that made the decision may have a budget without some of the runs.
     """
