@@ -247,7 +247,10 @@ def ending_on_error(task: Task, history: History) -> Iterator[None]:
 
 
 def is_claimed(task: Task, history: History) -> bool:
-    """Whether a process works on a batch's hunt without a number. A number that the history has now is noted."""
+    """Whether a process works on a batch's hunt without a number.
+
+    If the history has a number for the hunt now, the task gets this number.
+    """
     if task.hunt is not None or task.batch is None:
         return False
     stored = read_batch(history, task.batch).hunts[task.number]

@@ -359,7 +359,7 @@ def with_measured_ends(setup: SessionSetup, log: Sequence[Event], run_filter: tu
 
 
 def with_common_runs(hunts: Sequence[Settings]) -> list[Settings]:
-    """The settings of the hunts of one session. If all hunts are for results of one command, they share runs."""
+    """The settings of the hunts of one session; hunts for several results of one command share runs."""
     outputs = tuple(hunt.output for hunt in hunts if hunt.output)
     return [replace(hunt, outputs=outputs) for hunt in hunts] if len(outputs) == len(hunts) > 1 else [*hunts]
 

@@ -217,7 +217,7 @@ class ReasonStudy:
 
     @property
     def builds(self) -> tuple[int, int]:
-        """The culprit and its parent."""
+        """The culprit and its parent, as numbers of candidates."""
         return self.step.candidate, self.step.parents[0]
 
 

@@ -240,7 +240,7 @@ def timed_or_counted(timed: Lab, counted: Lab, candidates: Candidates) -> Lab:
     """
 
     def measure(order: Measure) -> Generator[LabEvent]:
-        """Carry out an order by the lab for its kind."""
+        """Carry out an order in the lab for timed runs, or in the lab for exact counts."""
         if not order.counted:
             yield from timed(order)
             return

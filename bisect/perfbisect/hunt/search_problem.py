@@ -53,7 +53,7 @@ WorkersFor = Callable[
 
 @dataclass(frozen=True, slots=True)
 class SearchProblem:
-    """The input of a search that does not change: a graph, the commit of each node, and the rules."""
+    """The constant input of a search: a graph, the commit of each node, and the rules."""
 
     graph: Graph
     commits: tuple[str, ...]
@@ -231,7 +231,7 @@ def log_verdict(
     reason_follows: bool = False,
     suspects: tuple[Commit, ...] = (),
 ) -> TimedEvent:
-    """Store the verdict of a hunt, with the instructions that were counted of its commits, as the end of the hunt."""
+    """Store the verdict of a hunt, with the counted instructions of the commits, as the end of the hunt."""
     counted = with_count_result(verdict, problem.commits, log.entries)
     return log.append(SessionEnded(counted, reason_follows, suspects=suspects))
 

@@ -108,7 +108,7 @@ def with_prior_knowledge(history: History, settings: Settings) -> Settings:
 
 
 def disk_warnings(history: History, setup: SessionSetup) -> tuple[Warned, ...]:
-    """Warnings about disks that are too small for the builds and the data of a hunt, as earlier hunts needed them."""
+    """Warnings about disks that are too small for a hunt, by the sizes of builds and data in earlier hunts."""
     expected = upkeep.expected_builds(len(setup.span.candidates), setup.settings.policy.max_builds)
     warnings = [
         warning

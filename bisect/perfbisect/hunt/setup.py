@@ -260,7 +260,7 @@ class SessionSetup:
         )
 
     def started(self, number: int, resumed: bool) -> SessionStarted:
-        """The first event of an attempt; ``number`` is the session's."""
+        """The first event of an attempt; ``number`` is the number of the session."""
         settings, span, further = self.settings, self.span, tuple(site.facts for site in self.hosts[1:])
         if self.request.works:
             builders = tuple(build_host.host.name for build_host in self.hosts[0].build_hosts)
@@ -313,7 +313,7 @@ def with_layouts(setup: SessionSetup) -> SessionSetup:
 
 
 def with_counts_beside(setup: SessionSetup) -> SessionSetup:
-    """The setup; in a hunt by time, its first host also counts instructions if it can.
+    """The setup. In a hunt by time, the first host also counts instructions, if the host can count.
 
     If a workload cannot be counted exactly, as on a server, its instructions are counted during timed runs, if the
     processor has counters.

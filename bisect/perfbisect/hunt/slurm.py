@@ -150,14 +150,14 @@ class SlurmJob:
     range: str = ""  # a key that is equal for hunts that can share builds
 
     def sbatch_options(self) -> list[str]:
-        """The options of sbatch. The options of the file are the last, and override the others."""
+        """The options of sbatch. The options of the file come last, and override the defaults."""
         name = mask_credentials(printable(title_of(self.planned)))[:100]  # without passwords, because all users see it
         limit = [f"--time={math.ceil(self.minutes) + MARGIN}"] if self.minutes else []
         defaults = [f"--job-name={name}", "--exclusive", "--output=/dev/null", f"--signal=B:TERM@{NOTICE}"]
         return [*defaults, *limit, *constraint(self.planned), *self.options]
 
     def script_arguments(self, log: Path, in_batch: str, history: Path) -> list[str]:
-        """The arguments of the job's script; ``in_batch`` is the number of the batch and of the hunt in it, as 3:0."""
+        """The arguments of the job's script; ``in_batch`` has the numbers of the batch and of the hunt, such as 3:0."""
         python, _, _, program = PROGRAM
         options = ["--history", str(history.absolute()), "--wait", "--plain", "--host=local"]
         return [str(log.absolute()), self.planned.folder, in_batch, python, program, *options, *self.planned.arguments]

@@ -106,7 +106,7 @@ class FollowedHunt:
             yield entry.at, entry.event
 
     def new(self) -> Iterator[TimedEvent]:
-        """The events since the last call, with the RunStarted events that follow from them."""
+        """The events since the last call, with the RunStarted events that follow from the stored events."""
         for entry in self.history.events(self.hunt, self.last):
             self.last, self.at = entry.id, entry.at
             if isinstance(entry.event, SessionEnded):
@@ -131,7 +131,7 @@ class CompletedEvents:
     started_runs: dict[str, int] = field(default_factory=dict)  # host → runs of its order that have begun
 
     def after(self, event: Event) -> Iterator[Event]:
-        """The event, and the RunStarted events that follow from it."""
+        """The event, and the RunStarted events that follow from the event."""
         yield event
         match event:
             case SessionStarted():

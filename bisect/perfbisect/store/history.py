@@ -218,7 +218,7 @@ class History:
             db.table("attempts").update(attempt, {"failure": mask_credentials(failure)})
 
     def store_range_of_round(self, session: int, start_event: "SessionStarted") -> None:
-        """Store the range of a further round of a hunt. Later events number candidates by this range."""
+        """Store the range of a further round of a hunt. Later events of the hunt number candidates by this range."""
         self.cached_logs[session] = self.session_log(session).with_stored_range(start_event)
         self.cached_ranges[session] = start_event.candidates
 

@@ -33,7 +33,7 @@ ENOUGH_PAIRS = 8  # pairs of runs that an estimate of noise needs
 
 @dataclass(frozen=True, slots=True)
 class TypicalCosts:
-    """Typical seconds of a build and of a run on a host; None if the history has none for the host."""
+    """Typical seconds of a build and of a run on a host; None if the history has no build or no run of the host."""
 
     build_seconds: float | None
     run_seconds: float | None  # seconds of a run, with the run's share of the visit

@@ -177,7 +177,7 @@ def write_rows_and_entries(
         return [central_row(origin, table, row) for row in rows]
 
     def put(table: str, where: str, *values: object, changes: bool = False) -> None:
-        """Insert rows; with ``changes``, they replace existing rows."""
+        """Insert rows; with ``changes``, the new rows replace existing rows."""
         columns, key = TABLES[table].split(), central_primary_key(table)
         changed = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in key) if changes else ""
         then = f"({', '.join(key)}) DO {f'UPDATE SET {changed}' if changed else 'NOTHING'}"

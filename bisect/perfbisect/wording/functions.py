@@ -118,9 +118,9 @@ def changed_shares(explanation: Explanation) -> list[str]:
 
 
 def instruction_location(explanation: Explanation) -> str:
-    """A sentence with the changed function in or below which most of a difference in instructions is; "" without one.
+    """A sentence with the changed function in or below which most of the difference in instructions is, or "".
 
-    If one function has most of the difference by its own instructions, the sentence is "", too.
+    If one function has most of the difference by its own instructions, the sentence is "".
     """
     total, error = total_difference(explanation.counts)
     if abs(total) <= 2 * error or any(row.part >= PLACE_SHARE for row in explanation.counts):

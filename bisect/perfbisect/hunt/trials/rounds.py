@@ -92,7 +92,7 @@ class RoundsPlan:
                     yield Measure(plan, Purpose.ENDS, workload=work, round=number, together=trial.is_paired)
 
     def _both_ways(self) -> Iterator[Measure | PairingChosen]:
-        """Orders of interleaved and of paired runs of the first two builds, until a choice is possible; then a choice."""
+        """Orders of interleaved and paired runs of the first two builds, until a choice is possible; then the choice."""
         trial, request = self.log.state, self.setup.request
         commits = [subject.commit or subject.name for subject in request.subjects[:2]]
         if request.pairing is not Pairing.AUTO or trial.pairing or len(set(commits)) < 2:
@@ -209,7 +209,7 @@ WORTH_BOTH = 3  # with fewer rounds, a choice between interleaved and paired run
 
 
 def pairing_of(trial: TrialDesign, setup: SessionSetup) -> Pairing:
-    """How builds may be compared: interleaved if they are hosts, need different labs, or are counted exactly."""
+    """How builds may be compared: interleaved if the builds are hosts, need different labs, or are counted."""
     kinds = {(subject.variant, subject.config) for subject in trial.subjects}
     requested = setup.settings.policy.pairing
     if setup.builder.installed or len(kinds) > 1 or setup.settings.prior.exact:
