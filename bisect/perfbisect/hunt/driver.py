@@ -303,7 +303,7 @@ class Driver:
                 logged_commits.add(commit)
 
     def _events_of(self, number: int, events: Generator[TimedEvent, None, T]) -> Generator[Numbered, None, T | None]:
-        """The ``events`` of a member, with its number. Returns their result; None if only this member fails."""
+        """The ``events`` of a member, with its number. Returns the generator's result; None if only this member fails."""
         self._current = number
         try:
             with closing(events):

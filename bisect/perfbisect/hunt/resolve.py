@@ -134,7 +134,7 @@ def worse_direction(metric: str) -> Direction:
 
 
 def with_repository(settings: Settings) -> Settings:
-    """The settings. If they have a build command but no repository, the repository of the current folder is added."""
+    """The settings, with the repository of the current folder if a build command is set but no repository."""
     if settings.quick and settings.quick.build is not None and not settings.repository:
         return replace(settings, repository=str(open_repository(Path.cwd(), is_named_by_user=False).folder))
     return settings

@@ -127,7 +127,7 @@ def numbers_with_related(source: History, names: Sequence[int | str]) -> list[in
 
 
 def check_copyable(source: History, numbers: Sequence[int]) -> None:
-    """Raise EnvironmentFailure if a session cannot be read or copied. The test is a copy into a temporary history."""
+    """Raise EnvironmentFailure if a session cannot be read or copied. Sessions are copied into a temporary history."""
     with (
         TemporaryDirectory() as folder,
         closing(History.open(Path(folder) / "h.db")) as trial_history,

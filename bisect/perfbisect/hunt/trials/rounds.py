@@ -51,8 +51,8 @@ class RoundsPlan:
         """Orders of the missing builds, then of the visits of the remaining rounds.
 
         A night whose tip cannot be built ends without a visit, because another attempt would fail, too. Raises
-        EnvironmentFailure if the baseline or all other builds cannot be built; in a series of releases, if fewer than
-        two releases can be built. Raises EnvironmentFailure at the end if nothing could be measured.
+        EnvironmentFailure if the baseline or all other builds cannot be built, or, in a series of releases, if fewer
+        than two releases can be built. Raises EnvironmentFailure at the end if nothing could be measured.
         """
         trial, request = self.log.state, self.setup.request
         for number in range(len(request.subjects)):
@@ -92,7 +92,7 @@ class RoundsPlan:
                     yield Measure(plan, Purpose.ENDS, workload=work, round=number, together=trial.is_paired)
 
     def _both_ways(self) -> Iterator[Measure | PairingChosen]:
-        """Orders of interleaved and paired runs of the first two builds, until a choice is possible; then the choice."""
+        """Orders of interleaved and paired runs of the first two builds until a choice is possible, then the choice."""
         trial, request = self.log.state, self.setup.request
         commits = [subject.commit or subject.name for subject in request.subjects[:2]]
         if request.pairing is not Pairing.AUTO or trial.pairing or len(set(commits)) < 2:
