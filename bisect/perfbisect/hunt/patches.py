@@ -50,7 +50,7 @@ def patches_of(settings: Settings, builder: Builder) -> tuple[Patch, ...]:
     check_distinct_patch_names(patches)
     options = ["--patch"] if settings.patches else [name for name, _ in settings.flags.options]
     if options and not settings.repository:
-        raise UsageError(f"{options[0]} has no effect, because nothing is built.", "Leave it out.")
+        raise UsageError(f"{options[0]} has no effect, because nothing is built.", "Omit the option.")
     return patches if settings.repository else ()
 
 

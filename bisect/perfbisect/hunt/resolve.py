@@ -123,7 +123,7 @@ def recognises_output(settings: Settings, workloads: Sequence[Workload]) -> bool
     if settings.quick and settings.quick.only:
         raise UsageError(
             "--only has no effect, because the measured metric is no result in the output of the command.",
-            "Leave it out.",
+            "Omit the option.",
         )
     return False
 
@@ -209,5 +209,5 @@ def choose_system(git: Repository, builder: Builder, commits: Mapping[str, str],
     if settings.flags.options:
         option = option or settings.flags.options[0][0]
     if option and not system:
-        raise UsageError(f"{option} has no effect: {no_system_sentence()}.", "Leave it out.")
+        raise UsageError(f"{option} has no effect: {no_system_sentence()}.", "Omit the option.")
     return system

@@ -164,7 +164,8 @@ def resume(session: int | str, batch: Batch | None, caller: Caller, how: Resumpt
             refuse_imported(history, number, "it cannot be resumed here", trial.name if trial else "")
         if trial and how.added_limits:
             raise UsageError(
-                f"{trial.name} has no limits, because it ends after a number of rounds.", "Leave out --max-…."
+                f"{trial.name} has no limits, because it ends after a number of rounds.",
+                "Omit --max-time, --max-builds and --max-runs.",
             )
         if trial and trial.state == "done":
             raise UsageError(

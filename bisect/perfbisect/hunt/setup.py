@@ -123,7 +123,7 @@ class SessionSetup:
         dirty = settings.repository and has_uncommitted_changes(open_repository(Path(settings.repository)))
         uncommitted = f"{settings.repository} has uncommitted changes, which are not measured"
         warned = (
-            *([Warned(uncommitted, "Commit them first.")] if dirty else []),
+            *([Warned(uncommitted, "Commit the changes first.")] if dirty else []),
             *(() if builds else on_one_machine(hosts)),
             *both_tag_and_branch(settings, (settings.good, settings.bad, *settings.skips)),
             *patch_warnings,

@@ -172,7 +172,7 @@ def constraint(planned: PlannedHunt) -> list[str]:
         return []
     names = [parse_leased_host_name(hosts[0]) if len(hosts) == 1 else None for hosts in planned.hosts]
     if not all(name and name.lease == "slurm" and name.count == 1 for name in names):
-        advice = 'Leave out host and any-host, or write host = "slurm:FEATURES" for a node with these features.'
+        advice = 'Remove host and any-host, or write host = "slurm:FEATURES" for a node with these features.'
         raise UsageError(f"{title_of(planned)} names hosts, but Slurm chooses the node of a job.", advice)
     features = "|".join(dict.fromkeys(name.features for name in names if name and name.features))
     return [f"--constraint={features}"] if features else []
