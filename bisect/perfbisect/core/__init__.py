@@ -1,1 +1,4 @@
-"""The pure core: facts in, orders out. No clock, files, processes or network; imports nothing of ours."""
+"""The pure core: facts in, orders out.
+
+Modules of core use no clock, files, processes or network, and import no other package of perfbisect.
+"""

@@ -1,11 +1,12 @@
 """The demo's repository: a storage engine from v1.0 to v1.1, in which one commit slows update-index down.
 
-A seed determines the plan: the order of the changes, the side branches, and the cost that the planted commit adds. Plans are
-drawn until the planted commits have some distance from commits that do not compile, so that a hunt can name them.
+A seed determines the plan: the order of the changes, the side branches, and the cost that the planted commit adds.
+Plans are drawn until the planted commits have some distance from commits that do not compile, so that a hunt can name
+the planted commits.
 
-Changes are small edits of the engine's sources, stored as TOML in ``changes/``. An edit is located by a passage of text,
-not by a line number, so that changes can be applied in almost any order; a change that depends on others names them in
-``needs``.
+Changes are small edits of the engine's sources, stored as TOML in ``changes/``. An edit is located by a passage of
+text, not by a line number, so that changes can be applied in almost any order; a change that depends on other changes
+names these changes in ``needs``.
 
 Each feature in ``changes/index.toml`` has two knobs: EFFORT_EVERY, the number of changes of the index between two
 checks, and EFFORT_SIZE, the size of the data that a check reads. The cost of the knobs was measured in one thread on a
@@ -209,7 +210,7 @@ class HistoryPlan:
     ] = ()  # positions of the other changes that slow a workload, each named like the workload
 
     def changes_up_to(self, position: int) -> list[Change]:
-        """The changes that the commit at ``position`` contains, oldest first; the last is its own."""
+        """The changes that the commit at ``position`` contains, oldest first; the last is the change of this commit."""
         contained = {position}
         for at in range(position, 0, -1):  # parents come earlier
             contained |= {*self.commits[at - 1].parents} if at in contained else set()

@@ -2,9 +2,9 @@
 
 The ``HostSpeed`` of a host changes with time, independently of the measurements.
 
-The randomness of a simulated world comes from a separate generator for each purpose, so that no draw disturbs another.
-So two search rules find, in the same world, the same culprit, the same layouts, the same drift at the same hour, and
-the same noise in the n-th run of a build.
+The randomness of a simulated world comes from a separate generator for each purpose, so that no draw changes another
+draw. So two search rules find, in the same world, the same culprit, the same layouts, the same drift at the same hour,
+and the same noise in the n-th run of a build.
 """
 
 import bisect
@@ -31,9 +31,10 @@ def random_generator(seed: int, purpose: RandomDraw, number: int = 0) -> np.rand
 
 @dataclass(frozen=True, slots=True)
 class HostModel:
-    """The properties of a simulated host. Fractions are changes or s.d. of the log metric; times are in seconds.
+    """The properties of a simulated host.
 
-    The value 0 disables a property.
+    Fractions are changes or standard deviations of the log metric; times are in seconds. A property with the value 0 is
+    disabled.
     """
 
     noise: float = 0.01  # s.d. of a run
@@ -109,7 +110,7 @@ class HostSpeed:
 
 
 class Drift:
-    """A stationary Ornstein–Uhlenbeck process with s.d. 1."""
+    """A stationary Ornstein–Uhlenbeck process with a standard deviation of 1."""
 
     def __init__(self, rng: np.random.Generator, memory: float) -> None:
         self._rng, self._step = rng, memory / GRID

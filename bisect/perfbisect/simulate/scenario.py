@@ -30,7 +30,7 @@ def random_merging_graph(
 ) -> Graph:
     """A random graph: a trunk with side branches.
 
-    Each commit of the trunk merges a branch with probability ``merge_chance``. A branch left the trunk up to
+    Each commit of the trunk merges a branch with probability ``merge_chance``. A branch began at a trunk commit up to
     ``max_branch_age`` commits earlier, and has about ``branch_length`` commits. Each commit of a branch merges the
     trunk with probability ``back_merge_chance``, at most once in a branch.
     """

@@ -49,7 +49,10 @@ class StepAccount:
 
 
 def account_of_steps(verdict: Verdict, world: World, min_effect: float) -> StepAccount:
-    """The numbers of named and other steps of at least ``min_effect``. A named step of half this size is right, too."""
+    """The numbers of named and other steps of at least ``min_effect``.
+
+    A named step of half of ``min_effect`` is right.
+    """
     least, detectable, left_open = _log_drop(min_effect), 0.0, tuple[UnsettledRange, ...]()
     claims, named = 0, set[int]()
     match verdict:
@@ -77,8 +80,8 @@ def judge_verdict(verdict: Verdict, world: World, min_effect: float = Policy().m
 
     Right verdicts are: the culprit, in a world with a culprit; "not reproduced", in a world without a culprit; and a
     set with the culprit whose other commits do not build. A set without the culprit is wrong, and so is a wrong
-    culprit. "Not reproduced" is wrong if the drop is larger than the drop that the verdict states as detectable. In a
-    hunt for all changes, each step of at least ``min_effect`` is judged.
+    culprit. The verdict "not reproduced" is wrong if the drop is larger than the drop that the verdict states as
+    detectable. In a hunt for all changes, each step of at least ``min_effect`` is judged.
     """
     answers, least = world.right_culprits, _log_drop(min_effect)
     match verdict:
@@ -128,7 +131,7 @@ def most_probable_candidate(verdict: Verdict) -> tuple[int | None, float]:
 def suspect_set_and_probability(verdict: Verdict) -> tuple[tuple[int, ...], float | None]:
     """The suspects of an inconclusive hunt, and the stated probability that the suspects contain the culprit.
 
-    Other verdicts give an empty set and None.
+    For other verdicts, the result is an empty set and None.
     """
     if isinstance(verdict, Inconclusive) and verdict.candidates and verdict.probabilities:
         return verdict.candidates, sum(verdict.probabilities)

@@ -37,8 +37,8 @@ def build_host_number(build_host: int) -> int:
 class World:
     """A simulated lab over ``graph``; ``steps`` are the changes of the log metric by candidate.
 
-    Each host builds for itself, with its own compiler cache. Each build host builds for all hosts, and has the number
-    ``build_host_number`` among hosts. Clocks count simulated time.
+    Each host makes its builds with a separate compiler cache. Each build host builds for all hosts, and has the number
+    ``build_host_number`` among the hosts. The clocks of hosts count simulated time.
     """
 
     graph: Graph
@@ -130,7 +130,7 @@ class World:
         return Count(candidate, self._count_result(candidate, COUNTED), self.clock(host) / 60, seconds, host)
 
     def _count_result(self, candidate: int, noise: float) -> float:
-        """The log of a build's counted instructions, with ``noise`` as s.d.; code placement has no effect."""
+        """The log of a build's counted instructions, with random ``noise``; code placement has no effect."""
         binary = self.binaries.get(candidate, candidate)
         below = ancestry_of(self.graph).ancestors(self._stale.get(binary, binary))
         change = sum(size for step, size in self.counts.items() if below[step])

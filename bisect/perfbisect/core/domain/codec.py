@@ -173,12 +173,12 @@ def map_floats(value: Any, change: Callable[[float], float]) -> Any:
 
 
 def without_infinity(value: Any) -> Any:
-    """``value`` with the largest number instead of infinity."""
+    """``value`` with the largest floating-point number in place of infinity."""
     return map_floats(value, lambda number: math.copysign(LARGEST, number) if math.isinf(number) else number)
 
 
 def with_infinity(value: Any) -> Any:
-    """``value`` with infinity instead of the largest number."""
+    """``value`` with infinity in place of the largest floating-point number."""
     return map_floats(value, lambda number: math.copysign(math.inf, number) if abs(number) == LARGEST else number)
 
 

@@ -113,7 +113,7 @@ class Remedied:
 
     @property
     def sentence(self) -> str:
-        """A sentence that says what was done."""
+        """A sentence about the added options."""
         return f"{self.why}: everything was built with that."
 
 
@@ -189,7 +189,7 @@ class BuildFinished:
 
 @dataclass(frozen=True, slots=True)
 class BuildCancelled:
-    """A build ahead was ended before it was finished, because it is no longer needed."""
+    """A build ahead was ended before it was finished, because the build is no longer needed."""
 
     candidate: int
     commit: Commit

@@ -54,7 +54,7 @@ class Interval:
 
 
 def ratio_of_log(log: float) -> float:
-    """The ratio whose logarithm is ``log``, limited to exp(±700), beyond which there are no floating-point numbers."""
+    """The ratio whose logarithm is ``log``, limited to exp(±700), the range of floating-point numbers."""
     return math.exp(min(LARGEST_LOG, max(-LARGEST_LOG, log)))
 
 

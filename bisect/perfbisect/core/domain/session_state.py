@@ -1,4 +1,4 @@
-"""The state of a session, computed from its events. The plan, views and reports read the state. No input or output.
+"""The state of a session, computed from its events. The plan, views and reports read the state. This module does no I/O.
 
 The tested commits of a hunt are keyed by full hash, not by candidate, because a hunt may begin with another range
 (merge base to good), whose measurements stay valid. Runs of a trial are identified by round, workload and build.
@@ -68,7 +68,7 @@ class TestedCommit:
     run_seconds: float = 0.0  # with starts and warm-up
 
     def with_run(self, run: RunFacts, seconds: float) -> "TestedCommit":
-        """This commit with one more run, which cost ``seconds``; fast, because most events are runs."""
+        """This commit with one more run, which cost ``seconds``."""
         took = self.run_seconds + seconds
         return TestedCommit(self.commit, self.builds, (*self.runs, run), None, self.same_as, self.failed_seconds, took)
 
@@ -334,7 +334,7 @@ class SessionState:
         self._compare_binaries(commits)
 
     def _host_number(self, event: MeasuredEvent) -> int:
-        """The number of an event's host; 0 if there is one host."""
+        """The number of an event's host; 0 if the session has a single host."""
         return binary_host_number(event.host, {name: n for n, name in enumerate(self.hosts)}, self.build_hosts)
 
     def _log(self, at: float, event: MeasuredEvent, row: TestedCommit) -> None:
@@ -349,7 +349,7 @@ class SessionState:
 
     @property
     def hosts(self) -> list[str]:
-        """The names of the hosts if there are several; otherwise empty."""
+        """The names of the hosts, if the session has several hosts; otherwise an empty list."""
         return [facts.name for facts in self.started.hosts] if self.started and self.started.further else []
 
     @property

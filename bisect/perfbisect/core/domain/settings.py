@@ -76,7 +76,7 @@ WITH_RUNS = (0.0, 0.0)  # the cost of counts if perf counts instructions during 
 
 @dataclass(frozen=True, slots=True)
 class PriorKnowledge:
-    """Knowledge before a hunt. All fields are optional, because a hunt learns missing values, except host classes."""
+    """Knowledge before a hunt. Every field is optional, because a hunt learns missing knowledge, except host classes."""
 
     build_cost: float = 10.0  # cost of one build in runs, until this hunt has builds
     noise: float | None = None  # s.d. of one run, as a fraction, on the first host or on a host of its class

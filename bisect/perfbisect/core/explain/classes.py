@@ -6,9 +6,10 @@ The time of an operation is a product, so a slowdown is exactly a sum of logarit
                more code          slower memory          slower clock      waiting
 
 Each factor is a ratio with its own interval. The share of waiting is computed from times, because times add up: waiting
-is the additional time of an operation that its CPU time does not explain. The other factors share the rest. Without
-this rule, the CPU time of system calls would hide that a commit waits for these calls. Two causes need other evidence
-than counters: a different plan of a statement, and a difference in the usual layout only.
+is the additional time of an operation that its CPU time does not explain. The other factors share the rest of the
+change. If waiting were computed as a factor, the CPU time of system calls would hide that a commit waits for these
+calls. Two causes need other evidence than counters: a different plan of a statement, and a difference in the usual
+layout only.
 """
 
 import math
@@ -82,7 +83,7 @@ def classify(
     """The classes that explain the change, main class first; ``UNKNOWN`` without numbers if nothing explains the change.
 
     ``layouts`` is the comparison in randomized layouts, if the verdict has one. ``slower`` says whether the hunted
-    ``metric`` got worse; None takes the direction from the counters.
+    ``metric`` got worse; if ``slower`` is None, the counters show the direction.
     """
     rows = {row.name: row for row in counters}
     classes = [Evidence(Cause.PLAN, None, Sureness.SURE)] if plans else []
@@ -170,7 +171,7 @@ def cpu_per_instruction_row(rows: Mapping[str, CounterRow]) -> CounterRow | None
 def is_notable(row: CounterRow) -> bool:
     """Whether a factor explains a part of the change, because it is large or a certain change of instructions.
 
-    A factor whose interval contains 1 explains nothing. A single round has no interval.
+    A factor whose interval contains 1 explains nothing. The factors of a single round have no intervals.
     """
     may_have_changed = row.moved or row.ratio.high == math.inf
     return (may_have_changed and abs(row.log) >= NEGLIGIBLE) or (
@@ -284,8 +285,8 @@ COLUMN = re.compile(r"(\b(?:id|key_len)=\d+)")  # a number that is part of the p
 def comparable_plan(plan: str) -> str:
     """A plan without estimates of rows and costs, sizes, possible keys, old words, and values of the statement.
 
-    The removed parts differ between two servers of one build, or are only worded differently between versions. Lines
-    keep their order and indentation.
+    The removed parts differ between two servers of one build, or are only worded differently between versions. Lines of
+    the plan keep their order and indentation.
     """
     lines = []
     for line in plan.splitlines():

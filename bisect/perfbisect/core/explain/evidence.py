@@ -5,15 +5,15 @@ events ``Counted``, ``Profiled``, ``Planned`` and ``ChangedFunctions``. The type
 
 Counters are ranked ratios per operation with intervals, from interleaved runs.
 
-The n-th runs of parent and culprit with the same group of counters make a pair, measured within minutes. The
-differences of logarithms are averaged over the groups of a round, because groups of one round share a visit of the
-server, so that only rounds are independent. The interval is Student's interval for paired observations
-(``core/stats/paired_comparison.py``).
+The n-th run of the parent and the n-th run of the culprit with the same group of counters make a pair, measured within
+minutes. The differences of logarithms are averaged over the groups of a round, because groups of one round share a
+visit of the server, so that only rounds are independent. The interval of a ratio is Student's interval for paired
+observations (``core/stats/paired_comparison.py``).
 
 Top-down level 1 shows the use of the slots of a processor's pipeline, from events that Intel, AMD and ARM count. In
 each cycle a processor has a fixed number of slots in which an operation can begin. A slot retires an operation, is lost
 to an operation that is discarded, or stays empty because the front end delivers no operation or the back end accepts no
-operation (A. Yasin, "A top-down method for performance analysis and counters architecture", ISPASS 2014). Slots per
+operation (Yasin, "A top-down method for performance analysis and counters architecture", ISPASS 2014). Slots per
 operation of the workload need no constant of the processor, and the differences of the categories sum to the difference
 of all slots, which is proportional to the difference of the cycles.
 """
@@ -184,7 +184,7 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The reason of a change. Empty parts were not measured; ``missing`` has the reasons."""
+    """The reason of a change. Empty fields were not measured; ``missing`` has the reasons."""
 
     parent: str  # full hash
     culprit: str
@@ -287,7 +287,7 @@ def counter_rows(
 ) -> tuple[CounterRow, ...]:
     """The ratios that both builds have, in descending order of their change in standard errors.
 
-    ``further_rows`` are rows from other runs of both builds. If a counter is in both, the more precise row is taken
+    ``further_rows`` are rows from other runs of both builds. If a counter has two rows, the more precise row is taken
     (``log_width``), so that more measurements never make an explanation worse.
     """
     rows = [row for reading in READINGS if (row := counter_row(reading, parent, culprit))]

@@ -101,9 +101,9 @@ def explanation(
     """The explanation of the difference between ``culprit`` and ``parent`` (full hashes).
 
     ``search_runs`` are the runs of both builds in the search, parent first. For a counter that the search and the
-    explanation measured, the more precise interval counts (``counter_rows``). If the explanation has few runs, the runs of
-    the search are added. Exact counts are always from the search, because the hunt decided by them. ``step`` is the change
-    in the verdict on ``metric``.
+    explanation measured, the more precise interval counts (``counter_rows``). If the explanation has few runs, the runs
+    of the search are added. Exact counts are always from the search, because the hunt decided by exact counts. ``step``
+    is the change in the verdict on ``metric``.
     """
     commits, operation = (parent, culprit), operation_unit(search_runs, metric)
     runs_with_operations = [[with_operations(facts, operation, metric) for facts in side] for side in search_runs]
@@ -281,10 +281,10 @@ def with_operations(facts: Facts, operation: OperationUnit | None, metric: str) 
 def shared_error(runs_of_builds: Iterable[Sequence[RunFacts]], profiled_pairs: int) -> float:
     """The relative standard error that all costs of a build have in common, relative to a second build.
 
-    Each build was profiled ``profiled_pairs`` times. The speed of a host varies between runs, so the CPU time per operation
-    varies among the runs of a build. The result is 0.0 if no build has two runs. For few runs the error is enlarged by
-    Student's quantile, because intervals assume a normal distribution. Paired runs are excluded, because they share their
-    cores with another build.
+    Each build was profiled ``profiled_pairs`` times. The speed of a host varies between runs, so the CPU time per
+    operation varies among the runs of a build. The error is 0.0 if no build has two runs. For few runs the error is
+    enlarged by Student's quantile, because intervals assume a normal distribution. Paired runs are excluded, because
+    paired runs share their cores with another build.
     """
     clocks = (
         [(run.counters.get("task-clock"), run.operations) for run in side if not run.round] for side in runs_of_builds
@@ -344,7 +344,7 @@ def is_mostly_by_more_calls(explanation: Explanation) -> bool:
 def is_explained_by_change(explanation: Explanation) -> bool:
     """Whether a function that the commit changes, or its callees, has at least ``NAMED_PART`` of a difference.
 
-    A binary without symbols counts as changed, because it may contain a changed function.
+    A binary without symbols counts as changed, because the binary may contain a changed function.
     """
     if explanation.location and explanation.location.top:
         return True

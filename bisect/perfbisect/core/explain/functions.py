@@ -3,13 +3,13 @@
 The self cost of a function is the cost of its own code, without its callees: samples × period ÷ operations, over all runs
 of a build. So the differences of all functions sum to the difference between the builds.
 
-A number of samples has a Poisson distribution, so its standard deviation is its square root. The spread of the
-differences between rounds shows further sources of variation. The error is the larger of the Poisson error and the
-spread. Exact counts repeat to parts per million of the total.
+A number of samples has a Poisson distribution, so the standard deviation of the number is its square root. The spread
+of the differences between rounds shows further sources of variation. The error is the larger of the Poisson error and
+the spread. Exact counts repeat to parts per million of the total.
 
 A refactoring moves cost between functions: beyond noise, one function lost cost that other functions gained. Such
 functions call each other or have a common caller, or a function disappeared and another function is new, as after
-renaming. Cost has only moved if the nearest common caller, with its callees, costs as much as before.
+renaming. The cost has moved, and not changed, if the nearest common caller with its callees costs as much as before.
 """
 
 import math
@@ -172,7 +172,7 @@ def function_rows(
     """The functions of both builds, largest difference first; functions that exchanged cost rank by the net difference.
 
     ``profiles`` are returned by ``comparable_profiles``, in order of time. ``function_names`` are the functions in all
-    profiles of both builds, so they are not inlined everywhere; by default the functions in ``profiles``.
+    profiles of both builds, which are not inlined everywhere; by default the functions in ``profiles``.
     """
     if not all(profiles):
         return ()
@@ -222,7 +222,7 @@ def exchange_groups(
     """Groups of functions that exchanged cost: a function that lost (or gained) cost, and its partners that gained (or lost) it.
 
     Each group maps a function to its partner: the first function to its largest partner, and each partner to the first
-    function. A function that fits into several groups is in the group whose costs agree best.
+    function. A function that fits into several groups is in the group in which lost and gained costs agree best.
     """
     smallest_cost = MIN_MOVED_SHARE * max(before.total, after.total)
     differing = [key for key, row in rows.items() if row.beyond_noise and abs(row.difference) > smallest_cost]
@@ -277,7 +277,7 @@ def exchange_partners(
 ) -> list[FunctionKey]:
     """The function ``key``, and the candidates that together gained its lost cost, or lost its gained cost.
 
-    The largest candidate follows ``key``. The result is empty if no candidates fit.
+    The largest candidate follows ``key``. The list is empty if no candidates fit.
     """
     own_difference = rows[key].difference
     group = [key]
@@ -373,7 +373,7 @@ def costs_below(names: Collection[str], profiles: Sequence[ProfileFacts]) -> Map
 def inlined_changes(change: ChangeFacts, function_names: Collection[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Each function among ``function_names`` with the changed functions that are inlined into it, nearest callee first.
 
-    No profile contains an inlined function. The source code says that the function calls the inlined function, directly
+    No profile contains an inlined function. The source code shows that a function calls the inlined function, directly
     or through other functions that no profile contains.
     """
     names_by_short_name: dict[str, list[str]] = {}

@@ -1,17 +1,18 @@
 """Profiles as folded stacks: the format of a frame, function names, and the conversion of perf's output to stacks.
 
-A stack of ``ProfileFacts`` is "program;outermost;…;innermost". The first part is the name of the program, or of its
-thread. Each further part is a frame: "function (binary)", such as "row_search_mvcc (mysqld)" or "vfs_read ([kernel])".
-If a binary has no symbol for an address, the frame is the name of the binary in brackets, "[libz.so.1]", so all such
-addresses are one frame. No part contains a semicolon or a line end. ``RARE`` replaces the callers of a stack that costs
-too little to be stored completely.
+A stack of ``ProfileFacts`` is "program;outermost;…;innermost". The first part of a stack is the name of the program, or
+of its thread. Each further part is a frame: "function (binary)", such as "row_search_mvcc (mysqld)" or "vfs_read
+([kernel])". If a binary has no symbol for an address, the frame is the name of the binary in brackets, "[libz.so.1]",
+so all such addresses are one frame. No part of a stack contains a semicolon or a line end. ``RARE`` replaces the
+callers of a stack that costs too little to be stored completely.
 
 Function names are demangled names of a symbol table, or names of the source code.
 
 Stacks are folded from the call chains that ``perf script`` prints. The host adds up equal chains
-(``lab/measure/profiles.py``), so the host's output is short. Each line has a cost, the number of samples, the name of
-the thread and the frames, innermost first, separated by tabs. A frame is "symbol (path)", as perf prints it, or
-``RARE`` for callers that the host left out. A line "lost N" has the number of samples that the kernel dropped.
+(``lab/measure/profiles.py``), so the host's output is short. Each line of the host's output has a cost, the number of
+samples, the name of the thread and the frames, innermost first, separated by tabs. A frame is "symbol (path)", as perf
+prints it, or ``RARE`` for callers that the host left out. A line "lost N" has the number of samples that the kernel
+dropped.
 
 For exact counts of instructions, a host (``lab/measure/counting.py``) prints the same lines, and lines "N calls CALLEE
 CALLER". The exact counts are the counts of a long execution minus the counts of a short execution.
@@ -42,7 +43,7 @@ _CLONE = re.compile(
 
 
 def frame(function: str, binary: str) -> str:
-    """A frame of a stack. ``binary`` is a base name. An empty ``function`` or ``binary`` is unknown."""
+    """A frame of a stack. ``binary`` is a base name. An empty ``function`` or ``binary`` means unknown."""
     binary_text = _FORBIDDEN.sub(":", binary).replace("(", "[").replace(")", "]") or UNKNOWN
     return f"{_FORBIDDEN.sub(':', function)} ({binary_text})" if function else f"[{binary_text.strip('[]')}]"
 
@@ -179,7 +180,7 @@ def function_key(text: str) -> FunctionKey:
 def functions_in(profiles: Iterable[ProfileFacts], *, inlined: bool = False) -> frozenset[str]:
     """The names of all functions in on-CPU and off-CPU profiles, except functions of the kernel and libc (``SYSTEM_BINARY``).
 
-    ``inlined`` includes functions that are inlined and only appear in exact counts.
+    With ``inlined``, inlined functions that only appear in exact counts are included.
     """
     stacks = {(stack, bool(run.samples) or inlined) for run in profiles for stack in run.stacks}
     keys = {

@@ -5,8 +5,8 @@ of noise and layout, or until a difference of interest would have been shown.
 
 **The proof of a culprit.** The search prefers builds whose first readings deviated by chance, and a host may have been
 slow while a build was measured. So a culprit is named only after new runs, made after the culprit and its parent had
-readings, each next in time to a run of the other build. New runs enter the posterior like all runs. If they contradict
-the culprit, the search continues. The posterior also allows two builds to differ by code placement alone.
+readings, each next in time to a run of the other build. New runs enter the posterior like all runs. If new runs
+contradict the culprit, the search continues. The posterior also allows two builds to differ by code placement alone.
 """
 
 import math
@@ -256,7 +256,7 @@ def analyse(
     model: NoiseModel = USUAL,
     is_subrange: bool = False,
 ) -> Analysis:
-    """The analysis of the readings of ``record``, which has readings of both ends; ``run_noise`` is the known s.d. of a run."""
+    """The analysis of ``record``, which has readings of both ends; ``run_noise`` is the known noise of a run."""
     raw, bad = record, record.name_of_build(graph.size - 1)
     record, weights = judge_readings(raw, 0, bad, model)
 
@@ -346,7 +346,7 @@ def missing_proof_runs(analysis: Analysis, culprit: int, proofs: Sequence[Pairwi
 def _pairwise_proof(record: Record, levels: Levels, culprit: int, parent: int, reach: int) -> PairwiseProof:
     """The proof against one parent.
 
-    New runs count if they are within ``reach`` readings of a run of the other build. In paired runs, all rounds count
+    New runs count if they are within ``reach`` readings of a run of the other build. Of paired runs, all rounds count
     that were made after both builds had readings.
     """
     slow, fast = record.reading_positions(culprit), record.reading_positions(parent)

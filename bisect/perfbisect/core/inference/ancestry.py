@@ -1,19 +1,20 @@
 """Ancestor sets and ancestor sums of a range of any size, and the classes of culprits that readings cannot separate yet.
 
 **Segments.** A maximal chain, in which each commit is the only child of its only parent, behaves like one node, because
-the whole chain is below every later commit. So the history is contracted to such chains (*segments*). For each segment
-the set of segments strictly below it is stored as bits. A straight history is a single segment, and every question
-about it is a prefix sum.
+the whole chain is below every later commit. So the history is contracted to such chains (*segments*). The set of
+segments strictly below each segment is stored as bits. A straight history is a single segment, so that every sum over
+ancestors is a prefix sum.
 
-If there are too many segments for a square of bits, only the columns of segments that still have weight are kept. If
+If there are too many segments for a square of bits, only the bits for segments that still have weight are kept. If
 these columns are too many as well, the first-parent line from the bad end (the trunk) is answered exactly, and the
 other segments are left open (NaN). A side branch is searched after its merge has become a candidate.
 
-**Classes.** A build is slow if the culprit is the build's commit or an ancestor of it. So readings show only the
-pattern of a culprit: the set of measured builds that the culprit makes slow. Culprits with the same pattern are a class
-with one common likelihood. There are about as many classes as builds, whatever the size of the range.
+**Classes.** A build is slow if the culprit is the build's commit or an ancestor of this commit. So readings show only
+the pattern of a culprit: the set of measured builds that the culprit makes slow. Culprits with the same pattern are a
+class with one common likelihood. The number of classes is about the number of measured builds, whatever the size of the
+range.
 
-**Suspicions.** Before anything is measured, candidates have the weights of the user's suspicions. A right suspicion
+**Suspicions.** Before the first measurement, candidates have the weights of the user's suspicions. A right suspicion
 saves measurements; a wrong suspicion must not decide. So no candidate begins with odds of more than BOUND to 1 against
 any other candidate.
 """

@@ -47,8 +47,8 @@ def ratios_to_good(
 ) -> dict[str, Interval]:
     """The metric of each measured commit (by hash) relative to the good end; equal binaries share their readings.
 
-    ``hosts`` and ``host_classes`` are the names and classes of several hosts. The good end has no entry. A commit of
-    the range is compared by its own runs alone, as in the search.
+    ``hosts`` and ``host_classes`` are the names and classes of several hosts. The good end is not in the result. A
+    commit of the range is compared by its own runs alone, as in the search.
     """
     if not state.commits or not state.log:
         return {}

@@ -6,15 +6,16 @@ allows such jumps would make every interval wide. Without a drift, the fewer run
 look like outliers, and a build that ran on one side alone seems to be twice as fast as a build on the other side.
 
 So the runs on either side of a jump are treated as runs of two hosts, which differ by a constant that is fitted. A jump
-is at the position where one shift, common to all builds that ran on both sides, reduces the sum of absolute deviations
-from the medians of builds most: the estimator of a shift by least absolute deviations (Bai, Econometric Theory 11,
-1995). Only the nearest runs are used, because the host may drift, too. Further jumps are searched for on both sides of
-a jump (binary segmentation, Vostrikova, 1981). The noise is estimated from differences of successive runs of a build,
-few of which contain a jump. Runs of one visit share their disturbances and count as one.
+is at the position where one shift, common to all builds that ran on both sides, most reduces the sum of absolute
+deviations from the medians of builds. This position is the estimator of a shift by least absolute deviations (Bai,
+Econometric Theory 11, 1995). A jump is estimated from the nearest runs only, because the host may also drift. Further
+jumps are searched for on both sides of a jump (binary segmentation, Vostrikova, 1981). The noise is estimated from
+differences of successive runs of a build, few of which contain a jump. Runs of one visit share their disturbances and
+count as one.
 
-Another position may explain the runs nearly as well. Runs between such positions belong to neither side. On a host with
-jumps, two builds are compared only if some build ran on both sides of every such position between them. A single run of
-a build does not connect two parts, because load may have disturbed the run.
+Another position of a jump may explain the runs nearly as well. Runs between such positions belong to neither side of
+the jump. On a host with jumps, two builds are compared only if, for every jump between their runs, some build ran on
+both sides of the jump. A single run of a build does not connect two parts, because load may have disturbed the run.
 """
 
 from collections import defaultdict

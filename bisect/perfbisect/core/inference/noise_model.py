@@ -4,9 +4,9 @@
   out over repetitions, and the host drifts.
 * ``RANDOMIZED_LAYOUTS``: timed runs in randomized layouts. The layout changes with every visit, so its effect is part
   of the visit effect and of the noise of a run, and averages out over repetitions.
-* ``EXACT``: counts that repeat, such as instructions. Nothing drifts, and layout and neighbours have no effect. So
-  little noise shows steps that timed runs would hide, because many commits that are not of interest change the count of
-  instructions a bit.
+* ``EXACT``: counts that repeat, such as instructions. Exact counts do not drift, and layout and other load on the host
+  have no effect. So little noise shows steps that timed runs would hide, although many of these steps are of no
+  interest.
 
 All sizes are in log units; small log units are fractions.
 
@@ -14,12 +14,12 @@ All sizes are in log units; small log units are fractions.
 culprit, because weights from residuals of that hypothesis would reject every contradiction. A build with a single
 reading is judged against the nearer of the two ends, unless the reading is a count that repeats.
 
-**Modes.** In some programs every layout is either fast or slow, by the placement of one hot loop. All builds then have
-two speeds, with the same gap of 10 % or more between the two speeds, while runs in one mode vary by 1 %. If the gap
-counted as noise, every smaller change would be hidden. So if the modes are clearly distinct, readings in the slow mode
-are raised by the gap. A reading whose mode is uncertain counts less. If layouts are spread broadly, as in most
-programs, nothing is changed. Readings are assumed to lie around four levels: the levels of the two compared builds in
-the fast mode and in the slow mode.
+**Modes.** In some programs every layout is either fast or slow, by the placement of one hot loop. With such modes, all
+builds have two speeds, with the same gap of 10 % or more between the speeds, while runs in one mode vary by 1 %. If the
+gap counted as noise, every smaller change would be hidden. So if the modes are clearly distinct, readings in the slow
+mode are raised by the gap. A reading whose mode is uncertain counts less. If layouts are spread broadly, as in most
+programs, no reading is changed. Readings are assumed to lie around four levels: the levels of the two compared builds
+in the fast mode and in the slow mode.
 """
 
 from dataclasses import dataclass, replace
@@ -188,7 +188,7 @@ def weigh_readings(record: Record, good: int, bad: int, model: NoiseModel = USUA
 
 
 def _run_sd(deviation: NDArray[np.float64], builds: int, model: NoiseModel) -> float:
-    """The s.d. of a run from deviations around build medians; outliers are cut at four times the typical deviation."""
+    """The noise of a run, from deviations around build medians; outliers are cut at four times the typical deviation."""
     if not len(deviation):
         return model.guessed_noise
     free = max(len(deviation) - builds, 1)

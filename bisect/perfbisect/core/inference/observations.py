@@ -124,9 +124,9 @@ def read_observations(
     """The observations in ``log`` about the commits in ``candidate_by_commit`` (full hash → node of the graph).
 
     ``log`` has (seconds since the epoch, event) in order; ``began`` is the time when the hunt began. Unreadable runs
-    are left out, and timed runs if there are exact counts. ``hosts`` are the names of several hosts: a build exists,
-    and binaries are compared, only on the host that made the build. A build by one of ``build_hosts`` exists on all
-    hosts. The two runs of a round are one reading, by CPU time if ``by_cpu``.
+    are left out, and so are timed runs if there are exact counts. ``hosts`` are the names of several hosts: a build
+    exists, and binaries are compared, only on the host that made the build. A build by one of ``build_hosts`` exists on
+    all hosts. The two runs of a round are one reading, by CPU time if ``by_cpu``.
     """
     history: list[Observation] = []
     host_number = {name: number for number, name in enumerate(hosts)}

@@ -6,11 +6,11 @@ Level of build v, with bad(v; K) = 1 if K is v or an ancestor of v:
     level(v) = base - D bad(v; K) + d bad(v; J) + walk(v) + layout(v)                  several steps
 
 * base: unknown, with a nearly flat prior.
-* D, the drop at the culprit, is centred on the drop between the ends, or on most of it if there are several steps. Both
+* D, the drop at the culprit, is centred on the drop between the ends, or on most of this drop for several steps. Both
   priors have similar widths, because the narrower prior would win by its width alone (Lindley's paradox).
 * layout: the effect of code placement on one binary. The effect is drawn once for each build, and repetitions do not
-  average it out. Its size is on a grid. With one step, one build may be odd: the effect of its layout is as large as
-  the drop. Without odd builds, a level half way between slow and fast would count as one of the two with false
+  average the effect out. Sizes are on a grid. With one step, one build may be odd: the effect of its layout is as large
+  as the drop. Without odd builds, a level half way between slow and fast would count as slow or as fast with false
   certainty.
 * d at J: one sharp decoy of either sign anywhere in the range; every pair (K, J) is enumerated. Without a decoy, a
   second step to which the search has narrowed the range would seem certain.
@@ -24,8 +24,9 @@ D, d and s² (scaled inverse χ²) are integrated out in closed form. So each co
 noise and a size of layout has a Student-t marginal, from one small Cholesky factor.
 
 The information of a measurement follows from its predictive distribution under every hypothesis, by the most probable
-cell of the model. A reading is the level of a build minus the estimated drift of the host, so combinations of levels are
-predicted. All hypotheses predict the same level of a build that is known well, so more runs of it give no information.
+cell of the model. A reading is the level of a build minus the estimated drift of the host, so the model predicts
+combinations of levels. All hypotheses predict the same level of a well-known build, so more runs of such a build give
+no information.
 """
 
 from collections.abc import Sequence
@@ -243,7 +244,7 @@ def _one_step_terms(cells: _Cells, sums: _Sums) -> _Terms:
 def _change_probability(cells: _Cells, sums: _Sums, change: float) -> float:
     """The probability of one step, compared with no step; no step is possible only in cells without small steps.
 
-    The prior of the step's size is half of a normal distribution, because with a prior centred on the drop between the
+    The prior of the step's size is half of a normal distribution, because with a prior around the drop between the
     ends, a change would always be more probable than no change. No build is odd in this comparison, because a change
     next to an end could not be distinguished from an odd end.
     """
@@ -301,7 +302,7 @@ def _several_steps_terms(cells: _Cells, covariance: Array, y: Array, slow: Array
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Separation:
-    """How well measurements separate the hypotheses, in s.d. and variances of one run; arrays of one shape."""
+    """How well measurements separate the hypotheses, relative to the noise of one run; arrays of one shape."""
 
     above: Array  # probability that the reading is above the mean of all predictions
     between: Array  # variance between the predictions of the hypotheses

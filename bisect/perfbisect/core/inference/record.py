@@ -1,15 +1,16 @@
 """The observations of a hunt, arranged in arrays for the model.
 
 Readings are oriented so that a *slow* build has smaller values, whatever direction is hunted. Candidates with equal
-binaries share one build, which has the number of its smallest candidate, and its readings.
+binaries share one build, and so share their readings. The number of a build is the number of its smallest candidate.
 
 **Stopped runs.** A run that was stopped because it took too long gives a bound of the metric, not a value. The reading
 of a stopped run enters the model as a value at the bound. This value is less certain about the side of the build than
-the likelihood of the bound would be. With normal noise, the probability of a fast build to be at least z standard
-deviations off is about 1/(2.5 z) of the density at z, and larger for a slow build. Readings at one bound do not vary
-and show nothing of the noise, so the stopped runs of a build count as one reading with the weight of all these runs.
-The distance of a build beyond the bound is unknown. The distance matters if another build is half way to the bound,
-because either step may be the largest. So the posterior is the mean over several distances.
+the likelihood of the bound would be. With normal noise, a reading of a fast build is at least z standard deviations
+below the level with a probability of about 1/(2.5 z) of the density at z; for a slow build the probability is larger.
+Readings at one bound do not vary and show nothing of the noise, so the stopped runs of a build count as one reading
+with the weight of all these runs. The distance of a build beyond the bound is unknown. The distance matters if another
+build is half way to the bound, because either step may be the largest. So the posterior is the mean over several
+distances.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -284,7 +285,7 @@ def move_beyond_bounds(record: Record, distance: float) -> Record:
 def side_of_stopped_runs(record: Record, build: int) -> int:
     """The side on which a build's level is if at least half of its runs were stopped: -1 below its readings, +1 above.
 
-    If fewer runs were stopped, the result is 0.
+    If less than half of the runs were stopped, the result is 0.
     """
     bounds = record.bound[record.reading_positions(build)]
     return int(np.sign(bounds.sum())) if 2 * np.count_nonzero(bounds) >= len(bounds) > 0 else 0

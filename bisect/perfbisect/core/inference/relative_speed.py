@@ -2,7 +2,8 @@
 
 Every ratio that a view, a report or a verdict shows is computed in this module from the fit that the search uses. Under
 each law of noise a difference of levels has a Student distribution, with the degrees of freedom of the readings alone.
-Laws are weighted by the evidence of the readings. The interval is central; the middle is the median.
+Laws are weighted by the evidence of the readings. The interval of a ratio is central, and the middle of the interval is
+the median.
 
 The search's assumptions before the first reading are left out, so that the interval is as wide as the readings require.
 The noise of a run and the difference between two hosts have flat priors, and drift and visit effects can be larger than
@@ -149,10 +150,10 @@ def candidate_ratios(
 ) -> Mapping[int, Interval]:
     """The metric of every measured candidate relative to the good end; ``bad`` is the candidate at the bad end.
 
-    The good end, candidates with its binary, and candidates that cannot be compared with it are left out. Hosts of one
-    class (``host_classes`` by number) show the same ratios. If there are several classes, the ratio on the leading
-    class is shown, or the ratio on another class for candidates without runs on the leading class. A candidate with
-    paired runs or randomized layouts is compared by these runs if good has such runs, too.
+    The good end, candidates with its binary, and candidates that cannot be compared with the good end are left out.
+    Hosts of one class (``host_classes`` by number) show the same ratios. If there are several classes, the ratio on the
+    leading class is shown, or the ratio on another class for candidates without runs on the leading class. A candidate
+    with paired runs or randomized layouts is compared by these runs if good has such runs, too.
     """
     by_way = split_by_measurement_kind(observations) if model is USUAL else iter([(model, observations)])
     ratios: dict[int, Interval] = {}

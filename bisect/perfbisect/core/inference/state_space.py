@@ -2,8 +2,8 @@
 
 A reading is level(build) + offset(host) + drift(host, time) + visit effect + noise. The drift is a stationary Markov
 process (Ornstein-Uhlenbeck). Three unknown quantities are on a small grid: the size of the drift relative to the noise
-of a run, its memory relative to the pace of the readings, and the size of the visit effect. So the same code fits runs
-of one second and runs of ten minutes.
+of a run, the memory of the drift relative to the pace of the readings, and the size of the visit effect. So the same
+code fits runs of one second and runs of ten minutes.
 
 A round (paired runs of two builds) measures the difference of the two levels, without the speed and the drift of the
 host. If all readings are rounds, the levels are known up to a constant, and are assumed to be near zero.
@@ -119,7 +119,7 @@ class Levels:
 
     @property
     def noise(self) -> float:
-        """The s.d. of one run, with drift, as a fraction."""
+        """The standard deviation of one run, with drift, as a fraction."""
         return float(np.sqrt(self.probability @ (self.variance * (1 + self.drift**2))))
 
 
@@ -176,7 +176,7 @@ def fit_levels(record: Record, weight: Array, model: NoiseModel = USUAL) -> Leve
 
 
 def levels_for_search(fitted: LevelFit, run_noise: float | None = None) -> Levels:
-    """The levels for the search; ``run_noise`` is the known s.d. of a run on the host."""
+    """The levels for the search; ``run_noise`` is the known standard deviation of a run on the host."""
     ours = np.flatnonzero(fitted.searched)
     prior, builds = fitted.prior[ours], len(fitted.runs)
     guess, worth = fitted.model.guessed_noise, fitted.model.guess_weight
@@ -202,7 +202,7 @@ def levels_for_search(fitted: LevelFit, run_noise: float | None = None) -> Level
 
 
 def _sd_within_builds(record: Record, weight: Array, repeated: float, model: NoiseModel) -> float:
-    """The s.d. of the readings around the means of their builds, as if the host were steady."""
+    """The standard deviation of the readings around the means of their builds, as if the host were steady."""
     total = np.bincount(record.build, weight)
     centre = np.bincount(record.build, weight * record.value) / total
     squares = float((weight * (record.value - centre[record.build]) ** 2).sum())

@@ -1,17 +1,17 @@
 """The choice of the next measurement by expected bits for its cost.
 
 The options are all measured builds with the ends, and the unbuilt candidates that split the most probable hypotheses
-best. Each option has a number of runs, and a number of reference runs that estimate the drift. The score is bits /
-(build cost^0.7 + runs). With the full cost of a build, a rule that looks one step ahead repeats builds too often.
+best. Each option has a number of runs, and a number of reference runs that estimate the drift. The score of an option
+is bits / (build cost^0.7 + runs). With the full cost, a rule that looks one step ahead repeats builds too often.
 
 If build hosts build ahead, a build in flight costs the time until it is finished. Until the build is finished, a host
 measures existing builds, if existing builds promise enough bits.
 
 A candidate splits the range into its ancestors and all other candidates. The best candidate to build splits the
 posterior most evenly. The best split of the whole posterior is its median. In addition, each of the most probable
-hypotheses is split at the candidate nearest to that median, and at the hypothesis's own middle. Candidates that may not
-build have a lower score. The range is first cut at the candidates that other hosts are measuring, so that no two hosts
-work on the same question.
+hypotheses is split at the candidate nearest to the posterior's median, and at the median of the hypothesis. Candidates
+that may not build have a lower score. The range is first cut at the candidates that other hosts are measuring, so that
+no two hosts work on the same question.
 """
 
 import math
@@ -82,7 +82,7 @@ def best_splits(
 
 
 def _cells(groups: Hypotheses, busy: Collection[int]) -> list[NDArray[np.bool_]]:
-    """The range as cells: it is cut at the candidates that other hosts are measuring; masks, each (size,)."""
+    """The cells into which the candidates that other hosts are measuring cut the range; masks, each (size,)."""
     cells = [np.ones(len(groups.class_of), bool)]
     for candidate in sorted(busy):
         below = groups.ancestry.ancestors(candidate)
@@ -119,8 +119,8 @@ class Choice:
 def best_measurement(analysis: Analysis, now: Situation, host: int, max_runs: float = math.inf) -> Choice | None:
     """The best measurement on ``host``; None if nothing can be measured.
 
-    The candidates of interest of other hosts' orders are not measured. If ``max_runs`` is finite, the measurement needs
-    no build and at most this number of runs.
+    A candidate of interest of another host's order is not measured. If ``max_runs`` is finite, the measurement needs no
+    build and at most this number of runs.
     """
     build_runs, busy = now.build_runs, now.fleet.candidates_of_interest
     record, levels, groups, posterior = analysis.record, analysis.levels, analysis.hypotheses, analysis.posterior
@@ -229,7 +229,7 @@ def _scores_of_interleaved_runs(
 ) -> Array:
     """The expected bits for each run spent, (options, batches), of interleaved runs.
 
-    ``cost`` (options, 2) is the cost in runs of the missing builds: the candidate, and its references. ``likely``
+    ``cost`` (options, 2) is the cost in runs of the missing builds of the candidate and of its references. ``likely``
     (options,) is the probability that the candidate builds. ``references`` (options, M) are the weights of builds in
     the mean of the references. The speed of the host is estimated from earlier readings and from the references,
     weighted by their precision. ``drift`` (options, M) and ``variance`` (options, batches) are from
@@ -252,7 +252,7 @@ def _scores_of_paired_runs(
     """The row of the better reference, (options,), and the expected bits for each run of paired runs, (options,
     batches).
 
-    A pair has the candidate and one of its references, which are one or two rows of ``builds`` builds.
+    A pair has the candidate and one of its references. A candidate's references are one or two rows of ``builds`` rows.
     """
     scores = []
     for side in (0, -1):
@@ -277,8 +277,8 @@ ENDS_AND_PROOF, CLEAR, MOST_FIXED_RUNS = 12.0, 6.0, 80.0
 def expected_runs(candidates: int, drop: float, noise: float, build_runs: float) -> float:
     """The expected runs of a hunt: of the search with the best bits for the cost, of the ends, and of the proof.
 
-    ``drop`` is a fraction (0.05: 5 %), ``noise`` the s.d. of a run; both are above 0. A build costs ``build_runs``
-    runs.
+    ``drop`` is a fraction (0.05: 5 %), ``noise`` the standard deviation of a run; both are above 0. A build costs
+    ``build_runs`` runs.
     """
     size = -math.log1p(-drop) / noise
     gain = label_information(np.full(len(RUNS), 0.5), size**2 / (2 * (LAYOUT_SD / noise) ** 2 + 1 / RUNS))
@@ -296,8 +296,8 @@ SIZES, FIRST, PLACEMENT_EFFECT, HOUR = (0.003, 0.004, 0.005, 0.006, 0.008, 0.01,
 def detectable_effect(now: Situation) -> float:
     """The smallest change that can probably be shown within the budget of the hunt, or within an hour; as a fraction.
 
-    The noise is estimated from the first runs of both ends. The result is at most the policy's ``min_effect``, and
-    equal to it until there are enough runs of the ends.
+    The noise is estimated from the first runs of both ends. The returned change is the policy's ``min_effect`` until
+    there are enough runs of the ends, and never more.
     """
     policy, name, ends = now.policy, now.record.name_of_build, (0, now.record.name_of_build(now.bad))
     of_ends = [run for run in now.readings if not (run.layout or run.host) and name(run.candidate) in ends]
@@ -329,10 +329,10 @@ def is_hopeless(choice: Choice, analysis: Analysis, now: Situation, required: fl
 
     A hunt ends if its best step promises almost no bits. A hunt also ends if the missing bits, at the cost of the best
     step, would make the hunt several times as expensive as a usual search for a change of this size. In such a hunt no
-    single culprit explains the levels, or the change is smaller than it seemed, and more runs do not help. The limit is
-    lower if the best step repeats a build, and while a change is uncertain. If no build is allowed any more, repeats
-    can only separate hypotheses, and repeats stop once a hypothesis of several candidates has the ``required``
-    probability.
+    single culprit explains the levels, or the change is smaller than it seemed, and more runs do not help. The limit of
+    the cost is lower if the best step repeats a build, and while a change is uncertain. If no build is allowed any
+    more, repeats can only separate hypotheses, and repeats stop once a hypothesis of several candidates has the
+    ``required`` probability.
     """
     record, groups, posterior, build_runs = analysis.record, analysis.hypotheses, analysis.posterior, now.build_runs
     repeats = choice.order.plan[0].candidate in record.builds

@@ -1,12 +1,12 @@
 """The search for every change of a range: the largest change first, then the changes on either side, down to the
 smallest of interest.
 
-Once a change is named, the commits before and after it are subranges, and most ends of these subranges have been
-measured. A subrange is halved if its ends are alike, or if no single change explains their difference. So the search
-also finds changes that cancel each other. A subrange is not halved if it is smaller than an eighth of the range,
-because each half costs a build. A subrange beside a change that exact counts have named is not halved, either, because
-the counts show that any remaining change is too small. The commits before and after commits that cannot be built are
-subranges as well. The verdict lists the subranges that could not be settled.
+If a change is named, the commits before the change and the commits after the change are subranges, and most ends of
+these subranges have been measured. A subrange is halved if its ends are alike, or if no single change explains their
+difference. By halving subranges, the search also finds changes that cancel each other. A subrange is not halved if it
+is smaller than an eighth of the range, because each half costs a build. A subrange beside a change that exact counts
+have named is not halved, either, because the counts show that any remaining change is too small. The commits before and
+after commits that cannot be built are subranges as well. The verdict lists the subranges that could not be settled.
 """
 
 import math
@@ -155,7 +155,7 @@ def _largest_change(now: Situation) -> Decision:
 def _remaining_change_is_small(part: Situation) -> bool:
     """Whether counts of the ends of a subrange show that any remaining change is below the smallest change of interest.
 
-    Counts are repeatable, so more counts of the ends would decide nothing.
+    More counts of the ends would not change this answer, because counts are repeatable.
     """
     record = part.record
     if not part.model.exact or len(part.prior.classes) > 1 or not (record.run_count(0) and record.run_count(part.bad)):
@@ -229,7 +229,7 @@ def _spans_around_failures(results: _Results, part: Subrange, candidates: Sequen
     """The subranges after the builds that enclose failed commits, before these builds, and between them.
 
     The failed commits are the first of ``candidates`` and the candidates with the same measured descendants.
-    ``candidates`` are nodes of the subrange, most probable first. The result is empty if the enclosing builds are the
+    ``candidates`` are nodes of the subrange, most probable first. The list is empty if the enclosing builds are the
     subrange's ends.
     """
     now, record, reach = results.now, results.now.record, ancestry_of(part.graph)
@@ -261,10 +261,11 @@ def _unfinished(results: _Results, part: Subrange, decision: Decision) -> Inconc
 def _note_step(
     results: _Results, part: Subrange, step: Step, evidence: tuple[Interval, ...], *, named: bool = False
 ) -> list[_Span]:
-    """Note a step, and name the step if it is large enough, or with ``named``. Returns the subranges around the step.
+    """Note a step, and name the step if it is large enough, or with ``named``.
 
-    In a history with branches, other subranges may contain the step, too. Subranges in doubt are divided at the step.
-    Subranges with ends that are alike are divided, too, because another change must cancel the step there.
+    The function returns the subranges around the step. In a history with branches, other subranges may also contain the
+    step. Subranges in doubt are divided at the step. Subranges with ends that are alike are divided, too, because
+    another change in such a subrange must cancel the step.
     """
     if step.candidate not in results.noted:
         proven = strongest_ratio(evidence)

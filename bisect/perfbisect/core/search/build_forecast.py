@@ -1,18 +1,19 @@
 """The expected cost of the next builds, their chance to succeed, and the remaining time of builds in flight.
 
-With a compiler cache, a build is cheaper if an existing build is near. The cost is a power of the distance in
-candidates. The power is fitted to the builds so far and shrunk to the median. Builds that fail have a cost of their
-own.
+With a compiler cache, a build is cheaper if an existing build is near. The cost of a build is a power of the distance
+to the nearest build, in candidates. The power is fitted to the builds so far and shrunk to the median. The cost of
+builds that fail is estimated separately.
 
 Failures come in stretches: a commit breaks the build, and a later commit fixes it. So descendants and ancestors of a
 failed commit probably fail, too, if no successful build is between them. The probability of a failure decreases with
-the distance. The unit of distance is the extent of the failures so far, or the distance from the failure to the nearest
-success if that is smaller. So the steps away from a failure double, the distance to a success is halved, and a stretch
-costs a logarithmic number of attempts. Between two failures of a stretch, the chance to build decreases with every
-further failure, so that the attempts end.
+the distance from a failed commit. The unit of distance is the extent of the failures so far, or the distance from the
+failure to the nearest success if that is smaller. So the steps of the search away from a failure double, the distance
+to a success is halved, and a stretch of failures costs a logarithmic number of attempts. Between two failures of a
+stretch, the chance to build decreases with every further failure, so that the attempts end.
 
-A failure on another branch may be caused by a commit that was never merged into this branch. So the failure is evidence
-only against the commit where the branches diverged. The descendants of that commit share its doubt, less with distance.
+A failure on another branch may be caused by a commit that was never merged into this branch. So a failure on another
+branch is evidence only against the commit where the branches diverged. The descendants of the diverging commit share
+its doubt, less with distance.
 
 A candidate that the user left out was not tried, and is no evidence.
 """

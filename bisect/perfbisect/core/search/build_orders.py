@@ -1,12 +1,13 @@
 """The builds that build hosts begin now, and the builds of build hosts that are ended.
 
 A build takes far longer than a run, so a build begins before the search needs it. Each unmeasured build, finished or in
-flight, will split the range. So these builds and the new builds together cut the range into parts of equal probability.
-With k builds, about one part in k + 1 remains, whatever the runs show. A candidate counts less if it probably does not
-build, and if its build takes longer on the build host with the nearest builds in its compiler cache.
+flight, will split the range. So unmeasured builds and new builds together cut the range into parts of equal
+probability. After the runs of k such builds, one of the k + 1 parts remains, whatever the runs show. A candidate counts
+less if it probably does not build, or if its build takes longer, by the nearest builds in the compiler cache of a build
+host.
 
 The builds for the proof, of the most suspected candidates and their parents, are made before the proof begins. The
-builds that the search waits for come first. A build in flight that has become almost useless is ended if another build
+builds that the search waits for begin first. A build in flight that has become almost useless is ended if another build
 promises more bits in the same time.
 
 A part is the set of candidates that lie below the same unmeasured builds. With n new builds, a part is cut into n + 1
@@ -113,7 +114,10 @@ class RangeParts:
                 return
 
     def _cuts_of_parts(self, count: int, final: list[_RangePart]) -> list[tuple[_RangePart, int]]:
-        """The parts to cut, each with its number of cuts; the numbers sum to ``count``. ``final`` parts are not cut."""
+        """The parts to cut, each with its number of cuts; the numbers sum to ``count``.
+
+        ``final`` are the parts that are not cut.
+        """
         divisible = [part for part in self._parts if part not in final and part.mass > EDGE and len(part.nodes) > 1]
         cuts = [0] * len(divisible)
         for _ in range(count if divisible else 0):
@@ -163,7 +167,7 @@ def _split(nodes: Nodes, inside: NDArray[np.bool_]) -> tuple[Nodes, Nodes]:
 def _evenness(share: Array, target: float) -> Array:
     """The score of each share of a part below a cut: 1 if the share is the ``target``, otherwise less.
 
-    The target is the number of pieces below the cut, divided by the number of all pieces into which the part is cut.
+    The ``target`` is the number of pieces below the cut, divided by the number of all pieces of the part.
     """
     best = target * np.log(target) + (1 - target) * np.log(1 - target)
     result: Array = np.exp(target * np.log(share) + (1 - target) * np.log(1 - share) - best)

@@ -1,12 +1,12 @@
 """The builds that are made in an empty folder, and the search after a wrong incremental build.
 
 For the search a commit may be built in the tree of the last build, where the build system makes only the changed files.
-Such an incremental build is fast, and sometimes wrong: a Makefile may not know that an object depends on a header. So
-the ends, a named commit, and its parents are built in an empty folder. If a clean build has another binary than the
-incremental build before it, or if it fails, the readings of the incremental build are dropped (``SessionState``). If a
-proof by clean builds contradicts the search, or if the search ends without a name, the search begins again. After this,
-no incremental build is made. Readings of incremental builds do not count, except for commits whose clean build has the
-same binary.
+Such an incremental build is fast, and sometimes wrong, because a Makefile may not know that an object depends on a
+header. So the ends, a named commit, and the parents of a named commit are built in an empty folder. If a clean build
+has another binary than the earlier incremental build, or if the clean build fails, the readings of the incremental
+build are dropped (``SessionState``). If a proof by clean builds contradicts the search, or if the search ends without a
+name, the search begins again. The new search makes no incremental builds. Readings of incremental builds do not count,
+except for commits whose clean build has the same binary.
 """
 
 from collections.abc import Iterable

@@ -1,11 +1,11 @@
 """Exact counts of instructions beside timed runs: the next build to count, and the prior of the culprit by counts.
 
 A count costs less than a build, is repeatable, and shows every change of the instructions. A count shows nothing of
-memory access and of waiting. So counts are evidence, and not a metric. If the ends differ in instructions about as much
-as in time, the commit that changes the instructions probably changes the time. Then the prior of the search by time is
-a mixture. The share ``SHARE`` of this prior is proportional to the rise of the count between neighbouring builds, and
-the rest is the prior without counts. So counts alone exclude no commit and name no commit, and the time of the culprit
-and of its parents is always measured.
+memory access and of waiting. So counts are evidence for the search by time, and not a metric. If the ends differ in
+instructions about as much as in time, the commit that changes the instructions probably changes the time. For such
+ends, the prior of the search by time is a mixture. The share ``SHARE`` of this prior is proportional to the rise of the
+count between neighbouring builds, and the rest is the prior without counts. So counts alone exclude no commit and name
+no commit, and the time of the culprit and of its parents is always measured.
 
 If perf counts during each timed run (``WITH_RUNS``), counts are noisy and cost nothing, and the runs of a visit
 together are one count.
@@ -110,7 +110,10 @@ class MeanCounts:
 
     @classmethod
     def of(cls, counts: Situation) -> "MeanCounts":
-        """The mean counts of all counted builds. A first guess of the s.d. of a count has the weight of one count."""
+        """The mean counts of all counted builds.
+
+        A first guess of the standard deviation of a count has the weight of one count.
+        """
         record, guess = counts.record, GUESS if counts.prior.count_cost == WITH_RUNS else EXACT.guessed_noise
         visits = {}
         for build in record.builds:
@@ -186,7 +189,7 @@ class CountRises:
     def next_order(self, counts: Situation, timed: Situation, analysis: Analysis) -> Measure | None:
         """The next order of the search by counts: a count, or the first runs of a counted build.
 
-        None if time shows that the change is at other commits, or if only time separates the candidates.
+        The result is None if time shows that the change is at other commits, or if only time separates the candidates.
         """
         if timed.fleet.free_host != 0 or not _counting_pays(counts, timed, analysis):
             return None

@@ -1,36 +1,37 @@
 """decide: the next order of a hunt, or its verdict, from all observations.
 
-The search is a pure function of its arguments and keeps no state. So a hunt that is resumed, replayed or simulated
-takes the same decisions as the first time.
+The search is a pure function of its arguments and keeps no state. So a hunt takes the same decisions if it is resumed,
+replayed or simulated.
 
 Each layer of the search makes a situation from its own situation, and asks the layer below for the decision in this
 situation. If a layer needs another measurement first, the layer returns the order for this measurement. The layers are:
 pairing (interleaved or paired runs), layouts (the usual layout, or randomized layouts), all changes (the range, or a
 subrange), older branches (as if all branches had begun with the speed of good), and the hunt for a single change. No
-other code changes an answer. ``decide`` adds the builds that are made ahead, the flags of incremental builds, and the
-clean builds that a verdict needs.
+other code changes the decision of a layer. ``decide`` adds the builds that are made ahead, the flags of incremental
+builds, and the clean builds that a verdict needs.
 
-If slow runs are stopped, the good end is timed first on each host, because its runs set the limit.
+If slow runs are stopped, the good end is timed first on each host, because the good end's runs set the time limit.
 
 ``decide_together`` decides for hunts of several workloads over one range, which share their builds.
 
 - ``members`` are the hunts, in a fixed order: graph, policy, prior and observations of each. The members in ``ended``
-  have verdicts and are not measured any more, but the runs of these members count. At least one member is left.
-- The result is the number of a member, and its next order or its verdict. After a verdict, the caller asks again, with
-  this member in ``ended``.
+  have verdicts and are not measured any more, but the runs of these members count. At least one member has not ended.
+- The result is the number of a member, and its next order or its verdict. After a verdict, the caller calls
+  ``decide_together`` again, with this member in ``ended``.
 - The caller adds each ``Built`` to the observations of all members, and each ``Skipped`` of a build that fails. A
   ``Reading``, and the ``Skipped`` of a build whose run fails, belong to the member of the order.
 - ``max_builds``, ``max_runs`` and ``max_minutes`` of each policy count for all members together.
 - Each of several hosts carries out orders of any member; the ``workload`` of an order under way is the number of its
-  member. A member's verdict waits until none of its own orders is under way. A member without an order for a free host
+  member. A member's verdict waits until all orders of the member are done. A member without an order for a free host
   leaves the host to another member. If no member has an order for a free host, the returned order is for a busy host.
-- If the hunts are for results of one command, ``common`` runs give a reading of each. Comparisons in randomized layouts
-  then come last, so that hunts that have named the same commits share the runs of the comparisons.
-- If build hosts build ahead, they make builds for the member of the order first. Then the other members give orders to
-  the build hosts that are still free. No build is ended for a member, because another member may need it.
+- If the hunts are for results of one command, ``common`` is true, and each run gives a reading to every member.
+  Comparisons in randomized layouts then come last, so that hunts that have named the same commits share the runs of the
+  comparisons.
+- If build hosts build ahead, they make builds for the member of the order first. The build hosts that are still free
+  get orders from the other members. No build is ended for a member, because another member may need the build.
 
 Each member decides as if it were alone, except that builds made for other members are free. Verdicts and orders without
-a new build come first. Once every member needs a new build, the build with the most bits for all members together is
+a new build come first. When every member needs a new build, the build with the most bits for all members together is
 made. A workload whose culprit is equally likely on both sides of the build gets one bit. Only the builds that members
 order are compared, because in simulated hunts a candidate between two such builds, the best for both members together,
 saved no builds. With a single member, the decisions are the same as those of ``decide``.
@@ -109,7 +110,8 @@ def likely_runs(
 ) -> tuple[int, int]:
     """The lowest and the highest number of runs of nine in ten hunts for a drop of one of the sizes ``drops``.
 
-    ``drops`` are fractions, the largest first; ``noise`` is the s.d. of a run, and a build costs ``build_runs`` runs.
+    ``drops`` are fractions, the largest first; ``noise`` is the standard deviation of a run, and a build costs
+    ``build_runs`` runs.
     """
     for_largest, for_smallest = (expected_runs(candidates, drop, noise, build_runs) for drop in drops)
     highest = math.ceil(LIKELY[1] * for_smallest * (WITH_LAYOUTS if policy.layouts else 1.0))

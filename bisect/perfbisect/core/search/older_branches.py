@@ -1,8 +1,9 @@
 """Branches that began before good, which may be slower or faster than good only because they lack changes of good.
 
-By default a branch is assumed to start as fast as good, because most branches do. Its branch point is measured only
-when a verdict depends on it. A branch point with readings is compared with good like the two ends of a range. If the
-branch point and good differ, the readings of the branch are corrected by the difference, and the hunt continues.
+By default a branch is assumed to start as fast as good, because most branches do. The branch point of a branch is
+measured only if a verdict depends on its speed. A branch point with readings is compared with good like the two ends of
+a range. If the branch point and good differ, the readings of the branch are corrected by the difference, and the hunt
+continues.
 """
 
 import math
@@ -42,8 +43,8 @@ NEAR = 4  # most runs of a host between two runs that can be compared
 def decide_with_older_branches(hunt: Callable[[Situation], Decision], now: Situation) -> Decision:
     """The next order of ``hunt``, or an order that compares a branch point with good.
 
-    In a subrange, many branch points have readings for other subranges. Finished comparisons are used. An unfinished
-    comparison goes on only if a named or suspected commit depends on it.
+    In a subrange, many branch points have readings for other subranges. Finished comparisons of branch points with good
+    are used. An unfinished comparison continues only if a named or suspected commit depends on the comparison.
     """
     graph, record, budget = now.graph, now.record, now.budget
     if not graph.branch_points:
@@ -141,8 +142,8 @@ def _with_equal_starts(
     """The situation as if all branches had started with the speed of good.
 
     ``start`` (size,) is the branch point of each node; ``offsets`` are the ratios of branch points to good. Builds of a
-    branch with an unmeasurable branch point are skipped, because they cannot be classified. A binary that two branches
-    share counts as two binaries, because the commits between may have changed the speed.
+    branch with an unmeasurable branch point are skipped, because such builds cannot be classified. A binary that two
+    branches share counts as two binaries, because the readings of the two branches may be corrected differently.
     """
     unusable = np.isin(start, unmeasurable)
     unusable[-1] = False  # bad was compared with good itself

@@ -5,10 +5,10 @@ the disturbances. Paired runs gain most on shared machines, and nothing on a qui
 valid, because two builds that wait for one disk, or that need more memory than both can have, disturb each other. So
 the ends are measured by interleaved runs first. If a run varies little compared with the difference of the ends, or if
 a run waits nearly all of its time, only interleaved runs are made. Otherwise paired runs of the ends (rounds) are made,
-too, and the pairing that shows the difference more clearly is chosen. Rounds are chosen only if rounds show at least
-half of the difference that interleaved runs are sure of. The choice is checked again with every new reading. Rounds end
-if all rounds vary more than interleaved runs, and rounds begin if interleaved runs vary much more than the first runs
-did.
+too, and the pairing that shows the difference more clearly is chosen. Paired runs are chosen only if they show at least
+half of the difference that interleaved runs are sure of. The choice of the pairing is checked again with every new
+reading. Rounds end if all rounds vary more than interleaved runs, and rounds begin if interleaved runs vary much more
+than the first runs did.
 
 The times for which two builds get a core vary more than the CPU time that each build needs. So rounds compare CPU time,
 not time, if CPU time is known and the ends do not differ in their waiting.
@@ -182,7 +182,7 @@ def with_cpu_time(observations: Sequence[Observation]) -> list[Observation]:
 def _runs_of_ends(now: Situation, *, all_runs: bool = False) -> tuple[list[Reading], list[Reading]]:
     """The first interleaved and the first paired runs of the ends, in the usual layout.
 
-    With ``all_runs``, all interleaved runs of the ends, and all paired runs of any builds.
+    With ``all_runs``, the lists have all interleaved runs of the ends and all paired runs of any builds.
     """
     ends, interleaved, paired = (
         {now.record.name_of_build(0), now.record.name_of_build(now.bad)},
@@ -270,8 +270,9 @@ def _ends_wait_alike(
 ) -> bool | None:
     """Whether the ends wait equally long, so that they can only differ by CPU time; None if CPU time is unknown.
 
-    Other programs can only lengthen the waiting of a run. So the run with the least waiting shows the waiting of its
-    build. If other programs make the waiting vary, the difference between the ends must exceed this variation.
+    Other programs can only lengthen the waiting of a run. So of all runs of a build, the run with the least waiting
+    shows the waiting of the build. If other programs make the waiting vary, the difference of the ends' waiting must
+    exceed this variation.
     """
     if any(reading.cpu_value is None for reading in (*interleaved, *paired)):
         return None

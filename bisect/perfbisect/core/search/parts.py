@@ -1,13 +1,13 @@
 """The parts of a diff: the order in which parts are applied, and the search for the parts that make a build slower.
 
-A part is a hunk, a function of a new file, or the part of a file without lines: its name, its mode, a binary. Any set
-of parts makes a tree, because edits of a file do not overlap, but the tree may not build. A round of this search is a
-sequence of states between parent and culprit. The search for a commit searches this sequence like a history: first by
-files, then by the parts of the named file. A. Zeller finds a minimal difference this way ("Yesterday, my program
-worked. Today, it does not. Why?", ESEC/FSE 1999, <https://doi.org/10.1145/318773.318946>). In this module the order of
-the parts makes states that build, not a division by two: build files and headers come first, definitions come before
-uses, and failures show further needs. Two more rounds prove the part: a round with the part alone on the parent, and a
-round without the part.
+A part is a hunk, a function of a new file, or a change of a file without lines: of its name, of its mode, or of a
+binary. Any set of parts makes a tree, because edits of a file do not overlap, but the tree may not build. A round of
+this search is a sequence of states between parent and culprit. The search for a commit searches this sequence like a
+history: first by files, then by the parts of the named file. Andreas Zeller finds a minimal difference this way
+("Yesterday, my program worked. Today, it does not. Why?", ESEC/FSE 1999, <https://doi.org/10.1145/318773.318946>). In
+this module the order of the parts makes states that build, not a division by two: build files and headers come first,
+definitions come before uses, and failures show further needs. Two more rounds prove the part: a round with the part
+alone on the parent, and a round without the part.
 """
 
 import re
@@ -261,8 +261,9 @@ def ordered_parts(
 ) -> tuple[frozenset[int], ...]:
     """The sets of parts in an order in which each state probably builds, because needed parts come first.
 
-    Each turn has another order; turn 0 is the most probable. ``learnt`` are needs besides the needs by words. Parts
-    that need each other are one set; after turn 0, only needs by ``learnt`` join parts.
+    Each ``turn`` has another order; the order of turn 0 builds most probably. ``learnt`` are the needs that failures
+    have shown, in addition to needs by words. Parts that need each other are one set; after turn 0, only needs by
+    ``learnt`` join parts.
     """
     by_words = dict(enumerate(diff.needed))
     needs = learnt if turn else {number: {*words, *learnt.get(number, ())} for number, words in by_words.items()}

@@ -6,18 +6,18 @@ builds share much of it. So a commit that only moves code can look like a change
 Therefore the named commit is compared with its parents once more, each run in a randomized layout. The effect of a
 randomized layout is a part of the noise of a run, and repetitions average this effect out.
 
-* If randomized layouts show the difference, too, the commit is the culprit. The ranks of the readings must be
+* If randomized layouts also show the difference, the commit is the culprit. The ranks of the readings must be
   improbable by chance, because the layouts of a build may have any distribution, for example two modes. The required
   probability falls with the number of layouts, because each further comparison may mislead by chance. Over all
   comparisons, the probability of a chance result is about 1 %.
-* If randomized layouts do not show the difference, its cause was code placement. Then the readings in the usual layout
-  are no evidence, and the search begins again with randomized layouts only. The builds exist already, so the new search
-  costs only runs and links.
-* If the search with the usual layout names nothing, for a reason that layout can cause (a tie, for example), the search
-  begins again, too.
+* If randomized layouts do not show the difference, its cause was code placement. Because of code placement, the
+  readings in the usual layout are no evidence, and the search begins again with randomized layouts only. The builds
+  exist already, so the new search costs only runs and links.
+* If the search with the usual layout names no commit, for a reason that layout can cause (a tie, for example), the
+  search also begins again with randomized layouts.
 
-A change that is larger than any effect of layouts is named without this comparison. The first part of a hunt ends
-before the first reading in a randomized layout, so that all decisions follow from the observations.
+A change that is larger than any effect of layouts is named without a comparison in randomized layouts. The first part
+of a hunt ends before the first reading in a randomized layout, so that all decisions follow from the observations.
 """
 
 import math

@@ -1,8 +1,8 @@
 """The hunt for the largest change of a range, on hosts of one class or of several classes.
 
-The next order for a host depends on the levels and the drift of its own class, and on the probabilities of a culprit,
-which all classes have in common. The order measures the ends, confirms a probable culprit, or gains information;
-otherwise the hunt ends with a verdict. A proof on one class is enough.
+The next order for a host depends on the levels and the drift of the host's class, and on the probabilities of a
+culprit, which all classes have in common. The next order measures the ends, confirms a probable culprit, or gains
+information; otherwise the hunt ends with a verdict. A proof on one host class is enough.
 
 Host classes have the culprit in common. The readings of each class are a separate record, with separate noise, drift,
 layout and size of the change. So the log likelihoods of a culprit are summed:
@@ -10,8 +10,8 @@ layout and size of the change. So the log likelihoods of a culprit are summed:
     log P(K | all)  =  log P(K)  +  Σ over the classes  log P(readings of the class | K)  +  a constant
 
 A class on which the ends do not differ does not show the place of the change, and is left out. If there are several
-changes, the largest change may differ between classes. In this case each class keeps its own probabilities. The
-probability of this case follows from the classes' agreement about the place.
+changes, the largest change may differ between classes. For such changes each class keeps separate probabilities. The
+probability that the changes differ follows from the classes' agreement about the place.
 """
 
 from collections.abc import Sequence
@@ -147,7 +147,7 @@ def _verdict_without_progress(analysis: Analysis, reason: Reason, budget: Budget
 def _proof_or_verdict(analysis: Analysis, leading: LeadingHypothesis, budget: Budget) -> Order | None:
     """The next order of the proof of a culprit; the verdict if the proof is complete.
 
-    None if, after a complete proof, a change is uncertain and more runs of the ends would not show the change.
+    The result is None after a complete proof of an uncertain change that more runs of the ends would not show.
     """
     graph, policy, record, posterior = analysis.graph, analysis.policy, analysis.record, analysis.posterior
     if leading.slow in record.skipped:
@@ -373,7 +373,7 @@ APART = 0.01  # prior probability that host classes differ in their largest chan
 def with_common_culprit(analyses: Sequence[Analysis | None]) -> list[Analysis | None]:
     """The analyses of the host classes, with common probabilities for the classes that show a change.
 
-    None stands for a class without readings of both ends.
+    In the list, None stands for a class without readings of both ends.
     """
     showing = [analysis for analysis in analyses if analysis and analysis.shows_change]
     if len(showing) < 2:

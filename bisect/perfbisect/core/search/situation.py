@@ -1,8 +1,8 @@
 """The situation of a hunt, which is all that a decision depends on; the budget of a hunt; and subranges.
 
-The budget is what the user allows the hunt to spend. The runs and the builds of the present orders of all hosts are
-charged in advance. The finished runs of a present order count twice until the order ends. So the search may temporarily
-spend less than the budget, but never exceeds the budget.
+The budget has the limits that the user sets for the runs, builds and minutes of a hunt. The runs and the builds of the
+present orders of all hosts are charged in advance. The finished runs of a present order count twice until the order
+ends. So the search may temporarily spend less than the budget, but never exceeds the budget.
 
 A subrange is a part of a range: the commits that are reachable from one candidate and not from another candidate.
 
@@ -59,7 +59,7 @@ NOTHING_SPENT = Spent()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Budget:
-    """The limits of ``policy``, and what ``record``, the orders of ``fleet`` and other hunts have spent."""
+    """The limits of ``policy``, and the spending by ``record``, by the orders of ``fleet`` and by other hunts."""
 
     record: Record
     policy: Policy
@@ -356,7 +356,7 @@ def spent_limit(reason: Reason, policy: Policy) -> float | None:
 def within_budget(decision: Decision, now: Situation) -> Decision:
     """The decision with at most the runs that the budget of ``now`` allows; a verdict if no run or no build is allowed.
 
-    The layer that made the decision may have a budget without some of the runs.
+    A check is needed because the layer that made the decision may not know all runs that count for the budget.
     """
     order, budget = decision.order, now.budget
     if not isinstance(order, Measure):
@@ -371,7 +371,7 @@ def credible_set(culprit: np.ndarray, confidence: float) -> tuple[int, ...]:
     """The fewest candidates that together have the probability ``confidence``, most probable first.
 
     ``culprit`` (size,) is the probability of each candidate. The set contains all candidates that are as probable as
-    the last one, because no reading separates them.
+    the last candidate, because no reading separates such candidates.
     """
     order = np.argsort(-culprit, kind="stable")
     total = np.cumsum(culprit[order])

@@ -203,7 +203,10 @@ def binary_entropy(p: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def integrated_information(p: float, distance: float) -> float:
-    """The information of a reading about a label of probability ``p``, in bits; the means are ``distance`` s.d. apart."""
+    """The information of a reading about a label of probability ``p``, in bits.
+
+    ``distance`` is the distance of the means, in standard deviations.
+    """
     x, step = np.linspace(-9 - distance / 2, 9 + distance / 2, 1001, retstep=True)
     low = np.exp(-0.5 * (x + distance / 2) ** 2) / np.sqrt(2 * np.pi)
     high = np.exp(-0.5 * (x - distance / 2) ** 2) / np.sqrt(2 * np.pi)
@@ -218,7 +221,10 @@ def _information_table() -> NDArray[np.float64]:
 
 
 def label_information(p: NDArray[np.float64], squared_distance: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The information of a reading about a label of probability ``p``, in bits; the means differ by √``squared_distance`` s.d."""
+    """The information of a reading about a label of probability ``p``, in bits.
+
+    ``squared_distance`` is the square of the distance of the means, in units of the variance.
+    """
     p = np.clip(p, 1e-12, 1 - 1e-12)
     row = np.minimum(np.abs(np.log(p / (1 - p))), LOGIT[-1]) / LOGIT[1]
     column = np.log(np.clip(squared_distance, 1e-3, 150.0))

@@ -114,9 +114,9 @@ def noise_of_runs(runs: Sequence[TimedRun], runs_share_start: bool) -> Noise | N
 
 
 def believed_noise(measured_noise: float, metric: str) -> float:
-    """The s.d. of a run with which a hunt begins: ``measured_noise``, or the least that is believed of the metric.
+    """The standard deviation of a run with which a hunt begins: ``measured_noise``, or the least believed value.
 
-    A smaller s.d. is not believed, because a host can be unusually quiet for some hours.
+    A smaller noise is not believed, because a host can be unusually quiet for some hours.
     """
     return max(measured_noise, STEP / math.sqrt(12) if metric in ("p95", "p99") else LEAST)
 
@@ -136,7 +136,7 @@ def smallest_detectable_drop(noise: Noise, visits: int, runs_per_visit: float) -
 def smallest_drop_by_pairs(pair_sd: float, earlier_pairs: int, pairs: int) -> float:
     """The smallest drop that ``pairs`` of paired runs can show, at 95 % with a power of 80 %, as a fraction.
 
-    ``pair_sd`` is the s.d. of the ratio of a pair, estimated from ``earlier_pairs``.
+    ``pair_sd`` is the standard deviation of the ratio of a pair, estimated from ``earlier_pairs``.
     """
     law = Student(earlier_pairs + pairs - 2)
     return 1 - math.exp(-(law.quantile() + law.quantile(Z_POWER)) * pair_sd / math.sqrt(pairs))
@@ -219,7 +219,7 @@ def noise_of_trial(trial: SessionState) -> Noise | None:
 
 
 def noise_of_paired_runs(trial: SessionState) -> tuple[float, float | None] | None:
-    """The s.d. of the ratio of paired runs, and the s.d. of the ratio of their CPU times; None for too few pairs."""
+    """The standard deviations of the ratio of paired runs, and of the ratio of their CPU times; None for too few pairs."""
     pairs, metric = [*pair_runs(run.facts for run in trial.runs)], trial.request.metric
     values = (
         [(read(first, metric), read(second, metric)) for first, second in pairs]
@@ -230,7 +230,7 @@ def noise_of_paired_runs(trial: SessionState) -> tuple[float, float | None] | No
 
 
 def sd_of_pair_differences(pairs: Iterable[tuple[float | None, float | None]]) -> float | None:
-    """The s.d. of the differences of pairs of which both values are known; None if there are too few pairs."""
+    """The standard deviation of the differences of pairs with two known values; None if there are too few pairs."""
     differences = [first - second for first, second in pairs if first is not None and second is not None]
     return float(np.std(differences, ddof=1)) if len(differences) >= FEWEST_PAIRS else None
 

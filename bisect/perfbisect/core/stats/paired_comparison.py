@@ -181,7 +181,7 @@ def log_resolution(trial: SessionState, work: int, metric: str) -> float:
 
 
 def _rounding_variance(spread: float, step: float) -> float:
-    """The variance that rounding to ``step`` adds to the mean of differences with an s.d. of ``spread``."""
+    """The variance that rounding to ``step`` adds to the mean of differences with the standard deviation ``spread``."""
     return step**2 / 6 * math.exp(-((math.pi * spread / step) ** 2) / 2) if step else 0.0
 
 

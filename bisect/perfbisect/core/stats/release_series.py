@@ -100,7 +100,7 @@ def find_steps(levels: Sequence[float], error: float = 0.0, max_false_rate: floa
 
 
 def scatter_of_levels(levels: Sequence[float], error: float = 0.0) -> float:
-    """The s.d. of a level around its neighbours, without steps, in log units; at least ``error``."""
+    """The standard deviation of a level around its neighbours, without steps, in log units; at least ``error``."""
     gaps = np.sort(np.diff(np.asarray(levels, dtype=float)) ** 2)
     count = math.ceil(SMALL_GAPS * len(gaps))
     # The expected mean of the ``count`` smallest of squared normal variables; within 2 % from 6 levels on (simulated).
