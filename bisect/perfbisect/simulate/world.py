@@ -167,7 +167,7 @@ class World:
         return observations
 
     def _with_cpu_time(self, reading: Reading) -> Reading:
-        """The reading of an interleaved run, with the time of waiting for other processes, and with known CPU time."""
+        """The reading of an interleaved run, with added waiting for other processes, and with known CPU time."""
         if not self.habits.waits:
             return reading
         for_others = self.habits.waits * float(self._generator(RandomDraw.WAITS, reading.candidate).exponential())
@@ -219,7 +219,7 @@ class World:
             built.append(candidate)
 
     def share(self, candidate: int) -> None:
-        """Record that a build host has finished a build, so that all hosts have the build."""
+        """Record that a build host has finished a build, so that all hosts have the build from now on."""
         self._builds_of_build_hosts.append(candidate)
 
     def cancel(self, candidate: int, build_host: int, unspent: float) -> None:

@@ -106,7 +106,7 @@ class MetricChosen:
 
 @dataclass(frozen=True, slots=True)
 class Remedied:
-    """After this event, commits are built with further options; earlier runs count only if the binary stays equal."""
+    """After this event, commits are built with further options; earlier runs count only for unchanged binaries."""
 
     flags: Flags  # further options, and the user's
     why: str  # a sentence without its end
@@ -245,7 +245,7 @@ class ExecutionStarted:
 
 @dataclass(frozen=True, slots=True)
 class RunFinished:
-    """A timed run, with everything that was counted during it."""
+    """A timed run is finished, with all its counters."""
 
     candidate: int
     facts: RunFacts

@@ -119,7 +119,7 @@ class RunFacts:
     def measurement_kind(self) -> tuple[bool, bool]:
         """Whether the run's layout is randomized, and whether the run is paired; only runs of one kind can be compared.
 
-        Kinds can be ordered: the runs of a greater kind show more.
+        The kinds are ordered by the evidence that their runs give.
         """
         return bool(self.layout), bool(self.round)
 

@@ -27,7 +27,7 @@ BUSY = 0.5  # value of CLIENT_BUSY above which the client limits a run more than
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """The rate, over all clients, of the paced role that was furthest behind."""
+    """The rate, over all clients, of the paced role that was furthest behind its planned rate."""
 
     role: str
     wanted: float  # per second
@@ -91,13 +91,13 @@ class Metric:
     read: Reader
     unit: str = ""  # unit; empty: the name is printed
     higher_is_better: bool = False
-    events: tuple[str, ...] = ()  # perf events that it needs
+    events: tuple[str, ...] = ()  # perf events that the metric needs
     from_device: bool = False  # counted by iostat
     from_output: bool = False  # parsed from the output of the workload's command
-    is_shown: bool = False  # its value is shown for a run; for other metrics, operations per second are shown
-    is_compared: bool = False  # listed for a culprit and its parent
-    is_optional: bool = False  # only some programs report it: if it is absent, nothing is missing
-    log_step: float = 0.0  # step of its logarithm, if it is read from a histogram
+    is_shown: bool = False  # whether its value is shown for a run; for other metrics, operations per second are shown
+    is_compared: bool = False  # whether the metric is listed for a culprit and its parent
+    is_optional: bool = False  # whether only some programs report the metric, so that an absent metric is no fault
+    log_step: float = 0.0  # step of the metric's logarithm, if the metric is read from a histogram
 
     def unit_of(self, run: RunFacts | None) -> str:
         """The unit that is printed after a value of a run."""
@@ -128,7 +128,7 @@ def rate_per_operation(column: str) -> Reader:
 
 
 def switches_per_operation(run: RunFacts) -> float | None:
-    """Context switches per operation of the measured processes, or of the whole machine if perf counted none."""
+    """Context switches per operation of the measured processes, or of the whole machine without perf's counts."""
     by_process = counter_per_operation("context-switches")(run)
     return rate_per_operation("cs")(run) if by_process is None else by_process
 
@@ -144,7 +144,7 @@ def event_metric(event: str, *, compared: bool = False, shown: bool = False) -> 
 
 
 def operations_per_second(run: RunFacts) -> float | None:
-    """QPS; None for an exact count of instructions, whose time means nothing."""
+    """QPS; None for an exact count of instructions, whose duration does not show the speed."""
     return None if run.counted else run.qps
 
 
@@ -221,7 +221,7 @@ def log_metric(run: RunFacts, metric: str) -> float | None:
 
 
 def log_metric_by_cpu(run: RunFacts, metric: str) -> float | None:
-    """The logarithm of a time or a rate, from CPU time in place of time; None for other metrics, or if unknown.
+    """The logarithm of a time or a rate, from CPU time in place of time; None for other metrics, or without CPU time.
 
     The shares of time that two builds on the same cores get vary more than the CPU time that the builds need.
     """
@@ -275,6 +275,6 @@ def has_metric_unit(run: RunFacts, metric: str) -> bool:
 
 
 def median_metric(runs: Sequence[RunFacts], metric: str) -> float | None:
-    """The median of a metric over the runs that have it; None if no run has it."""
+    """The median of a metric over the runs that have the metric; None if no run has the metric."""
     values = [reading for run in runs if (reading := metric_value(run, metric)) is not None]
     return median(values) if values else None

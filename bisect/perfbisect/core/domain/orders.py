@@ -146,7 +146,7 @@ class ClassEffect:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One change of speed: the metric after ``candidate`` relative to before it."""
+    """One change of speed: the metric after ``candidate`` relative to the metric before."""
 
     candidate: int
     probability: float
@@ -305,7 +305,7 @@ def all_steps(verdict: Order | None) -> tuple[Step, ...]:
 
 
 def explained_step(verdict: Order | None) -> Step | None:
-    """The change that is explained: the culprit, or the first of several; None if the verdict names none."""
+    """The change that is explained: the culprit, or the first of several; None if the verdict names no change."""
     return next(iter(named_steps(verdict)), None)
 
 

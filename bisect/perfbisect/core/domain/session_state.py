@@ -177,7 +177,7 @@ class SessionState:
         return following
 
     def begin_attempt(self, at: float) -> None:
-        """Record that a process begins to work on the session; the time since the last event does not count."""
+        """Record that a process begins to work on the session; the time since the last event is not counted."""
         self.last, self.since = at, {}
 
     def add(self, at: float, event: Event) -> None:
@@ -191,7 +191,7 @@ class SessionState:
             case SessionStarted(request=request):
                 self.id, self.sites, self.since = event.session, event.hosts, {}
                 if request.works:
-                    if not self.runs:  # failures before the first run are tried again
+                    if not self.runs:  # builds that failed before the first run are tried again
                         self.skips.clear()
                     self.request, self.state, self.failure = self._with_learned_facts(request), "running", ""
                 else:
@@ -358,7 +358,7 @@ class SessionState:
         return self.started.build_hosts if self.started else ()
 
     def latest_build(self, candidate: int) -> BuildFacts | None:
-        """The latest build of a candidate; None if it was not built."""
+        """The latest build of a candidate; None if the candidate was not built."""
         return next(reversed(self.facts_of(self.commits[candidate]).builds), None)
 
     def facts_of(self, sha: str) -> TestedCommit:

@@ -63,7 +63,7 @@ class Policy:
         return self.direction is Direction.ANY or (ratio < 1) is (self.direction is Direction.DROP)
 
     def for_counts(self) -> "Policy":
-        """The rules for a hunt by an exact count."""
+        """The rules for a hunt that compares exact counts."""
         return replace(self, min_effect=self.min_counted or self.min_effect)
 
     def unlimited(self) -> "Policy":
@@ -88,7 +88,7 @@ class PriorKnowledge:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The host classes; a single class without a name if none are given."""
+        """The host classes; a single class without a name if no class is given."""
         return tuple(dict.fromkeys(self.host_classes)) or ("",)
 
     def class_of(self, host: int) -> int:
@@ -105,7 +105,7 @@ class Patch:
 
     name: str  # in messages and reports
     content: bytes  # base64 in storage
-    version: str = ""  # versions of the trees that it is for, as in [[when]]; "" for all
+    version: str = ""  # versions of the trees that the patch is for, as in [[when]]; "" for all
     file: str = ""  # absolute path; "" for a patch of a recipe
 
     @property
@@ -155,8 +155,8 @@ class QuickCommand:
     operations: str = ""  # place of the number of operations
     then: tuple[str, ...] = ()  # commands that build more, after a builder or the build system of the tree
     unit: str = ""  # unit of the rate or the cost; "" if the pattern has it
-    name: str = ""  # its name in the history
-    only: str = ""  # the result that is hunted, of an output in a known format: its name, or a pattern of names
+    name: str = ""  # the name of the workload in the history
+    only: str = ""  # the hunted result of an output in a known format: the name of the result, or a pattern of names
 
 
 @dataclass(frozen=True, slots=True)

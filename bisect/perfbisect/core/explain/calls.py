@@ -175,7 +175,7 @@ def one_sided_calls(
 
 
 def without_counted_calls(calls: Sequence[Call], counts: Iterable[FunctionRow]) -> tuple[Call, ...]:
-    """The calls without functions that both builds call by exact ``counts``, as cheap functions may have no samples."""
+    """The ``calls`` without functions that both builds call, as exact ``counts`` show; samples may lack them."""
     called_in_both = {
         row.function for row in counts if row.calls and min(row.calls) > STILL_CALLED_SHARE * max(row.calls)
     }
@@ -195,7 +195,7 @@ def without_own_costs(keys: Collection[FunctionKey], profile: ProfileFacts) -> P
 
 
 def difference_of_known_callers(profiles: ProfilesOfBoth, total: float) -> float:
-    """The difference of the stacks whose callers were stored, if it is most of the ``total``; otherwise the ``total``."""
+    """The difference of the stacks with stored callers, if it is most of the ``total``; otherwise the ``total``."""
 
     def cost_without_callers(runs: Sequence[ProfileFacts]) -> float:
         """The cost per operation of the stacks without stored callers."""
@@ -245,7 +245,7 @@ def is_in_one_build(row: FunctionRow) -> bool:
 
 
 def length_to_last(sought: Collection[FunctionKey], keys: Sequence[FunctionKey]) -> int:
-    """The number of functions of a stack up to the last function among ``sought``; 0 if the stack has none of them."""
+    """The number of functions of a stack up to the last function among ``sought``; 0 if the stack has no such function."""
     return max((position for position, key in enumerate(keys, 1) if key in sought), default=0)
 
 

@@ -251,7 +251,7 @@ def operation_unit(search_runs: RunsOfBoth, metric: str) -> OperationUnit | None
 
 
 def operation_of_unit(value: float, unit: str, metric: str, seconds: float) -> OperationUnit | None:
-    """The operation that a rate or a cost (``value`` in ``unit``) counts in runs of ``seconds``; None if there is none."""
+    """The operation that a rate or a cost (``value`` in ``unit``) counts in runs of ``seconds``; None for no operation."""
     if not (match := (TIME_UNIT if metric == "cost" else RATE_UNIT).fullmatch(unit)):
         has_unit = metric != "rate" or bool(unit)
         return None if has_unit else OperationUnit(value, MIN_OPERATIONS, "thousandth of a run before")

@@ -37,7 +37,7 @@ from perfbisect.core.explain.profiles import (
 
 NAMED_PART = 0.1  # smallest share of the total difference of a function that is named beside others
 SURE_ERRORS = 5.0  # smallest difference that is stated without “Probably”, in standard errors of the difference
-MAX_ROWS = 200  # functions with their own row
+MAX_ROWS = 200  # functions with a separate row
 MAX_CALLERS = 5
 MAX_EXAMINED = 60  # number of functions between which moved cost is sought, largest differences first
 MIN_MOVED_SHARE = 0.005  # smallest moved cost that is reported, as a share of the cost of an operation
@@ -219,7 +219,7 @@ def main_callers(key: FunctionKey, before: BuildCosts, after: BuildCosts) -> tup
 def exchange_groups(
     rows: Mapping[FunctionKey, FunctionRow], before: BuildCosts, after: BuildCosts
 ) -> Iterator[Mapping[FunctionKey, FunctionKey]]:
-    """Groups of functions that exchanged cost: a function that lost (or gained) cost, and its partners that gained (or lost) it.
+    """Groups of functions that exchanged cost: a function that lost (gained) cost, and partners that gained (lost) it.
 
     Each group maps a function to its partner: the first function to its largest partner, and each partner to the first
     function. A function that fits into several groups is in the group in which lost and gained costs agree best.
@@ -241,7 +241,9 @@ def exchange_groups(
         return is_caller or all(missing) or (any(missing) and not have_callers)
 
     def has_constant_total(group: Sequence[FunctionKey]) -> bool:
-        """Whether the nearest common ancestor of the group, or a member that calls the others, costs as much as before."""
+        """Whether the nearest common ancestor of the group, or a member that calls all members, costs as much as
+        before.
+        """
         shared = set.intersection(
             *(before.ancestors.get(key, set()) | after.ancestors.get(key, set()) for key in group)
         )

@@ -190,7 +190,9 @@ def functions_in(profiles: Iterable[ProfileFacts], *, inlined: bool = False) -> 
 
 
 def comparable_profiles(profiles: ProfilesOfBoth, *, off_cpu: bool = False, counted: bool = False) -> ProfilesOfBoth:
-    """The on-CPU (or off-CPU) profiles or the counts of both builds in the same unit; empty lists if a build has none."""
+    """The on-CPU (or off-CPU) profiles or the counts of both builds in the same unit; empty if a build has no such
+    profile.
+    """
     parent, culprit = (
         [run for run in runs if run.stacks and run.operations > 0 and run.off_cpu is off_cpu] for runs in profiles
     )
@@ -346,7 +348,7 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 def counts_beyond(short: Iterable[str], long: Iterable[str]) -> tuple[dict[str, float], dict[str, float]]:
-    """The stacks and the calls of a ``long`` execution beyond those of a ``short`` execution, from the output of a host."""
+    """The stacks and calls of a ``long`` execution minus those of a ``short`` execution, from a host's output."""
     difference = numbers_by_item(long) - numbers_by_item(short)
     calls: Counter[str] = Counter()
     for item, number in difference.items():

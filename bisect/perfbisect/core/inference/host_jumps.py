@@ -1,4 +1,4 @@
-"""The runs between two jumps of a host's speed, as if they were of separate hosts; for shown ratios alone, not for
+"""Splits the runs of a host at jumps of its speed, as if separate hosts had made the runs; for shown ratios, not for
 decisions.
 
 If other load begins, a host may fall to half of its speed from one run to the next, until the load ends. A drift that
@@ -11,7 +11,7 @@ deviations from the medians of builds. This position is the estimator of a shift
 Econometric Theory 11, 1995). A jump is estimated from the nearest runs only, because the host may also drift. Further
 jumps are searched for on both sides of a jump (binary segmentation, Vostrikova, 1981). The noise is estimated from
 differences of successive runs of a build, few of which contain a jump. Runs of one visit share their disturbances and
-count as one.
+count as one run.
 
 Another position of a jump may explain the runs nearly as well. Runs between such positions belong to neither side of
 the jump. On a host with jumps, two builds are compared only if, for every jump between their runs, some build ran on
@@ -35,7 +35,7 @@ NEAREST, NEAR = 4, 20
 ENOUGH = 4  # the fewest runs on either side, of builds with runs on both
 LEAST = 6.0  # smallest size of a jump, in s.d. of a run
 GAIN = 20.0  # smallest reduction of the sum of absolute deviations, in s.d. of a run; noise and drift rarely reach it
-NEARLY = 5.0  # positions whose reduction is less by up to this much may be the jump, too
+NEARLY = 5.0  # positions whose reduction is up to NEARLY smaller may also be the jump, in s.d. of a run
 TINY = 2e-3  # least s.d. of a run that is assumed
 ROUNDS = 10  # iterations of reweighted least squares
 

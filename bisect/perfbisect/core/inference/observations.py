@@ -68,7 +68,7 @@ class Built:
     same_as: int | None = None
     host: int | None = None  # the host that has the build; None: every host
     fixed: bool = False  # the build cannot be linked again in randomized layouts, though these were requested
-    # the build host that made it, with its own compiler cache; None: the host that measures it
+    # the build host that made the build, with a separate compiler cache; None: the host that measures the build
     build_host: int | None = None
     incremental: bool = False  # built in the tree of another build, so that a part of it may be stale
 
@@ -193,7 +193,7 @@ def count_runs(history: Sequence[Observation]) -> int:
 
 
 def without_candidates(history: Iterable[Observation], candidates: Collection[int]) -> list[Observation]:
-    """The observations without the invalid builds of ``candidates``; no build refers to them as equal."""
+    """The observations without the invalid builds of ``candidates``; no build refers to these candidates as equal."""
     valid = (
         item
         for item in history

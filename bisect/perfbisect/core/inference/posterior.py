@@ -6,18 +6,17 @@ Level of build v, with bad(v; K) = 1 if K is v or an ancestor of v:
     level(v) = base - D bad(v; K) + d bad(v; J) + walk(v) + layout(v)                  several steps
 
 * base: unknown, with a nearly flat prior.
-* D, the drop at the culprit, is centred on the drop between the ends, or on most of this drop for several steps. Both
-  priors have similar widths, because the narrower prior would win by its width alone (Lindley's paradox).
+* D, the drop at the culprit, is centred on the drop between the ends, or on most of it for several steps. Both priors
+  have similar widths, because a narrower prior would win by its width alone (Lindley's paradox).
 * layout: the effect of code placement on one binary. The effect is drawn once for each build, and repetitions do not
   average the effect out. Sizes are on a grid. With one step, one build may be odd: the effect of its layout is as large
-  as the drop. Without odd builds, a level half way between slow and fast would count as slow or as fast with false
-  certainty.
+  as the drop. Without odd builds, a level between slow and fast would count as one of both with false certainty.
 * d at J: one sharp decoy of either sign anywhere in the range; every pair (K, J) is enumerated. Without a decoy, a
   second step to which the search has narrowed the range would seem certain.
 * walk: many small steps, a random walk along the history (covariance: prior mass of common ancestors). Exact counts
   show more small steps, so with counts one step has a walk, too, of a size that does not depend on the drop.
-* No change at all: every build has the base level and its layout. No change is compared with one step at any place,
-  whose size does not follow from the readings.
+* No change at all: every build has the base level and its layout. No change is compared with one step at any place, of
+  a size independent of the readings.
 * The culprit is the *largest* step in the hunted direction: factors P(D > 0) and P(D > |d|).
 
 D, d and s² (scaled inverse χ²) are integrated out in closed form. So each combination of a class of culprits, a law of
@@ -46,7 +45,7 @@ ODD_WIDTH = 0.25  # s.d. of the layout of an odd build, in units of the drop bet
 ODD_MOST = 0.08  # but at most ODD_MOST, in log units, because layouts change speed by some per cent, not by a factor
 SEVERAL = 0.4  # prior of several steps
 CHANGE = 0.5  # prior that anything changed
-CHANGE_WIDTH = 0.1  # s.d. of the size of a change, in log units, if nothing is known of it
+CHANGE_WIDTH = 0.1  # s.d. of the size of a change, in log units, if nothing is known of the size
 BASE = 1.0  # s.d. of the prior of the base level, far wider than any reading
 ONE_WIDTH = 0.5  # s.d. of D in units of the drop between the ends
 MAIN, MAIN_WIDTH = 0.9, 0.35  # mean and s.d. of D if there are several steps, in the same units
@@ -110,7 +109,7 @@ class Posterior:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Terms:
-    """The log marginals (Q, C) of Q cells, and the coefficients behind them."""
+    """The log marginals (Q, C) of Q cells, and the coefficients of the steps."""
 
     log: Array
     drop: Array
@@ -242,7 +241,7 @@ def _one_step_terms(cells: _Cells, sums: _Sums) -> _Terms:
 
 
 def _change_probability(cells: _Cells, sums: _Sums, change: float) -> float:
-    """The probability of one step, compared with no step; no step is possible only in cells without small steps.
+    """The probability of one step, compared with no step; only cells without small steps can have no step.
 
     The prior of the step's size is half of a normal distribution, because with a prior around the drop between the
     ends, a change would always be more probable than no change. No build is odd in this comparison, because a change

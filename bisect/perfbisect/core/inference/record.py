@@ -37,7 +37,7 @@ class TriedBuild:
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """All observations; arrays have one entry for each reading, in the order in which they happened."""
+    """All observations; arrays have one entry for each reading, in the order of time."""
 
     builds: tuple[int, ...]  # candidates with readings, one candidate for equal binaries, oldest first
     build: NDArray[np.int64]  # index into ``builds``
@@ -52,9 +52,9 @@ class Record:
     build_name: dict[int, int]  # candidate → the candidate that names its build, if the two differ
     built: frozenset[int]
     hosts_with_build: Mapping[int, frozenset[int]]  # candidate → hosts that have its build; without an entry, all hosts
-    caches: Mapping[int, frozenset[int]]  # build host → candidates that it has built; empty without build hosts
+    caches: Mapping[int, frozenset[int]]  # build host → candidates that were built on it; empty without build hosts
     skipped: frozenset[int]
-    left_out: frozenset[int]  # candidates of ``skipped`` that the user left out; whether they fail is unknown
+    left_out: frozenset[int]  # candidates of ``skipped`` that the user left out; whether their builds fail is unknown
     attempted: frozenset[int]  # built, or skipped in this hunt; failures in earlier hunts took no time in this hunt
     # attempts to build, in time order, on all hosts; without builds that existed already
     attempts: tuple[TriedBuild, ...]
@@ -102,7 +102,7 @@ class Record:
         return turn
 
     def are_near(self, readings: NDArray[np.int64], neighbours: NDArray[np.int64], turns: int) -> NDArray[np.bool_]:
-        """The mask of the ``readings`` that have one of ``neighbours`` within ``turns`` readings of their host."""
+        """The mask of the ``readings`` with one of ``neighbours`` at most ``turns`` readings away on the same host."""
         apart = np.abs(self.position_on_host[readings][:, None] - self.position_on_host[neighbours][None])
         one_host = self.host[readings][:, None] == self.host[neighbours][None]
         near: NDArray[np.bool_] = ((apart <= turns) & one_host).any(axis=1)
@@ -283,7 +283,7 @@ def move_beyond_bounds(record: Record, distance: float) -> Record:
 
 
 def side_of_stopped_runs(record: Record, build: int) -> int:
-    """The side on which a build's level is if at least half of its runs were stopped: -1 below its readings, +1 above.
+    """The side on which a build's level is if at least half of its runs were stopped: -1 below the readings, +1 above.
 
     If less than half of the runs were stopped, the result is 0.
     """

@@ -42,7 +42,7 @@ class BuildSpeeds:
     level: Array  # (H, M)
     covariance: Array  # (H, M, M), noise included
     freedom: float
-    # build → builds that it can be compared with, through common hosts or rounds
+    # build → builds with which the build can be compared, through common hosts or rounds
     comparable: Mapping[int, frozenset[int]]
 
     def ratios(self, builds: Sequence[int], baseline: int) -> list[Interval]:

@@ -99,18 +99,18 @@ GOOD_ENOUGH = 0.93  # repeats use the largest batch whose score is at least this
 # A batch is small if it is at most the share ``SMALL`` of the runs so far; for small batches ``FAIR`` replaces
 # ``GOOD_ENOUGH``.
 FAIR, SMALL = 0.85, 0.04
-CERTAIN = 0.05  # the probability that a reference build is slow is this close to 0 or 1
+CERTAIN = 0.05  # the probability that a reference build is slow is at most CERTAIN away from 0 or 1
 ENOUGH_BITS = 0.3  # remaining entropy if the culprit has a probability of 95 %
 POINTLESS_SHARE = 0.01  # share of the first step's score; a hunt ends if the best score is lower
 LEAST_PATIENCE = 0.2  # share of the patience that remains, however improbable a change is
-SMALLEST_SHIFT = 1.0  # in s.d. of a run; a smaller change gets the patience of a change of this size
+SMALLEST_SHIFT = 1.0  # in s.d. of a run; a smaller change gets the patience of a change of size SMALLEST_SHIFT
 FIXED_RUNS = 25.0  # runs of any hunt for the ends and the proof
 WORTH_A_RUN = 0.2  # share of the first step's score: the lowest score of a run while a build is awaited
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A measurement, and the expected bits of information for each run that it costs."""
+    """A measurement, and the expected bits of information for each run that the measurement costs."""
 
     order: Measure
     rate: float
@@ -209,7 +209,7 @@ def _unmeasured_options(analysis: Analysis, now: Situation, chance: Array, *, on
 
 
 def _expected_drift(analysis: Analysis, host: int, gap: float) -> tuple[Array, Array]:
-    """The expected drift of a host in a visit ``gap`` minutes after its last reading; variances in units of s².
+    """The expected drift of a host in a visit ``gap`` minutes after the last reading; variances in units of s² (of a run).
 
     The first array has the coefficients of the levels in the drift, (M,), see ``HostSpeeds.speed_at``. The second array
     has the variance of the drift in the mean of the runs and references of each batch, (B,).
@@ -325,7 +325,7 @@ def detectable_effect(now: Situation) -> float:
 
 
 def is_hopeless(choice: Choice, analysis: Analysis, now: Situation, required: float) -> bool:
-    """Whether to end the hunt, because ``choice`` and the steps after it are expected to cost too much.
+    """Whether to end the hunt, because ``choice`` and the following steps are expected to cost too much.
 
     A hunt ends if its best step promises almost no bits. A hunt also ends if the missing bits, at the cost of the best
     step, would make the hunt several times as expensive as a usual search for a change of this size. In such a hunt no
@@ -394,6 +394,6 @@ def _reference_builds(
 
 
 def _divided_runs(record: Record, references: list[int], runs: int) -> list[PlannedRuns]:
-    """The runs of each reference build: ``runs`` divided among them."""
+    """The runs of each reference build, which divide ``runs``."""
     counts = [(runs + 1) // 2, runs // 2] if len(references) == 2 else [runs]
     return [PlannedRuns(record.builds[row], count) for row, count in zip(references, counts, strict=False) if count]

@@ -1,12 +1,12 @@
-"""The search for every change of a range: the largest change first, then the changes on either side, down to the
-smallest of interest.
+"""The search for every change of a range: the largest change first, then the changes on either side of it, down to the
+smallest change of interest.
 
 If a change is named, the commits before the change and the commits after the change are subranges, and most ends of
 these subranges have been measured. A subrange is halved if its ends are alike, or if no single change explains their
 difference. By halving subranges, the search also finds changes that cancel each other. A subrange is not halved if it
 is smaller than an eighth of the range, because each half costs a build. A subrange beside a change that exact counts
 have named is not halved, either, because the counts show that any remaining change is too small. The commits before and
-after commits that cannot be built are subranges as well. The verdict lists the subranges that could not be settled.
+the commits after unbuildable commits are also subranges. The verdict lists the subranges that could not be settled.
 """
 
 import math
@@ -41,7 +41,7 @@ from perfbisect.core.search.older_branches import branch_point_of, decide_with_o
 from perfbisect.core.search.single_change import decide_single_change
 from perfbisect.core.search.situation import Situation, Subrange, no_suspect, subrange, undecided
 
-SMALLEST = 8  # a subrange is halved if it has more candidates than the range divided by this
+SMALLEST = 8  # a subrange is halved if it has more candidates than the range divided by SMALLEST
 STUCK = (Reason.UNBUILDABLE, Reason.LEFT_OUT, Reason.BRANCH_POINT_UNKNOWN)  # reasons that no measurement can remove
 LIKELY = 0.5  # lowest probability of a change whose possible commits the verdict lists
 
@@ -155,7 +155,7 @@ def _largest_change(now: Situation) -> Decision:
 def _remaining_change_is_small(part: Situation) -> bool:
     """Whether counts of the ends of a subrange show that any remaining change is below the smallest change of interest.
 
-    More counts of the ends would not change this answer, because counts are repeatable.
+    More counts of the ends would not change this answer, because exact counts are repeatable.
     """
     record = part.record
     if not part.model.exact or len(part.prior.classes) > 1 or not (record.run_count(0) and record.run_count(part.bad)):
@@ -226,7 +226,7 @@ def _half_spans(results: _Results, part: Subrange) -> list[_Span] | None:
 
 
 def _spans_around_failures(results: _Results, part: Subrange, candidates: Sequence[int]) -> list[_Span]:
-    """The subranges after the builds that enclose failed commits, before these builds, and between them.
+    """The subranges after, before and between the builds that enclose failed commits.
 
     The failed commits are the first of ``candidates`` and the candidates with the same measured descendants.
     ``candidates`` are nodes of the subrange, most probable first. The list is empty if the enclosing builds are the
@@ -287,7 +287,7 @@ def _note_step(
 
 
 def _noted_step(results: _Results, part: Subrange) -> Step | None:
-    """A step of this subrange that was noted in another subrange; None without such a step."""
+    """A step of this subrange that was noted in another subrange; None if there is no such step."""
     return next((step for step in results.noted.values() if step.candidate in part), None)
 
 
@@ -307,7 +307,7 @@ def _span_before(results: _Results, part: Subrange, node: int) -> _Span:
 
 
 def _verdict(results: _Results, largest: Decision) -> Verdict:
-    """The verdict with all named steps and unsettled subranges; if there are none, the verdict on the largest change."""
+    """The verdict with all named steps and unsettled subranges; without these, the verdict on the largest change."""
     now = results.now
     unsettled = _unsettled_subranges(results)
     full_range = [(0, now.bad)]

@@ -281,5 +281,5 @@ class _Attempts:
 
 
 def _positions(bits: int) -> list[int]:
-    """The positions of the bits that are set."""
+    """The positions of the set bits of an integer."""
     return [i for i in range(bits.bit_length()) if bits >> i & 1]

@@ -96,8 +96,8 @@ class RangeParts:
     def cut(self, count: int, chance: Array, cost: Cost, min_bits: float) -> Iterator[Cut]:
         """Cut the parts at most ``count`` times; returns the new cuts, each with at least ``min_bits`` expected bits.
 
-        ``chance`` (size,) is the probability that each candidate builds; 0 if it must not be chosen. Among candidates
-        that cut a part about equally well, the candidate with the smallest ``cost`` is chosen.
+        ``chance`` (size,) is the probability that each candidate builds; 0 if the candidate must not be chosen. Among
+        candidates that cut a part about equally well, the candidate with the smallest ``cost`` is chosen.
         """
         final: list[_RangePart] = []  # parts that cannot be cut any more
         while count > 0:
@@ -175,7 +175,7 @@ def _evenness(share: Array, target: float) -> Array:
 
 
 def _entropy(low: float, high: float) -> float:
-    """The bits from knowing which of two events happens, times the probability of either; 0 if one event is impossible."""
+    """The entropy of two events, in bits, times the probability of either event; 0 if one event is impossible."""
     either = low + high
     return either * float(binary_entropy(np.array(low / either))) if min(low, high) > 0 else 0.0
 
@@ -184,7 +184,7 @@ SUSPECTED = 0.3  # lowest probability of a candidate whose proof is prepared
 LEAST_BITS = 0.02  # the lowest expected bits of a build
 WORTH = 2.0  # a build in flight is ended if another build promises WORTH times as many bits in the same time
 URGENT_BITS = 1.0  # value of a build that the search waits for, in bits
-ON_SUSPICION = 0.5  # highest share of the allowed builds that are made before the search needs them
+ON_SUSPICION = 0.5  # highest share of the allowed builds that are made ahead of the needs of the search
 PATIENCE = 1.2  # a host makes a build if the build takes at most PATIENCE times the waiting time
 
 
@@ -222,7 +222,7 @@ class _BuildsAhead:
         if not chosen and not self.in_flight:
             chosen = [v for v in self.missing if v not in self.now.record.skipped][: len(self.free)]
         builds = []
-        for candidate in chosen:  # each on the free build host that builds it fastest
+        for candidate in chosen:  # each candidate is built on the fastest free build host
             prices = [float(build_cost(self.now, [candidate], build_host=host)[0]) for host in self.free]
             builds.append(BuildOrder(candidate, self.free.pop(int(np.argmin(prices)))))
         return tuple(builds)
@@ -251,7 +251,8 @@ class _BuildsAhead:
         )
 
     def build_of_host(self, order: Measure, begun: Collection[int]) -> Measure | None:
-        """The build that the host of ``order`` makes while it waits; None if waiting takes less time than the build.
+        """The build that the host of ``order`` makes while it waits for a build; None if the wait is shorter than the
+        build.
 
         ``begun`` are the candidates that build hosts begin to build now.
         """
@@ -302,7 +303,7 @@ class _BuildsAhead:
 
     @cached_property
     def _suspects(self) -> list[int]:
-        """The most probable candidates, each followed by the builds that it is compared with in a proof."""
+        """The most probable candidates, each followed by the builds with which a proof compares the candidate."""
         now, culprit = self.now, self.decision.belief.culprit
         likely = np.flatnonzero(culprit >= SUSPECTED)
         likely = likely[np.argsort(-culprit[likely], kind="stable")]
@@ -310,7 +311,7 @@ class _BuildsAhead:
 
     @cached_property
     def _allowed(self) -> int:
-        """The number of builds that may be made before the search needs them."""
+        """The number of builds that may be made ahead of the needs of the search."""
         builds_left = self.now.budget.builds_left(self.urgent)
         return self.now.graph.size if builds_left == np.inf else max(int(ON_SUSPICION * builds_left), 0)
 
@@ -322,7 +323,7 @@ class _BuildsAhead:
         ]
 
     def _cuts(self, count: int) -> Iterator[Cut]:
-        """The at most ``count`` further builds that split the range best; no candidate is chosen twice."""
+        """At most ``count`` further builds, the best splits of the range; no candidate is chosen twice."""
         order = self.decision.order
         if isinstance(order, Measure) and order.fresh:  # a randomized layout is linked from an existing build
             return
@@ -333,7 +334,7 @@ class _BuildsAhead:
             yield cut
 
     def _cost(self, candidates: list[int]) -> Array:
-        """The cost of building each candidate on the build host that builds it fastest, as it enters the scores."""
+        """The cost of building each candidate on its fastest build host, as the cost enters the scores."""
         hosts = self.free or self.now.fleet.free_build_hosts or (0,)
         costs = [build_cost(self.now, candidates, self.chance[candidates], build_host=host) for host in hosts]
         result: Array = np.min(costs, axis=0) ** BUILD_EXPONENT

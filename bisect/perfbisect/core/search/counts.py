@@ -2,10 +2,10 @@
 
 A count costs less than a build, is repeatable, and shows every change of the instructions. A count shows nothing of
 memory access and of waiting. So counts are evidence for the search by time, and not a metric. If the ends differ in
-instructions about as much as in time, the commit that changes the instructions probably changes the time. For such
-ends, the prior of the search by time is a mixture. The share ``SHARE`` of this prior is proportional to the rise of the
-count between neighbouring builds, and the rest is the prior without counts. So counts alone exclude no commit and name
-no commit, and the time of the culprit and of its parents is always measured.
+instructions about as much as in time, the commit that changes the instructions probably changes the time. If the ends
+differ alike in both, the prior of the search by time is a mixture. The share ``SHARE`` of this prior is proportional to
+the rise of the count between neighbouring builds, and the rest is the prior without counts. So counts alone exclude no
+commit and name no commit, and the time of the culprit and of its parents is always measured.
 
 If perf counts during each timed run (``WITH_RUNS``), counts are noisy and cost nothing, and the runs of a visit
 together are one count.
@@ -41,8 +41,8 @@ LIKELY = 0.2  # builds of a part of the range are counted if the time changes in
 AGREED = 0.95
 CHECK_RUNS = 4  # timed runs of each counted build, before another build is counted
 DOUBT = 2.0  # standard errors by which the difference of time may be larger or smaller
-SHORT = 30.0  # longest time of a count of an end, in seconds, if its cost relative to a build is unknown
-LARGE = 0.1  # log difference of the ends; for larger differences few runs of a build show as much as its count
+SHORT = 30.0  # longest time of a count of an end, in seconds, if the cost of a count relative to a build is unknown
+LARGE = 0.1  # log difference of the ends; for larger differences few runs of a build show as much as a count
 
 
 def count_situation(now: Situation) -> Situation | None:
@@ -147,7 +147,7 @@ def count_rise(counts: Situation) -> float:
 
 
 def explains_time(counted: float, timed: Contrast, smallest: float) -> bool:
-    """Whether the ends differ in instructions (``counted``, log units) about as much as in time, or ``smallest``."""
+    """Whether the ends differ in instructions (``counted``, log units) about as much as in time, or as ``smallest``."""
     low, high = max(timed.drop - DOUBT * timed.error, smallest), timed.drop + DOUBT * timed.error
     return counted > 0 and LEAST * low <= counted <= MOST * high
 
@@ -158,7 +158,7 @@ class CountRises:
 
     groups: Hypotheses  # a group: candidates that no count separates
     rise: Array  # (C,) of the count in each group, log units; 0 if the count does not rise
-    neighbours: Mapping[int, tuple[int, int]]  # group → the nearest counted build before it, and after it
+    neighbours: Mapping[int, tuple[int, int]]  # group → the nearest counted builds before and after the group
 
     @classmethod
     def of(cls, counts: Situation) -> "CountRises":

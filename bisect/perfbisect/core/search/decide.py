@@ -32,9 +32,10 @@ If slow runs are stopped, the good end is timed first on each host, because the 
 
 Each member decides as if it were alone, except that builds made for other members are free. Verdicts and orders without
 a new build come first. When every member needs a new build, the build with the most bits for all members together is
-made. A workload whose culprit is equally likely on both sides of the build gets one bit. Only the builds that members
-order are compared, because in simulated hunts a candidate between two such builds, the best for both members together,
-saved no builds. With a single member, the decisions are the same as those of ``decide``.
+made. A workload whose culprit is equally likely on both sides of the build expects one bit of information from the
+build. Only the builds that members order are compared, because in simulated hunts a candidate between two such builds,
+the best for both members together, saved no builds. With a single member, the decisions are the same as those of
+``decide``.
 """
 
 import math
@@ -69,7 +70,7 @@ from perfbisect.core.stats.distributions import binary_entropy
 
 
 def decide(now: Situation) -> Decision:
-    """The next order of a hunt, for a free host of its fleet; or its verdict.
+    """The next order of a hunt for a free host of its fleet, or the verdict of the hunt.
 
     An order for a busy host means that there is no order for a free host. If build hosts build ahead, the decision
     contains the builds that build hosts begin, and an order whose builds do not exist yet waits.
@@ -129,7 +130,7 @@ def likely_builds(candidates: int, policy: Policy) -> tuple[int, int]:
 
 Array = NDArray[np.float64]
 
-MEASURED_BITS = 0.1  # a member measures an existing build if it expects at least these bits
+MEASURED_BITS = 0.1  # a member measures an existing build if the member expects at least MEASURED_BITS from it
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -194,7 +194,7 @@ def _with_branch_results(
 ) -> Decision:
     """The decision with warnings about branches that began with another speed; bad relative to good is uncorrected.
 
-    Readings are corrected only to find the change.
+    The readings of branches are corrected only to find the change.
     """
     starts = {point: strongest_ratio(ratios) for point, ratios in offsets.items()}
     of_branches = tuple(

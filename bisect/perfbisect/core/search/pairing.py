@@ -270,9 +270,9 @@ def _ends_wait_alike(
 ) -> bool | None:
     """Whether the ends wait equally long, so that they can only differ by CPU time; None if CPU time is unknown.
 
-    Other programs can only lengthen the waiting of a run. So of all runs of a build, the run with the least waiting
-    shows the waiting of the build. If other programs make the waiting vary, the difference of the ends' waiting must
-    exceed this variation.
+    Other programs on the host can only lengthen the waiting of a run. So of all runs of a build, the run with the least
+    waiting shows the waiting of the build. If other programs make the waiting vary, the difference of the ends' waiting
+    must exceed this variation.
     """
     if any(reading.cpu_value is None for reading in (*interleaved, *paired)):
         return None

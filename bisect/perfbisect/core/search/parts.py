@@ -53,8 +53,8 @@ class Entry:
     """A file in a tree."""
 
     path: str
-    mode: str  # as git has it: 100644
-    content: bytes  # the file; for a submodule the hash of its commit
+    mode: str  # the mode in git, such as 100644
+    content: bytes  # the content of the file; for a submodule, the hash of its commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +297,7 @@ class Round:
         return tuple(accumulate(self.steps, frozenset.union, initial=self.base))
 
 
-Learnt = defaultdict[int, set[int]]  # part → the parts that it needs to build, as failures have shown
+Learnt = defaultdict[int, set[int]]  # part → the parts that the part needs to build, as failures have shown
 PartRounds = Generator[Round, tuple[int, int] | None, None]
 """Rounds. The answer to a round is the range of steps, from 1, with the slow step: first and last; None if unknown."""
 
@@ -323,7 +323,7 @@ def part_search(diff: CommitDiff, learnt: Learnt) -> PartRounds:
         if answer != (
             2,
             2,
-        ):  # otherwise the guilty parts alone are fast, and the search continues for parts that they need
+        ):  # if the guilty parts alone are fast, the search continues for parts that they need
             break
     if not guilty or guilty == all_parts:
         return

@@ -58,7 +58,7 @@ from perfbisect.core.search.situation import Situation, undecided, within_budget
 from perfbisect.core.stats.distributions import rank_sum_p_value, signed_rank_p_value
 
 FEWEST = 5  # fewest layouts of each build
-MOST = 60  # most layouts of each build; if they do not show whether there is a difference, the hunt names no commit
+MOST = 60  # most layouts of each build; if these show neither a difference nor its absence, the hunt names no commit
 STEP = 12  # most further layouts of each build in one order
 TYPICAL = 8  # layouts of each build from which on outliers count less: an outlier among fewer layouts may be common
 CHANCE = 0.02  # divided by the layouts of each build: the highest p value of the ranks that shows a difference
@@ -67,7 +67,7 @@ CHANCE = 0.02  # divided by the layouts of each build: the highest p value of th
 FEW = 3.0
 SHOWN_SHARE = 0.5  # share of the usual difference that randomized layouts have to show
 TRUSTED = 0.5  # least weight of a reading that counts, because the mode of its layout may be uncertain
-ABSENT = 0.02  # a difference is absent if a difference of the required size is less probable than this
+ABSENT = 0.02  # a difference is absent if a difference of the required size is less probable than ABSENT
 # Log difference that no layout explains, a factor of 3: a program whose functions share one set of the
 # instruction cache took 2.4 times as long as with these functions side by side (benchmarks/moved_code.py without
 # further work).

@@ -58,8 +58,8 @@ from perfbisect.core.search.situation import Budget, Situation, no_suspect, unde
 
 DOUBTFUL = 0.5  # a search that cannot continue has not reproduced a change if any change is less probable than DOUBTFUL
 LARGE = 0.9  # share of the smallest effect of interest: exact counts name no step that is probably smaller
-UNLIKELY = 0.05  # a step is probably smaller if a larger step is less probable than this
-SPLIT = 0.05  # a build is undecided unless its probability to be slow is this close to 0 or 1
+UNLIKELY = 0.05  # a step is probably smaller if a larger step is less probable than UNLIKELY
+SPLIT = 0.05  # a build is undecided unless its probability to be slow is at most SPLIT away from 0 or 1
 
 
 @dataclass(frozen=True, slots=True)

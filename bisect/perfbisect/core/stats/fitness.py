@@ -29,7 +29,7 @@ from perfbisect.core.stats.noise import noise_of_paired_runs, noise_of_trial
 FALL = 0.05  # of the level
 SPREAD = 2.5  # standard deviations between earlier checks that a fault has to exceed
 DOUBLED = 2.0  # ratio of the noise to usual noise
-LEAST = 0.0025  # s.d. of a run; smaller noise counts as this
+LEAST = 0.0025  # s.d. of a run; smaller noise counts as LEAST
 EARLIER = 3  # the fewest checks that make a baseline
 ROUNDED = 1e-9  # tolerance of rounding: a fall of exactly FALL counts
 
@@ -45,8 +45,8 @@ class Fault(StrEnum):
 class Check:
     """One check of a host."""
 
-    number: int  # of its trial
-    host: str  # the name by which it was measured
+    number: int  # the number of the check's trial
+    host: str  # the name of the host in the trial
     at: float  # when the check began, in seconds since the epoch
     facts: FitnessFacts
     accepted: bool = False  # whether the user accepts the check, so that a new baseline begins with this check
@@ -106,7 +106,7 @@ def is_above_usual(value: float, usual: Sequence[float], min_excess: float) -> b
 def fitness_after_checks(checks: Iterable[Check]) -> Iterator[Fitness]:
     """The fitness of a host after each of its checks, oldest first."""
     baselines: dict[tuple[str, ...], list[FitnessFacts]] = {}
-    doubted: dict[tuple[str, ...], Check] = {}  # the check before, if it has a fault and is not in the baseline yet
+    doubted: dict[tuple[str, ...], Check] = {}  # the previous check, if it has a fault and is not in the baseline yet
     unfit: dict[tuple[str, ...], Unfit] = {}  # by the identity of the build that has shown the fault
     sound: dict[tuple[str, ...], bool] = {}  # whether the latest check of that identity has no fault
     for check in checks:

@@ -33,7 +33,7 @@ from perfbisect.core.stats.distributions import Z_975, Student, chi_square_quant
 
 ENOUGH = 6  # the fewest runs of an A/A whose noise replaces the noise of older hunts
 FEWEST_PAIRS = 3  # the fewest paired runs from whose ratios an s.d. is estimated
-WILD = 6.0  # standard deviations from the median of its visit; a run further away is an accident
+WILD = 6.0  # standard deviations from the median of a visit; a run further away is an outlier
 Z_POWER = 0.841621  # 80 % point of the normal distribution: the power of a comparison
 LEAST = 0.001  # s.d. of a run; less is not believed
 STEP = 0.018  # step between neighbouring values of a percentile in sysbench's histogram, as a logarithm
@@ -57,7 +57,7 @@ class Noise:
 
     visits: int
     runs: int
-    wild: int  # runs that are left out as accidents
+    wild: int  # runs that are left out as outliers
     shared: bool  # whether the runs of a visit share one start of a server
     between: float | None  # s.d. between visits; None if unknown, with one visit or one run in each visit
     within: float | None  # s.d. between the runs of a visit
@@ -116,7 +116,7 @@ def noise_of_runs(runs: Sequence[TimedRun], runs_share_start: bool) -> Noise | N
 def believed_noise(measured_noise: float, metric: str) -> float:
     """The standard deviation of a run with which a hunt begins: ``measured_noise``, or the least believed value.
 
-    A smaller noise is not believed, because a host can be unusually quiet for some hours.
+    A smaller measured noise is not believed, because a host can be unusually quiet for some hours.
     """
     return max(measured_noise, STEP / math.sqrt(12) if metric in ("p95", "p99") else LEAST)
 
@@ -237,7 +237,7 @@ def sd_of_pair_differences(pairs: Iterable[tuple[float | None, float | None]]) -
 
 def run_and_visit_costs(trial: SessionState) -> tuple[float, float]:
     """The median seconds of a run, and of the start of a visit; the loading of the dataset is not included."""
-    spent: dict[int, list[float]] = {}  # visit → seconds of its runs, of which the first includes the opening
+    spent: dict[int, list[float]] = {}  # visit → seconds of its runs; the first run includes the start of the visit
     for trial_run in comparable_runs(trial):
         spent.setdefault(trial_run.round, []).append(trial_run.cost)
     opened, later = [first for first, *_ in spent.values()], [cost for _, *costs in spent.values() for cost in costs]

@@ -1,9 +1,9 @@
 """How fast builds are relative to the first build, from rounds in which each build was visited, and which differences
 are real.
 
-**Ratios.** Within a round, both builds of a ratio are measured within minutes. The logarithms of the two builds are
-subtracted within each round, because a difference between rounds affects both builds equally and cancels. With d[i] the
-difference of the mean logarithms of round i,
+**Ratios.** Within a round, both builds of a ratio are measured within minutes of each other. The logarithms of the two
+builds are subtracted within each round, because a difference between rounds affects both builds equally and cancels.
+With d[i] the difference of the mean logarithms of round i,
 
     ratio = exp(d̄),     95 % interval = exp(d̄ ± t(0.975, n - 1) · s / √n),     s² = Σ (d[i] - d̄)² / (n - 1)
 
