@@ -149,7 +149,7 @@ class _Host:
     def begin(self, build: BuildOrder) -> None:
         """Never called: there is no build host."""
 
-    def build_seconds(self, build_host: int) -> float:
+    def elapsed_seconds(self, build_host: int) -> float:
         """Never called."""
         raise AssertionError(build_host)
 

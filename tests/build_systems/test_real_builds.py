@@ -166,7 +166,7 @@ def test_a_tree_is_built_by_its_system(yard: RecordingYard, tree: str) -> None:
         orders = [order(yard.installed(key, part)) for key in (first.key, *again)]
         assert (len(set(orders)), len({*map(frozenset, orders)})) == (3, 1), "the same instructions"
     once = yard.installed(again[0], BIN).read_bytes()
-    build_store.remove(yard.host, again[0])
+    build_store.remove_build_or_layout(yard.host, again[0])
     assert not yard.installed(again[0], BIN).exists()
     assert links.link(yard.host, first.key, 1, found) == again[0]
     assert yard.installed(again[0], BIN).read_bytes() == once

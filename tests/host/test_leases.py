@@ -214,10 +214,10 @@ def test_what_could_not_be_released_is_left_to_the_next_session(pool: Pool) -> N
     with pool.lease(say=said.append) as job:
         name = job.values["job"]
     assert records() == [(name, False)]
-    leases.free_abandoned(said.append)
+    leases.release_jobs_of_killed_sessions(said.append)
     assert records() == [(name, False)]
     (pool.folder / "shut").unlink()
-    leases.free_abandoned(said.append)
+    leases.release_jobs_of_killed_sessions(said.append)
     assert pool.state() == ([], [])
     assert [f"job {name}," in each for each in said] == [True] * 3
     assert "could not be released" in said[0]
@@ -238,10 +238,10 @@ def test_only_the_end_of_its_session_makes_a_lease_free(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", say], stdin=-1, stdout=-1, text=True) as session:
         assert session.stdout
         note("touch", str(mark), process=session.stdout.readline().strip())
-        leases.free_abandoned(silent)
+        leases.release_jobs_of_killed_sessions(silent)
         assert (records(), mark.exists()) == ([("j1", True)], False)
         session.kill()
-    leases.free_abandoned(silent)
+    leases.release_jobs_of_killed_sessions(silent)
     assert (records(), mark.exists()) == ([], True)
 
 
@@ -249,10 +249,10 @@ def test_two_sessions_release_a_lease_once(pool: Pool) -> None:
     """The second looks while the first is at it."""
     begun, go = pool.folder / "begun", pool.folder / "go"
     note("sh", "-c", f"touch {begun}; until [ -e {go} ]; do sleep 0.05; done; echo once >>{pool.folder}/released")
-    first = threading.Thread(target=leases.free_abandoned, args=(silent,))
+    first = threading.Thread(target=leases.release_jobs_of_killed_sessions, args=(silent,))
     first.start()
     until(begun.exists)
-    leases.free_abandoned(silent)
+    leases.release_jobs_of_killed_sessions(silent)
     go.touch()
     first.join()
     assert (pool.lines("released"), records()) == (["once"], [])
@@ -270,11 +270,11 @@ def test_a_file_system_without_locks(pool: Pool, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("fcntl.flock", flock)
     with pool.lease() as job:
-        leases.free_abandoned(silent)
+        leases.release_jobs_of_killed_sessions(silent)
         assert records() == [(job.values["job"], True)]
     note("true")
     assert records() == [("j1", False)]
-    leases.free_abandoned(silent)
+    leases.release_jobs_of_killed_sessions(silent)
     assert records() == []
 
 

@@ -378,7 +378,7 @@ def clean(root: Path) -> None:
     """All that removes: as before a hunt, and `bisect gc --keep 0`."""
     host = LocalHost("here", PurePosixPath(root))
     assert list(tidy(host)) == []
-    upkeep.remove(host, upkeep.expendable(upkeep.items(host), 0, ()))
+    upkeep.remove(host, upkeep.items_to_remove(upkeep.items(host), 0, ()))
 
 
 STRANGERS = (

@@ -210,7 +210,7 @@ class Scripted:
         self.began.append(build)
         self.put(len(self.hosts) + build.build_host, f"built {build.candidate}")
 
-    def build_seconds(self, build_host: int) -> float:
+    def elapsed_seconds(self, build_host: int) -> float:
         return 10.0 * (1 + build_host)
 
     def cancel(self, build_host: int) -> None:

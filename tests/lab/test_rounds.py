@@ -31,7 +31,7 @@ from perfbisect.lab.building import build_store
 from perfbisect.lab.building.candidates import BuildsMade, LabHost
 from perfbisect.lab.building.links import LayoutSeeds
 from perfbisect.lab.host_lab import Earlier, HostLab
-from perfbisect.lab.measure.rounds import MEMORY, TurnsAdvised, check_memory, invalid, shared_cores
+from perfbisect.lab.measure.rounds import MEMORY, TurnsAdvised, check_room_for_second_server, invalid, shared_cores
 from perfbisect.lab.upkeep import items, remove
 from perfbisect.recipes.inventory import HostEntry
 from program import executable
@@ -182,11 +182,11 @@ def facts(seconds: float, cpu: float | None, started: float = 0.0) -> RunFacts:
 def test_without_memory_for_two_it_goes_on_in_turns(host: LocalHost) -> None:
     """The first server has taken as much as the machine has."""
     now, total = ask(host, MEMORY) or (0, 0)
-    check_memory(host, 0)
+    check_room_for_second_server(host, 0)
     with pytest.raises(
         TurnsAdvised, match=r"the memory is too small for two servers: the second server needs [\d.]+ GiB, "
     ):
-        check_memory(host, now + 2 * total)
+        check_room_for_second_server(host, now + 2 * total)
 
 
 def test_a_round_that_does_not_count() -> None:

@@ -18,8 +18,8 @@ from perfbisect.lab.upkeep import (
     Item,
     clean_shared_folder,
     expected_builds,
-    expendable,
     items,
+    items_to_remove,
     prune,
     remove,
     too_little,
@@ -65,7 +65,7 @@ def test_what_goes_first() -> None:
         ("builds/a:1 builds/b:5 builds/b/links:5 builds/c/links:2 work/x:0", 0, "b c", "builds/a work/x"),
     ):
         entries = [Item(path, 10, float(used)) for path, used in (each.split(":") for each in paths.split())]
-        assert " ".join(item.path for item in expendable(entries, limit, pinned.split())) == going
+        assert " ".join(item.path for item in items_to_remove(entries, limit, pinned.split())) == going
 
 
 @pytest.mark.tools

@@ -97,7 +97,7 @@ def test_what_takes_long_has_a_line_each_minute(
     view.end_hunt(12, clock[0])
     assert reminded(clock[0] + 1000) == []
     monkeypatch.setattr("perfbisect.ui.lines.SILENCE", 0.01)
-    with closing(PlainLines(out, {12: ""}).with_reminders()) as told:
+    with closing(PlainLines(out, {12: ""}).start_reminders()) as told:
         told.add_events(12, events[: begun[0] + 1])
         until(lambda: out.getvalue().count(" so far") > 4)
 

@@ -29,7 +29,7 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.domain.settings import Direction
-from perfbisect.wording.quantities import between, middle, ratio, slower_than
+from perfbisect.wording.quantities import between, middle, ratio, stopped_run
 from perfbisect.wording.verdicts import VerdictSentences, effect, exit_status
 from pinned import pinned
 
@@ -204,4 +204,4 @@ def test_a_ratio_with_one_end_or_two() -> None:
     wild = Interval(3.54e-07, 0.56, 261_663_739.84)
     assert (between(wild), ratio(wild), between(Interval(0.0, 1.0, math.inf))) == ("–", "0.560 (–)", "–")
     assert ratio(Interval(98.0, 2160.4, 47_600.2)) == "2,160 (98.000–47,600)"
-    assert slower_than(5.0, 12.0) == "slower than 5 × good (stopped after 12 s)"
+    assert stopped_run(5.0, 12.0) == "slower than 5 × good (stopped after 12 s)"

@@ -44,7 +44,7 @@ def is_no_screen(stream: TextIO | None = None) -> bool:
     return not (stream or sys.stdout).isatty() or os.environ.get("TERM") == "dumb"
 
 
-def open_view(
+def view_opener(
     history: Path | None,
     view_name: str | None = None,
     stream: TextIO | None = None,
@@ -68,7 +68,7 @@ def open_view(
 
             if view_name == "json":
                 return JsonLines(out, titles)
-            return PlainLines(out, titles, report, together=several, quiet=quiet).with_reminders()
+            return PlainLines(out, titles, report, together=several, quiet=quiet).start_reminders()
         from perfbisect.ui.live import LiveScreen, SafeConsole
 
         return LiveScreen(SafeConsole(out), titles, report, together=several, keep=stream is None)
@@ -186,7 +186,7 @@ def trial_after(carry_out: "CarryOut", given: CommandOptions, notifier: "Notifie
     """
     from perfbisect.hunt.attempt import Caller
 
-    shown, cut = open_view(given.history, view, sys.stderr, quiet=bool(given.form)), None
+    shown, cut = view_opener(given.history, view, sys.stderr, quiet=bool(given.form)), None
     try:
         carry_out(Caller(given.history, shown, given.waiting, notifier, note))
     except Interrupted as interrupted:

@@ -85,8 +85,8 @@ class Machine:
     ended: bool = False  # whether its lease has ended; other machines of the job may continue
 
     @property
-    def values(self) -> dict[str, str]:
-        """The values of placeholders in the connection to it."""
+    def connection_placeholders(self) -> dict[str, str]:
+        """The values of the placeholders in the connection to the machine."""
         return {**self.job.values, "address": self.address, "lease": self.lease}
 
     def check(self) -> None:
@@ -116,7 +116,7 @@ class Acquisition:
         """Renew the lease of a machine, and note if it has ended."""
         command = self.wanted.lease.renew
         if command and not machine.ended and not self.stopped.is_set():
-            status, _ = run_briefly(fill_command(command, machine.values))
+            status, _ = run_briefly(fill_command(command, machine.connection_placeholders))
             if status == ENDED and not self.stopped.is_set():
                 machine.ended = True  # permanently: two threads renew
 
@@ -181,7 +181,7 @@ def all_records() -> list[tuple[LeaseRecord, bool]]:
     return [(record, not _ended(record)) for record, _ in _each_record()]
 
 
-def free_abandoned(say: Say) -> None:
+def release_jobs_of_killed_sessions(say: Say) -> None:
     """Release the jobs of sessions that were killed."""
     for record, path in _each_record():
         if _ended(record):

@@ -153,7 +153,7 @@ def connect(entry: HostEntry) -> Host:
 def adopt(entry: HostEntry, *, foreign: bool = True) -> tuple[Host, tuple[str, ...]]:
     """The host as by ``connect``, even with a ``foreign`` root folder, and the contents of that folder."""
     machine = leases.machine(entry.name) if entry.leased else None
-    entry = leased_host_with_address(entry, machine.values) if machine else entry
+    entry = leased_host_with_address(entry, machine.connection_placeholders) if machine else entry
     scheme, separator, destination = entry.address.partition("://")
     if entry.through:
         scheme, destination = "through", ""

@@ -61,11 +61,11 @@ class Connection(ABC, Generic[T]):
         """The state of a new connection. Raises EnvironmentFailure."""
 
     @abstractmethod
-    def is_open(self, now: T) -> bool:
+    def is_connected(self, state: T) -> bool:
         """Whether the connection is not lost."""
 
     @abstractmethod
-    def drop(self, now: T) -> None:
+    def drop(self, state: T) -> None:
         """Close a connection by its state."""
 
     def open(self) -> T:
@@ -73,7 +73,7 @@ class Connection(ABC, Generic[T]):
         before.
         """
         with self._lock:
-            if self._now is None or not self.is_open(self._now):
+            if self._now is None or not self.is_connected(self._now):
                 self._drop()
                 try:
                     self._now = self.connected()

@@ -174,13 +174,13 @@ class SshConnection(HostConnection["Connection"]):
         self.address = address
         self.port = port
 
-    def is_open(self, now: "Connection") -> bool:
+    def is_connected(self, state: "Connection") -> bool:
         """Whether the connection is not lost."""
-        return bool(now.is_connected)
+        return bool(state.is_connected)
 
-    def drop(self, now: "Connection") -> None:
+    def drop(self, state: "Connection") -> None:
         """Close the connection, and the connections to its jump hosts."""
-        for hop in _hops(now):
+        for hop in _hops(state):
             hop.client.close()
 
     def connected(self) -> "Connection":

@@ -154,13 +154,13 @@ class Shell(Connection["ShellProcess"]):
         """A new shell. Raises EnvironmentFailure if it does not start."""
         return ShellProcess(self.name, self.command)
 
-    def is_open(self, now: "ShellProcess") -> bool:
+    def is_connected(self, state: "ShellProcess") -> bool:
         """Whether the shell still answers."""
-        return not now.ended
+        return not state.ended
 
-    def drop(self, now: "ShellProcess") -> None:
+    def drop(self, state: "ShellProcess") -> None:
         """End the shell."""
-        now.close()
+        state.close()
 
 
 class ShellProcess:

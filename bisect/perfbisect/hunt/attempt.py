@@ -245,7 +245,7 @@ class SessionAttempt:
                 view.close()
                 verdicts = [verdict for number in numbers if (verdict := verdict_of(history, number))]
                 if len(verdicts) == len(numbers):
-                    return self._interruption_of_reason(numbers, verdicts)
+                    return self._interrupted_reason_study(numbers, verdicts)
                 named = [number for number, member in zip(numbers, self.members, strict=True) if member.named]
                 lines = [
                     f"\n{line}" for number in named for line in read_hunt_report(self.history, number).proven_sentences
@@ -311,10 +311,10 @@ class SessionAttempt:
         correction = "Correct --build and begin a new hunt" if by_option else "Correct the recipe"
         return f"{correction}; or install what the machine lacks. To continue: {self._resume_command}"
 
-    def _interruption_of_reason(self, numbers: Sequence[int], verdicts: Sequence[Verdict]) -> Interrupted:
+    def _interrupted_reason_study(self, hunt_numbers: Sequence[int], verdicts: Sequence[Verdict]) -> Interrupted:
         """The interruption of the studies of a reason; it has the exit status of the verdicts."""
-        commands = " and ".join(bisect_command("why", str(number), self.history.path) for number in numbers)
-        verdict = "The verdict is final" if len(numbers) == 1 else "The verdicts are final"
+        commands = " and ".join(bisect_command("why", str(number), self.history.path) for number in hunt_numbers)
+        verdict = "The verdict is final" if len(hunt_numbers) == 1 else "The verdicts are final"
         interruption = Interrupted(f"Interrupted. {verdict}; to measure the rest of the reason: {commands}")
         interruption.exit_status = max(map(exit_status, verdicts))
         return interruption

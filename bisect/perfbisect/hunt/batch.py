@@ -387,6 +387,6 @@ def locked_hosts(task: Task, host: str) -> tuple[str, ...]:
     hosts_option = option_values(task.arguments).get("hosts", "")
     file = Path(task.folder, hosts_option or HOSTS)
     with suppress(PerfBisectError):  # the hunt itself will raise the error
-        builders = load_host(host, str(file) if hosts_option or file.exists() else "").other_build_hosts
+        builders = load_host(host, str(file) if hosts_option or file.exists() else "").build_hosts_except_itself
         return (host, *(builder for builder in builders if LEASED not in builder))
     return (host,)

@@ -196,7 +196,7 @@ class Driver:
                 for numbered_events in logged:
                     yield from numbered_events
                     member = self.members[self._current]
-                    if len(self.members) > 1 and member.verdict and not has_further_runs(member):
+                    if len(self.members) > 1 and member.verdict and not has_runs_after_verdict(member):
                         yield from self._closing(self._current)
             for number, member in enumerate(self.members):
                 yield from self._continue_search(number, member)
@@ -339,7 +339,7 @@ def lab_of_several(labs: Mapping[int, Lab]) -> Lab:
     return measure
 
 
-def has_further_runs(member: SessionMember) -> bool:
+def has_runs_after_verdict(member: SessionMember) -> bool:
     """Whether measurements follow the verdict of a hunt: for the reason of the change, or by another metric."""
     verdict = member.verdict
     has_place = explained_step(verdict) is not None or isinstance(verdict, CodePlacement)

@@ -291,7 +291,7 @@ def settings_for(comparison: HuntedComparison, drop: Drop) -> Settings:
         further_hosts=(),
     )
     settings = resolve_settings(settings)
-    return replace(settings, good=revision_of(settings, good), bad=revision_of(settings, bad))
+    return replace(settings, good=revision_name_or_commit(settings, good), bad=revision_name_or_commit(settings, bad))
 
 
 def for_one_result(settings: Settings, result: str) -> Settings:
@@ -364,7 +364,7 @@ def with_common_runs(hunts: Sequence[Settings]) -> list[Settings]:
     return [replace(hunt, outputs=outputs) for hunt in hunts] if len(outputs) == len(hunts) > 1 else [*hunts]
 
 
-def revision_of(settings: Settings, build: TrialBuild) -> str:
+def revision_name_or_commit(settings: Settings, build: TrialBuild) -> str:
     """The name of a build without its variant, if this name is a revision of the build's commit; else the commit."""
     name = build.name.removesuffix(f"@{build.variant}")
     with suppress(PerfBisectError):

@@ -119,7 +119,7 @@ def is_often_off_cpu(workload: Workload, runs: Iterable[RunFacts]) -> bool:
     return any(clock and clock / 1000 < (1 - OFF_CPU_SHARE) * workload.threads * seconds for clock, seconds in clocks)
 
 
-def is_located(explanation: Explanation) -> bool:
+def is_function_clear(explanation: Explanation) -> bool:
     """Whether the profiles show, far beyond noise, in which function the difference is."""
     total, spread = total_difference(explanation.functions)
     guilty = [row for row in explanation.functions if row.difference * total > 0 and row.beyond_noise]
@@ -152,7 +152,7 @@ PARTS: tuple[StudyPart, ...] = (
         rounds=3,
         share=0.4,
         has_certain_round=lambda workload: bool(workload.command),  # a command has no server to start
-        is_complete=is_located,
+        is_complete=is_function_clear,
     ),
     # Only if threads are often off CPU. A single round would not show how much waits vary without a change.
     StudyPart(

@@ -140,7 +140,7 @@ def command_groups(settings: Settings, recipes: Recipes, commit: str) -> tuple[C
     """The commands for one commit on the first host, and on the first build host if the first host does not build."""
     builder, workload = recipes
     entry = load_host(settings.host, settings.hosts_path)
-    build_entry = None if entry.builds_itself else load_host(entry.other_build_hosts[0], settings.hosts_path)
+    build_entry = None if entry.builds_itself else load_host(entry.build_hosts_except_itself[0], settings.hosts_path)
     with connect(entry) as host, connect(build_entry) if build_entry else nullcontext() as build_host:
         training = load_training_workloads(builder, settings.variant, [workload], settings.workloads_path)
         hosts = host, entry, build_host, build_entry
@@ -160,7 +160,7 @@ def list_commands(request: ListingRequest) -> tuple[CommandGroup, ...]:
     with temporary_folder() as path:
         scratch, folder = LocalHost(request.host.name, PurePosixPath(path)), str(path)
         work = scratch.root / "work" / request.builder.work_name
-        archives, plans = _plans(request, scratch)
+        archives, plans = _archives_and_plans(request, scratch)
         groups = [(group, request.build_host or request.host) for group in (archives, *_build(request, work, *plans))]
         groups += [(group, request.host) for group in _measurement(request, scratch, work / "prefix", plans[-1])]
         with_roots = [(group.title, group.lines, str(host.root)) for group, host in groups if group.lines]
@@ -170,7 +170,7 @@ def list_commands(request: ListingRequest) -> tuple[CommandGroup, ...]:
         )
 
 
-def _plans(request: ListingRequest, scratch: LocalHost) -> tuple[CommandGroup, tuple[BuildPlan, ...]]:
+def _archives_and_plans(request: ListingRequest, scratch: LocalHost) -> tuple[CommandGroup, tuple[BuildPlan, ...]]:
     """The archives that the commit needs, and the plan of its build.
 
     With profile-guided optimization there are two plans: the instrumented build, then the optimised build.
@@ -206,7 +206,7 @@ def _build(request: ListingRequest, work: PurePosixPath, *plans: BuildPlan) -> I
     repository, builder = open_repository(Path(request.settings.repository)), request.builder
     listing = checkout.listed_submodules(repository, request.commit, builder.ignore, builder.repository)
     yield CommandGroup(f"submodules, in {work / 'source'}", tuple(f"# {line}" for line in listing))
-    location, build_hosts = f"in {work / 'build'}", " or ".join(request.entry.other_build_hosts)
+    location, build_hosts = f"in {work / 'build'}", " or ".join(request.entry.build_hosts_except_itself)
     if request.build_host:
         location = f"{location} on host {build_hosts}, which sends the result to host {request.host.name}"
     *instrumented, final = ((plan, tuple(shell_words(argv) for _, argv in plan.commands)) for plan in plans)

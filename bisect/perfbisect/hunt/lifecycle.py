@@ -298,13 +298,13 @@ def known_failures(history: History, settings: Settings, now: float) -> tuple[Sk
     """The builds that failed in hunts of the last 30 days, on hosts of the same class as the first host."""
     failures = {
         facts.commit: facts
-        for on_one_host in settings_by_host(settings)
+        for on_one_host in settings_by_host_of_class(settings)
         for facts in read_failed_builds(history, on_one_host, now - REMEMBERED)
     }
     return tuple(failures.values())
 
 
-def settings_by_host(settings: Settings) -> list[Settings]:
+def settings_by_host_of_class(settings: Settings) -> list[Settings]:
     """The settings with one host each: the first host, then the other hosts of its class.
 
     If the host classes are not known yet, the list has only the settings of the first host.

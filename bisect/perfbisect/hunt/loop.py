@@ -99,7 +99,7 @@ class Workers(Protocol[E_co]):
     def begin(self, build: BuildOrder) -> None:
         """Begin a build on its build host, which must be free. All hosts have the build when BuildFinished arrives."""
 
-    def build_seconds(self, build_host: int) -> float:
+    def elapsed_seconds(self, build_host: int) -> float:
         """The seconds since the present build of a build host began."""
 
     def cancel(self, build_host: int) -> None:
@@ -205,7 +205,7 @@ class _WorkerStates:
             len(workers.hosts) if workers.build_hosts else 0,
             len(workers.build_hosts),
             tuple(
-                BuildInProgress(order.candidate, host, round(workers.build_seconds(host), 1), host in self._cancelled)
+                BuildInProgress(order.candidate, host, round(workers.elapsed_seconds(host), 1), host in self._cancelled)
                 for host, order in self.builds.items()
             ),
             tuple(self._build_host_failures),

@@ -153,7 +153,7 @@ def _needs_at_line(diff: CommitDiff, state: frozenset[int], error: str) -> set[t
     the error, the words of the line are searched for.
     """
     location = LOCATION.search(error)
-    hit = part_at(diff, location[1], int(location[2]), state) if location else None
+    hit = part_and_line_at(diff, location[1], int(location[2]), state) if location else None
     if not hit:
         return set()
     part, line = hit
@@ -203,7 +203,7 @@ def need_pairs(part: int, partners: Iterable[int], state: frozenset[int]) -> set
     return {(part, partner) if part in state else (partner, part) for partner in partners}
 
 
-def part_at(diff: CommitDiff, path: str, line: int, state: frozenset[int]) -> tuple[int, str] | None:
+def part_and_line_at(diff: CommitDiff, path: str, line: int, state: frozenset[int]) -> tuple[int, str] | None:
     """The part at a line of a file in a state, and the text of the line; None if the line belongs to no part.
 
     Lines are counted from 1. The lines of a part in the state are the lines that the part has added. The lines of a

@@ -21,12 +21,12 @@ from perfbisect.errors import PerfBisectError, RunsNotComparable, UsageError
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.attempt import Caller, HuntOutcome, SessionAttempt, refuse_imported, verdict_of
 from perfbisect.hunt.fitness import unfit_hosts
-from perfbisect.hunt.lifecycle import settings_by_host
+from perfbisect.hunt.lifecycle import settings_by_host_of_class
 from perfbisect.hunt.session_hosts import lock_hosts
 from perfbisect.hunt.setup import Recipes, SessionSetup
 from perfbisect.hunt.trials.builds import configured
 from perfbisect.hunt.trials.proof import claim_of, narrowing, proof_setup
-from perfbisect.hunt.trials.rounds import TrialDesign, with_prebuilt
+from perfbisect.hunt.trials.rounds import TrialDesign, with_prebuilt_facts
 from perfbisect.lab import upkeep
 from perfbisect.process import CLOCK
 from perfbisect.recipes.requested import load_requested, requested_builder, requested_workloads
@@ -77,12 +77,12 @@ def begin(
         unfit = (Warned(f"Host {why}") for why in unfit_hosts(history.path, machines).values())
         warnings = (*(() if trial else disk_warnings(history, first)), *unfit)
         setups = [replace(setup, warnings=(*setup.warnings, *warnings)) for setup in setups]
-        complete_setups = [with_prebuilt(setup, caller.say) if trial else new_hunt(history, setup) for setup in setups]
+        setups = [with_prebuilt_facts(setup, caller.say) if trial else new_hunt(history, setup) for setup in setups]
         with history.transaction() as db:
-            numbers, batch = store_sessions(history, complete_setups, in_batch)
+            numbers, batch = store_sessions(history, setups, in_batch)
             if replaced:  # removed after the new hunts began, so that no new hunt gets the number of the removed hunt
                 remove_session(db, replaced)
-        return SessionAttempt(history, caller, numbers, batch, held).carry_out(dict(enumerate(complete_setups)))
+        return SessionAttempt(history, caller, numbers, batch, held).carry_out(dict(enumerate(setups)))
 
 
 def new_hunt(history: History, setup: SessionSetup) -> SessionSetup:
@@ -97,7 +97,7 @@ def with_prior_knowledge(history: History, settings: Settings) -> Settings:
 
     The earlier hunts were on hosts of the same class as the first host. Hunts on the first host are preferred.
     """
-    prior, by_host = settings.prior, settings_by_host(settings)
+    prior, by_host = settings.prior, settings_by_host_of_class(settings)
     all_costs = (read_typical_costs(history, on_one_host) for on_one_host in by_host)
     costs = next((costs for costs in all_costs if costs.build_seconds and costs.run_seconds), None)
     if costs and costs.build_seconds and costs.run_seconds:
@@ -192,7 +192,7 @@ def resume(session: int | str, batch: Batch | None, caller: Caller, how: Resumpt
         first = next(iter(setups.values()))
         held = stack.enter_context(lock_hosts(first.hosts, first.purpose, caller.waiting))
         if trial:
-            setups = {0: with_prebuilt(first, caller.say)}
+            setups = {0: with_prebuilt_facts(first, caller.say)}
             check_trial_unchanged(trial, setups[0])
         if batch:
             continue_batch(history, batch.id)

@@ -63,11 +63,11 @@ class BuildHostChecks:
         Raises EnvironmentFailure if a build host lacks a tool, or if the build hosts would make different binaries of a
         commit. Raises UsageError if builds of a build host do not run on ``host``.
         """
-        if self.builder.build is None or not entry.other_build_hosts:
+        if self.builder.build is None or not entry.build_hosts_except_itself:
             return (), ()
-        new = [name for name in entry.other_build_hosts if name not in self.connected]
+        new = [name for name in entry.build_hosts_except_itself if name not in self.connected]
         warned = [warning for name in new for warning in self._connect(name)]
-        build_hosts = tuple(self.connected[name] for name in entry.other_build_hosts)
+        build_hosts = tuple(self.connected[name] for name in entry.build_hosts_except_itself)
         for build_host in build_hosts:
             check_architectures(host, build_host.host)
             warned += other_processor(host, build_host.host, self.builder, self.settings.variant)
@@ -196,13 +196,13 @@ def build_ahead(entries: Sequence[HostEntry]) -> bool:
     these build hosts.
     """
     measuring = {entry.name for entry in entries}
-    sets = {frozenset(entry.other_build_hosts) for entry in entries}
-    several = next((entry for entry in entries if len(entry.other_build_hosts) > 1), None)
+    sets = {frozenset(entry.build_hosts_except_itself) for entry in entries}
+    several = next((entry for entry in entries if len(entry.build_hosts_except_itself) > 1), None)
     alike = len(sets) == 1 and sets.isdisjoint({frozenset()}) and not measuring & next(iter(sets))
     if several and not alike:
         raise UsageError(
-            f"Several hosts build for {several.name}: {listed(several.other_build_hosts)}. In a hunt on several hosts these"
-            " must build for all of them, and be none of them.",
+            f"Several hosts build for {several.name}: {listed(several.build_hosts_except_itself)}. In a hunt on several"
+            " hosts these must build for all of them, and be none of them.",
             "Give the hosts of the hunt the same `build_hosts` in hosts.toml, or choose one of them.",
         )
     return alike
@@ -273,7 +273,7 @@ def leased_hosts(
     lease in the same order. Two sessions may still wait for each other if machines are leased one by one, or have the
     features of several groups.
     """
-    leases.free_abandoned(say)
+    leases.release_jobs_of_killed_sessions(say)
     leased_names = _leased_names(names, hosts_path, terms.builders)
     with ExitStack() as stack:
         for request in _lease_requests(leased_names, hosts_path, terms.nodes or {}, terms.purpose):
@@ -312,7 +312,7 @@ def _leased_names(names: Sequence[str], hosts_path: str | Path, builders: bool) 
         )
     entries = [load_host(name, hosts_path) for name in names]
     if builders:
-        entries += [load_host(name, hosts_path) for entry in entries for name in entry.other_build_hosts]
+        entries += [load_host(name, hosts_path) for entry in entries for name in entry.build_hosts_except_itself]
     return [*dict.fromkeys(entry.name for entry in entries if entry.leased)]
 
 

@@ -133,8 +133,8 @@ class ThreadWorkers:
         self._in_flight[build.build_host] = _InFlight(build, time.monotonic(), threading.Event())
         self._start(len(self.hosts) + build.build_host, build_host, lambda: build_host.build(build))
 
-    def build_seconds(self, build_host: int) -> float:
-        """The seconds since the present build began; see ``Workers.build_seconds``."""
+    def elapsed_seconds(self, build_host: int) -> float:
+        """The seconds since the present build began; see ``Workers.elapsed_seconds``."""
         return time.monotonic() - self._in_flight[build_host].began
 
     def cancel(self, build_host: int) -> None:
@@ -238,7 +238,7 @@ class ThreadWorkers:
             return cancelled
         build, worker = self._in_flight[build_host], self._build_workers[build_host]
         candidate = build.order.candidate
-        event = BuildCancelled(candidate, worker.describe(candidate), self.build_seconds(build_host), worker.name)
+        event = BuildCancelled(candidate, worker.describe(candidate), self.elapsed_seconds(build_host), worker.name)
         try:
             self._queue.put(number, event)
         except Cancelled as session_cancelled:

@@ -114,7 +114,7 @@ class BuildSite:
     def has(self, key: str) -> bool:
         """Whether the host has the build with that key. A host that cannot be reached builds no further."""
         try:
-            return build_store.has(self.place.host, key)
+            return build_store.has_build_or_layout(self.place.host, key)
         except EnvironmentFailure:
             self.made.lost.add(self.name)
             return False
@@ -354,12 +354,12 @@ class CandidateBuilds:
         """Remove a layout that ``link`` has made."""
         linked, key = self._linked.pop(layout_key, (self.host, ""))
         for host in {host.name: host for host in (linked, self.host)}.values():
-            build_store.remove(host, layout_key, key)
+            build_store.remove_build_or_layout(host, layout_key, key)
 
     def renew(self, changed: BuildFilesChanged) -> None:
         """Remove a build that has changed: ``obtain`` makes or brings it again. A tarball is unpacked again."""
         hosts = {host.name: host for host in (self.host, *(site.place.host for site in self.sites))}
-        build_store.remove(hosts[changed.host], changed.key)
+        build_store.remove_build_or_layout(hosts[changed.host], changed.key)
         builds = list(self.made.built.items())  # a copy: other threads add builds
         for candidate, built in ((candidate, built) for candidate, built in builds if built.facts.key == changed.key):
             if built.tarball:

@@ -92,7 +92,7 @@ class HostWatch:
                     runs.setdefault(event.facts.build_key, []).append(event.facts)
                     yield from busy_client(event.facts, self.warned)
         for of_build in runs.values():
-            yield from behind(of_build, self.warned)
+            yield from background_rate_warnings(of_build, self.warned)
 
     def check(self) -> Iterator[Warned]:
         """Warnings of changes on the host. Raises EnvironmentFailure if no space is left for another build."""
@@ -123,7 +123,7 @@ def busy_client(run: RunFacts, warned: set[str]) -> Iterator[Warned]:
         yield Warned(f"{text}, so changes of the server look smaller than they are", advice)
 
 
-def behind(runs: Sequence[RunFacts], warned: set[str]) -> Iterator[Warned]:
+def background_rate_warnings(runs: Sequence[RunFacts], warned: set[str]) -> Iterator[Warned]:
     """Warn once of a build that, over these runs together, does not sustain the background rate of the workload."""
     load, build = worst_background(runs), runs[0].build_key
     if load and not load.sustained and build not in warned:

@@ -108,19 +108,19 @@ def read_items(du: str) -> Iterable[Item]:
         yield Item(path, int(size) * 1024, float(used))
 
 
-def expendable(candidates: Iterable[Item], limit: int, pinned: Collection[str]) -> list[Item]:
-    """The items to remove, longest unused first, so that at most ``limit`` bytes stay; ``pinned`` names stay.
+def items_to_remove(items: Iterable[Item], limit_bytes: int, pinned_names: Collection[str]) -> list[Item]:
+    """The items to remove, longest unused first, so that at most ``limit_bytes`` stay; ``pinned_names`` stay.
 
     Leftovers of a killed session, the last step of a build or the copy of a visit, are removed in any case. The links of
     builds go before any build: only a hunt in randomized layouts needs them, and it builds again if they are absent. Work
     folders go after everything else: without them the next build checks everything out again.
     """
     in_order = sorted(
-        candidates, key=lambda item: (not item.left, item.category == "work", not item.links, item.used, item.path)
+        items, key=lambda item: (not item.left, item.category == "work", not item.links, item.used, item.path)
     )
     total, going = sum(item.size for item in in_order), list[Item]()
-    for item in (item for item in in_order if item.name not in pinned):
-        if total > limit or item.left:
+    for item in (item for item in in_order if item.name not in pinned_names):
+        if total > limit_bytes or item.left:
             going.append(item)
             total -= item.size
     return going

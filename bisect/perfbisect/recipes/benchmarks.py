@@ -81,7 +81,7 @@ def _program_benchmark(tree: SourceTree, path: str, targets: list[str], options:
     name = PurePosixPath(path).name
     description = f"{name}, which is built and run in a copy of the tree"
     server = name.removesuffix("benchmark") + "server"
-    if name.endswith("-benchmark") and server in "".join(tree.own_files(lambda of: "akefile" in of.name).values()):
+    if name.endswith("-benchmark") and server in "".join(tree.project_files(lambda of: "akefile" in of.name).values()):
         client = f"{{prefix}}/{path}"
         script = SERVED.format(server=f"{client.removesuffix(name)}{server}", client=client)
         both = [*targets, server] if targets else []
@@ -113,7 +113,7 @@ def _joined_path(*parts: str) -> str:
 
 def _cmake_files(tree: SourceTree) -> tuple[dict[str, str], str, list[str]]:
     """cmake's files, path → text; all of their text; and the options that enable benchmarks."""
-    files = tree.own_files(lambda path: path.name == "CMakeLists.txt" or path.suffix == ".cmake")
+    files = tree.project_files(lambda path: path.name == "CMakeLists.txt" or path.suffix == ".cmake")
     everything = "\n".join(files.values())
     defaults = dict(_OPTION.findall(everything))
     off = [name for name, default in defaults.items() if default.upper() in ("", "OFF", "FALSE", "NO", "0")]
@@ -138,7 +138,7 @@ def _cmake_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
 
 def _meson_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
     """The programs that meson builds."""
-    for path, text in sorted(tree.own_files(lambda path: path.name == "meson.build").items()):
+    for path, text in sorted(tree.project_files(lambda path: path.name == "meson.build").items()):
         for name in _MESON.findall(text):
             if tree.is_benchmark_program(PurePosixPath(path).parent / name):
                 target = _joined_path(str(PurePosixPath(path).parent), name)
@@ -146,7 +146,7 @@ def _meson_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
 
 
 def _autotools_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
-    for path, text in tree.own_files(lambda path: path.name == "Makefile.am").items():
+    for path, text in tree.project_files(lambda path: path.name == "Makefile.am").items():
         where = str(PurePosixPath(path).parent)
         for kind, names in _PROGRAMS.findall(text):
             for name in names.replace("\\\n", " ").split():
@@ -162,7 +162,7 @@ def _make_rules(tree: SourceTree, names: tuple[str, ...]) -> Iterator[Benchmark]
     of_top = [*filter(tree.texts.__contains__, names)][:1]  # and files that it may include
     of_top += sorted(path for path in tree.texts if path.endswith(".mk") and "/" not in path)
     rules = dict.fromkeys(_RULE.findall("\n".join(tree.texts[path] for path in of_top)))
-    named = tree.own_files(lambda path: path.suffix in C and is_benchmark_path(path))
+    named = tree.project_files(lambda path: path.suffix in C and is_benchmark_path(path))
     sources = [PurePosixPath(path) for path, text in named.items() if _MAIN.search(text)]
     stems = {source.stem for source in sources}
     for rule in rules:
@@ -196,7 +196,7 @@ def _benchmark_target(system: str, tree: SourceTree) -> Iterator[Benchmark]:
 
 def _cargo_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
     """The benchmarks of all crates of a tree."""
-    for path, text in tree.own_files(lambda path: path.name == "Cargo.toml").items():
+    for path, text in tree.project_files(lambda path: path.name == "Cargo.toml").items():
         table: dict[str, Any] = {}
         with suppress(ValueError, RecursionError):  # a crate of others may contain anything
             table = tomllib.loads(text)
@@ -244,7 +244,7 @@ def _go_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
     many.
     """
     packages: dict[str, list[str]] = {}
-    for path, text in sorted(tree.own_files(lambda path: path.name.endswith("_test.go")).items()):
+    for path, text in sorted(tree.project_files(lambda path: path.name.endswith("_test.go")).items()):
         if names := [name for name in _GO_BENCHMARK.findall(text) if name.isascii()]:
             packages.setdefault(str(PurePosixPath(path).parent), []).extend(names)
     depth = {where: len(PurePosixPath(where).parts) for where in packages}
@@ -263,7 +263,7 @@ def _go_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
 
 def _python_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
     """Benchmarks in Python of a tree that is not built."""
-    files = tree.own_files(
+    files = tree.project_files(
         lambda path: path.suffix == ".py" and is_benchmark_path(path) and path.stem not in ("setup", "__init__")
     )
     for path, text in files.items():

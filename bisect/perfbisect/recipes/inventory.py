@@ -89,7 +89,7 @@ class HostEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return self.address == "local" and not self.through and not self.leased
 
     @property
-    def other_build_hosts(self) -> tuple[str, ...]:
+    def build_hosts_except_itself(self) -> tuple[str, ...]:
         """The build hosts of this host, except the host itself."""
         return tuple(name for name in self.all_build_hosts if name != self.name)
 

@@ -49,8 +49,8 @@ class SourceTree:
     embedding: str = ""  # lines of its sources with EMBEDDING
     wanted: str = ""  # the program that the user measures, whatever its name
 
-    def own_files(self, condition: Callable[[PurePosixPath], bool]) -> dict[str, str]:
-        """The files that are ``is_own_code`` and fulfil ``condition``, path → text, nearest to the top first."""
+    def project_files(self, condition: Callable[[PurePosixPath], bool]) -> dict[str, str]:
+        """The files of the project (``is_own_code``) that fulfil ``condition``, path → text, nearest to the top first."""
         paths = sorted(self.texts, key=lambda path: (path.count("/"), path))
         return {path: self.texts[path] for path in paths if is_own_code(path) and condition(PurePosixPath(path))}
 

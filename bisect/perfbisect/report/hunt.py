@@ -51,7 +51,7 @@ from perfbisect.wording.quantities import (
     figure,
     phase_times,
     share,
-    slower_than,
+    stopped_run,
 )
 from perfbisect.wording.reasons import function_notes, plan_lines
 from perfbisect.wording.table import cut
@@ -83,7 +83,7 @@ def document(report: HuntReport, diff_of: DiffOf | None = None) -> Document:
         started=hunt.started,
         state=hunt.state,
         facts=Facts(tuple(setting_facts(report))),
-        summary=report.verdict_sentences or tuple(progress_sentences(report)),
+        summary=report.verdict_sentences or tuple(unfinished_hunt_sentences(report)),
         headline=headline(report),
         sections=nonempty_sections(
             Section("Proofs", (Prose(proofs),), hide_title=True) if proofs else None,
@@ -136,7 +136,7 @@ def setting_facts(report: HuntReport) -> Iterator[tuple[str, str]]:
     yield from (("host", text) for text in (map(host_line, state.started.hosts) if state.started else settings.hosts))
 
 
-def progress_sentences(report: HuntReport) -> Iterator[str]:
+def unfinished_hunt_sentences(report: HuntReport) -> Iterator[str]:
     """The state of a hunt without a verdict, in sentences."""
     yield from report.proven_sentences
     yield "There is no verdict yet."
@@ -361,7 +361,7 @@ def skip_text(skip: SkipFacts) -> str:
 def stopped_run_text(runs: Sequence[RunFacts]) -> str:
     """The text of the first run that was stopped for being slow; "" if none was."""
     first = next((run for run in runs if run.slower_than), None)
-    return slower_than(first.slower_than, first.seconds) if first else ""
+    return stopped_run(first.slower_than, first.seconds) if first else ""
 
 
 def cost_sentences(report: HuntReport) -> Prose:

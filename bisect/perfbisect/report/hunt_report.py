@@ -23,7 +23,7 @@ from perfbisect.core.domain.facts import (
     pair_runs,
     remote_hit_rate,
 )
-from perfbisect.core.domain.metrics import COMPARED, INSTRUCTIONS, median_metric, paired_metrics
+from perfbisect.core.domain.metrics import COMPARED, INSTRUCTIONS, median_metric, second_and_first_values
 from perfbisect.core.domain.orders import Inconclusive, Interval, Measure, Several, Step, all_steps, explained_step
 from perfbisect.core.domain.session_state import SessionState, TestedCommit, fold
 from perfbisect.core.domain.settings import Settings
@@ -201,7 +201,7 @@ class HuntReport:
             explained,
             reasons.sentences(explained),
             tuple(reasons.open_questions(explained)),
-            tuple(paired_metrics(ordered, self.pairs_metric)),
+            tuple(second_and_first_values(ordered, self.pairs_metric)),
         )
 
     @property

@@ -12,7 +12,7 @@ from statistics import median
 
 from perfbisect.core.domain import trials
 from perfbisect.core.domain.facts import pair_runs
-from perfbisect.core.domain.metrics import BUSY, find_metric, paired_metrics
+from perfbisect.core.domain.metrics import BUSY, find_metric, second_and_first_values
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import GAIN, TrialType
 from perfbisect.core.domain.trials import comparable_runs, pairs_made, service_levels
@@ -343,7 +343,7 @@ def page_sections(trial: SessionState, history: Path | None) -> Iterator[Section
             yield Section(f"{work.name} in order of time", (runs_figure(runs, titled(request.metric), colours),))
         for subject, name in enumerate(names[1:], 1):
             facts_of_two = (run.facts for run in runs_of_work if run.subject in (0, subject))
-            if pairs := paired_metrics(pair_runs(facts_of_two), compared_by):
+            if pairs := second_and_first_values(pair_runs(facts_of_two), compared_by):
                 drawing = pairs_figure(pairs, titled(compared_by), [*zip(SIDES, (names[0], name), strict=False)])
                 yield Section(f"{work.name}, paired runs", (drawing,))
     origins = (", ".join(filter(None, (build.commit, build.version, build.path))) for build in request.subjects)

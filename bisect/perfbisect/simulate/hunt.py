@@ -19,7 +19,7 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Pairing, Policy, PriorKnowledge
 from perfbisect.core.inference.observations import Built, Observation, Reading, count_runs, without_candidates
 from perfbisect.core.search.clean_builds import incremental_builds
-from perfbisect.core.search.pairing import with_cpu_time
+from perfbisect.core.search.pairing import cpu_time_as_time
 from perfbisect.core.search.situation import Situation, Spent
 from perfbisect.hunt.loop import UNLIMITED, NextAction, OrderEnded, SearchPlanner, Workers, run
 from perfbisect.simulate.world import World, build_host_number
@@ -90,7 +90,7 @@ class SimulatedSearch:
         policy, observations, chosen = self.policy, self.log.observations, self.log.pairing
         if chosen:
             policy = replace(policy, pairing=Pairing.PAIRED if chosen.chooses_paired else Pairing.INTERLEAVED)
-            observations = with_cpu_time(observations) if chosen.uses_cpu_time else observations
+            observations = cpu_time_as_time(observations) if chosen.uses_cpu_time else observations
         situation = partial(
             Situation, self.graph, observations, policy, self.prior,
             spent_by_others=Spent(self.log.dropped_runs), clean=self.log.clean, proofs=frozenset(self.log.proofs),
@@ -145,8 +145,8 @@ class SimulatedWorkers:
         order = SimulatedOrder([outcome], self._world.clock(host), self._time)
         self._orders[len(self.hosts) + build.build_host] = order
 
-    def build_seconds(self, build_host: int) -> float:
-        """The seconds since the present build of a build host began; see ``Workers.build_seconds``."""
+    def elapsed_seconds(self, build_host: int) -> float:
+        """The seconds since the present build of a build host began; see ``Workers.elapsed_seconds``."""
         return self._time - self._orders[len(self.hosts) + build_host].began
 
     def cancel(self, build_host: int) -> None:

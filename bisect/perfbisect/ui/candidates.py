@@ -14,7 +14,7 @@ from rich.text import Text
 
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import RunFacts, pair_runs
-from perfbisect.core.domain.metrics import has_metric_unit, paired_metrics, shown_unit, shown_value
+from perfbisect.core.domain.metrics import has_metric_unit, second_and_first_values, shown_unit, shown_value
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.inference.classification import Classification, classify
 from perfbisect.core.stats.paired_comparison import mean_logs_by_round, paired_ratio
@@ -152,7 +152,7 @@ def pair_lines(
     if not pairs_made or not runs[-1].round:
         return []
     commits = [run.commit for run in pairs_made[-1]]
-    readings = paired_metrics((pair for pair in pairs_made if [run.commit for run in pair] == commits), metric)
+    readings = second_and_first_values((pair for pair in pairs_made if [run.commit for run in pair] == commits), metric)
     if not readings:
         return []
     latest = readings[: -PAIRS - 1 : -1]

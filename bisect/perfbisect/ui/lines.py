@@ -59,7 +59,7 @@ from perfbisect.ui.screen import verdict_sentences
 from perfbisect.ui.session_update import view_after, view_after_earlier_attempts
 from perfbisect.ui.session_view import REPORT, ActiveBuild, ActiveRun, Report, SessionRow, SessionView, TimedEvent
 from perfbisect.ui.stream import write_line
-from perfbisect.wording.quantities import build_origin, count, duration, extent, figure, ratio, slower_than, time_of_day
+from perfbisect.wording.quantities import build_origin, count, duration, extent, figure, ratio, stopped_run, time_of_day
 from perfbisect.wording.text import advised, execution, listed, patch_summary, printable, safe_json
 from perfbisect.wording.verdicts import PURPOSES
 
@@ -217,7 +217,7 @@ def run_text(view: SessionView, event: RunFinished) -> str:
     metric = view.metric_of(facts)
     measured = f"{figure(shown_value(facts, metric)):>10} {printable(shown_unit(metric, facts))}"
     if facts.slower_than:
-        measured = slower_than(facts.slower_than, facts.seconds)
+        measured = stopped_run(facts.slower_than, facts.seconds)
     compared = f"{view.ratio_title} {ratio(interval)}" if interval and has_metric_unit(facts, view.metric) else ""
     if facts.layout and view.layout_proof_builds:
         compared = dict(zip(view.layout_proof_builds, (view.layout_ratio, "baseline"), strict=True)).get(
@@ -323,8 +323,8 @@ class PlainLines:
         self.warnings: set[str] = set()
         self.rows: Sequence[SessionRow] = ()
 
-    def with_reminders(self) -> Self:
-        """This view, after starting a thread that calls ``remind`` each minute until the view is closed."""
+    def start_reminders(self) -> Self:
+        """Start a thread that calls ``remind`` each minute until the view is closed; returns this view."""
 
         def remind() -> None:
             with suppress(PerfBisectError, ValueError):  # nobody reads any more: the next event reports that

@@ -21,7 +21,7 @@ from perfbisect.wording.quantities import (
     figure,
     percent,
     ratio,
-    slower_than,
+    stopped_run,
 )
 from perfbisect.wording.text import advised, execution, printable
 from perfbisect.wording.verdicts import PHASES, VerdictSentences
@@ -256,7 +256,7 @@ def run_line(view: SessionView, run: ActiveRun, width: int, now: float, glyphs: 
         metric = view.metric_of(latest)
         text = f"{figure(shown_value(latest, metric))} {printable(shown_unit(metric, latest))}"
         if latest.slower_than:
-            text = slower_than(latest.slower_than, latest.seconds)
+            text = stopped_run(latest.slower_than, latest.seconds)
     elif run.execution:
         text = execution(run.execution)
     elif run.samples:

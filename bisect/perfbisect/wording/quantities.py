@@ -149,9 +149,9 @@ def build_times(row: "TestedCommit", in_words: Callable[[float], str], unknown: 
     return f"{'shared: ' if row.shared else f'{number}× ' if number > 1 else ''}{in_words(row.build_seconds)}"
 
 
-def slower_than(factor: float, seconds: float) -> str:
+def stopped_run(times_good: float, stopped_after: float) -> str:
     """The result of a run that was stopped, in words: slower than 5 × good (stopped after 12 s)."""
-    return f"slower than {factor:g} × good (stopped after {duration(seconds)})"
+    return f"slower than {times_good:g} × good (stopped after {duration(stopped_after)})"
 
 
 def bound(interval: "Interval") -> str:

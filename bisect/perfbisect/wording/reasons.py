@@ -294,7 +294,7 @@ def function_notes(row: FunctionRow, changed: Collection[str]) -> Iterator[str]:
         yield f"cost moved {'from' if row.difference > 0 else 'to'} {short_name(row.partner)}"
 
 
-def _plan_line(text: str) -> str:
+def _printable_plan_line(text: str) -> str:
     """A line of a plan, safe to print, with its indentation, because the indentation shows the parent of a step."""
     return " " * (len(text) - len(text.lstrip(" "))) + printable(text)
 
@@ -309,10 +309,10 @@ def plan_lines(rows: Sequence[PlanRow]) -> Iterator[str]:
     for index, row in enumerate(rows):
         if index:
             yield ""
-        yield from map(_plan_line, row.statement.splitlines())
+        yield from map(_printable_plan_line, row.statement.splitlines())
         for title, plan in (("before", row.parent), ("since", row.culprit)):
             for number, line in enumerate(plan.splitlines()):
-                yield f"  {'' if number else title:8}{_plan_line(with_short_lists(line))}"
+                yield f"  {'' if number else title:8}{_printable_plan_line(with_short_lists(line))}"
 
 
 def with_short_lists(line: str) -> str:

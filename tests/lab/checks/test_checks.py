@@ -299,9 +299,9 @@ def entry(name: str, *builders: str) -> HostEntry:
 
 def test_who_builds() -> None:
     alone, both, away = entry("a"), entry("a", "a", "b", "b"), entry("a", "b")
-    assert (alone.all_build_hosts, alone.other_build_hosts, alone.builds_itself) == (("a",), (), True)
-    assert (both.all_build_hosts, both.other_build_hosts, both.builds_itself) == (("a", "b"), ("b",), True)
-    assert (away.all_build_hosts, away.other_build_hosts, away.builds_itself) == (("b",), ("b",), False)
+    assert (alone.all_build_hosts, alone.build_hosts_except_itself, alone.builds_itself) == (("a",), (), True)
+    assert (both.all_build_hosts, both.build_hosts_except_itself, both.builds_itself) == (("a", "b"), ("b",), True)
+    assert (away.all_build_hosts, away.build_hosts_except_itself, away.builds_itself) == (("b",), ("b",), False)
 
 
 def test_build_hosts_are_shared_by_all_hosts_of_a_hunt_or_are_single() -> None:

@@ -22,8 +22,8 @@ from perfbisect.report.page.svg import (
     element,
     escaped_value,
     interval_drawing,
-    interval_scale,
     linear_scale,
+    log_ratio_scale,
     tick_label,
 )
 
@@ -51,21 +51,21 @@ def test_a_scale_keeps_what_is_outside_at_its_edges_and_has_room_for_equal_value
     assert (scale(1.0), scale(0.0), scale(math.inf)) == (pytest.approx(0.5), 0.0, 1.0)
     alike = linear_scale([5.0, 5.0])
     assert alike.low < 5.0 < alike.high and 0 < alike(5.0) < 1
-    ratios = interval_scale([Interval(0.7, 0.72, 0.75), Interval(1.01, 1.05, 1.2)])
+    ratios = log_ratio_scale([Interval(0.7, 0.72, 0.75), Interval(1.01, 1.05, 1.2)])
     assert (ratios.low < 0.7, ratios.high > 1.2) == (True, True)
-    assert interval_scale([]).low < 1 < interval_scale([]).high
-    assert interval_scale([Interval(1e-300, 1e-200, 1e300)]).high < 100
+    assert log_ratio_scale([]).low < 1 < log_ratio_scale([]).high
+    assert log_ratio_scale([Interval(1e-300, 1e-200, 1e300)]).high < 100
     assert [tick_label(value) for value in (1.05, 20_000.0, 0.5, 3e9, 0.0)] == ["1.05", "20,000", "0.5", "3e+09", "0"]
 
 
 def test_an_interval_is_a_line_with_a_dot_and_a_bound_has_none() -> None:
-    drawing = interval_drawing(Interval(0.5, 0.6, 0.7), interval_scale([Interval(0.5, 0.6, 0.7)]), "bad")
+    drawing = interval_drawing(Interval(0.5, 0.6, 0.7), log_ratio_scale([Interval(0.5, 0.6, 0.7)]), "bad")
     assert 'aria-label="0.600 (0.500–0.700)"' in drawing and '<g class="bad">' in drawing
     [start] = re.findall(r'<line x1="([\d.]+)%" x2="[\d.]+%" y1="11" y2="11" class="interval">', drawing)
     [dot] = re.findall(r'<circle cx="([\d.]+)%"', drawing)
     assert 0 < float(start) < float(dot) < 100
     found = (Interval(0.0, 0.2, 0.2), Interval(4.0, 5.0, float("inf")), None, UNKNOWN)
-    drawings = [interval_drawing(each, interval_scale([Interval(0.2, 1.0, 5.0)])) for each in found]
+    drawings = [interval_drawing(each, log_ratio_scale([Interval(0.2, 1.0, 5.0)])) for each in found]
     assert ["<circle" in drawing for drawing in drawings] == [False, False, False, True]
 
 

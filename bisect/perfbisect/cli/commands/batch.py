@@ -25,7 +25,7 @@ from perfbisect.cli.options.common import (
 )
 from perfbisect.cli.options.completion import complete_id
 from perfbisect.cli.options.param_types import FileOrBatchParam
-from perfbisect.cli.sessions import open_view, run_and_print_hunts
+from perfbisect.cli.sessions import run_and_print_hunts, view_opener
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import PerfBisectError, RecipeError, UsageError
 from perfbisect.hunt.batch import LEASED, range_key
@@ -159,7 +159,7 @@ def batch(given: CommandOptions) -> int:
                 )
                 return 0
             tasks = tasks_of(read_batch(opened, number), opened, [entry.range for entry in entries])
-            view = open_view(history, "plain" if given.plain else None)({})
+            view = view_opener(history, "plain" if given.plain else None)({})
             status = run_and_print_hunts(tasks, opened, history, bisect_command("batch", str(file), history), view)
             if page:
                 from perfbisect.cli.commands.report import write_all_pages

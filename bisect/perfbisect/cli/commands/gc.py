@@ -94,7 +94,7 @@ def gc(given: CommandOptions) -> int:
             *running_jobs,
             *(item.name for item in items if running_jobs and item.category in upkeep.IN_USE),
         }
-        removed = upkeep.expendable(items, limit, pinned)
+        removed = upkeep.items_to_remove(items, limit, pinned)
         if not dry_run:
             upkeep.remove(connected, removed)
     stays = sum(item.size for item in items) - sum(item.size for item in removed)

@@ -15,7 +15,7 @@ from perfbisect.cli.options.common import CommandOptions, history_option, output
 from perfbisect.cli.options.completion import host_names
 from perfbisect.cli.options.measurement import inventory_option
 from perfbisect.cli.options.param_types import SessionIdParam
-from perfbisect.cli.sessions import is_no_screen, leases_with_messages, open_view
+from perfbisect.cli.sessions import is_no_screen, leases_with_messages, view_opener
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable
 
@@ -173,6 +173,6 @@ def make_checks(listed: Collection[str], given: CommandOptions) -> bool:
             number = opened.trial(like).id if isinstance(like, str) else like
             refuse_imported(opened, number, "no host is checked with its build", str(like))
             settings = opened.settings(number)
-    caller = Caller(history, open_view(history, None, sys.stderr, quiet=is_no_screen(sys.stderr)), say=note)
+    caller = Caller(history, view_opener(history, None, sys.stderr, quiet=is_no_screen(sys.stderr)), say=note)
     lease = partial(leases_with_messages, hosts_path=hosts, purpose="bisect hosts --check")
     return check_hosts(expanded_names(names or checked_before), hosts, caller, lambda name: lease([name]), settings)

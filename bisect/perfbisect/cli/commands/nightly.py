@@ -77,7 +77,7 @@ def nightly(given: CommandOptions) -> int:
     Exit status: 0 the night is complete, even if a tip cannot be built or a hunt names no commit; 3 usage
     or configuration error; 4 failure of the environment: repeat the command; 130 interrupted.
     """
-    from perfbisect.cli.sessions import leased_session_hosts, open_view
+    from perfbisect.cli.sessions import leased_session_hosts, view_opener
     from perfbisect.hunt.attempt import Caller
     from perfbisect.hunt.drop_hunts import hunt_all
     from perfbisect.hunt.nightly import BranchComparison, one_at_a_time
@@ -105,7 +105,7 @@ def nightly(given: CommandOptions) -> int:
             publish_pages_and_culprits(opened, watched, given)
             return watched
 
-        caller = Caller(history, open_view(history, None, sys.stderr), given.waiting, say=note)
+        caller = Caller(history, view_opener(history, None, sys.stderr), given.waiting, say=note)
         found, ended = hunt_all(opened, read, caller, "to continue, repeat this command.")
     say("\n".join(branch_sentences(found.trial, found.line)))
     return 0 if ended else ENVIRONMENT
@@ -130,7 +130,7 @@ def check_host_daily(watch: "Watch", given: CommandOptions) -> None:
     """Check once a day how fit the host is: with this tip, until a host was checked in another way."""
     from contextlib import nullcontext
 
-    from perfbisect.cli.sessions import open_view
+    from perfbisect.cli.sessions import view_opener
     from perfbisect.core.domain.metrics import is_speed
     from perfbisect.hunt.attempt import Caller
     from perfbisect.hunt.fitness import fitness_by_machine
@@ -140,7 +140,7 @@ def check_host_daily(watch: "Watch", given: CommandOptions) -> None:
     checks = fitness_by_machine(history)
     if checks or is_speed(settings.metric):
         like = None if checks else replace(settings, good=watch.tip[:10], good_commit=watch.tip)
-        shown, host = open_view(history, None, sys.stderr), settings.host
+        shown, host = view_opener(history, None, sys.stderr), settings.host
         caller = Caller(history, shown, given.waiting, say=note)
         check_hosts([host], settings.hosts_path, caller, lambda _: nullcontext(), like)
 

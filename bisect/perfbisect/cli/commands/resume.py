@@ -22,11 +22,11 @@ from perfbisect.cli.options.param_types import ANY, COUNT, MINUTES
 from perfbisect.cli.sessions import (
     hunt_differing_results,
     leased_session_hosts,
-    open_view,
     print_failures,
     print_trial_end,
     run_and_print_hunts,
     trial_after,
+    view_opener,
 )
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import UsageError
@@ -96,7 +96,7 @@ def resume_session(given: CommandOptions, name: int | str, further: Mapping[str,
     how = session.Resumption(announced_settings, leased, added_limits=further or {})
     with notifying(given.notify, history, note) as notifier:
         if not is_trial:
-            caller = Caller(history, open_view(history, given.view), given.waiting, notifier)
+            caller = Caller(history, view_opener(history, given.view), given.waiting, notifier)
             try:
                 return print_failures(session.resume(name, batch, caller, how), history)
             except SeveralResults as several:
@@ -164,7 +164,7 @@ def why(given: CommandOptions) -> int:
         lambda stored: announced_settings(stored, explain=True),
         lambda settings, nodes: leased_session_hosts(settings, history, nodes), 60 * given.max_time,
     )  # fmt: skip
-    caller = Caller(history, open_view(history, given.view), given.waiting)
+    caller = Caller(history, view_opener(history, given.view), given.waiting)
     return print_failures(session.resume(number, None, caller, how), history)
 
 
@@ -251,5 +251,5 @@ def resume_all(path: Path | None, view: str | None) -> int:
             note("No hunt is interrupted.")
             return 0
         return run_and_print_hunts(
-            tasks, opened, path, bisect_command("resume", "--all", path), open_view(path, view)({})
+            tasks, opened, path, bisect_command("resume", "--all", path), view_opener(path, view)({})
         )

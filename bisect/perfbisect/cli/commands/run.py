@@ -146,8 +146,8 @@ def run(given: CommandOptions) -> int:
         hunt_differing_results,
         leased_session_hosts,
         leases_and_notifier,
-        open_view,
         print_failures,
+        view_opener,
     )
     from perfbisect.hunt.attempt import Caller
     from perfbisect.hunt.forecast import forecast_line
@@ -175,7 +175,7 @@ def run(given: CommandOptions) -> int:
         setups = SessionSetup.set_up(every, waiting)
         note(forecast_line(history, [setup.settings for setup in setups], setups[0].span, setups[0].host))
         announce_build_system(every[0])
-        caller = Caller(history, open_view(history, given.view), waiting, notifier)
+        caller = Caller(history, view_opener(history, given.view), waiting, notifier)
         try:
             return print_failures(begin(setups, caller, place_in_batch), history)
         except SeveralResults as several:

@@ -151,7 +151,7 @@ def compare(given: CommandOptions) -> int:
             return 0
         with leases_and_notifier(given, drops.settings) as notifier:
             notifier(stored)
-            return hunt_and_print(stored, given)
+            return hunt_drops_and_print(stored, given)
     if stored and not (given.command or (given.workload and given.builder)):
         shown = f"To print the stored comparison {stored}: bisect show {stored}. To hunt its drops: bisect compare {stored} --hunt"
         raise click.UsageError(f"{'--builder' if given.workload else '--workload'} is missing. {shown}")
@@ -195,29 +195,29 @@ def compare(given: CommandOptions) -> int:
         if hunt and not cut:
             if not given.form:
                 print_trial(trial, "", detailed=False)
-            return hunt_and_print(trial.name, given) or (0 if is_every_ratio_measured(trial) else INCONCLUSIVE)
+            return hunt_drops_and_print(trial.name, given) or (0 if is_every_ratio_measured(trial) else INCONCLUSIVE)
     return print_trial_end((trial, cut), given)
 
 
-def hunt_and_print(name: str, given: CommandOptions) -> int:
+def hunt_drops_and_print(comparison: str, given: CommandOptions) -> int:
     """Hunt the drops of a comparison, and print it with the culprits; returns the exit status.
 
     The hunts are shown as by `bisect run`; if standard output is for the table alone, as lines on standard error.
     """
-    from perfbisect.cli.sessions import open_view
+    from perfbisect.cli.sessions import view_opener
     from perfbisect.hunt.attempt import Caller
     from perfbisect.hunt.drop_hunts import OPEN, DropOptions, hunt_drops
     from perfbisect.store.history import History
 
     history, form = given.history, given.form
-    shown = open_view(history, "plain" if form else None, sys.stderr if form else None)
+    shown = view_opener(history, "plain" if form else None, sys.stderr if form else None)
     hunts = hunt_drops(
-        name, Caller(history, shown, given.waiting, say=note), DropOptions(given.min_effect, given.explain)
+        comparison, Caller(history, shown, given.waiting, say=note), DropOptions(given.min_effect, given.explain)
     )
     if not hunts:
-        note(f"Comparison {name} has no real drop of at least --min-effect, so no hunt begins.")
+        note(f"Comparison {comparison} has no real drop of at least --min-effect, so no hunt begins.")
     with closing(History.open(history, read_only=True)) as opened:
-        print_trial(opened.trial(name), form, detailed=False)
+        print_trial(opened.trial(comparison), form, detailed=False)
     if any(hunt is None or hunt.state in OPEN for hunt in hunts):
         return ENVIRONMENT
     return 0 if all(hunt and hunt.culprit for hunt in hunts) else INCONCLUSIVE
@@ -352,7 +352,7 @@ def narrow(given: CommandOptions) -> int:
     \b
     Exit status: 0 a part is named, 1 there is nothing to find, 2 several parts remain possible; others as `bisect run`.
     """
-    from perfbisect.cli.sessions import leases_and_notifier, open_view, print_failures
+    from perfbisect.cli.sessions import leases_and_notifier, print_failures, view_opener
     from perfbisect.hunt.attempt import Caller
     from perfbisect.hunt.session import begin
     from perfbisect.hunt.trials.proof import culprits_of, narrowing
@@ -367,6 +367,6 @@ def narrow(given: CommandOptions) -> int:
             leases_and_notifier(given, settings, given.max_time) as notifier,
             narrowing(settings, given.waiting) as setup,
         ):
-            caller = Caller(history, open_view(history, given.view), given.waiting, notifier)
+            caller = Caller(history, view_opener(history, given.view), given.waiting, notifier)
             status = max(status, print_failures(begin([setup], caller), history))
     return status

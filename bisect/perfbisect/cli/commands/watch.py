@@ -17,7 +17,7 @@ from perfbisect.cli.options.measurement import (
     requested_policy,
 )
 from perfbisect.cli.options.param_types import ANY, SessionIdParam
-from perfbisect.cli.sessions import is_no_screen, open_view
+from perfbisect.cli.sessions import is_no_screen, view_opener
 from perfbisect.errors import UsageError
 from perfbisect.report.command_line import bisect_command
 from perfbisect.store.connection import with_history
@@ -72,7 +72,7 @@ def watch(given: CommandOptions) -> None:
             return str(summary.id) if lines else summary.workloads[0] if together else summary.title
 
         titles = {number: title(opened.session_summary(number)) for number in chosen}
-        view = open_view(given.history, "plain" if lines else None, together=together and not lines)(titles)
+        view = view_opener(given.history, "plain" if lines else None, together=together and not lines)(titles)
         ended: list[SessionSummary] = []
         with suppress(KeyboardInterrupt), closing(watching.watch(opened, chosen, view, time.sleep)) as ends:
             for summary in ends:

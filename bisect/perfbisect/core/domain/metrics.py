@@ -200,7 +200,7 @@ def find_metric(name: str) -> Metric:
     return METRICS[name]
 
 
-def paired_metrics(pairs: Iterable[tuple[RunFacts, RunFacts]], metric: str) -> list[tuple[float, float]]:
+def second_and_first_values(pairs: Iterable[tuple[RunFacts, RunFacts]], metric: str) -> list[tuple[float, float]]:
     """The metric of the second and of the first run of each pair, if both are readable."""
     values = ((metric_value(partner, metric), metric_value(candidate, metric)) for candidate, partner in pairs)
     return [(x, y) for x, y in values if x and y and 0 < x * y < math.inf]

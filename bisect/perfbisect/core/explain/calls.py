@@ -27,7 +27,7 @@ from perfbisect.core.explain.functions import (
     cost_rows,
     function_costs,
     function_rows,
-    known_keys,
+    known_functions,
     mean_depth,
     stack_keys,
 )
@@ -93,7 +93,7 @@ def locate_difference(
     if top is None and touched_rows:
 
         def down_to_touched(keys: Sequence[FunctionKey]) -> Iterable[FunctionKey]:
-            return known_keys(keys[: length_to_last(touched_rows, keys)])
+            return known_functions(keys[: length_to_last(touched_rows, keys)])
 
         common_rows = cost_rows((function_costs(runs, down_to_touched) for runs in profiles), difference)
         carriers = [rows_by_key[key] for key, row in common_rows.items() if PLACE_SHARE <= row.part <= LARGEST_SHARE]
@@ -112,7 +112,7 @@ def locate_difference(
     def rows_of(stack_part: Callable[[Sequence[FunctionKey]], Sequence[FunctionKey]]) -> dict[FunctionKey, FunctionRow]:
         """The rows of the functions in a part of each stack."""
         return cost_rows(
-            (function_costs(runs, lambda keys: known_keys(stack_part(keys))) for runs in profiles), difference
+            (function_costs(runs, lambda keys: known_functions(stack_part(keys))) for runs in profiles), difference
         )
 
     rows_below, rows_perhaps_below = rows_of(from_top), rows_of(from_top_or_without_callers)
@@ -300,13 +300,13 @@ def instruction_rows(profiles: ProfilesOfBoth, change: ChangeFacts | None = None
     causes = causes_of_more_calls(rows, before, after)
     calls = {key: (sum(before.get(key, {}).values()), sum(after.get(key, {}).values())) for key in {*before, *after}}
 
-    def with_calls(row: FunctionRow) -> FunctionRow:
+    def with_calls_or_inliner(row: FunctionRow) -> FunctionRow:
         """The row with its number of calls, or with the function that it is inlined into."""
         outer = outer_by_key.get(row.key)
         row = replace(row, below_changed=causes.get(outer or row.key, row.below_changed))
         return replace(row, inlined_into=outer[0]) if outer else replace(row, calls=calls.get(row.key))
 
-    return tuple(map(with_calls, rows))
+    return tuple(map(with_calls_or_inliner, rows))
 
 
 def calls_per_operation(runs: Sequence[ProfileFacts]) -> CallCounts:

@@ -143,7 +143,7 @@ def with_additive_changes(factors: FactorByCause, rows: Mapping[str, CounterRow]
     return {**scaled, Cause.WAITING: (factors[Cause.WAITING][0], waiting_share * time_change)}
 
 
-def longer_wait(rows: Mapping[str, CounterRow]) -> float:
+def added_wait_us_per_operation(rows: Mapping[str, CounterRow]) -> float:
     """The additional time of an operation that its CPU time does not explain, in microseconds; 0.0 without these counters."""
     time, cpu = rows.get(TIME), rows.get("cpu/o")
     return time.parent * (time.ratio.middle - cpu.ratio.middle) if time and cpu else 0.0
@@ -202,7 +202,7 @@ def with_details(evidence: Evidence, rows: Mapping[str, CounterRow], slower: boo
             detail = MISS_COSTS[misses[0]][0] if misses else ""
         case Cause.WAITING:
             # Counters whose change would keep a slow disk busy for a tenth of the additional wait.
-            smallest_wait = 0.1 * abs(longer_wait(rows))
+            smallest_wait = 0.1 * abs(added_wait_us_per_operation(rows))
             storage = [
                 name
                 for name in telling(*STORAGE_COSTS)

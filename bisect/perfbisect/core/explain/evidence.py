@@ -253,7 +253,7 @@ def time_per_operation(run: RunFacts) -> float | None:
     return None if run.counted else quotient(1e6, run.qps)
 
 
-def clock_rate(run: RunFacts) -> float | None:
+def clock_ghz(run: RunFacts) -> float | None:
     """Cycles per nanosecond of CPU time."""
     milliseconds = run.counters.get("task-clock")
     return quotient(run.counters.get("cycles"), None if milliseconds is None else 1e6 * milliseconds)
@@ -271,7 +271,7 @@ READINGS = (
     Metric(TIME, time_per_operation, "us"),
     # Time that passes for each unit of CPU time of the measured processes; with one thread at least 1.
     Metric(BUSY, lambda run: quotient(time_per_operation(run), METRICS["cpu/o"].read(run)), events=("task-clock",)),
-    Metric(CLOCK, clock_rate, "GHz", events=("cycles", "task-clock")),
+    Metric(CLOCK, clock_ghz, "GHz", events=("cycles", "task-clock")),
     *(replace(METRICS[name], unit=UNITS.get(name, "")) for name in (*COMPARED, *FURTHER_METRICS)),
     *map(event_metric, ("stalled-cycles-frontend", "stalled-cycles-backend")),
     *map(slots_per_operation_metric, SLOTS),

@@ -118,12 +118,12 @@ class BuildCosts:
 
 def build_costs(profiles: Sequence[ProfileFacts]) -> BuildCosts:
     """The self costs, the costs with callees, and the callers of all functions, over all runs of a build."""
-    build = BuildCosts(function_costs(profiles, lambda keys: keys[-1:]), function_costs(profiles, known_keys))
+    build = BuildCosts(function_costs(profiles, lambda keys: keys[-1:]), function_costs(profiles, known_functions))
     operations = sum(run.operations for run in profiles)
     for run in profiles:
         for stack, cost in run.stacks.items():
             *outer_keys, leaf = stack_keys(stack)
-            build.ancestors[leaf] |= known_keys([*outer_keys, leaf])
+            build.ancestors[leaf] |= known_functions([*outer_keys, leaf])
             for depth, key in enumerate([*outer_keys, leaf]):
                 build.depth_sums[key] += depth * cost / operations
             if caller := next((key for key in reversed(outer_keys) if key != leaf and key[0] not in NO_CALLERS), None):
@@ -142,7 +142,7 @@ def stack_keys(stack: str) -> list[FunctionKey]:
     return [function_key(text) for text in stack_frames(stack)] or [function_key(stack)]
 
 
-def known_keys(keys: Iterable[FunctionKey]) -> set[FunctionKey]:
+def known_functions(keys: Iterable[FunctionKey]) -> set[FunctionKey]:
     """The functions without placeholders for unknown callers."""
     return {key for key in keys if key[0] not in NO_CALLERS}
 

@@ -344,8 +344,8 @@ def is_hopeless(choice: Choice, analysis: Analysis, now: Situation, required: fl
     favoured = _first_rate(-float(posterior.culprit @ posterior.fit.drop), posterior, build_runs)
     if choice.rate < POINTLESS_SHARE * favoured:
         return True
-    missing = max(_entropy(probability) - ENOUGH_BITS, ENOUGH_BITS)
-    total = _entropy(groups.plain_weight) * (1 + posterior.drifting / 2)  # on a drifting host runs need references
+    missing = max(_entropy_bits(probability) - ENOUGH_BITS, ENOUGH_BITS)
+    total = _entropy_bits(groups.plain_weight) * (1 + posterior.drifting / 2)  # on a drifting host runs need references
     usual, foreseen = total / favoured, total / _first_rate(analysis.ends.drop, posterior, build_runs)
     free_builds = record.built if now.shared else record.built_ahead  # a build made ahead costs the search no time
     unmeasured = len(free_builds.difference(record.builds, record.build_name))
@@ -360,9 +360,9 @@ def is_hopeless(choice: Choice, analysis: Analysis, now: Situation, required: fl
     return bool(repeats and choice.rate * 2 * (usual + spent) < min(missing, 1.0))
 
 
-def _entropy(probability: Array) -> float:
-    """The entropy in bits."""
-    positive = probability[probability > 0]
+def _entropy_bits(probabilities: Array) -> float:
+    """The entropy of probabilities, in bits."""
+    positive = probabilities[probabilities > 0]
     return float(-(positive * np.log2(positive)).sum())
 
 

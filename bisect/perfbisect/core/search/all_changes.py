@@ -129,7 +129,7 @@ def decide_all_changes(now: Situation) -> Decision:
                     culprit = largest.belief.culprit * 0
                     culprit[part.nodes[1:]] = decision.belief.culprit[1:]
                     belief = replace(largest.belief, culprit=culprit)
-                    hunted = _hunted_steps(results)
+                    hunted = _steps_in_hunted_direction(results)
                     return Decision(
                         budget.within(order),
                         belief,
@@ -315,12 +315,12 @@ def _verdict(results: _Results, largest: Decision) -> Verdict:
     if not results.steps and (is_full or not unsettled):
         assert not isinstance(largest.order, Measure | Found | Several)
         return largest.order
-    hunted = _hunted_steps(results)
+    hunted = _steps_in_hunted_direction(results)
     opposite = tuple(step for step in results.by_age if step not in hunted)
     return Several(hunted, opposite, unsettled, results.detectable, results.remaining)
 
 
-def _hunted_steps(results: _Results) -> tuple[Step, ...]:
+def _steps_in_hunted_direction(results: _Results) -> tuple[Step, ...]:
     """The named steps in the hunted direction, oldest first."""
     hunts = results.now.policy.is_hunted
     return tuple(step for step in results.by_age if hunts(strongest_ratio(results.changes[step.candidate]).middle))

@@ -277,12 +277,12 @@ class _BuildsAhead:
     def urgent(self) -> list[int]:
         """The candidates whose builds the search waits for; an explored candidate is not urgent."""
         explored = isinstance(self.decision.order, Measure) and self.decision.order.purpose is Purpose.SEARCH
-        return self._unbuilt([*self.decision.needed_builds, *(() if explored else self.missing)])
+        return self._still_to_build([*self.decision.needed_builds, *(() if explored else self.missing)])
 
     @cached_property
     def prepared(self) -> list[int]:
         """The candidates whose builds the proof will need, as far as the budget allows."""
-        return [v for v in self._unbuilt(self._suspects) if v not in self.urgent][: self._allowed]
+        return [v for v in self._still_to_build(self._suspects) if v not in self.urgent][: self._allowed]
 
     @cached_property
     def parts(self) -> RangeParts:
@@ -315,7 +315,7 @@ class _BuildsAhead:
         builds_left = self.now.budget.builds_left(self.urgent)
         return self.now.graph.size if builds_left == np.inf else max(int(ON_SUSPICION * builds_left), 0)
 
-    def _unbuilt(self, candidates: Sequence[int]) -> list[int]:
+    def _still_to_build(self, candidates: Sequence[int]) -> list[int]:
         """The candidates that are not built, not in flight, and not skipped, without repetitions."""
         record = self.now.record
         return [

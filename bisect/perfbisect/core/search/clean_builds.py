@@ -54,7 +54,7 @@ def with_clean_builds(decision: Decision, now: Situation) -> Decision:
 def is_contradicted(decision: Decision, now: Situation) -> bool:
     """Whether incremental builds may have misled the search, by clean builds for a proof or by the end of the search.
 
-    A named culprit is no contradiction if the clean builds alone suspect this culprit, too (see ``suspects``).
+    A named culprit is no contradiction if the clean builds alone suspect this culprit, too (see ``is_top_suspect``).
     """
     incremental = incremental_builds(now.observations)
     evidence = (  # evidence of the speed of a build: its runs, or another build with the same binary
@@ -81,7 +81,7 @@ def named_candidates(order: Order) -> tuple[int, ...]:
     return tuple(dict.fromkeys(node for step in all_steps(order) for node in (step.candidate, *step.parents)))
 
 
-def suspects(decision: Decision, step: Step) -> bool:
+def is_top_suspect(step: Step, decision: Decision) -> bool:
     """Whether the commit of ``step`` is the most probable culprit of ``decision``."""
     return int(decision.belief.culprit.argmax()) == step.candidate
 

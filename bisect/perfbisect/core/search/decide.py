@@ -63,7 +63,7 @@ from perfbisect.core.inference.observations import Built, Count, Reading, count_
 from perfbisect.core.search.acquisition import detectable_effect, expected_runs
 from perfbisect.core.search.build_forecast import BUILD_EXPONENT, build_chances, build_cost
 from perfbisect.core.search.build_orders import with_builds
-from perfbisect.core.search.clean_builds import is_contradicted, suspects, with_clean_builds, without_incremental
+from perfbisect.core.search.clean_builds import is_contradicted, is_top_suspect, with_clean_builds, without_incremental
 from perfbisect.core.search.pairing import decide_with_pairing
 from perfbisect.core.search.situation import Situation, Spent
 from perfbisect.core.stats.distributions import binary_entropy
@@ -87,7 +87,7 @@ def decide(now: Situation) -> Decision:
     decision, fleet = decide_with_pairing(now), now.fleet
     if policy.incremental and is_contradicted(decision, now):
         by_clean = decide(without_incremental(now))
-        if not (isinstance(decision.order, Found) and suspects(by_clean, decision.order.step)):
+        if not (isinstance(decision.order, Found) and is_top_suspect(decision.order.step, by_clean)):
             return replace(by_clean, clean=True)
     order = decision.order
     if policy.slow_after and isinstance(order, Measure) and fleet.is_free(order.host):

@@ -131,7 +131,7 @@ def _paired_situation(now: Situation, *, by_cpu: bool) -> Situation:
         lambda reading: reading.partner is not None and not (by_cpu and reading.cpu_value is None),
         prior=replace(now.prior, noise=None), model=USUAL.for_paired_runs,
     ).charged_for(now)  # fmt: skip
-    return replace(rounds, observations=with_cpu_time(rounds.observations)) if by_cpu else rounds
+    return replace(rounds, observations=cpu_time_as_time(rounds.observations)) if by_cpu else rounds
 
 
 def _paired_decision(rounds: Situation) -> Decision:
@@ -174,7 +174,7 @@ def _extra_waits(rounds: Situation) -> list[float]:
     return waits
 
 
-def with_cpu_time(observations: Sequence[Observation]) -> list[Observation]:
+def cpu_time_as_time(observations: Sequence[Observation]) -> list[Observation]:
     """The observations with CPU time in place of time."""
     return [item.with_cpu_time if isinstance(item, Reading) else item for item in observations]
 
@@ -236,7 +236,7 @@ def _compare_ways(
             False, noise, math.inf, turn_ratio, UNKNOWN, is_clear=clear, waiting_share=waiting, is_doubtful=nearly
         )
     by_cpu, enough = _ends_wait_alike(interleaved, paired, record, now), len(interleaved) >= 2 * MOST
-    of_rounds = arrange_observations(with_cpu_time(paired) if by_cpu else paired, now.policy, now.bad)
+    of_rounds = arrange_observations(cpu_time_as_time(paired) if by_cpu else paired, now.policy, now.bad)
     rounds = _contrast_of_ends(of_rounds, now, USUAL.for_paired_runs)
     drop = math.copysign(1.0, record.sign * turns.drop * of_rounds.sign * rounds.drop) * abs(rounds.drop)
     is_smaller = drop < SHOWN_SHARE * abs(turns.drop)

@@ -173,7 +173,7 @@ class TrialDesign:
         return setup
 
 
-def with_prebuilt(setup: SessionSetup, say: Callable[[str], None]) -> SessionSetup:
+def with_prebuilt_facts(setup: SessionSetup, say: Callable[[str], None]) -> SessionSetup:
     """The setup with the facts of prebuilt and installed binaries: key, binary, version. The hosts must be locked.
 
     ``say`` is called with a line for each path that is read. Raises UsageError for binaries that do not exist.

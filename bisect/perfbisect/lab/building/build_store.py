@@ -207,7 +207,7 @@ def _stored(host: Host, key: str) -> tuple[BuildRecord | None, bool]:
     return None, bool(mark)
 
 
-def has(host: Host, key: str) -> bool:
+def has_build_or_layout(host: Host, key: str) -> bool:
     """Whether the host has a build, or a layout, with that key."""
     return host.run(["test", "-f", str(folder(host, key) / "build.json")], check=False).ok
 
@@ -223,9 +223,9 @@ def _unchanged(host: Host, key: str, script: str, *arguments: object) -> None:
         raise BuildFilesChanged(host.name, key, paths)
 
 
-def remove(host: Host, key: str, of: str = "") -> None:
-    """Remove the build with that key; or the layout with that key ``of`` a build."""
-    host.script(_REMOVE, folder(host, key), folder(host, of), timeout=600)
+def remove_build_or_layout(host: Host, key: str, build_of_layout: str = "") -> None:
+    """Remove the build with that key; or the layout with that key, of the build with the key ``build_of_layout``."""
+    host.script(_REMOVE, folder(host, key), folder(host, build_of_layout), timeout=600)
 
 
 def keep(host: Host, facts: BuildFacts, version: str, installed: PurePosixPath, log: PurePosixPath) -> BuildFacts:
@@ -299,7 +299,7 @@ def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
     BuildFilesChanged if files of the build have changed since it was made.
     """
     source, target = folder(build_host, key), folder(host, key)
-    if has(host, key) and _incremental(host, key) == _incremental(build_host, key):
+    if has_build_or_layout(host, key) and _incremental(host, key) == _incremental(build_host, key):
         return
     check(build_host, key)
     fixed = str(build_host.root / "work" / builder / "prefix")

@@ -257,8 +257,8 @@ class Recorder:
         return {"COMPILER_PATH": str(self.folder), "PERFBISECT_LINKS": str(work / FOLDER)}
 
 
-def recorder(host: Host) -> Recorder | None:
-    """Bring the recorder to the host; None if the host has no linker."""
+def install_recorder(host: Host) -> Recorder | None:
+    """Copy the recorder of links to the host; returns the recorder, or None if the host has no linker."""
     linker = find_linker(host)
     script = Path(__file__).parent / "recorder" / "ld"
     return Recorder(linker, upload.place(host, "linker", dict.fromkeys(_NAMES, script))) if linker else None

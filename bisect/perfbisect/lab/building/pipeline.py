@@ -58,7 +58,7 @@ def build_context(
     Raises EnvironmentFailure, naming the packages to install, if the host lacks a program.
     """
     name = variant or builder.variant
-    recorder = links.recorder(host) if layouts else None
+    recorder = links.install_recorder(host) if layouts else None
     settings = links.movable(find_variant(builder, name), recorder)
     how = required_build(builder)
     if lacks := lacking_for(host, [*NEEDED], how, settings):

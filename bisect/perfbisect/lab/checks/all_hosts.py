@@ -163,7 +163,7 @@ def check_all(entries: Sequence[HostEntry], scope: CheckScope) -> tuple[tuple[Ch
 
 def check(entry: HostEntry, entries: Sequence[HostEntry], scope: CheckScope) -> Checked:
     """Check one host. Names of build hosts that do not exist are refused."""
-    builds_for = tuple(measuring.name for measuring in entries if entry.name in measuring.other_build_hosts)
+    builds_for = tuple(measuring.name for measuring in entries if entry.name in measuring.build_hosts_except_itself)
     results = [*unknown(entry, entries)]
     checked = Checked(entry.name, builds_for)
     try:
@@ -185,7 +185,7 @@ def check(entry: HostEntry, entries: Sequence[HostEntry], scope: CheckScope) -> 
 def unknown(entry: HostEntry, entries: Sequence[HostEntry]) -> Iterator[Finding]:
     """Refuse build hosts that are not in hosts.toml. Hosts on lease are not in it, and are not leased for a check."""
     names = {entry_of_host.name for entry_of_host in entries}
-    for name in entry.other_build_hosts:
+    for name in entry.build_hosts_except_itself:
         if name not in names and not parse_leased_host_name(name):
             text = f"{name}, a build host of {entry.name}, is not in hosts.toml"
             yield refused("build hosts", text, f"Correct `hosts.{entry.name}.build_hosts`.")

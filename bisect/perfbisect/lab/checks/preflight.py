@@ -62,7 +62,7 @@ def tools(request: CheckRequest) -> Iterator[Finding]:
         )
         fine = f"{builder.name} builds nothing: {reason}" if builder else ""
         if builder and not entry.builds_itself:
-            elsewhere = entry.other_build_hosts
+            elsewhere = entry.build_hosts_except_itself
             are, argument = ("host", elsewhere[0]) if len(elsewhere) == 1 else ("hosts", "--all")
             fine = f"{builder.name} is built on {are} {listed(elsewhere)}, which this command does not check"
             besides = f"To check: bisect doctor {argument} --builder {builder.name}"

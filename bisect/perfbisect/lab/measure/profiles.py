@@ -294,21 +294,21 @@ class ProfileStudy(Study):
             if not sampled.in_kernel:
                 return
             sampled = Sampling(WAITS, sampled.chains, stack=sampled.stack)
-        best = yield from self.sample(context, system, dataset, turn, sampled)
+        best = yield from self.profile_run(context, system, dataset, turn, sampled)
         if self.oftenest == OFTENEST and not sampled.waits and (best is None or best.samples < MIN_SAMPLES):
             self.oftenest = OF_SHORT
-            best = yield from self.sample(context, system, dataset, turn, sampled)
+            best = yield from self.profile_run(context, system, dataset, turn, sampled)
         further = ways(context.host, sampled) if best and not self.tried else ()
         while best and best.alone > ALONE and (way := next(iter(further), None)):
             self.tried = True
-            resampled = yield from self.sample(context, system, dataset, turn, way)
+            resampled = yield from self.profile_run(context, system, dataset, turn, way)
             if resampled and resampled.alone < best.alone:
                 best, self.sampled = resampled, way
         if best:
             self.succeeded()
             yield Profiled(turn.candidate, best)
 
-    def sample(
+    def profile_run(
         self, context: RunContext, system: Installation, dataset: str, turn: Turn, sampled: Sampling
     ) -> Generator[LabEvent, None, ProfileFacts | None]:
         """The profile of one run with that sampling; None if no thread has waited, or no sample was due."""

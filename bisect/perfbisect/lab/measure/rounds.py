@@ -99,7 +99,7 @@ class Rounds:
             free_at_first, _ = ask(host, MEMORY) or (0, 0)
             for self.at, (system, key) in enumerate(sides):
                 if self.at and system.builder.server:
-                    check_memory(host, free_at_first)
+                    check_room_for_second_server(host, free_at_first)
                 try:
                     opened = begin(self.context, system, turns[self.at].candidate, key, side=SIDES[self.at])
                     visits.append(stack.enter_context(opened))
@@ -176,10 +176,10 @@ def invalid(first: RunFacts, two: RunFacts) -> str:
     return ""
 
 
-def check_memory(host: Host, before: int) -> None:
+def check_room_for_second_server(host: Host, free_at_first: int) -> None:
     """Raise TurnsAdvised if a second server would find less memory than the first server has taken."""
     now, total = ask(host, MEMORY) or (0, 0)
-    needed = max(before - now, 0) + SPARE * total
+    needed = max(free_at_first - now, 0) + SPARE * total
     if total and now < needed:
         gib = [math.ceil(kib / 1024**2 * 10) / 10 for kib in (needed, now)]
         sizes = f"the second server needs {gib[0]:g} GiB, but {gib[1]:g} GiB are free"

@@ -169,7 +169,7 @@ def plots_of_table(table: Table) -> tuple[int, Markup, list[Markup]]:
         largest = max((max(pair) for pair in pairs), default=0.0) or 1.0
         return column, Markup(""), [cost_drawing(*pair, largest) for pair in pairs]
     ratios = [None if isinstance(line.plot, tuple) else line.plot for line in table.rows]
-    scale = svg.interval_scale([ratio for ratio in ratios if ratio])
+    scale = svg.log_ratio_scale([ratio for ratio in ratios if ratio])
     drawn = [svg.interval_drawing(ratio, scale, line.tone) for ratio, line in zip(ratios, table.rows, strict=True)]
     return column, svg.axis_drawing(scale, table.plot_title), drawn
 

@@ -142,7 +142,7 @@ WIDEST = 50.0  # ratios above it, or below its inverse, are drawn at the edge
 NARROWEST = 0.01  # least span of a scale, in logarithms
 
 
-def interval_scale(intervals: Iterable[Interval]) -> Scale:
+def log_ratio_scale(intervals: Iterable[Interval]) -> Scale:
     """A logarithmic scale with 1 and all known ends of ``intervals``, up to WIDEST."""
     ends = [
         end for estimate in intervals for end in (estimate.low, estimate.middle, estimate.high) if 0 < end < math.inf
