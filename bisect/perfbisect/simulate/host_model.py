@@ -33,8 +33,8 @@ def random_generator(seed: int, purpose: RandomDraw, number: int = 0) -> np.rand
 class HostModel:
     """The properties of a simulated host.
 
-    Fractions are changes or standard deviations of the log metric; times are in seconds. A property with the value 0 is
-    disabled.
+    Fractions are changes or standard deviations of the log metric; times are in seconds. The value 0 disables a
+    property.
     """
 
     noise: float = 0.01  # s.d. of a run

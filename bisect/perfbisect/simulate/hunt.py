@@ -108,10 +108,7 @@ class SimulatedOrder:
 
 
 class SimulatedWorkers:
-    """The hosts of a world as workers.
-
-    An order is computed when it is submitted; observations are returned in order of time.
-    """
+    """The hosts of a world as workers, which compute an order at once and return its observations in order of time."""
 
     limit, minutes = UNLIMITED, 0.0
 

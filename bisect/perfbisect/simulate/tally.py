@@ -49,10 +49,7 @@ class StepAccount:
 
 
 def account_of_steps(verdict: Verdict, world: World, min_effect: float) -> StepAccount:
-    """The numbers of named and other steps of at least ``min_effect``.
-
-    A named step of half of ``min_effect`` is right.
-    """
+    """The numbers of named and other steps of at least ``min_effect``; a named step is right from half this size on."""
     least, detectable, left_open = _log_drop(min_effect), 0.0, tuple[UnsettledRange, ...]()
     claims, named = 0, set[int]()
     match verdict:

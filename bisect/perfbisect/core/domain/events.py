@@ -268,8 +268,7 @@ class Uncounted:
 class Counted:
     """A run of the explanation, in which one group of counters was counted. The search ignores such a run.
 
-    Runs of culprit and parent are interleaved. The n-th run of the culprit with a group of counters is compared with
-    the n-th run of the parent with this group.
+    Runs of culprit and parent are interleaved. The n-th runs of both with the same group are compared.
     """
 
     candidate: int

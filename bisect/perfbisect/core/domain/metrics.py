@@ -245,10 +245,9 @@ def is_speed(metric: str) -> bool:
 
 
 def shown_metric(run: RunFacts, metric: str, usual: str = "qps") -> str:
-    """The metric whose value is shown for a run.
+    """The metric whose value is shown for a run: the count for a counted run, otherwise a metric with shown values.
 
-    For a counted run, the count is shown. For a timed run, ``metric``, which is hunted, or ``usual``, which was hunted
-    before, is shown if its values are shown at all; otherwise QPS.
+    The candidates are ``metric``, which is hunted, ``usual``, which was hunted before, and QPS.
     """
     if run.counted:
         return INSTRUCTIONS

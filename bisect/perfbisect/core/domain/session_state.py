@@ -165,7 +165,7 @@ class SessionState:
 
     @property
     def is_paired(self) -> bool:
-        """Whether each build's runs are paired with runs of the first build, as far as the pairing is chosen."""
+        """Whether each build's runs are paired with runs of the first build, by the chosen pairing or by the request."""
         return self.pairing.together if self.pairing else self.request.pairing is Pairing.PAIRED
 
     def after(self, at: float, event: Event) -> "SessionState":

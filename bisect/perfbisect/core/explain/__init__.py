@@ -1,4 +1,1 @@
-"""Why a culprit is slower: the measurements of the explanation lead to classes, functions and plans.
-
-No input or output.
-"""
+"""Why a culprit is slower: the measurements of the explanation lead to classes, functions and plans."""

@@ -212,8 +212,7 @@ def callees_explain_part(
 ) -> bool:
     """Whether a function has its part because the costs of its callees changed, and not because the callees have new callers.
 
-    New callers are no evidence, because inlining and tail calls hide callers, so that other compiler options show other
-    callers.
+    Inlining and tail calls hide callers, so a function may seem to have new callers after other compiler options.
     """
     rows_below = cost_rows(
         (function_costs(runs, lambda keys: keys[-1:] if row.key in keys else ()) for runs in profiles), difference

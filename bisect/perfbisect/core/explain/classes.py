@@ -227,8 +227,8 @@ def with_kernel_or_layout(
 
     Exact counts exclude the instructions of the kernel, so time in the kernel looks like slower instructions. Code
     placement is suspected if the same instructions are executed, and front-end counters changed more than data
-    counters. Code placement is not suspected if the commit was slower in all randomized layouts, or if changed
-    functions have most of the loss.
+    counters. Code placement is not suspected if all randomized layouts are slower, or if changed functions have most of
+    the loss.
     """
     if (
         any(row.name == PER_INSTRUCTION for row in evidence.rows)

@@ -82,8 +82,7 @@ RunsOfBoth = tuple[Sequence[RunFacts], Sequence[RunFacts]]  # runs of the parent
 def step_explanation(state: SessionState, step: Step) -> Explanation:
     """The explanation of the change at a step, from the whole log of a hunt.
 
-    The screen and the report show the explanation. The measurements for an explanation end when the explanation is
-    certain.
+    The measurements for an explanation end when the explanation is certain.
     """
     runs = state.runs_of_step(step, exact=has_exact_counts(state.log, state.metric))
     parent = state.commits[step.parents[0]] if step.parents else ""

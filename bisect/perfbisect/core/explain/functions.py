@@ -153,10 +153,9 @@ def off_cpu_rows(
     """The rows of ``function_rows`` for off-CPU profiles: the wait is charged to the function that called the library or kernel.
 
     All threads wait in the scheduler of the kernel, and most threads call the scheduler through the language's library.
-    Stacks of interrupted threads are excluded, because these threads waited only for a processor that other work on the
-    host used. Idle threads wait for as long as the other threads work, so the costs of the parent are scaled to the
-    duration of an operation of the culprit. The result is empty for fewer than two rounds, because only rounds show how
-    much waits vary.
+    Stacks of interrupted threads are excluded, because such threads waited only for a processor. Idle threads wait for
+    as long as the other threads work, so the costs of the parent are scaled to the duration of an operation of the
+    culprit. The result is empty for fewer than two rounds, because only rounds show how much waits vary.
     """
     if min(map(len, profiles)) < 2:
         return ()
@@ -241,9 +240,7 @@ def exchange_groups(
         return is_caller or all(missing) or (any(missing) and not have_callers)
 
     def has_constant_total(group: Sequence[FunctionKey]) -> bool:
-        """Whether the nearest common ancestor of the group, or a member that calls all members, costs as much as
-        before.
-        """
+        """Whether the nearest common ancestor of the group, or a member that calls the rest, costs as much as before."""
         shared = set.intersection(
             *(before.ancestors.get(key, set()) | after.ancestors.get(key, set()) for key in group)
         )

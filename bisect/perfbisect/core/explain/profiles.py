@@ -51,8 +51,7 @@ def frame(function: str, binary: str) -> str:
 def read_frame(text: str) -> tuple[str, str]:
     """The function and the binary of a frame.
 
-    The frame "[libz.so.1]" has the function "[libz.so.1]" and the binary "libz.so.1"; a program's name has the binary
-    "".
+    The frame "[libz.so.1]" has that function, and the binary "libz.so.1"; a program's name has the binary "".
     """
     if match := _FRAME.fullmatch(text):
         return match["function"], match["binary"]
@@ -190,9 +189,7 @@ def functions_in(profiles: Iterable[ProfileFacts], *, inlined: bool = False) -> 
 
 
 def comparable_profiles(profiles: ProfilesOfBoth, *, off_cpu: bool = False, counted: bool = False) -> ProfilesOfBoth:
-    """The on-CPU (or off-CPU) profiles or the counts of both builds in the same unit; empty if a build has no such
-    profile.
-    """
+    """The on-CPU (or off-CPU) profiles or the counts of both builds in the same unit; empty if a build lacks them."""
     parent, culprit = (
         [run for run in runs if run.stacks and run.operations > 0 and run.off_cpu is off_cpu] for runs in profiles
     )

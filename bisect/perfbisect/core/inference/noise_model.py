@@ -258,10 +258,7 @@ def judge_readings(record: Record, good: int, bad: int, model: NoiseModel) -> tu
 
 
 def _recognise_modes(record: Record, good: int, bad: int) -> _Modes | None:
-    """The two modes of the readings; None if there are not clearly two modes.
-
-    ``good`` and ``bad`` are the compared builds.
-    """
+    """The two modes of the readings; None if the modes are not clearly distinct."""
     runs = np.bincount(record.build, minlength=len(record.builds))
     ends = [record.builds.index(build) for build in (good, bad)]
     used = np.flatnonzero(runs >= REPEATED)

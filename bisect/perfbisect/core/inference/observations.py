@@ -75,10 +75,7 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A candidate cannot be measured, because it does not build or start, or crashes.
-
-    Such a candidate never counts as slow.
-    """
+    """A candidate cannot be built, started or measured; such a candidate never counts as slow."""
 
     candidate: int
     reason: str

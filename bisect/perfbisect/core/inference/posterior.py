@@ -14,7 +14,7 @@ Level of build v, with bad(v; K) = 1 if K is v or an ancestor of v:
 * d at J: one sharp decoy of either sign anywhere in the range; every pair (K, J) is enumerated. Without a decoy, a
   second step to which the search has narrowed the range would seem certain.
 * walk: many small steps, a random walk along the history (covariance: prior mass of common ancestors). Exact counts
-  show more small steps, so with counts one step has a walk, too, of a size that does not depend on the drop.
+  show more small steps, so for counts, one step also has a walk, whose size does not depend on the drop.
 * No change at all: every build has the base level and its layout. No change is compared with one step at any place, of
   a size independent of the readings.
 * The culprit is the *largest* step in the hunted direction: factors P(D > 0) and P(D > |d|).
@@ -59,9 +59,9 @@ WALK = 0.3  # s.d. of the walk from end to end
 class _Drops:
     """Priors of the steps, (mean, s.d.) in log units.
 
-    The priors follow from the drop between the ends, although the readings of the ends are in the posterior as well.
-    This double use does no harm if the drop is clear. If the drop is barely shown, the drop is probably too large by
-    chance, so the priors move towards 0 and widen.
+    The priors follow from the drop between the ends, whose readings are also in the posterior. This double use does no
+    harm if the drop is clear. A barely shown drop is probably too large by chance, so the priors move towards 0 and
+    widen.
     """
 
     one: tuple[float, float]

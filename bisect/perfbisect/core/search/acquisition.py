@@ -178,8 +178,7 @@ def best_measurement(analysis: Analysis, now: Situation, host: int, max_runs: fl
 def measurement_while_waiting(analysis: Analysis, now: Situation, host: int) -> Measure | None:
     """The measurement on ``host`` until the next build in flight is finished.
 
-    The result is None if no existing build promises enough bits, or if the next build is finished before a run would
-    end.
+    The result is None if no existing build promises enough bits, or if the next build is finished before a run.
     """
     wait = min(remaining_runs(now).values(), default=0.0)
     choice = best_measurement(analysis, now, host, wait) if wait >= 1 else None
@@ -190,10 +189,9 @@ def measurement_while_waiting(analysis: Analysis, now: Situation, host: int) -> 
 
 
 def _unmeasured_options(analysis: Analysis, now: Situation, chance: Array, *, only_built: bool) -> list[int]:
-    """The options without readings.
+    """The options without readings: builds made ahead, and the best splits among other workloads' builds and candidates.
 
-    The options are builds that were made ahead, the best splits among the builds of other workloads, and the best
-    splits among all candidates, or, if the budget allows no build, among built candidates.
+    If the budget allows no new build, all options are existing builds.
     """
     record, in_flight, subjects = analysis.record, now.fleet.candidates_in_build, now.fleet.candidates_of_interest
     ready: list[int] = []
@@ -331,8 +329,8 @@ def is_hopeless(choice: Choice, analysis: Analysis, now: Situation, required: fl
     step, would make the hunt several times as expensive as a usual search for a change of this size. In such a hunt no
     single culprit explains the levels, or the change is smaller than it seemed, and more runs do not help. The limit of
     the cost is lower if the best step repeats a build, and while a change is uncertain. If no build is allowed any
-    more, repeats can only separate hypotheses, and repeats stop once a hypothesis of several candidates has the
-    ``required`` probability.
+    more, repeats can only separate hypotheses, and stop once a hypothesis of several candidates has the ``required``
+    probability.
     """
     record, groups, posterior, build_runs = analysis.record, analysis.hypotheses, analysis.posterior, now.build_runs
     repeats = choice.order.plan[0].candidate in record.builds

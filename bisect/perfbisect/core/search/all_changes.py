@@ -263,9 +263,9 @@ def _note_step(
 ) -> list[_Span]:
     """Note a step, and name the step if it is large enough, or with ``named``.
 
-    The function returns the subranges around the step. In a history with branches, other subranges may also contain the
-    step. Subranges in doubt are divided at the step. Subranges with ends that are alike are divided, too, because
-    another change in such a subrange must cancel the step.
+    Returns the subranges around the step. In a history with branches, other subranges may also contain the step.
+    Subranges in doubt are divided at the step. Subranges with equal ends are also divided, because another change must
+    cancel the step.
     """
     if step.candidate not in results.noted:
         proven = strongest_ratio(evidence)

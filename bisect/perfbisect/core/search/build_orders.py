@@ -114,10 +114,7 @@ class RangeParts:
                 return
 
     def _cuts_of_parts(self, count: int, final: list[_RangePart]) -> list[tuple[_RangePart, int]]:
-        """The parts to cut, each with its number of cuts; the numbers sum to ``count``.
-
-        ``final`` are the parts that are not cut.
-        """
+        """The parts to cut, each with its number of cuts; the numbers sum to ``count``. No part of ``final`` is cut."""
         divisible = [part for part in self._parts if part not in final and part.mass > EDGE and len(part.nodes) > 1]
         cuts = [0] * len(divisible)
         for _ in range(count if divisible else 0):
@@ -251,8 +248,7 @@ class _BuildsAhead:
         )
 
     def build_of_host(self, order: Measure, begun: Collection[int]) -> Measure | None:
-        """The build that the host of ``order`` makes while it waits for a build; None if the wait is shorter than the
-        build.
+        """The build that the host of ``order`` makes while it waits for a build; None if the wait is too short.
 
         ``begun`` are the candidates that build hosts begin to build now.
         """

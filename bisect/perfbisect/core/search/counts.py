@@ -110,10 +110,7 @@ class MeanCounts:
 
     @classmethod
     def of(cls, counts: Situation) -> "MeanCounts":
-        """The mean counts of all counted builds.
-
-        A first guess of the standard deviation of a count has the weight of one count.
-        """
+        """The mean counts of all counted builds; a guess of the noise of a count has the weight of one count."""
         record, guess = counts.record, GUESS if counts.prior.count_cost == WITH_RUNS else EXACT.guessed_noise
         visits = {}
         for build in record.builds:

@@ -4,11 +4,11 @@ The search is a pure function of its arguments and keeps no state. So a hunt tak
 replayed or simulated.
 
 Each layer of the search makes a situation from its own situation, and asks the layer below for the decision in this
-situation. If a layer needs another measurement first, the layer returns the order for this measurement. The layers are:
-pairing (interleaved or paired runs), layouts (the usual layout, or randomized layouts), all changes (the range, or a
-subrange), older branches (as if all branches had begun with the speed of good), and the hunt for a single change. No
-other code changes the decision of a layer. ``decide`` adds the builds that are made ahead, the flags of incremental
-builds, and the clean builds that a verdict needs.
+situation. A layer that needs another measurement first returns the order for this measurement. The layers are: pairing
+(interleaved or paired runs), layouts (the usual layout, or randomized layouts), all changes (the range, or a subrange),
+older branches (as if all branches had begun with the speed of good), and the hunt for a single change. No other code
+changes the decision of a layer. ``decide`` adds the builds that are made ahead, the flags of incremental builds, and
+the clean builds that a verdict needs.
 
 If slow runs are stopped, the good end is timed first on each host, because the good end's runs set the time limit.
 
@@ -25,17 +25,15 @@ If slow runs are stopped, the good end is timed first on each host, because the 
   member. A member's verdict waits until all orders of the member are done. A member without an order for a free host
   leaves the host to another member. If no member has an order for a free host, the returned order is for a busy host.
 - If the hunts are for results of one command, ``common`` is true, and each run gives a reading to every member.
-  Comparisons in randomized layouts then come last, so that hunts that have named the same commits share the runs of the
-  comparisons.
+  Comparisons in randomized layouts then come last, so that hunts that named the same commits share runs.
 - If build hosts build ahead, they make builds for the member of the order first. The build hosts that are still free
   get orders from the other members. No build is ended for a member, because another member may need the build.
 
 Each member decides as if it were alone, except that builds made for other members are free. Verdicts and orders without
 a new build come first. When every member needs a new build, the build with the most bits for all members together is
 made. A workload whose culprit is equally likely on both sides of the build expects one bit of information from the
-build. Only the builds that members order are compared, because in simulated hunts a candidate between two such builds,
-the best for both members together, saved no builds. With a single member, the decisions are the same as those of
-``decide``.
+build. Only the builds that members order are compared, because a compromise between two such builds saved no builds in
+simulated hunts. With a single member, the decisions are the same as those of ``decide``.
 """
 
 import math
@@ -111,8 +109,7 @@ def likely_runs(
 ) -> tuple[int, int]:
     """The lowest and the highest number of runs of nine in ten hunts for a drop of one of the sizes ``drops``.
 
-    ``drops`` are fractions, the largest first; ``noise`` is the standard deviation of a run, and a build costs
-    ``build_runs`` runs.
+    ``drops`` (largest first) and ``noise`` (of a run) are fractions; ``build_runs`` is the cost of a build in runs.
     """
     for_largest, for_smallest = (expected_runs(candidates, drop, noise, build_runs) for drop in drops)
     highest = math.ceil(LIKELY[1] * for_smallest * (WITH_LAYOUTS if policy.layouts else 1.0))
@@ -235,8 +232,7 @@ def _member_situation(members: Sequence[Situation], number: int, fleet: Fleet) -
 def fleet_for_member(number: int, fleet: Fleet) -> Fleet:
     """The fleet for the decision of one of several members.
 
-    Orders of other members keep hosts busy and make builds that all members may use. The runs of these orders are left
-    out.
+    The runs of other members' orders are left out, but not their builds and the busy hosts.
     """
 
     def for_member(order: Measure) -> Measure:

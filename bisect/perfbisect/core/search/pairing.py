@@ -212,8 +212,7 @@ def _compare_ways(
 ) -> PairingComparison | None:
     """The comparison of paired and interleaved runs; None while an end has no interleaved run.
 
-    Rounds are better if rounds are less noisy and show at least half of the difference that interleaved runs are sure
-    of.
+    Paired runs are better if they are less noisy and show half of the difference that interleaved runs are sure of.
     """
     record = arrange_observations(interleaved, now.policy, now.bad)
     if not (record.run_count(0) and record.run_count(now.bad)):
@@ -271,8 +270,7 @@ def _ends_wait_alike(
     """Whether the ends wait equally long, so that they can only differ by CPU time; None if CPU time is unknown.
 
     Other programs on the host can only lengthen the waiting of a run. So of all runs of a build, the run with the least
-    waiting shows the waiting of the build. If other programs make the waiting vary, the difference of the ends' waiting
-    must exceed this variation.
+    waiting shows the waiting of the build. The difference of the ends must exceed the variation of the waiting.
     """
     if any(reading.cpu_value is None for reading in (*interleaved, *paired)):
         return None

@@ -261,9 +261,8 @@ def ordered_parts(
 ) -> tuple[frozenset[int], ...]:
     """The sets of parts in an order in which each state probably builds, because needed parts come first.
 
-    Each ``turn`` has another order; the order of turn 0 builds most probably. ``learnt`` are the needs that failures
-    have shown, in addition to needs by words. Parts that need each other are one set; after turn 0, only needs by
-    ``learnt`` join parts.
+    Each ``turn`` has another order; the order of turn 0 builds most probably. ``learnt`` are needs that failures have
+    shown. Parts that need each other are one set; after turn 0, only needs by ``learnt`` join parts.
     """
     by_words = dict(enumerate(diff.needed))
     needs = learnt if turn else {number: {*words, *learnt.get(number, ())} for number, words in by_words.items()}
@@ -358,8 +357,7 @@ def _search(
 ) -> Generator[Round, tuple[int, int] | None, tuple[frozenset[int], Round | None]]:
     """The fewest parts with the slow part, and the last round that showed these parts; no parts after an unknown answer.
 
-    If no state between two states builds or runs, the suspects may need other parts, and are tried after all other
-    parts.
+    If no state between two states works, the suspects may need other parts, and are tried after all other parts.
     """
     turn = tries = 0
     best: Round | None = None

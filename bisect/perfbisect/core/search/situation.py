@@ -82,7 +82,7 @@ class Budget:
         return self.builds_left() > 0
 
     def builds_left(self, besides: Collection[int] = ()) -> float:
-        """The number of builds that are allowed after the candidates of ``besides``; below 0 for too many."""
+        """The number of builds that are allowed after the candidates of ``besides``; below 0 for too many of these."""
         return (self.policy.max_builds or math.inf) - len(self._attempted.union(besides))
 
     def ended(self, order: Order) -> bool:

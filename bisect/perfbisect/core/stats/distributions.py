@@ -63,10 +63,7 @@ class Student:
         return float(np.copysign(np.sqrt(v * np.log1p(t * t / v)) * (8 * v + 1) / (8 * v + 3), t))
 
     def cdf(self, t: float) -> float:
-        """The probability below ``t``, from the normal score.
-
-        The error of the probability is at most 2e-3 with two degrees of freedom, and at most 1e-4 with ten.
-        """
+        """The probability below ``t``, from the normal score; exact to 2e-3 with two degrees of freedom, to 1e-4 with ten."""
         return float(np.exp(log_normal_cdf(np.array(self.normal_score(t)))))
 
     def quantile(self, z: float = Z_975) -> float:
@@ -137,8 +134,8 @@ def log_sum_exp(logs: Array, axis: int | None = None) -> Array:
 def chi_square_quantile(z: float, freedom: float) -> float:
     """The chi-square quantile with the same probability as the normal quantile ``z``, which is -Z_975 or Z_975.
 
-    Quantiles for few degrees of freedom are read from tables. Other quantiles are computed by Wilson and Hilferty's
-    formula, and are at most 2 % too low.
+    Tables have the quantiles for few degrees of freedom. Wilson and Hilferty's formula gives others, at most 2 % too
+    low.
     """
     table = FEW_LOW if z < 0 else FEW_HIGH
     if freedom <= len(table):
@@ -162,8 +159,8 @@ def signed_rank_p_value(differences: Sequence[float]) -> float:
     """The p-value of the signed-rank test that ``differences`` are above 0.
 
     The p-value is the probability that the differences that are not above 0 have at most the observed rank sum, if the
-    distribution is symmetric around 0. Equal absolute values share their mean rank. Source: F. Wilcoxon, "Individual Comparisons by
-    Ranking Methods", Biometrics Bulletin 1 (1945).
+    distribution is symmetric around 0. Equal absolute values share their mean rank. Source: Frank Wilcoxon, "Individual
+    Comparisons by Ranking Methods", Biometrics Bulletin 1 (1945).
     """
     values = np.asarray(differences)
     _, size, count = np.unique(np.abs(values), return_inverse=True, return_counts=True)

@@ -38,11 +38,7 @@ Ends = tuple[int, int]  # numbers of two builds
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """A change for the worse in one workload, between two builds.
-
-    ``work``, ``first`` and ``last`` are the positions of the workload and of the two builds in the request of the
-    trial.
-    """
+    """A change for the worse in one workload, between two builds, given by their numbers in the request of the trial."""
 
     work: int
     first: int

@@ -13,9 +13,9 @@ Components, 1992, chapter 3). The interval of σb² + σw² is Graybill and Wang
 (Confidence intervals on nonnegative linear combinations of variances, JASA 75, 1980). The best numbers of visits, and
 of runs in a visit, follow from their costs (Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013).
 
-An embedded library is opened anew for every run. The "visits" of such a library are only successive rounds. Successive
-rounds differ by the drift of the machine. A hunt cancels the drift by interleaving runs, so that the variance between
-rounds is no part of the noise of a run.
+An embedded library is opened anew for every run. The "visits" of such a library are only successive rounds, which
+differ by the drift of the machine. A hunt cancels drift by interleaving runs, so this variance is no part of the noise
+of a run.
 """
 
 import math
@@ -76,10 +76,7 @@ def noise_of_metric(runs: Sequence[tuple[int, RunFacts]], metric: str) -> Noise 
 
 
 def noise_of_runs(runs: Sequence[TimedRun], runs_share_start: bool) -> Noise | None:
-    """The noise in the runs of an A/A; None for fewer than two.
-
-    ``runs_share_start``: whether a visit has several runs.
-    """
+    """The noise in the runs of an A/A; None for a single run. ``runs_share_start``: whether a visit has several runs."""
     if len(runs) < 2:
         return None
     tame = _without_outliers(runs)

@@ -1,5 +1,4 @@
-"""How fast builds are relative to the first build, from rounds in which each build was visited, and which differences
-are real.
+"""How fast builds are relative to the first build, from rounds of visits, and which differences are real.
 
 **Ratios.** Within a round, both builds of a ratio are measured within minutes of each other. The logarithms of the two
 builds are subtracted within each round, because a difference between rounds affects both builds equally and cancels.
@@ -19,12 +18,11 @@ differences with the smallest p-values real. Then
 - of the differences called real, at most RATE are expected to be false, and
 - if all builds are equal, at least 1 - RATE of tables call no difference real.
 
-Both statements also hold if cells depend on each other positively. The cells of one workload do so, because these cells
-share the baseline (Benjamini and Yekutieli, 2001, for one-sided tests; for two-sided tests, a test of this project
-shows this by simulation).
+Both statements also hold if cells depend on each other positively, like the cells of one workload, which share the
+baseline (Benjamini and Yekutieli, 2001, for one-sided tests; a test of this project simulates two-sided tests).
 
-**Costs per operation.** A table for each workload shows the costs of each build per operation, and these costs relative
-to the first build: CPU time, context switches, reads, and KB read and written. A value is the median over the runs of a
+**Costs per operation.** A table for each workload shows the costs of each build per operation, absolute and relative to
+the first build: CPU time, context switches, reads, and KB read and written. Values are medians over the runs of a
 build.
 
 **Reverts.** The share of a change of speed that a revert undoes is computed from rounds in which good, bad, and bad
@@ -33,9 +31,8 @@ the loss, y = r - b is the gain by the revert, and
 
     share = ȳ / x̄
 
-is 1 if the revert undoes all of the loss, and 0 if the revert undoes nothing; shares of several culprits add up. The 95
-% interval (Fieller's interval) contains all shares s for which the paired differences y[i] - s·x[i] may have the mean
-0,
+is 1 if the revert undoes the whole loss, and 0 if the revert undoes nothing; shares of several culprits add up.
+Fieller's 95 % interval contains all shares s for which the paired differences y[i] - s·x[i] may have the mean 0,
 
     |ȳ - s·x̄| ≤ t(0.975, n - 1) · √((S_yy - 2·s·S_xy + s²·S_xx) / n)
 

@@ -75,8 +75,7 @@ Array = NDArray[np.float64]
 class LevelStep:
     """A change of the level that stays, or that lasts until the next step.
 
-    Releases are numbered like their levels. The change happened between the neighbouring releases ``before`` and
-    ``after``.
+    Releases are numbered like levels. The change happened between the neighbouring releases ``before`` and ``after``.
     """
 
     before: int
@@ -212,8 +211,7 @@ class StepSearch:
     def step_at_cut(self, start: int, cut: int, end: int) -> LevelStep:
         """The step at a cut between the neighbouring cuts ``start`` and ``end``.
 
-        The positions of the step are weighted by Bayes' rule, with equal priors, unknown levels, and a scatter with its
-        degrees of freedom.
+        Positions of the step are weighted by Bayes' rule, with equal priors, unknown levels, and an estimated scatter.
         """
         earlier, later = self.levels[start:cut], self.levels[cut:end]
         squares = self.squares_by_cut(start, end)

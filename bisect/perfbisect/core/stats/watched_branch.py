@@ -66,10 +66,7 @@ def tips_measured_with_next(tips: Sequence[T]) -> list[T]:
 
 @dataclass(frozen=True, slots=True)
 class BranchLine:
-    """The line of a branch, merged from nights that can be compared.
-
-    The number of a tip is its position in ``tips``.
-    """
+    """The line of a branch, merged from nights that can be compared. Tips are numbered by their positions in ``tips``."""
 
     tips: tuple[TrialBuild, ...]  # tips that were measured, oldest first
     lines: tuple[SpeedLine, ...]  # of each workload
