@@ -214,7 +214,7 @@ def with_suspected_weights(
 ) -> Graph:
     """The graph with the prior weights of commits that touch suspected paths (path → weight, path → commits).
 
-    ``commits`` are the commits of the nodes. A commit that touches several paths gets their largest weight.
+    ``commits`` are the commits of the nodes. A commit that touches several paths gets the largest weight.
     """
     factor: dict[str, float] = {}
     for path, weight in weights.items():

@@ -15,8 +15,8 @@ Level of build v, with bad(v; K) = 1 if K is v or an ancestor of v:
   second step to which the search has narrowed the range would seem certain.
 * walk: many small steps, a random walk along the history (covariance: prior mass of common ancestors). Exact counts
   show more small steps, so for counts, one step also has a walk, whose size does not depend on the drop.
-* No change at all: every build has the base level and its layout. No change is compared with one step at any place, of
-  a size independent of the readings.
+* No change at all: every build has the base level and its layout. The model without change is compared with one step at
+  any place, of a size independent of the readings.
 * The culprit is the *largest* step in the hunted direction: factors P(D > 0) and P(D > |d|).
 
 D, d and s² (scaled inverse χ²) are integrated out in closed form. So each combination of a class of culprits, a law of
