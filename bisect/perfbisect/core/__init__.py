@@ -1,4 +1,4 @@
-"""The pure core: facts in, orders out.
+"""The core: functions without side effects that compute orders and verdicts from facts.
 
 Modules of core use no clock, files, processes or network, and import no other package of perfbisect.
 """

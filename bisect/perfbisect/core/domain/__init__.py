@@ -1,1 +1,1 @@
-"""The values of the domain: graph, observations, orders, events, metrics, policy and settings."""
+"""The data types of the domain: graph, facts, orders, events, metrics and settings."""

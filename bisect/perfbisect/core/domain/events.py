@@ -1,4 +1,4 @@
-"""The events of a hunt or a trial. A session yields events, views show events, and the store keeps events.
+"""The events of a hunt or a trial. A session yields events, views show them, and the store keeps them.
 
 In an event of a trial, ``candidate`` is the number of a build in the request of the trial, and ``workload`` the number
 of a workload. ``host`` is the name of the host on which the event happens.
@@ -90,7 +90,7 @@ class SessionStarted:
         return (self.host, *self.further)
 
     def with_part_titles(self, commit: Commit, candidate: int) -> Commit:
-        """The commit of a candidate; in a search in a diff, the subject is the part that the candidate adds."""
+        """The commit of a candidate; if a diff is searched, the subject is the part that the candidate adds."""
         added = self.parts[candidate - 1] if 0 < candidate <= len(self.parts) else ()
         return replace(commit, date="", author="", subject=part_titles(added)) if added else commit
 
@@ -129,7 +129,7 @@ class PairingChosen:
     beside: Interval | None = None  # bad against good by paired runs
 
     def metric_of_paired_runs(self, metric: str) -> str:
-        """The metric of paired runs, if ``metric`` is the metric of interleaved runs."""
+        """The metric by which paired runs are compared, if interleaved runs are compared by ``metric``."""
         return "cpu/o" if self.by_cpu else metric
 
 

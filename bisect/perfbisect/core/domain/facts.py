@@ -218,7 +218,9 @@ class KnownError:
         return self.other or shlex.join(self.flags.words)
 
     def combined(self, other: "KnownError") -> "KnownError":
-        """The remedy of both errors, if they are of one class and the options fit into a command; otherwise this remedy."""
+        """This error with both remedies, if both errors have one name and the options fit into a command; otherwise
+        this.
+        """
         if other.name != self.name or len(self.remedy) > MOST_OPTIONS:
             return self
         return replace(self, flags=self.flags.plus(other.flags))
@@ -239,7 +241,7 @@ class SkipFacts:
 
     @property
     def of_build(self) -> bool:
-        """Whether the candidate cannot be built, for any workload; otherwise it fails in one workload."""
+        """Whether the candidate cannot be built, for any workload; otherwise only one workload fails."""
         return self.stage in BUILDING
 
 
@@ -329,7 +331,7 @@ class TrialRun:
 
 @dataclass(frozen=True, slots=True)
 class TrialSkip:
-    """A build that failed in a workload, and is not tried in that workload again."""
+    """A build that failed in a workload, and is not tried again in this workload."""
 
     work: int
     subject: int

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """Candidates and their parents in compressed rows: v has ``parents[parent_offsets[v]:parent_offsets[v + 1]]``.
+    """Candidates and their parents: the parents of v are ``parents[parent_offsets[v]:parent_offsets[v + 1]]``.
 
     ``weight`` is the prior weight of each candidate: 1 for an ordinary candidate, 0 for node 0 and branch points. The
     weights need not sum to one.

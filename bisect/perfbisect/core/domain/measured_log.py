@@ -1,4 +1,4 @@
-"""The part of a log from which observations are made: builds, failures and runs.
+"""The events of a log from which observations are made: builds, failures and runs.
 
 If options are added to all builds, all earlier events are excluded. The events of a commit are restored if its build
 with the options has the same binary. After a proof that contradicts incremental builds, the events of incremental

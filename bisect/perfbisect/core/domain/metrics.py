@@ -104,7 +104,7 @@ class Metric:
         return (run.unit if run and self.from_output else "") or self.unit or self.name
 
     def is_bounded(self, *, command: bool) -> bool:
-        """Whether the time of a stopped run bounds the metric; ``command``: whether the workload is a command.
+        """Whether the time of a stopped run is a bound of the metric; ``command``: whether the workload is a command.
 
         The threads of sysbench wait for the last thread, so the latencies of sysbench are not bounded.
         """
@@ -118,12 +118,12 @@ def quotient(numerator: float | None, denominator: float | None) -> float | None
 
 
 def counter_per_operation(event: str, factor: float = 1.0) -> Reader:
-    """A reader of a counter of the measured window, times ``factor``, divided by its operations."""
+    """A function that reads a counter of a run, times ``factor``, divided by the run's operations."""
     return lambda run: quotient(None if (n := run.counters.get(event)) is None else factor * n, run.operations)
 
 
 def rate_per_operation(column: str) -> Reader:
-    """A reader of a mean rate of vmstat or iostat (per second), divided by operations per second."""
+    """A function that reads a mean rate of vmstat or iostat (per second), divided by operations per second."""
     return lambda run: quotient(run.system.get(column), run.qps)
 
 
@@ -201,7 +201,7 @@ def find_metric(name: str) -> Metric:
 
 
 def second_and_first_values(pairs: Iterable[tuple[RunFacts, RunFacts]], metric: str) -> list[tuple[float, float]]:
-    """The metric of the second and of the first run of each pair, if both are readable."""
+    """The metric of the second and of the first run of each pair, if both values can be read."""
     values = ((metric_value(partner, metric), metric_value(candidate, metric)) for candidate, partner in pairs)
     return [(x, y) for x, y in values if x and y and 0 < x * y < math.inf]
 

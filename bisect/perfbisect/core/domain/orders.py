@@ -162,14 +162,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The culprit."""
+    """The verdict that a culprit was found."""
 
     step: Step
 
 
 @dataclass(frozen=True, slots=True)
 class NotReproduced:
-    """The two ends do not differ on this host."""
+    """The verdict that the two ends do not differ."""
 
     ratio: Interval
     detectable: float  # the smallest drop that would have been shown, as a fraction: 0.02 is a drop of 2 %
@@ -180,7 +180,7 @@ class NotReproduced:
 
 @dataclass(frozen=True, slots=True)
 class CodePlacement:
-    """A commit is slower in the usual layout, and not in other layouts; no other change was found."""
+    """The verdict that a commit is slower only in the usual layout, and that no other change was found."""
 
     step: Step  # its ratio is in the usual layout
     ratio: Interval  # of bad against good, over randomized layouts
@@ -243,7 +243,7 @@ class UnsettledRange:
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """Every change of at least the policy's smallest effect, oldest first."""
+    """The verdict with every change of at least the policy's smallest effect, oldest first."""
 
     steps: tuple[Step, ...]
     improvements: tuple[Step, ...] = ()  # changes in the other direction
@@ -391,7 +391,7 @@ class Fleet:
         return frozenset(share.candidate for order in self.busy if order.workload != OTHER_HUNT for share in order.plan)
 
     def renumbered(self, numbers: Mapping[int, int]) -> "Fleet":
-        """The fleet with other numbers of candidates, see ``Measure.renumbered``."""
+        """The fleet with new numbers of candidates, see ``Measure.renumbered``."""
         building = (replace(b, candidate=numbers[b.candidate]) for b in self.building if b.candidate in numbers)
         return replace(self, busy=tuple(order.renumbered(numbers) for order in self.busy), building=tuple(building))
 

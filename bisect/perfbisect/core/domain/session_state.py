@@ -84,7 +84,7 @@ class TestedCommit:
 
     @property
     def reused(self) -> bool:
-        """Whether the latest build existed already."""
+        """Whether the latest build of the commit existed already."""
         return bool(self.builds) and self.builds[-1].reused
 
     @property
@@ -94,7 +94,7 @@ class TestedCommit:
 
     @property
     def build_seconds(self) -> float:
-        """The seconds of all builds, with failed builds and with fetching shared builds."""
+        """The seconds of all builds, including failed builds and the fetching of shared builds."""
         return sum(build.seconds for build in self.builds if build.shared or not build.reused) + self.failed_seconds
 
     @property
@@ -150,12 +150,12 @@ class SessionState:
     def of_trial(
         cls, number: int, request: TrialRequest, host: HostFacts, began: float, state: str = "running", **fields: Any
     ) -> "SessionState":
-        """A trial without measurements; ``fields`` are further fields."""
+        """The state of a trial without measurements; ``fields`` are further fields."""
         return cls(number, request, (host,), began, state, **fields)
 
     @property
     def name(self) -> str:
-        """The short name: 12, c3, n4, p5."""
+        """The short name of the session: 12, c3, n4, p5."""
         return f"{self.request.kind[:1] if self.request.works else ''}{self.id}"
 
     @property
@@ -279,7 +279,7 @@ class SessionState:
                 self.since[event.host] = at
 
     def _follow_builds(self, at: float, event: Event) -> None:
-        """Update which builds are being made by build hosts."""
+        """Update the builds that build hosts are making."""
         match event:
             case BuildStarted(commit=commit, host=host) if host in self.build_hosts:
                 self.in_flight[host] = commit.sha, at
@@ -291,7 +291,7 @@ class SessionState:
                 pass
 
     def _note_build_facts(self, number: int, **facts: Any) -> None:
-        """Enter facts about a build of a trial."""
+        """Add facts about a build of a trial to the request."""
         subjects = list(self.request.subjects)
         subjects[number] = replace(subjects[number], **facts)
         self.request = replace(self.request, subjects=tuple(subjects))
@@ -338,7 +338,7 @@ class SessionState:
         return binary_host_number(event.host, {name: n for n, name in enumerate(self.hosts)}, self.build_hosts)
 
     def _log(self, at: float, event: MeasuredEvent, row: TestedCommit) -> None:
-        """Keep an event from which observations are made, and the row of its commit."""
+        """Store an event from which observations are made, and the facts of its commit."""
         self.log.append((at, event))
         self.tested[event.facts.commit] = row
 

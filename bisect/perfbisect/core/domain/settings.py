@@ -30,7 +30,7 @@ GAIN = 0.5  # ratio of s.d. of paired runs to s.d. of two interleaved runs, belo
 
 
 class Pairing(StrEnum):
-    """How builds are compared."""
+    """The pairing, which says how builds are compared."""
 
     AUTO = "auto"
     PAIRED = "paired"  # the two builds run at the same time
@@ -110,7 +110,7 @@ class Patch:
 
     @property
     def identity(self) -> tuple[str, str]:
-        """The versions and a hash of the content, which determine the patch's effect on builds."""
+        """The versions and a hash of the content of the patch, which determine its effect on builds."""
         return self.version, hashlib.sha256(self.content).hexdigest()
 
 
@@ -161,7 +161,7 @@ class QuickCommand:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A result in a command's output, whose format was recognised."""
+    """A result in the output of a command; the format of the output was recognised."""
 
     format: str  # name of rows in ``recipes/outputs.toml``
     result: str  # the name of the result

@@ -106,7 +106,7 @@ def locate_difference(
         return keys if top is None else keys[keys.index(top.key) :] if top.key in keys else ()
 
     def from_top_or_without_callers(keys: Sequence[FunctionKey]) -> Sequence[FunctionKey]:
-        """The part of a stack from the location down; a stack without callers may be below the location."""
+        """The part of a stack from the location to its end; a stack without callers may be below the location."""
         return keys if len(keys) == 1 else from_top(keys)
 
     def rows_of(stack_part: Callable[[Sequence[FunctionKey]], Sequence[FunctionKey]]) -> dict[FunctionKey, FunctionRow]:
@@ -175,7 +175,7 @@ def one_sided_calls(
 
 
 def without_counted_calls(calls: Sequence[Call], counts: Iterable[FunctionRow]) -> tuple[Call, ...]:
-    """The ``calls`` without functions that both builds call, as exact ``counts`` show; samples may lack them."""
+    """The ``calls`` without functions that both builds call, as exact ``counts`` show even without samples."""
     called_in_both = {
         row.function for row in counts if row.calls and min(row.calls) > STILL_CALLED_SHARE * max(row.calls)
     }

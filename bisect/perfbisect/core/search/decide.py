@@ -1,4 +1,4 @@
-"""decide: the next order of a hunt, or its verdict, from all observations.
+"""The next order of a hunt, or the verdict of the hunt, from all observations.
 
 The search is a pure function of its arguments and keeps no state. So a hunt takes the same decisions if it is resumed,
 replayed or simulated.
@@ -107,7 +107,7 @@ LIKELY, WITH_LAYOUTS = (0.55, 1.4), 1.3
 def likely_runs(
     candidates: int, drops: Sequence[float], noise: float, build_runs: float, policy: Policy
 ) -> tuple[int, int]:
-    """The lowest and the highest number of runs of nine in ten hunts for a drop of one of the sizes ``drops``.
+    """The range of the number of runs of nine in ten hunts for a drop of one of the sizes ``drops``.
 
     ``drops`` (largest first) and ``noise`` (of a run) are fractions; ``build_runs`` is the cost of a build in runs.
     """
@@ -118,7 +118,7 @@ def likely_runs(
 
 
 def likely_builds(candidates: int, policy: Policy) -> tuple[int, int]:
-    """The lowest and the highest number of builds of nine in ten hunts, with the clean builds of a proof."""
+    """The range of the number of builds of nine in ten hunts, including the clean builds of a proof."""
     halvings, clean = math.log2(max(candidates, 2)), policy.incremental
     highest = min(math.ceil((2 + clean) * halvings) + 1, (candidates + 1) * (1 + clean) - 2 * clean)
     highest = min(highest, (policy.max_builds or highest) + 2 * clean)

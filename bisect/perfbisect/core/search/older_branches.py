@@ -100,7 +100,7 @@ def branch_point_of(graph: Graph) -> NDArray[np.int64]:
 
 
 def _compare_with_good(point: int, now: Situation) -> Decision:
-    """The comparison of good with a branch point: its next order, or its result.
+    """The next order of the comparison of good with a branch point, or the result of the comparison.
 
     A run counts only if a run of the other build is near in time, because the speed of the host changes.
     """
@@ -192,7 +192,7 @@ def _with_branch_results(
     offsets: Mapping[int, Sequence[Interval]],
     unmeasurable: Sequence[int],
 ) -> Decision:
-    """The decision with warnings about branches that began with another speed; bad relative to good is uncorrected.
+    """The decision with warnings about branches that began with another speed; the ratio of bad to good is uncorrected.
 
     The readings of branches are corrected only to find the change.
     """

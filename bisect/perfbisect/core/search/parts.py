@@ -50,7 +50,7 @@ DEFINED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file in a tree."""
+    """A file in a git tree."""
 
     path: str
     mode: str  # the mode in git, such as 100644
@@ -292,7 +292,7 @@ class Round:
 
     @property
     def states(self) -> tuple[frozenset[int], ...]:
-        """The sets of parts, the fast end first."""
+        """The states of the round as sets of parts, the fast end first."""
         return tuple(accumulate(self.steps, frozenset.union, initial=self.base))
 
 
@@ -334,7 +334,7 @@ def part_search(diff: CommitDiff, learnt: Learnt) -> PartRounds:
 def _prove(
     diff: CommitDiff, guilty: frozenset[int], learnt: Learnt, alone: frozenset[int]
 ) -> Generator[Round, tuple[int, int] | None, tuple[frozenset[int], tuple[int, int] | None]]:
-    """The state with only the guilty parts on the parent (if ``alone``, without the guilty parts), and its round's answer.
+    """The state with only the guilty parts on the parent (if ``alone``, without the guilty parts), and the round's answer.
 
     If the state does not build, parts that the state needs are added, or parts that need the guilty parts are removed.
     """

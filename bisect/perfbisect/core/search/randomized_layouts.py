@@ -118,7 +118,7 @@ class LayoutComparison:
 
 
 def decide_with_layouts(now: Situation) -> Decision:
-    """The decision of the search; if builds can be linked again, nothing is named by the usual layout alone."""
+    """The decision of the search; if builds can be linked again, no commit is named by the usual layout alone."""
     if not now.policy.layouts or now.model.exact:
         return decide_changes(now)
     first = next((i for i, item in enumerate(now.observations) if _is_randomized(item)), None)
@@ -250,7 +250,7 @@ def _with_comparisons(verdict: Verdict | Measure, comparisons: Comparisons) -> V
 
 
 def _weakest(comparisons: Sequence[LayoutComparison]) -> LayoutComparison:
-    """The comparison with the smallest difference."""
+    """The comparison with a parent that shows the smallest difference."""
     return min(comparisons, key=lambda comparison: comparison.randomized.drop if comparison.randomized else math.inf)
 
 

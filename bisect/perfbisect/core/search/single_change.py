@@ -135,7 +135,7 @@ def next_order(analysis: Analysis | None, now: Situation, host: int) -> Order:
 
 
 def _verdict_without_progress(analysis: Analysis, reason: Reason, budget: Budget) -> Order:
-    """The verdict if no measurement promises enough bits, or the proof, for which a set of neighbours is enough."""
+    """The verdict if no measurement promises enough bits, or the order for the proof of a culprit or set of neighbours."""
     leading = leading_hypothesis(analysis.hypotheses, analysis.posterior, analysis.record, stuck=True)
     if reason is Reason.UNBUILDABLE and leading.probability >= min(analysis.policy.confidence, MAX_PROBABILITY):
         return _proof_or_verdict(analysis, leading, budget) or _undecided(analysis, Reason.BY_CHANCE)
@@ -270,7 +270,7 @@ def _with_counts(
 
 
 def _leading_analysis(classes: Sequence[_HostClass]) -> Analysis | None:
-    """The analysis that views show for all host classes: of a class that shows a change, if there is such a class."""
+    """The analysis that views show for all host classes: preferably of a class that shows a change."""
     return next((part.analysis for part in sorted(classes, key=lambda part: not part.shows) if part.analysis), None)
 
 
@@ -320,7 +320,7 @@ def _order_and_builds(
 
 
 def _best_order(now: Situation, classes: Sequence[_HostClass], main: Analysis | None, belief: Belief) -> Order:
-    """The best order if builds took no time, or the verdict; ``main`` is the leading analysis, or None."""
+    """The best order, as if builds took no time, or the verdict; ``main`` is the leading analysis, or None."""
     policy, budget = now.policy, now.budget
     usable = [part for part in classes if part.host is not None]
     showing = [part for part in classes if part.host is None and part.shows]  # all hosts are lost
@@ -353,7 +353,7 @@ def _effects(classes: Sequence[_HostClass], step: Step | None) -> tuple[ClassEff
 
 
 def _evidence(classes: Sequence[_HostClass], step: Step | None) -> tuple[Interval, ...]:
-    """The ``evidence`` of ``Decision``; if ``step`` was not compared and the ends differ, of another class."""
+    """The ``evidence`` of ``Decision``; for an uncompared ``step`` and different ends, of another class."""
     ratios: list[Interval | None] = []
     for part in classes:
         ratio = None

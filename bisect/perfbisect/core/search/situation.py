@@ -68,7 +68,7 @@ class Budget:
 
     @property
     def spent(self) -> Reason | None:
-        """The limit that is reached: of runs, or of time; None if no limit is reached."""
+        """The limit (of runs or of time) that is reached; None if no limit is reached."""
         if self.policy.max_runs and self._runs >= self.policy.max_runs:
             return Reason.RUNS_SPENT
         minutes = max(self.record.minutes, self.spent_by_others.minutes, self.fleet.minutes)
@@ -124,7 +124,7 @@ class Budget:
         )
 
     def _unbuilt(self, order: Measure) -> frozenset[int]:
-        """The candidates of ``order`` that no host has built yet."""
+        """The candidates of ``order`` without a build on any host."""
         record = self.record
         return frozenset(share.candidate for share in order.plan) - record.built - record.skipped - set(record.builds)
 
@@ -228,7 +228,7 @@ CENTRAL = 0.1  # share of the subrange by which the middle may be farther from e
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Subrange:
-    """The range good..bad within the graph ``whole``."""
+    """The subrange good..bad of the graph ``whole``."""
 
     whole: Graph
     good: int

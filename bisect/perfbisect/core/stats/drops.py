@@ -69,7 +69,7 @@ def find_drops_to_hunt(trial: SessionState, min_loss: float) -> list[Drop]:
 
 
 def comparable_differences(trial: SessionState, work: int) -> list[Drop]:
-    """The differences with a p-value between tested pairs of builds in a workload: pairs that share several rounds."""
+    """The differences between tested pairs of builds in a workload that have a p-value, from several common rounds."""
     rounds, step = (
         mean_logs_by_round(trial, work, trial.request.metric),
         log_resolution(trial, work, trial.request.metric),
@@ -92,7 +92,7 @@ def tested_pairs(trial: SessionState, measured_builds: Collection[int]) -> list[
 
 
 def huntable_builds(builds: Sequence[TrialBuild]) -> list[list[int]]:
-    """For each variant, the numbers of the revisions without own configuration, between which a hunt is possible."""
+    """For each variant, the numbers of the builds to hunt between: revisions without a separate configuration."""
     by_variant: dict[str, list[int]] = {}
     for number, build in enumerate(builds):
         if build.commit and not build.config:
@@ -101,7 +101,7 @@ def huntable_builds(builds: Sequence[TrialBuild]) -> list[list[int]]:
 
 
 def select_drops_to_hunt(trial: SessionState, real_drops: Sequence[Drop]) -> list[Drop]:
-    """The drops of one workload to hunt, from its real drops, ordered by build."""
+    """The drops to hunt among the ``real_drops`` of one workload, ordered by build."""
     if not real_drops:
         return []
     measured, chosen = mean_logs_by_round(trial, real_drops[0].work, trial.request.metric), list[Drop]()
@@ -115,12 +115,12 @@ def select_drops_to_hunt(trial: SessionState, real_drops: Sequence[Drop]) -> lis
 
 
 def loss_fraction(ratio: Ratio, metric: str) -> float:
-    """The fraction by which a metric is worse: 0.25 for QPS from 4 to 3 and for a latency from 4 to 5."""
+    """The fraction by which a metric is worse: 0.25 if QPS falls from 4 to 3, or a latency rises from 4 to 5."""
     return 1 - ratio.ratio if find_metric(metric).higher_is_better else ratio.ratio - 1
 
 
 def ranges_of_drops(drops: Iterable[Drop]) -> list[DropRange]:
-    """The drops, grouped by their two builds, ordered by build; each group is one hunt."""
+    """The drops, grouped by their two builds, ordered by build; each group is hunted once."""
     together: dict[Ends, list[Drop]] = {}
     for drop in drops:
         together.setdefault((drop.last, drop.first), []).append(drop)

@@ -35,7 +35,7 @@ ROUNDED = 1e-9  # tolerance of rounding: a fall of exactly FALL counts
 
 
 class Fault(StrEnum):
-    """What is worse in a check than in the baseline."""
+    """The quantity that is worse in a check than in the baseline."""
 
     LEVEL = "level"
     NOISE = "noise"

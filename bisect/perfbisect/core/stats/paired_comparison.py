@@ -289,7 +289,7 @@ def is_machine_cpu(trial: SessionState) -> bool:
 
 
 def _cost_medians(runs: Sequence[RunFacts], *, machine_cpu: bool) -> Values:
-    """The median of each column of COLUMNS over runs of one build; with ``machine_cpu``, of the CPU of the whole machine."""
+    """The median of each column of COLUMNS over runs of one build; ``machine_cpu``: CPU of the whole machine."""
     medians = {name: median_metric(runs, "qps" if name == "o/s" else name) for name in COLUMNS}
     if machine_cpu:
         shares = [(run.system.get("us"), run.system.get("sy"), run.qps) for run in runs]
@@ -313,7 +313,7 @@ class Regained:
 
 
 class RevertOutcome(StrEnum):
-    """What a trial of a revert shows."""
+    """The result of a trial of a revert."""
 
     REGAINS = "regains"  # the revert undoes a part of the change, beyond doubt
     NOTHING = "nothing"  # the revert is not shown to undo a part, and does not undo all
