@@ -156,8 +156,9 @@ def bisect() -> None:
 def use_fixed_locale() -> None:
     """Make this program do the same in every locale; its output keeps the encoding of the user's locale.
 
-    If that encoding lacks most characters, the program starts again in Python's UTF-8 mode, in which names of files and arguments
-    keep their bytes. With Turkish rules for letters, sqlite3 takes INSERT for no change.
+    If that encoding lacks most characters, the program starts again in Python's UTF-8 mode, in which names of files and
+    arguments keep their bytes. In a Turkish locale, sqlite3 would not recognise INSERT as a statement that changes
+    data.
     """
     if sys.getfilesystemencoding() != "utf-8":
         os.environ.setdefault("PYTHONIOENCODING", getattr(sys.stdout, "encoding", "utf-8"))

@@ -90,7 +90,7 @@ class Machine:
         return {**self.job.values, "address": self.address, "lease": self.lease}
 
     def check(self) -> None:
-        """Raise LeaseEnded if the last renewal reported that."""
+        """Raise LeaseEnded if the last renewal reported that the lease has ended."""
         if self.ended:
             raise LeaseEnded(
                 f"the lease of host {self.name} ({self.address}) has ended", "`bisect resume` leases another machine."
@@ -138,7 +138,7 @@ def machine(name: str) -> Machine:
 
 
 def is_held(name: str) -> bool:
-    """Whether this process has leased a machine under that name."""
+    """Whether this process has leased a machine for the host ``name``."""
     return name in _held
 
 
@@ -160,7 +160,7 @@ class LeaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
 
 
 def note(record: LeaseRecord) -> Path:
-    """Store a record while a job may exist, and return its file."""
+    """Store the record of a job that exists or may exist, and return the record's file."""
     path = state_folder() / FOLDER / f"{record.job}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
@@ -221,7 +221,7 @@ def _ended(record: LeaseRecord) -> bool:
 def leased(wanted: LeaseRequest, show: Show, say: Say) -> Iterator[Acquisition]:
     """Lease machines for the block, however it ends. ``say`` is called for jobs that could not be released.
 
-    Raises EnvironmentFailure if the scheduler lends none.
+    Raises EnvironmentFailure if the scheduler grants no machine.
     """
     lease = wanted.lease
     values = {"job": f"perfbisect-{secrets.token_hex(6)}", "user": user_name()}
@@ -353,9 +353,9 @@ def _released(command: Sequence[str]) -> str:
 
 
 class LeasedHost(DelegatingHost):
-    """``host``, while ``machine`` is leased. A host whose lease has ended is lost: LeaseEnded.
+    """``host``, while ``machine`` is leased. Calls raise LeaseEnded if the lease has ended.
 
-    It is given up as soon as the end is known, however long the connection could be retried.
+    The host is given up as soon as the end of its lease is known, even if the connection could still be retried.
     """
 
     def __init__(self, host: Host, machine: Machine) -> None:
@@ -377,7 +377,9 @@ class LeasedHost(DelegatingHost):
 
     @contextmanager
     def around(self) -> Iterator[None]:
-        """Refuse the command if the lease has ended; if the host fails, ask whether the lease has ended."""
+        """Raise LeaseEnded before the command if the lease has ended; if the host fails, ask whether the lease has
+        ended.
+        """
         self.machine.check()
         try:
             yield

@@ -1,17 +1,17 @@
 """The lock of a machine: one session at a time measures on it, for all users and all root folders.
 
-A process that has the lock or waits for it keeps a ticket: a file in a folder that all users of the machine share, where
-nobody can remove another user's file. A read-only ticket has the lock. A process that finds no read-only ticket, and no
-ticket with an earlier place in the queue, makes its own ticket read-only and looks again. If two processes do this at
-once, at least one sees the other and steps back. So the decision depends neither on a clock nor on a file lock that a
-process may keep.
+A process that has the lock or waits for it keeps a ticket: a file in a folder that all users of the machine share,
+where nobody can remove another user's file. The process with a read-only ticket has the lock. A process that finds no
+read-only ticket, and no ticket with an earlier place in the queue, makes its own ticket read-only and looks again. If
+two processes do this at once, at least one sees the other and steps back. So the decision depends neither on a clock
+nor on a file lock that a process may keep.
 
-A ticket counts while its owner touches it, once a minute; after ten minutes without a heartbeat it is abandoned. Its
-modification time is the uptime of the machine at the heartbeat, so that no jump of the clock makes it seem abandoned. A
-user may forge that time, but not the time of the last change of the file; if the two disagree, the lock waits for a
-heartbeat. The owner is a process on the controller, which may be another machine. If the owner is known to have ended (in
-the same boot and container), its tickets end with it. An owner that was only disconnected for so long notices that it has
-lost the lock, and stops.
+The owner of a ticket touches the ticket once a minute (the heartbeat); after ten minutes without a heartbeat the ticket
+is abandoned. The modification time of a ticket is the uptime of the machine at the last heartbeat, so that a change of
+the clock does not make the ticket seem abandoned. A user may forge that time, but not the time of the last change of
+the file; if the two disagree, the lock waits for a heartbeat. The owner is a process on the controller, which may be
+another machine. If the owner is known to have ended (on a machine with the same boot and container), its tickets are
+ignored. An owner that was disconnected for more than ten minutes notices that it has lost the lock, and stops.
 """
 
 import atexit
@@ -111,7 +111,7 @@ class Ticket:
 
 
 class HostLock:
-    """The lock of a host's machine, or a place in the queue for it, as of its last heartbeat."""
+    """The lock of a host's machine, or a place in the queue for the lock, as of the last heartbeat."""
 
     def __init__(self, host: Host, purpose: str, session: str = "") -> None:
         self.host, self.purpose = host, purpose
@@ -126,8 +126,8 @@ class HostLock:
         self._writing = threading.RLock()
 
     def queue(self, waiting: WaitCallback | None, *, take: bool) -> None:
-        """Wait for the turn of this session, and ``take`` the lock. Without ``waiting``, raise EnvironmentFailure instead
-        of waiting.
+        """Wait for the turn of this session, and ``take`` the lock. Without ``waiting``, raise EnvironmentFailure if it
+        is not the turn of this session.
         """
         self._ended.set()
         self._ended = threading.Event()
@@ -217,7 +217,7 @@ class HostLock:
             self.seen = uptime()
 
     def leave(self) -> None:
-        """Release the lock, or leave the queue; ``queue`` enters it again at the same place."""
+        """Release the lock, or leave the queue; ``queue`` enters the queue again at the same place."""
         with self._writing:
             self._ended.set()
             with suppress(PerfBisectError):  # unreachable: the earlier error is reported, and the ticket expires
@@ -231,8 +231,9 @@ _waited: dict[tuple[str, PurePosixPath], HostLock] = {}  # places of this proces
 def hold(host: Host, purpose: str, waiting: WaitCallback | None = None, session: str = "") -> Iterator[HostLock]:
     """Acquire the host, and hold the lock of its machine. Jobs that still run there belong to an earlier owner.
 
-    While another session holds it or came earlier: with ``waiting``, wait for it; otherwise raise EnvironmentFailure that
-    names its owner. Raises UsageError if ``session`` itself uses the root folder, under another name of the host.
+    If another session holds the lock or came earlier, wait for it if ``waiting`` is given; otherwise raise
+    EnvironmentFailure with the name of the owner. Raises UsageError if ``session`` itself already uses the root folder,
+    under another host name.
     """
     with host:
         held = _waited.pop((host.name, host.root), None) or HostLock(host, purpose)
@@ -274,7 +275,9 @@ def machine(host: Host) -> str:
 
 
 def is_apart(host: Host) -> bool:
-    """Whether the host is a container with a separate folder for locks, which its machine and other containers do not see."""
+    """Whether the host is a container with a separate folder for locks, which the container's machine and other
+    containers do not see.
+    """
     return host.script(_APART, _folders()[0], check=False).ok
 
 

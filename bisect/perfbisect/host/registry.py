@@ -4,11 +4,11 @@ The scheme of the address chooses the kind; a new kind is a module with ``connec
 
 Everything below a root folder may be removed without a question, so it must belong to perfbisect. A root has a marker,
 the file ``.perfbisect``, whose only line says what the folder is and which version marked it. A missing or empty folder
-becomes a root and gets a marker. Any other folder is refused until the user adopts it. So is a folder in which other
-users may have put links to files of this user: a folder of another user (except the superuser), or a folder that anyone
-may write to, unless the marker is this user's. Always refused are ``/``, a folder that is or contains the home folder, a
-repository, a folder of its git directory, and a folder inside the folders of another root. A symbolic link is judged by
-its target.
+becomes a root and gets a marker. Any other folder is refused until the user adopts it. Also refused is a folder in
+which other users may have put links to files of this user: a folder of another user (except the superuser), or a folder
+that anyone may write to, unless the marker belongs to this user. Always refused are ``/``, a folder that is or contains
+the home folder, a repository, a folder of its git directory, and a folder inside the folders of another root. A
+symbolic link is judged by its target.
 """
 
 import shlex
@@ -143,15 +143,17 @@ CONNECTIONS: dict[str, Connect] = {"local": local.connect, "ssh": ssh.connect, "
 def connect(entry: HostEntry) -> Host:
     """The host of ``entry``, acquired, with the right to its root folder; see ``_claim``.
 
-    An entry with ``through`` needs no address. ``local`` is a scheme by itself; any other address without a scheme is an
-    ssh destination. Raises EnvironmentFailure if the host cannot be reached, if its root folder cannot be created or is
-    not perfbisect's, or if this process does not hold its lease.
+    An entry with ``through`` needs no address. ``local`` is a scheme by itself; any other address without a scheme is
+    an ssh destination. Raises EnvironmentFailure if the host cannot be reached, if its root folder cannot be created or
+    does not belong to perfbisect, or if this process does not hold the lease of the host.
     """
     return adopt(entry, foreign=False)[0]
 
 
 def adopt(entry: HostEntry, *, foreign: bool = True) -> tuple[Host, tuple[str, ...]]:
-    """The host as by ``connect``, even with a ``foreign`` root folder, and the contents of that folder."""
+    """Connect to the host as ``connect`` does; returns the host and the contents of its root folder. With ``foreign``,
+    the root folder may be a folder that does not belong to perfbisect.
+    """
     machine = leases.machine(entry.name) if entry.leased else None
     entry = leased_host_with_address(entry, machine.connection_placeholders) if machine else entry
     scheme, separator, destination = entry.address.partition("://")

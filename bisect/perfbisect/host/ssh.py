@@ -120,15 +120,15 @@ def receiver(length: int, mark: str) -> str:
     """The command line that reads a script of ``length`` bytes from stdin and runs it.
 
     The user's login shell has to understand it, and it is equal for all scripts. head reads exactly ``length`` bytes. A
-    truncated script is not executed in part, because it is no script without its last brace. If head is killed, so is the
-    shell; an empty script would end with status 0.
+    truncated script is not executed at all, because a shell refuses a script without its last brace. If ``head`` is
+    killed, the shell kills itself, because it would run an empty script with status 0.
     """
     receive = f'perfbisect_script=$(head -c {length}) || kill -s KILL $$; eval "$perfbisect_script"'
     return f"exec sh -c '{receive}' {mark}"
 
 
 def _read(receive: Callable[[int], bytes], close: Callable[[], None]) -> bytes:
-    """Everything up to the end of the stream. The status shows whether the connection was lost.
+    """The bytes of a stream up to its end. The status shows whether the connection was lost.
 
     Raises TooMuch after closing the channel, which ends the other stream, too.
     """
@@ -143,8 +143,8 @@ def _read(receive: Callable[[int], bytes], close: Callable[[], None]) -> bytes:
 
 
 def copy(read: Callable[[int], bytes], write: Callable[[bytes], object], *closing: Callable[[], object]) -> None:
-    """Copy everything from one end to the other, then close. It ends if an end is closed or reads no more, which the
-    status shows.
+    """Copy everything from one end to the other, then close. Copying ends if an end is closed or reads no more; the
+    status of the command shows this.
     """
     closed = suppress(OSError, EOFError)  # EOFError: from a channel without its connection
     with closed:
@@ -224,8 +224,8 @@ class SshConnection(HostConnection["Connection"]):
 
 
 def _hops(connection: "Connection") -> list[Any]:
-    """A connection and the connections to its jump hosts, backwards. A gateway that is a string is a command of the user
-    that connects.
+    """A connection and the connections to its jump hosts; the jump host next to the host comes first. A gateway that is
+    a string is a command of the user that connects.
     """
     hops: list[Any] = [connection]
     while hops[-1].gateway is not None and not isinstance(hops[-1].gateway, str):

@@ -1,7 +1,7 @@
 """A host behind a command such as ``srun`` or ``docker exec``: a machine, an allocation or a container.
 
-One shell there runs many commands at once. So a scheduler treats all commands of the step or container alike, and a
-command needs no step of its own. An answer is one line with the outputs in base64. Other lines on stdout are from the
+One shell on the host runs many commands at once. So a scheduler treats all commands of the step or container alike, and
+a command needs no step of its own. An answer is one line with the outputs in base64. Other lines on stdout are from the
 command that leads to the host, such as a notice of a scheduler, and are skipped.
 """
 
@@ -200,7 +200,7 @@ class ShellProcess:
             raise
 
     def said(self) -> str:
-        """The last line that the command printed about itself, such as why it ended."""
+        """The last message of the command itself, such as the reason why it ended."""
         if self._errors.closed:
             return ""
         written = self._errors.fileno()  # its offset is the writer's position
@@ -208,7 +208,7 @@ class ShellProcess:
         return mask_credentials(next((line.strip() for line in reversed(lines) if line.strip()), ""))
 
     def send(self, script: bytes, stdin: bytes) -> tuple[int, Future[Answer]]:
-        """Start a script; return its number, and the future of its answer."""
+        """Start a script; return the number of the script, and the future of its answer."""
         number, future = next(self._numbers), Future[Answer]()
         with self._lock:
             if self.ended:
@@ -260,7 +260,9 @@ class ShellProcess:
         return broken_off(self.name, self.said() or "the shell on the host ended")
 
     def close(self, *, at_once: bool = False) -> None:
-        """End the shell, and the command that led to it; unless ``at_once``, it has time to end by itself."""
+        """End the shell and the command that started it; unless ``at_once``, wait some time until the command ends by
+        itself.
+        """
         self._requests.put(b"")
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(0 if at_once else ENDING)

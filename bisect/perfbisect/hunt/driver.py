@@ -97,7 +97,7 @@ class SessionMember:
 
     @property
     def is_open(self) -> bool:
-        """Whether the member goes on: it has no verdict and no failure, and has not ended."""
+        """Whether the member is still measured: it has no verdict and no failure, and has not ended."""
         return self.lifecycle is not None and self.verdict is None and self.failure is None
 
     def log_decision(self, event: Decided) -> Iterator[TimedEvent]:
@@ -303,7 +303,9 @@ class Driver:
                 logged_commits.add(commit)
 
     def _events_of(self, number: int, events: Generator[TimedEvent, None, T]) -> Generator[Numbered, None, T | None]:
-        """The ``events`` of a member, with its number. Returns the generator's result; None if only this member fails."""
+        """Yields the ``events`` of a member, each with the member's number. Returns the generator's result; None if
+        only this member fails.
+        """
         self._current = number
         try:
             with closing(events):

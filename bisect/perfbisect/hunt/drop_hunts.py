@@ -154,8 +154,7 @@ def hunt_lines(comparison: HuntedComparison) -> Iterator[str]:
 def read_comparison(history: History, name: str, how: DropOptions) -> HuntedComparison:
     """The comparison of that name, with the settings for its hunts.
 
-    Raises UsageError for another kind of trial, for an imported trial, and if all builds of the comparison are
-    binaries.
+    Raises UsageError if the trial is not a comparison or is imported, or if all builds of the comparison are binaries.
     """
     trial = history.trial(name)
     if trial.request.kind is not TrialType.COMPARE or trial.origin:

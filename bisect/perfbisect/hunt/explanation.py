@@ -1,4 +1,4 @@
-"""Measures after the verdict why the culprit is slower: culprit and parent run again. See ``core/explain``.
+"""Measures after the verdict why the culprit is slower: runs the culprit and its parent again. See ``core/explain``.
 
 The studies of a reason follow each other in the order of ``PARTS``. The events of a study are stored in the log of the
 hunt, and change no verdict, because no decision reads these events. Measurements of an earlier attempt are not
@@ -266,7 +266,7 @@ def measure_part(part: StudyPart, study: ReasonStudy, allowed: float) -> Generat
     """Measure the rounds of a study that the log lacks, for at most ``allowed`` seconds.
 
     A round is begun only if it will probably end in time. A turn is assumed to take as long as the longest turn so far,
-    or, before the first turn, as long as a visit of the search. A round that has begun is finished.
+    or, before the first turn, as long as a visit of the search. If a round has begun, all of its runs are made.
     """
     state, workload, builds = study.log.state, study.workload, study.builds
     turn_counts = turns_done([event for event in state.explanation_events if part.has(event)])

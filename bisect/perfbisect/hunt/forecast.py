@@ -112,7 +112,7 @@ def dry_run_lines(path: Path | None, hunts: Sequence[Settings]) -> Iterator[str]
     """The lines of --dry-run for hunts over one range: the forecast, then a script with the commands.
 
     The script has all commands for the bad end. For the good end and for further workloads, the script has only the
-    commands that differ. The forecast uses earlier hunts in the history at ``path``.
+    commands that differ from the commands for the bad end. The forecast uses earlier hunts in the history at ``path``.
     """
     settings, *further_hunts = hunts
     recipes = load_requested(settings)

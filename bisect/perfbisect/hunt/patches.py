@@ -66,7 +66,7 @@ class _PatchTrial:
     effective: set[str] = field(default_factory=set)  # names of the patches that change a path that is not ignored
 
     def apply_all(self, commit: str) -> None:
-        """Apply the patches to a commit, each patch on top of the patches before it, and note the results."""
+        """Apply the patches to a commit, each patch on top of the previous patches, and store the results."""
         for patch in self.patches:
             patched, refusal = apply_patch(self.bare, commit, patch.content)
             if not patched:
@@ -232,9 +232,9 @@ def part_and_line_at(diff: CommitDiff, path: str, line: int, state: frozenset[in
 
 
 def has_word(piece: DiffPiece, word: str, *, changed: bool) -> bool:
-    """Whether a part has a word in its lines, or is a whole file of that name.
+    """Whether a part has a word in its lines, or is a whole file with this word as its name.
 
-    With ``changed``, the numbers of the word in the added lines and in the removed lines must differ.
+    With ``changed``, the word must occur in the added lines more or less often than in the removed lines.
     """
     if not piece.edits and PurePosixPath(piece.shown.path).stem in (word, PurePosixPath(word).stem):
         return True
@@ -244,14 +244,14 @@ def has_word(piece: DiffPiece, word: str, *, changed: bool) -> bool:
 
 
 def build_errors(events: Iterable[Event]) -> dict[str, tuple[str, ...]]:
-    """Hash of each commit that does not build → the errors of its build, at least one."""
+    """Maps the hash of each commit that does not build to the errors of its build, at least one."""
     failed = (event.facts for event in events if isinstance(event, CandidateSkipped) and event.facts.of_build)
     return {facts.commit: facts.errors or (facts.reason,) for facts in failed}
 
 
 @dataclass(slots=True)
 class PartSearch:
-    """The search for the slow part in the diff of a commit. Each round of the search is a range of commits."""
+    """The search for the slow part in the diff of a commit. Each round of the search searches a range of commits."""
 
     commits: PartialDiffCommits
     rounds: PartRounds
@@ -343,8 +343,8 @@ class PartSearch:
     def with_parts(self, started: SessionStarted) -> SessionStarted:
         """The first event of an attempt, with the parts of the diff that each state of the present round adds.
 
-        In a proof, the event also has the two commits of the proof. The number with each commit counts the parts that
-        were added to the named parts, or left out with them, so that the commit builds.
+        In a proof, the event also has the two commits of the proof. The number with each commit is the number of parts
+        that were added to the named parts, or left out with them, so that the commit builds.
         """
         commits, present = self.commits, self.present
         proven, all_parts = present.proven, commits.diff.all_parts

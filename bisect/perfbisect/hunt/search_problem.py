@@ -67,7 +67,7 @@ class SearchProblem:
         """The input of the next decision, from the state of a log.
 
         ``shared``: the hunt is one of several hunts, which share builds. If the metric has changed from time to counted
-        instructions, timed runs are no readings, but the budget of runs includes the timed runs.
+        instructions, timed runs are not used as readings, but the budget of runs includes the timed runs.
         """
         chosen, policy = state.pairing, self.policy
         if self.hosts:  # each host has builds of its own, so a build may be stale on one host and clean on another
@@ -112,7 +112,9 @@ class SavedLog:
 def run_search(
     problem: SearchProblem, log: SavedLog, workers: Workers[LabEvent]
 ) -> Generator[TimedEvent, None, Verdict]:
-    """Search until there is a verdict, which is returned. The last event is the ``Decided`` event with the verdict."""
+    """Search until there is a verdict, and return the verdict. The last event is the ``Decided`` event with the
+    verdict.
+    """
     planner = SearchPlanner(partial(problem.situation, log.state))
     event: Event | None = None
     with closing(run(planner, log.append, workers)) as events:
@@ -209,8 +211,8 @@ def log_opening(
 ) -> Iterator[TimedEvent]:
     """Store the events before a search: ``started``, unless the session has begun already, and the skipped candidates.
 
-    ``failed`` are builds that failed in earlier hunts. Such builds are not tried again, except at the ends.
-    ``left_out`` are commits that the user has excluded.
+    ``failed`` are builds that failed in earlier hunts. Builds that failed in earlier hunts are not tried again, except
+    at the ends. ``left_out`` are commits that the user has excluded.
     """
     if started:
         yield log.append(started)
@@ -241,10 +243,10 @@ def replay(
 ) -> Iterator[tuple[int, Decision]]:
     """Decide again at each decision of a log, under the rules of ``problem``; no host is used.
 
-    Yields the number of runs of the range so far and the decision, for each decision up to the first verdict. The
-    verdict gets the counts of instructions that follow it in the log. Decisions by an earlier metric are left out.
-    ``shared``: the hunt is one of several hunts, which is also assumed if the log has builds that were made for another
-    hunt.
+    Yields the number of runs of the range so far and the decision, for each decision up to the first verdict. If counts
+    of instructions follow the verdict in the log, they are added to the verdict. Decisions by an earlier metric are
+    left out. ``shared``: the hunt is one of several hunts, which is also assumed if the log has builds that were made
+    for another hunt.
     """
     metric_changes = [index for index, (_, event) in enumerate(events) if isinstance(event, MetricChosen)]
     last_change = metric_changes[-1] if metric_changes else -1

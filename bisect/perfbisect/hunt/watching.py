@@ -1,7 +1,7 @@
 """Follow hunts of other processes in a view, by reading the history until the hunts end. The history is not changed.
 
-A history does not store the begin of a run, but views show the present run. Therefore RunStarted events are added to
-the stored events.
+A history does not store when a run begins, but views show the present run. For these views, RunStarted events are added
+to the stored events.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -38,7 +38,7 @@ class View(Protocol):
         """Take the events of earlier attempts, before all other events of the session."""
 
     def add_events(self, hunt: int, events: Iterable[TimedEvent]) -> None:
-        """Take new events of the present attempt."""
+        """Add new events of the present attempt to the view."""
 
     def set_states(self, rows: Sequence[SessionRow]) -> None:
         """Take a row for each hunt, if other processes carry out the hunts."""

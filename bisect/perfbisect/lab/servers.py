@@ -1,4 +1,5 @@
-"""A database server during a visit: started from a build on a copy of the data, waited for, stopped, never left running.
+"""A database server during a visit: starts the server from a build on a copy of the data, waits until the server is
+ready, stops it, and never leaves it running.
 
 Its settings depend only on the host as it was when the hunt began. They do not depend on the data, whose size is unknown until a
 server has loaded it, and never quite equal for two builds. So all builds run with equal settings.
@@ -155,9 +156,11 @@ def carry_out(host: Host, command: HostCommand) -> str:
 
 
 def by_path(argv: list[str]) -> list[str]:
-    """``argv`` for a job; a program that is given by its path runs through a shell, which reports a missing program.
+    """``argv`` for a job. A program that is given by its path is started by a shell, because the shell reports if the
+    program is missing.
 
-    Such a program belongs to the build, so its absence is the commit's fault. Programs of the host are checked earlier.
+    A program that is given by its path belongs to the build, so the commit is at fault if the program is missing.
+    Programs of the host are checked earlier.
     """
     return ["sh", "-c", 'exec "$@"', "sh", *argv] if "/" in argv[0] else argv
 
@@ -277,7 +280,9 @@ def log_excerpt(log: str) -> str:
 
 
 def stop(service: Service, job: Job) -> None:
-    """Stop the server by its recipe's command, or by SIGTERM. Raises RunFailed if it does not stop well and in time."""
+    """Stop the server by its recipe's command, or by SIGTERM. Raises RunFailed if the server does not stop in time, or
+    fails while it stops.
+    """
     ended(service, job, "during a measurement", "run")
     host, patience = service.host, service.recipe.stop_timeout
     if argv := service.recipe.stop:
@@ -351,7 +356,9 @@ def sizes(entry: HostEntry, memory: int, cores: int) -> dict[str, int]:
 def placeholders(
     host: Host, entry: HostEntry, builder: Builder, memory: int = 0, cores: int = 0
 ) -> dict[str, str | int]:
-    """The placeholders that all builds on a host share; ``memory`` (MiB) and ``cores`` 0 stand for the present values."""
+    """The placeholders that all builds on a host share; for ``memory`` (MiB) or ``cores`` 0 the host's present value is
+    used.
+    """
     cores = cores or ask(host, CORES) or 1
     size = sizes(entry, memory or ask(host, MEMORY_MIB) or 0, cores)
     return {"recipe": str(upload.place_recipe(host, builder)), "jobs": entry.jobs or cores, **size}
@@ -368,9 +375,9 @@ def configuration(builder: Builder, values: Values) -> str:
 
 
 def identity(builder: Builder, values: Values | None = None) -> str:
-    """All inputs of a builder's server except paths: if they are equal, so are the settings.
+    """All inputs of a builder's server except paths; two servers with equal inputs have equal settings.
 
-    Without ``values`` the sizes are left out: then the identity is equal on all hosts.
+    Without ``values`` the sizes are left out, so that the identity is equal on all hosts.
     """
     server = builder.server
     if server is None:

@@ -75,7 +75,7 @@ def read_builder(file: Path, folders: Sequence[Path]) -> Builder:
 
 
 def recipe_files(builder: Builder) -> dict[str, Path]:
-    """The files below ``{recipe}``: name below that folder → path on this machine.
+    """Maps each file below ``{recipe}``, by its name below that folder, to its path on this machine.
 
     A recipe's file replaces a file of the same name of a recipe that it extends. Raises RecipeError for a link to a file
     elsewhere.
@@ -91,7 +91,7 @@ def recipe_files(builder: Builder) -> dict[str, Path]:
 def config_template(builder: Builder) -> str:
     """The configuration file of a builder's server, with placeholders; "" if it has none.
 
-    Raises RecipeError if it is missing, cannot be read, or has an unknown placeholder.
+    Raises RecipeError if the file is missing, cannot be read, or has an unknown placeholder.
     """
     if not builder.server or not builder.server.config:
         return ""
@@ -139,7 +139,9 @@ def _check_files(builder: Builder) -> None:
 
 
 def find_variant(builder: Builder, name: str = "") -> Variant:
-    """A variant by name, by default the recipe's default variant. Raises RecipeError for an unknown variant."""
+    """The variant with that name; without a name, the recipe's default variant. Raises RecipeError for an unknown
+    variant.
+    """
     return item_by_name("variant", name or builder.variant, builder.variants, f" of builder {builder.name}")
 
 
@@ -150,7 +152,7 @@ def required_build(builder: Builder) -> Build:
 
 
 def _read_source(location: Location) -> Table:
-    """One builder.toml, checked alone; recipes that it extends may have the required keys."""
+    """One builder.toml, checked alone; its required keys may be in recipes that it extends."""
     table = read_table(location.file)
     completed = {"summary": "", "driver": "", **table}
     if isinstance(server := table.get("server"), dict):
@@ -162,8 +164,8 @@ def _read_source(location: Location) -> Table:
 
 
 def _check_conditional_blocks(sources: Mapping[Path, Table], table: Table) -> None:
-    """Check that every block results in a complete recipe: a block that adds a [server], for example, must define all
-    of it.
+    """Check that the recipe is complete after the changes of each block: a block that adds a [server], for example,
+    must define all required keys of the server.
     """
     for file, source in sources.items():
         for index, block in enumerate(source.get("when", [])):
@@ -273,7 +275,7 @@ LARGEST = 1 << 20  # bytes: each hunt stores its patches
 
 
 def recipe_patches(builder: Builder) -> tuple[Patch, ...]:
-    """The patches of a recipe. Raises UsageError if one cannot be read."""
+    """The patches of a recipe. Raises UsageError if a patch cannot be read."""
     files = recipe_files(builder) if builder.patches else {}
     return tuple(Patch(patch.file, read_patch(files[patch.file]), patch.version) for patch in builder.patches)
 

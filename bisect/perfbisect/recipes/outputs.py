@@ -109,7 +109,7 @@ class Result:
 
 
 class SeveralResults(UsageError):
-    """Only one result can be measured, but the output has several that match."""
+    """Raised because only one result can be measured, but the output has several matching results."""
 
     outputs: tuple[Output, ...] = ()
 
@@ -203,7 +203,7 @@ def read_result(output: Output, text: str) -> float:
 
 
 def is_rate(unit: str) -> bool:
-    """Whether a larger number of a unit is better: the unit is a rate."""
+    """Whether a unit is a rate, so that a larger number is better."""
     return _RATE.search(unit) is not None
 
 
@@ -224,7 +224,7 @@ def filter_arguments(outputs: Sequence[Output]) -> tuple[str, ...]:
 
 
 def _any_name_pattern(names: Iterable[str]) -> str:
-    """A regular expression that matches any one of these names completely."""
+    """A regular expression that matches the complete text of any of these names."""
     return f"^({'|'.join(_SPECIAL.sub(_ESCAPED, name) for name in dict.fromkeys(names))})$"
 
 

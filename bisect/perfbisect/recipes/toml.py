@@ -42,7 +42,7 @@ class Location:
     keys: str = ""
 
     def at(self, *path: str | int) -> "Location":
-        """The location of an entry of this table or list, or of an entry of that entry, and so on."""
+        """The location of an entry of this table or list; each further key of ``path`` leads one level deeper."""
         keys = self.keys
         for key in path:
             keys = f"{keys}[{key}]" if isinstance(key, int) else f"{keys}.{key}" if keys else key
@@ -124,7 +124,7 @@ def convert_table(table: object, shape: type[Shape], location: Location) -> Shap
 
 
 def filled_in(shape: type[msgspec.Struct]) -> frozenset[str]:
-    """The fields of a struct that only the reader sets. A file with such a field has a mistake."""
+    """The fields of a struct that only the reader sets. A recipe that sets one of these fields is refused."""
     return getattr(shape, "filled_in", frozenset())
 
 

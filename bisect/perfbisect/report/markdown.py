@@ -86,14 +86,16 @@ def table_lines(part: Table) -> Iterator[str]:
 
 
 def cell_text(cell: Cell) -> str:
-    """The text of a cell, bold if it is a real difference, with its note behind it."""
+    """The text of a cell, in bold if the cell is a real difference, followed by the cell's note."""
     text = escaped(cell.text)
     text = f"**{text}**" if cell.tone else text
     return f"{text} {escaped(cell.note)}" if cell.note else text
 
 
 def delimited_lines(document: Document, delimiter: str) -> Iterator[str]:
-    """The lines of CSV or TSV: tables with headers, numbers before names, and the text around them, empty lines between."""
+    """The lines of CSV or TSV: tables with headers, and the texts around the tables, separated by empty lines. In a
+    row, numbers come before names.
+    """
     blocks = [
         list(csv_rows(part))
         for section in document.sections
@@ -109,7 +111,7 @@ def delimited_lines(document: Document, delimiter: str) -> Iterator[str]:
 
 
 def csv_rows(part: Part) -> Iterator[Sequence[str]]:
-    """The rows of a part for programs."""
+    """The rows of CSV for a part of a report."""
     match part:
         case Prose(texts):
             yield from ([text] for text in texts)

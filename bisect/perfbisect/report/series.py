@@ -3,8 +3,9 @@
 Also the reports of a watched branch, whose builds are the tips of all nights, merged into one trial; and of a series that was
 measured elsewhere, whose builds are commits.
 
-The chart has a row for each release, from the oldest to the newest, so that names of any length and any number of releases
-fit a terminal. A dot is the level of a release, the bar the common level of the releases up to the next step.
+The chart has a row for each release, from the oldest to the newest, so that names of any length and any number of
+releases fit a terminal. In the chart, a dot is the level of a release, and a bar is the common level of the releases up
+to the next step.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -132,7 +133,9 @@ def step_cells(trial: SessionState, step: LevelStep) -> tuple[Cell, Cell, Cell, 
 
 
 def series_sentences(lines: Sequence[SpeedLine], names: Sequence[str]) -> Iterator[str]:
-    """The steps in sentences, the error rate of the rule, and the scatter of each line."""
+    """Sentences that describe the steps, the error rate of the rule that finds the steps, and the scatter of each line
+    of the chart.
+    """
     yield "Steps:" if any(line.steps for line in lines) else "No step was found."
     yield from (f"  {line.work}, {step_sentence(step, names)}" for line in lines for step in line.steps)
     yield RULE
@@ -292,14 +295,16 @@ def series_object(trial: SessionState) -> dict[str, Any]:
 
 
 def step_object(step: LevelStep, names: Sequence[str], metric: str) -> dict[str, Any]:
-    """A step as JSON has it."""
+    """A step as an object for JSON output."""
     places = {"after": step.before, "since": step.after, "not_before": step.first, "not_after": step.last}
     size = {"ratio": step.size, "worse": makes_worse(step, metric), "alone": step.alone}
     return {key: names[build] for key, build in places.items()} | size
 
 
 def night_sentences(trial: SessionState) -> Iterator[str]:
-    """The result of a night in sentences: in each workload the tip relative to the tip before it, or the failure."""
+    """Sentences with the result of a night: for each workload, the new tip relative to the tip before it, or the
+    failure.
+    """
     request = trial.request
     *earlier, tip = (build.name for build in request.subjects)
     if trouble := request.subjects[-1].trouble:
@@ -341,7 +346,7 @@ def steps_with_hunts(
 
 
 def branch_sentences(trial: SessionState, branch: BranchLine) -> Iterator[str]:
-    """The branch in sentences: its steps, and the latest tips if they could not be built."""
+    """Sentences that describe a branch: its steps, and the latest tips if they could not be built."""
     names = [build.name for build in trial.request.subjects]
     found_steps = [*steps_with_hunts(trial, branch.lines)]
     yield f"The series has {count(len(names), 'tip')} and {count(len(found_steps), 'step')}{':' if found_steps else '.'}"

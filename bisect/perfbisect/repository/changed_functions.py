@@ -113,7 +113,9 @@ def functions_made_by_macros(search: "CallerSearch", macros: Iterable[str], file
 
 
 def replaced_lines(repo: Repository, parent: str, commit: str, paths: Iterable[str], some: bool) -> Lines:
-    """(path, old line, new line) of few short replaced lines; for larger changes empty, or with ``some`` the other files."""
+    """The replaced lines of a small change, as (path, old line, new line). If a file has other changes, the result is
+    empty, or, with ``some``, only this file is left out. For many or long lines the result is empty.
+    """
     pairs: list[tuple[str, str, str]] = []
     for path in (path for path in paths if not BESIDE.search(path)):
         printed = git(repo, "diff", "-U0", *OPTIONS, "--no-renames", parent, commit, "--", f":(literal,top){path}")
@@ -187,7 +189,7 @@ def hunks_of(repo: Repository, file: ChangedFile, old: Mapping[str, str], new: M
 
 
 def function_in_hunk_header(scope: str) -> str:
-    """The function in git's text beside a hunk; "" if the text has no function."""
+    """The function that git names in the header of a hunk; "" if the header has no function."""
     if "(" not in scope:
         return ""
     class_, name = scope_and_name(scope)
@@ -235,7 +237,7 @@ class CallerSearch:
     first: Collection[str]  # paths that are searched before others
 
     def callers(self, functions: Sequence[str], macros: Collection[str]) -> tuple[dict[str, tuple[str, ...]], int]:
-        """Function → callers, for functions and for callers that no profile contains.
+        """Maps functions to their callers, for ``functions`` and for callers that no profile contains.
 
         The second value is the number of functions whose callers were not searched, because there are too many.
         """
@@ -256,7 +258,7 @@ class CallerSearch:
         return {name: names for name, names in callers_of.items() if names}, len(dropped - callers_of.keys())
 
     def direct_callers(self, functions: Sequence[str], macros: Collection[str]) -> dict[str, list[str]]:
-        """Function → functions whose bodies name the function."""
+        """Maps each function to the functions whose bodies name it."""
         full_names: dict[str, list[str]] = defaultdict(list)
         for name in functions:
             full_names[scope_and_name(name)[1]].append(name)

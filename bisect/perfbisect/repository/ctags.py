@@ -1,4 +1,5 @@
-"""The functions of source files, by Universal Ctags, an optional program, which tells where functions begin and end.
+"""Finds the functions of source files with Universal Ctags, an optional program that prints where functions begin and
+end.
 
 It reads texts of any origin: the texts are in a separate folder under names that are made here, ctags reads no
 configuration and starts no program, and its time is limited.

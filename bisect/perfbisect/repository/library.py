@@ -80,11 +80,11 @@ class ObjectReader(Repo):
         return _text(sha), _text(kind), size
 
     def object_content(self, name: str) -> bytes:
-        """The content of an object. Raises ValueError if there is none."""
+        """The content of an object. Raises ValueError if the object does not exist."""
         return self.git.get_object_data(name)[3]
 
     def tree(self, name: str) -> Tree:  # type: ignore[override]
-        """The tree of a commit, or that tree itself. Raises ValueError if there is none."""
+        """The tree of a commit; for the name of a tree, this tree. Raises ValueError if there is none."""
         sha, _, _ = self.git.get_object_header(f"{name}^{{tree}}")
         return Tree(self, bytes.fromhex(_text(sha)), Tree.tree_id << 12, "")
 
@@ -104,7 +104,7 @@ def _text(value: str | bytes) -> str:
 
 @contextmanager
 def object_reader(repository: Repository) -> Iterator[ObjectReader]:
-    """The objects of a SHA-1 repository. Raises EnvironmentFailure at the end if git failed."""
+    """A reader of the objects of a SHA-1 repository. Raises EnvironmentFailure at the end if git failed."""
     with TemporaryFile() as said:
         opened = ObjectReader(repository, said)
         try:

@@ -6,8 +6,8 @@ log, and every report is made from the log. All other tables repeat the log in c
 event are written in the event's transaction. ``append`` returns when the event is on disk. Progress is not stored.
 
 One process writes a session. Other processes may write other sessions at the same time, and wait for each other for
-milliseconds. Any number of processes may read (write-ahead log). The module is fast to import, because the decoder of
-events (msgspec, numpy) and the writer (sqlite-utils) are imported by methods.
+milliseconds. Any number of processes can read the history at the same time (SQLite's write-ahead log). The module is
+fast to import, because the decoder of events (msgspec, numpy) and the writer (sqlite-utils) are imported by methods.
 """
 
 import json
@@ -395,5 +395,5 @@ class History:
         return int(newest)
 
     def query(self, sql: str) -> QueryResult:
-        """The result of a user's SQL. Raises UsageError for a mistake in the SQL, and for statements that write."""
+        """The rows of a user's SQL query. Raises UsageError for a mistake in the SQL, and for statements that write."""
         return run_read_only_query(self.connection, sql, self.path)

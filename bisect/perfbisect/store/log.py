@@ -68,8 +68,8 @@ COUNTS = dict.fromkeys((
 def encode(event: Event, candidates: tuple[str, ...]) -> str:
     """The JSON of an event of a hunt with the range ``candidates``. Raises ValueError for NaN.
 
-    A SessionStarted is stored without the range, because the range can be long, and is stored once for the hunt. Only
-    rounds in the diff of a commit are stored with their range, because each round has another range.
+    A SessionStarted is stored without the range, because the range can be long, and is stored once for the hunt. The
+    range is stored only with rounds in the diff of a commit, because each round has another range.
     """
     if isinstance(event, SessionStarted) and event.candidates == candidates and not event.parts:
         event = replace(event, candidates=())

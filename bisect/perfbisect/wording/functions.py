@@ -92,7 +92,7 @@ def error_margin(row: FunctionRow, unit: str = "") -> str:
 
 
 def an_operation(explanation: Explanation) -> str:
-    """The operation of the workload inside a sentence: an operation, a run, 1,000 requests."""
+    """The operation of the workload, for use within a sentence: "an operation", "a run", "1,000 requests"."""
     name = explanation.operation
     return name if name[0].isdigit() else f"{'an' if name.startswith('o') else 'a'} {name}"
 
@@ -194,7 +194,7 @@ def execution_sentence(row: FunctionRow, explanation: Explanation, unit: str, ea
 
 
 def time_follows(counted: FunctionRow, timed: FunctionRow) -> bool:
-    """Whether instructions explain at least half of the log ratio of a function's time, within the time's error."""
+    """Whether instructions explain at least half of the log ratio of a function's time, given the error of the time."""
     if timed.difference * counted.difference < 0:
         return False
     certain = max(0.0, abs(timed.difference) - 1.96 * timed.error)  # the least difference within the interval

@@ -49,7 +49,7 @@ def printable(text: str) -> str:
 
 
 def line_of(text: str) -> str:
-    """Text from a foreign source on one line, safe to print, with all of its blanks."""
+    """Text from a foreign source on one line, safe to print, with its blanks unchanged."""
     return safe(" ".join(text.splitlines()))
 
 
@@ -91,7 +91,7 @@ def cited(commit: "Commit") -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names in a sentence: a, b and c."""
+    """Names joined for a sentence: "a, b and c"."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
@@ -147,5 +147,5 @@ _COMMANDS_OF_SYSTEM = {  # build system → a summary of its commands
 
 
 def built_with(system: str) -> str:
-    """A recognised build system with its commands; "" if commands of a user or a recipe build."""
+    """A recognised build system with its commands; "" if the user or a recipe gives the build commands."""
     return _COMMANDS_OF_SYSTEM.get(system, "")

@@ -264,7 +264,7 @@ class VerdictSentences:
         return f"Proven against {', and '.join(against)}, {way}."
 
     def code_placement(self, verdict: CodePlacement) -> Iterator[str]:
-        """The sentences that a commit makes a difference only in the usual layout, with advice."""
+        """Sentences that say that a commit makes a difference only in the usual layout, with advice."""
         step = verdict.step
         yield f"Code placement: {cited(self.commit_of(step.candidate))} changes {self.what} only in the usual layout."
         change_text = f"{ratio(step.ratio)} of {self.what} before: {effect(step.ratio, self.metric)}"

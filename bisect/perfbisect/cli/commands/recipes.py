@@ -162,7 +162,9 @@ def init(given: CommandOptions) -> int:
 
 
 def _choose_benchmark(benchmarks: "Sequence[Benchmark]", name: str) -> "Benchmark":
-    """The benchmark of that name; without a name, the user's choice on a terminal, or the first benchmark."""
+    """The benchmark with that name; without a name, the benchmark that the user chooses on a terminal, or the first
+    benchmark.
+    """
     from perfbisect.errors import UsageError
 
     names = [benchmark.workload.name for benchmark in benchmarks]
@@ -216,7 +218,7 @@ def _proposal_lines(proposed: "RepositoryProposal") -> list[str]:
 
 
 def _write_new(files: dict[Path, str]) -> None:
-    """Write new files. If any exists, raises UsageError and writes none."""
+    """Write new files. If one of the files exists, raises UsageError and writes no file."""
     from perfbisect.errors import UsageError
 
     for file in files:

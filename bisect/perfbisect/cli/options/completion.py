@@ -62,9 +62,10 @@ def given_builder(ctx: click.Context) -> "Builder | None":
 
 
 def revisions(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
-    """Releases as the builder's tags spell them, branches and tags; after two dots, the other end of a range.
+    """Completes releases as the builder's tags spell them, branches and tags; after two dots, the other end of a range.
 
-    They come from --repo; else from the clone of the recipe, if there is one; else from the current folder.
+    The revisions are read from the repository of --repo; without --repo, from the clone of the recipe; without a clone,
+    from the current folder.
     """
     from perfbisect.repository.commits import refs_with_subjects, versions_of_tags
     from perfbisect.repository.discovery import clone_path, open_repository
@@ -85,7 +86,9 @@ revision = completion_from(revisions)
 
 @completion_from
 def build_names(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
-    """A revision; after its last @ or +, the variants or configurations of the builder, if --builder precedes the word."""
+    """Completes a revision and, after its last @ or +, the variants or configurations of the builder, if --builder
+    precedes the word.
+    """
     sign = max("@+", key=incomplete.rfind)
     name, separator, _ = incomplete.rpartition(sign)
     builder = given_builder(ctx) if separator else None
@@ -161,14 +164,14 @@ def workload_option(text: str, **how: Any) -> Decorator:
 
 
 def several_workloads_option(text: str) -> Decorator:
-    """``--workload NAME,…``; ``text`` is its help."""
+    """The option ``--workload NAME,…``; ``text`` is the option's help."""
     return click.option("--workload", "-w", default="", metavar="NAME,…", shell_complete=workload_list_names, help=text)
 
 
 def complete_id(ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
     """Shell completion of the ids for a parameter of the type ``Id``: hunts, the latest first, then trials, then batches.
 
-    For a parameter that takes a file or a batch: files and batches.
+    For a parameter that takes a file or a batch, files and batches are completed.
     """
     from contextlib import closing
 

@@ -45,7 +45,8 @@ class Claim:
 
 
 def claim_of(history: History, hunt: int | None) -> Claim:
-    """The claim of a hunt; None: the latest hunt with a culprit. Raises UsageError if the hunt names no culprit."""
+    """The claim of a hunt; for None, of the latest hunt with a culprit. Raises UsageError if the hunt names no culprit.
+    """
     if hunt is None:
         for listed in reversed(history.hunts()):
             has_culprit = listed.culprit and not listed.origin and named_steps(verdict_of(history, listed.number))
@@ -84,7 +85,7 @@ def unnamed(history: History, hunt: int, verdict: Verdict | None) -> UsageError:
 def proof_setup(
     claim: Claim, rounds: int, runs: int, waiting: WaitCallback | None, say: Callable[[str], None]
 ) -> Iterator[SessionSetup]:
-    """The setup of a proof. The commit without the culprit exists until the end of the block.
+    """The setup of a proof. The commit without the culprit exists until the end of the ``with`` block.
 
     ``say`` is called with remarks. Raises NotReverted if the commit without the culprit cannot be made, and UsageError
     if the repository lacks a commit of the hunt.
@@ -133,11 +134,12 @@ def check_commits_exist(repository: Repository, commits: Sequence[str], hunt: in
 
 
 def culprits_of(history: History, hunt: int | str | None, minutes: float, say: Callable[[str], None]) -> list[Settings]:
-    """The settings of searches in the diffs of culprits: of a hunt (None: the latest), or of a batch (b3).
+    """The settings of searches in the diffs of culprits: of the culprits of a hunt (None: the latest hunt), or of a
+    batch (b3).
 
-    The range of a search is from the culprit's parent to the culprit. ``minutes`` limits each search; 0: no limit. If
-    there are several searches, ``say`` is called with their list; ``say`` is also called with failures. Raises
-    UsageError if there is no culprit.
+    The range of a search is from the culprit's parent to the culprit. ``minutes`` is the time limit of each search; 0
+    means no limit. If there are several searches, ``say`` is called with their list; ``say`` is also called with
+    failures. Raises UsageError if there is no culprit.
     """
     if isinstance(hunt, str):
         numbers = [member.hunt for member in read_batch(history, int(hunt[1:])).hunts if member.hunt]
@@ -190,7 +192,8 @@ def _searches_of(history: History, claim: Claim, minutes: float) -> list[Setting
 
 @contextmanager
 def narrowing(settings: Settings, waiting: WaitCallback | None, events: Iterable[Event] = ()) -> Iterator[SessionSetup]:
-    """The setup of a search in a diff that goes on after ``events``. Its commits exist until the end of the block.
+    """The setup of a search in a diff that goes on after ``events``. The commits of the search exist until the end of
+    the ``with`` block.
 
     Raises UsageError if the repository lacks an end of the search, or if both ends differ only in ignored paths.
     """

@@ -7,11 +7,12 @@ files, byte for byte, as the build that configured in full. If it does not, it c
 it. Results that may depend on other files of the tree are not kept: results of ``try_compile`` itself, and of checks of programs in
 a tree that reads files.
 
-Commands of ``--build`` use these results, too, if all of them are commands of build systems, and the first is the only configure
-step, is cmake's, and makes a folder in the copy of the tree. Then the whole copy counts as the tree.
+Commands of ``--build`` use these results, too, if all of them are commands of build systems, and the first is the only
+configure step, is cmake's, and makes a folder in the copy of the tree. For these commands, checks are compared by all
+files of the copy of the tree.
 
-The cache of autotools is not used: with a known result, many a configure script skips other work that it does within the check,
-and checks read headers of the tree.
+The cache of autotools is not used, because with a cached result many configure scripts skip other work of the check,
+and because checks read headers of the tree.
 """
 
 import re
@@ -98,7 +99,8 @@ _BELOW = r"[\w+-][\w.+-]*"  # the name of a file or a folder, never "..", nor a 
 
 
 def configured_in(argv: Sequence[str], prefix: str) -> tuple[int, str]:
-    """(index of the program in a command of ``--build``, folder that it makes): the folder is "" unless the program is cmake.
+    """The index of the program in a command of ``--build``, and the folder that the command makes, which is "" unless
+    the program is cmake.
 
     The folder is also "" unless the command surely configures the copy of the tree in ``prefix`` alone, into a new folder.
     """

@@ -265,7 +265,9 @@ def install_recorder(host: Host) -> Recorder | None:
 
 
 def movable(variant: Variant, recorder: Recorder | None) -> Variant:
-    """The variant, with each function in a section of its own if links are recorded: a linker can move sections."""
+    """The variant. If links are recorded, its compiler puts each function into a separate section, because a linker can
+    move sections.
+    """
     return msgspec.structs.replace(variant, cflags=f"{variant.cflags} {SECTIONS}".strip()) if recorder else variant
 
 
@@ -277,7 +279,7 @@ def for_compiler(build: Build, recorder: Recorder | None) -> str:
 
 
 def why_fixed(variant: Variant) -> str:
-    """Why no build of a variant can be linked again; "" if a build may be."""
+    """The reason why builds of a variant cannot be linked again; "" if the variant has no such reason."""
     if "-flto" in f"{variant.cflags} {variant.ldflags}":
         return "with optimisation at link time, the compiler decides the order of functions"
     if variant.train:
@@ -286,7 +288,7 @@ def why_fixed(variant: Variant) -> str:
 
 
 def unavailable(reason: str) -> Warned:
-    """The warning that builds cannot be linked again; its text is equal for all builds of a hunt."""
+    """The warning that builds cannot be linked again; its text is the same for all builds of a hunt."""
     return Warned(
         f"Randomized layouts are not available: {reason}", "So code placement may look like a change of the speed."
     )

@@ -54,10 +54,11 @@ class TurnsAdvised(Exception):
 
 
 def shared_cores(entry: HostEntry, allowed: str, threads: int, *, server: bool) -> HostEntry:
-    """The host with the cores that both builds of a round share: as many as one build has threads, so that both want all.
+    """The host with the cores that both builds of a round share. There are as many cores as one build has threads, so
+    that both builds use all of the cores.
 
-    Two builds with a core each would be compared on different cores. Servers and clients have cores of their own if there is
-    more than one core.
+    If each of the two builds had one core, the builds would be compared on different cores. Servers and clients run on
+    separate cores if there is more than one core.
     """
     cores = sorted(cpu_numbers(allowed))
     if not server:
@@ -119,7 +120,9 @@ class Rounds:
                     yield from self.context.told()
 
     def _stopping(self, side: int) -> Callable[..., None]:
-        """A callback that notes whose server is being stopped, unless a failure is the reason, whose side is known."""
+        """A callback that sets ``at`` to the side whose server is being stopped, except after a failure, whose side is
+        already known.
+        """
 
         def note(kind: type[BaseException] | None, *_: object) -> None:
             if kind is None:

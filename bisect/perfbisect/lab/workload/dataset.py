@@ -1,9 +1,10 @@
 """Loaded data: loaded once by the first build that needs it, kept pristine, copied for each visit.
 
-``root/datasets/KEY/`` contains ``data`` and its record ``dataset.json``. The folder appears there in one rename, so it is always
-complete. Damage is noticed when the data is copied: by the number of files and bytes, and for a server by its answers to the
-workload's ``check``. A build whose answers differ from those of the build that loaded the data may be wrong itself: the data
-counts as damaged only if the build answers as expected on data that it has loaded itself.
+``root/datasets/KEY/`` contains ``data`` and its record ``dataset.json``. The folder of a dataset is moved there in one
+rename when the data is complete, so it is never incomplete. Damage is noticed when the data is copied: by the number of
+files and bytes, and for a server by its answers to the workload's ``check``. A build whose answers differ from those of
+the build that loaded the data may be wrong itself: the data counts as damaged only if the build answers as expected on
+data that it has loaded itself.
 
 A build may fail to start on the data of its key, if an earlier commit changed the format within a version. Then it loads data
 itself, under the key KEY-BUILD.
@@ -115,7 +116,8 @@ def remove_visit(host: Host) -> None:
 
 
 def copy(host: Host, name: str, server: Server | None, side: str = "") -> PurePosixPath:
-    """Make a new folder of a visit: its FIFOs, and as ``data`` a copy of the data with key ``name`` (nothing for "").
+    """Make a new folder for a visit, with its FIFOs and, as ``data``, a copy of the data with key ``name`` (no data for
+    "").
 
     The data belongs to the user that runs the ``server``. Paired visits have a folder for each ``side``. Raises DatasetDamaged if
     the size of the copy differs from the loaded data.
@@ -301,9 +303,9 @@ class DatasetKeeper:
     def _verify(self, system: Installation, name: str) -> None:
         """Run the workload's check with the build's server, on a copy of the data.
 
-        Raises DatasetDamaged if the answers are not those after loading, although the build has loaded the data itself, or
-        answers as expected on data that it loads now. Raises RunFailed if the server does not start, or gives other answers on
-        any data.
+        Raises DatasetDamaged if the answers differ from the answers after loading, and the build has loaded the data
+        itself or gives the right answers on data that it loads now. Raises RunFailed if the server does not start, or
+        if its answers also differ on data that it loads now.
         """
         if not (self.workload.check and system.builder.server):
             return

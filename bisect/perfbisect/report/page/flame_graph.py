@@ -50,7 +50,7 @@ class Frame:
 
     @property
     def drawn_cost(self) -> float:
-        """The cost in the culprit, plus the parent's cost of stacks that are gone from the culprit."""
+        """The cost in the culprit, plus the parent's cost of stacks that are missing in the culprit."""
         return self.culprit_cost + self.gone_cost
 
     @property
@@ -104,7 +104,9 @@ def drawn_frames(root: Frame) -> list[tuple[int, Frame]]:
 
 
 def frames_depth_first(root: Frame, min_cost: float = 0.0) -> Iterator[tuple[int, Frame]]:
-    """The frames whose larger cost is at least ``min_cost``, with their depths, in depth-first order. Without recursion: stacks can be deep."""
+    """The frames whose larger cost is at least ``min_cost``, with their depths, in depth-first order. The function is
+    not recursive, because stacks can be deep.
+    """
     waiting = [(0, root)]
     while waiting:
         depth, frame = waiting.pop()
