@@ -260,7 +260,7 @@ def clock_ghz(run: RunFacts) -> float | None:
 
 
 def slots_per_operation_metric(category: str) -> Metric:
-    """The pipeline slots of a category per operation."""
+    """The metric of the pipeline slots of a category per operation."""
     events = tuple(chain(*SLOTS[category]))
     return Metric(category, lambda run: quotient(category_slots(run.counters, category), run.operations), events=events)
 

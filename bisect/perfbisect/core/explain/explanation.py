@@ -168,7 +168,7 @@ def explanation(
 
 
 def sufficient(profiles: ProfilesOfBoth) -> ProfilesOfBoth:
-    """The profiles of both builds; empty lists if a build has fewer than ``MIN_SAMPLES`` samples."""
+    """The profiles of both builds, or empty lists if a build has fewer than ``MIN_SAMPLES`` samples."""
     return profiles if min(map(total_samples, profiles)) >= MIN_SAMPLES else ([], [])
 
 
@@ -181,7 +181,7 @@ def share_without_callers(runs: Iterable[ProfileFacts]) -> float:
 def profiles_with_operations(
     events: Sequence[ExplanationEvent], search_runs: RunsOfBoth, metric: str
 ) -> list[Profiled]:
-    """The profiles of a hunt, with the number of operations of each run; see ``operation_unit``."""
+    """The profiles of a hunt, with the number of operations of each run (see ``operation_unit``)."""
     operation = operation_unit(search_runs, metric)
     profiled = (event for event in events if isinstance(event, Profiled) and (event.facts.samples or not operation))
     return [replace(event, facts=with_operations(event.facts, operation, metric)) for event in profiled]

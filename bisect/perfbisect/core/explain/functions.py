@@ -107,7 +107,7 @@ class BuildCosts:
 
     @property
     def total(self) -> float:
-        """The cost of all functions per operation."""
+        """The total cost of all functions per operation."""
         return sum(self.own.cost.values())
 
     @property
@@ -143,7 +143,7 @@ def stack_keys(stack: str) -> list[FunctionKey]:
 
 
 def known_functions(keys: Iterable[FunctionKey]) -> set[FunctionKey]:
-    """The functions without placeholders for unknown callers."""
+    """The keys of functions, without placeholders for unknown callers."""
     return {key for key in keys if key[0] not in NO_CALLERS}
 
 
@@ -274,7 +274,7 @@ def calls_almost_everything(row: FunctionRow, before: BuildCosts, after: BuildCo
 def exchange_partners(
     key: FunctionKey, candidates: Sequence[FunctionKey], rows: Mapping[FunctionKey, FunctionRow]
 ) -> list[FunctionKey]:
-    """The function ``key``, and the candidates that together gained its lost cost, or lost its gained cost.
+    """The function ``key``, and candidates that together gained the cost that ``key`` lost, or the reverse.
 
     The largest candidate follows ``key``. The list is empty if no candidates fit.
     """

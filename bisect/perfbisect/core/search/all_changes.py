@@ -73,7 +73,7 @@ class _Results:
 
     @property
     def spent_budget(self) -> Reason:
-        """The budget that is spent; the budget of builds if only orders without a build are allowed."""
+        """The spent budget; the budget of builds if only orders without a build are allowed."""
         return self.now.budget.spent or Reason.BUILDS_SPENT
 
     @property
@@ -144,7 +144,7 @@ def decide_all_changes(now: Situation) -> Decision:
 
 
 def _largest_change(now: Situation) -> Decision:
-    """The decision of the hunt for the largest change, or the verdict of this hunt, even if the budget is spent since."""
+    """The decision of the hunt for the largest change; a verdict stays even if the budget is spent afterwards."""
     decision = decide_single_change(now)
     if now.budget.ended(decision.order):
         unlimited = decide_single_change(replace(now, policy=now.policy.unlimited()))

@@ -70,9 +70,7 @@ def _cost_share(record: Record, candidates: Sequence[int], built: Collection[int
 
 @lru_cache(maxsize=8)
 def _power_law(record: Record) -> tuple[float, float] | None:
-    """The power of the distance in the cost of a build, and the median logarithm of the distance; None without
-    builds.
-    """
+    """The exponent of the distance in a build's cost, and the median logarithm of the distance; None without builds."""
     builds = record.builds_with_warm_cache(1)
     if not builds:
         return None
@@ -137,7 +135,7 @@ class _DivergenceDoubt(NamedTuple):
     fading: float
 
     def chance_at(self, height: NDArray[np.int64]) -> Array:
-        """The chance of descendants with these heights to build: the commit builds, or a descendant fixed the build."""
+        """The probability that descendants with these heights build: the commit builds, or a descendant fixed it."""
         distance = height - self.height
         return self.chance + (1 - self.chance) * self.fading * distance / (distance + self.extent)
 

@@ -62,7 +62,7 @@ class RangeParts:
     """The parts of a range, cut by builds without readings; ``cut`` adds cuts."""
 
     def __init__(self, reach: Ancestry, probability: Array, cuts: Sequence[int]) -> None:
-        """``probability`` (size,) of each candidate to be the culprit; ``cuts`` are candidates without readings."""
+        """``probability`` (size,) is the probability that each candidate is the culprit; ``cuts`` are without readings."""
         self._reach, self._probability = reach, probability
         self._below = reach.ancestor_sums(probability)
         self._position = {cut: position for position, cut in enumerate(cuts)}
@@ -211,7 +211,7 @@ class _BuildsAhead:
     cut_already: int = 0
 
     def builds_to_begin(self) -> tuple[BuildOrder, ...]:
-        """The orders for free build hosts."""
+        """The build orders for free build hosts."""
         fleet = self.now.fleet
         self.free = [*fleet.free_build_hosts]
         chosen = [*self.urgent, *self.prepared][: len(self.free)]
@@ -248,7 +248,7 @@ class _BuildsAhead:
         )
 
     def build_of_host(self, order: Measure, begun: Collection[int]) -> Measure | None:
-        """The build that the host of ``order`` makes while it waits for a build; None if the wait is too short.
+        """The build that the host of ``order`` makes while it waits for a build; None if the wait is shorter.
 
         ``begun`` are the candidates that build hosts begin to build now.
         """

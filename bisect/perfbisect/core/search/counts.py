@@ -123,11 +123,11 @@ class MeanCounts:
         return cls(record, {build: (float(np.mean(means)), variance / len(means)) for build, means in visits.items()})
 
     def rise(self, slow: int, fast: int) -> float:
-        """The logarithm of the count of ``slow`` above the count of ``fast``."""
+        """The logarithm of the quotient of the counts of ``slow`` and ``fast``."""
         return self.by_build[self.record.name_of_build(fast)][0] - self.by_build[self.record.name_of_build(slow)][0]
 
     def clear_rise(self, slow: int, fast: int) -> float:
-        """The logarithm of the count of ``slow`` above the count of ``fast``; 0 if the difference may be noise."""
+        """The logarithm of the quotient of the counts of ``slow`` and ``fast``; 0 if the difference may be noise."""
         rise, error = (
             self.rise(slow, fast),
             math.sqrt(sum(self.by_build[self.record.name_of_build(v)][1] for v in (slow, fast))),
@@ -136,7 +136,7 @@ class MeanCounts:
 
 
 def count_rise(counts: Situation) -> float:
-    """The count of bad above good, in log units, in the hunted direction; 0 unless repeated counts show the rise."""
+    """The log difference of the counts of bad and good in the hunted direction; 0 unless repeated counts show it."""
     record = counts.record
     visits = [np.unique(record.visit[record.reading_positions(end)]) for end in (0, counts.bad)]
     is_repeated = len(visits[0]) and len(visits[1]) >= COUNTS
@@ -184,7 +184,7 @@ class CountRises:
         return self.groups.candidate_probabilities(self.rise / self.rise.sum()) if self.rise.any() else None
 
     def next_order(self, counts: Situation, timed: Situation, analysis: Analysis) -> Measure | None:
-        """The next order of the search by counts: a count, or the first runs of a counted build.
+        """The next order of the search by counts: the count of a build, or the first runs of a counted build.
 
         The result is None if time shows that the change is at other commits, or if only time separates the candidates.
         """
