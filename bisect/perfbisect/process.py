@@ -1,11 +1,12 @@
 """The identity and the owner of a process that works on a session or a host, whether the process is still running according
 to /proc, and a clock that never jumps.
 
-A history stores the owner of each process as USER@MACHINE:NUMBER. The number is a secret in the user's state folder, so that
-no file of another user is taken for a file of this user. Machines that share the folder have one number.
+A history stores the owner of each process as USER@MACHINE:NUMBER. The number is a secret in the user's state folder,
+so that no file of another user is taken for a file of this user. Machines that share the state folder have the same
+number.
 
-The clock of the machine is read once, at the start. Later times are that time plus the measured duration, suspension included,
-even if the clock is set meanwhile. So differences of times are durations.
+The machine's clock is read only at the start of the process. A later time is the start time plus the elapsed time,
+including suspensions of the machine, even if its clock was set in between. So differences of times are durations.
 """
 
 import getpass
@@ -36,7 +37,8 @@ def this_process_with_owner() -> str:
 
 
 def placeholder_process(origin: str = "imported") -> str:
-    """A text in place of the process that worked on a session on another machine. The owner in the text is this user.
+    """A text that replaces the identity of the process, on another machine, that worked on the session. The text
+    names this user as the owner.
 
     If ``origin`` is "exported", the text has no secret, so that every reader of the file sees another user's session.
     """
@@ -57,7 +59,7 @@ def user_at_machine() -> str:
 
 
 def user_at_machine_and_secret() -> str:
-    """The user and the machine, as USER@MACHINE:NUMBER; USER@MACHINE if the state folder cannot be written."""
+    """The user and the machine, as USER@MACHINE:NUMBER; or USER@MACHINE if the state folder is not writable."""
     try:
         return _read_or_create_secret(state_folder() / "maker")
     except (OSError, PerfBisectError):
@@ -85,7 +87,7 @@ def is_running(process: str) -> bool:
 
 
 def is_local_process(process: str) -> bool:
-    """Whether a process, running or ended, belongs to this boot of this machine and to this container."""
+    """Whether a process, running or ended, belongs to the present boot of this machine and to this container."""
     return process.rsplit(" ", 2)[0].endswith(here := machine_identity()) and here != UNKNOWN
 
 
@@ -106,7 +108,7 @@ def user_name() -> str:
 
 
 def start_ticks(pid: int) -> str:
-    """The start of a process, in clock ticks since boot; "" if the process does not exist."""
+    """The start time of a process, in clock ticks since boot; "" if the process does not exist."""
     try:
         # The name of the program, in parentheses, may contain spaces and parentheses.
         fields = (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -116,7 +118,9 @@ def start_ticks(pid: int) -> str:
 
 
 class MonotonicClock:
-    """A clock that never jumps: the machine's time when this object was made, plus the time elapsed since."""
+    """A clock that never jumps: the machine's time at the creation of this object, plus the time that has elapsed
+    since then.
+    """
 
     def __init__(self) -> None:
         self._begin = time.time() - uptime()

@@ -1,7 +1,8 @@
 """The interface through which all effects on a machine happen, the meaning of a command's end, and hosts that wrap
 another host.
 
-A command can print without end. Output beyond the limits here is kept neither in memory nor on a disk.
+A command may print output without end. Output beyond the limits of this module is stored neither in memory nor on a
+disk.
 """
 
 import errno
@@ -48,7 +49,7 @@ class Command:
 
     @property
     def added(self) -> Mapping[str, str]:
-        """The variables that are added to the host's environment."""
+        """The variables to add to the host's environment."""
         return LOCALE | dict(self.env or {})
 
     def ended(self, status: int, out: bytes, err: bytes) -> "Result":
@@ -62,7 +63,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A finished command. Output is text, with undecodable bytes replaced."""
+    """A finished command. Output is text; bytes that cannot be decoded are replaced."""
 
     argv: tuple[str, ...]
     status: int
@@ -87,9 +88,9 @@ class Streamed(NamedTuple):
 class Host(ABC):
     """A machine on which commands run. They write only below ``root``.
 
-    ``run`` is for short commands. Long commands are jobs (``perfbisect.host.jobs``), which use only ``run``. A host is a
-    context manager: it is acquired on entry and released on exit. See ``perfbisect.host.lock`` for the right to measure
-    on it. A kind of host implements ``execute`` and ``begin``.
+    ``run`` is for short commands. Long commands are jobs (``perfbisect.host.jobs``), which use only ``run``. A host
+    is a context manager: it is acquired on entry and released on exit. The module ``perfbisect.host.lock`` gives a
+    session the exclusive right to measure on a host. A kind of host implements ``execute`` and ``begin``.
     """
 
     __slots__ = ()
@@ -134,9 +135,9 @@ class Host(ABC):
     ) -> Result:
         """Run ``argv`` (never through a shell) and wait for it; ``env`` is added to the host's environment.
 
-        If the connection is lost meanwhile, the progress of the command is unknown: it is killed and run once more. So
-        every command must be idempotent: killed at any point and run again, it has the same effect and prints the same
-        output.
+        If the connection is lost during the command, it is unknown how far the command came: the command is killed
+        and run once more. So every command must be idempotent: killed at any point and run again, it has the same
+        effect and prints the same output.
 
         Raises CommandFailed if ``check`` and the status is not 0 (124 after ``timeout`` seconds), EnvironmentFailure if
         the host cannot be reached or the program does not exist.
@@ -151,7 +152,7 @@ class Host(ABC):
 
     @abstractmethod
     def execute(self, command: Command) -> Result:
-        """Run a command, whatever its status; see ``run``."""
+        """Run a command and return its result, even if its status is not 0; see ``run``."""
 
     @contextmanager
     def stream(self, argv: Sequence[str]) -> Iterator[socket.socket]:
@@ -177,7 +178,7 @@ class Host(ABC):
 
     @abstractmethod
     def begin(self, argv: tuple[str, ...], far: socket.socket) -> AbstractContextManager[Streamed]:
-        """Start a command at the other end of a stream's socket."""
+        """Start a command whose stdin and stdout are the other end of a stream's socket."""
 
 
 def check_result(host: str, result: Result, check: bool) -> Result:
@@ -195,7 +196,7 @@ def check_result(host: str, result: Result, check: bool) -> Result:
 
 
 def last_of(receive: Callable[[int], bytes]) -> bytes:
-    """Read a stream to its end, or the end of its connection, and return its last bytes."""
+    """Read a stream until it ends or its connection closes, and return its last bytes."""
     last = b""
     with suppress(EOFError):
         while data := receive(1 << 16):
@@ -237,7 +238,7 @@ def last_line(text: str) -> str:
 
 
 class DelegatingHost(Host):
-    """``host``, with every command run within ``around``."""
+    """Wraps ``host``: every command runs within the context ``around``."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -261,9 +262,10 @@ class DelegatingHost(Host):
 
 
 class StoppableHost(DelegatingHost):
-    """``host``; after ``stop`` is set, the next command raises Cancelled instead.
+    """Wraps ``host``: after ``stop`` is set, the next command raises Cancelled and is not run.
 
-    It is raised once, and clears ``stop``, so that the clean-up that follows (ending a job, stopping a server) can run.
+    Cancelled is raised once; ``stop`` is then cleared, so that the clean-up (ending a job, stopping a server) can
+    run.
     """
 
     def __init__(self, host: Host, stop: threading.Event) -> None:

@@ -1,4 +1,5 @@
-"""A host at the end of a connection that can break off: its events, how commands are sent, and how long they are retried.
+"""A host behind a connection that may break: the events of the connection, how commands are sent, and how long they
+are retried.
 
 A command is sent as a script for a POSIX shell on the host.
 """
@@ -101,7 +102,7 @@ class Connection(ABC, Generic[T]):
         return lambda: self._listeners.remove(listener)
 
     def reopen(self, lost: ConnectionLost, deadline: float) -> None:
-        """Reopen the connection, with growing pauses until ``deadline`` (of ``time.monotonic``).
+        """Reopen a lost connection, with growing pauses between attempts, until ``deadline`` (of ``time.monotonic``).
 
         Raises ConnectionLost after that, and any other error of ``open`` at once. After a timeout or an interruption
         later calls try only once, so that cleaning up on an unreachable host does not wait again.
@@ -144,7 +145,9 @@ perfbisect_stdin=$(head -c {length} | base64 -w 0)
 
 
 def script(command: Command) -> str:
-    """The script for a POSIX shell on the host. The shell stays the command's parent, so that a signal becomes a status."""
+    """The script for a POSIX shell on the host. The shell remains the parent of the command, so that death by a
+    signal is reported as an exit status.
+    """
     length = len(command.stdin)
     check_stdin = _WHOLE.format(length=length, encoded=-(-length // 3) * 4) if length else ""
     limited = f"timeout -k {GRACE:g} {command.timeout:g} {shlex.join(command.argv)}"
@@ -176,7 +179,9 @@ class TooMuch(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RemoteHost(Host, Generic[T]):
-    """A host whose commands run at the end of ``connection``, and again if it was lost meanwhile."""
+    """A host that runs commands over ``connection``; a command is run again if the connection is lost during the
+    command.
+    """
 
     name: str
     root: PurePosixPath
@@ -187,14 +192,16 @@ class RemoteHost(Host, Generic[T]):
     def exchange(self, script: str, stdin: bytes, mark: str, limit: float) -> tuple[int, bytes, bytes]:
         """Run a script once and return status, stdout, stderr. Raises ConnectionLost and TooMuch.
 
-        ``end`` finds the script by ``mark``. ``limit`` seconds without output mean a lost connection.
+        ``end`` finds the script by ``mark``. After ``limit`` seconds without output, the connection counts as lost.
         """
 
     def end(self, mark: str) -> None:
-        """Kill the rest of a script with that mark. By default nothing is left of a script. Raises EnvironmentFailure."""
+        """Kill the rest of a script with that mark. By default, this does nothing, because nothing of a script is
+        left. Raises EnvironmentFailure.
+        """
 
     def execute(self, command: Command) -> Result:
-        """Run a command, again if the connection was lost; see ``Host.execute``."""
+        """Run a command, and repeat it if the connection was lost; see ``Host.execute``."""
         text, limit = script(command), command.timeout
         mark = f"perfbisect-{secrets.token_hex(8)}"
         deadline: float | None = None

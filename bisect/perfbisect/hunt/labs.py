@@ -53,11 +53,11 @@ class SessionLabs:
     locks: HostLocks  # by which all labs of the session share its hosts
 
     def workers(self, commits: tuple[str, ...], study: StudyMaker | None = None) -> Workers[LabEvent]:
-        """The hosts of the hunt as workers that measure these commits: by timed runs, or by a ``study``."""
+        """The hosts of the hunt as workers that measure these commits by timed runs, or carry out a ``study``."""
         return workers_of({0: self}, commits, study)
 
     def _finished_builds(self, host: str = "") -> list[BuildFinished]:
-        """The builds of the log that were made on a host, by default on any host."""
+        """The builds in the hunt's log that were made on a host, by default on any host."""
         finished = [event for _, event in self.log.entries if isinstance(event, BuildFinished)]
         return [event for event in finished if host in ("", event.host or self.setup.settings.host)]
 
@@ -70,7 +70,9 @@ class SessionLabs:
     def build_worker(
         self, build_host: BuildHost, candidates: Candidates, builds: BuildsMade, is_replaceable: bool
     ) -> BuildWorker:
-        """A build host as a worker. ``is_replaceable``: hosts make builds while the build host is out of reach."""
+        """A build host as a worker. ``is_replaceable``: the measured hosts make the builds while the build host
+        cannot be reached.
+        """
         stop, setup, settings = threading.Event(), self.setup, self.setup.settings
         lab_host = self.locks.lab_host(StoppableHost(build_host.host, stop), build_host.entry)
         site = BuildSite(
@@ -85,7 +87,7 @@ class SessionLabs:
         return BuildWorker(build_host.host.name, site.build_ahead, stop, describe, subscribe)
 
     def seeds(self, number: int) -> LayoutSeeds | None:
-        """The seeds of randomized layouts on the host of that number; None if the hunt uses no layouts."""
+        """The seeds of randomized layouts on the host with that number; None if the hunt uses no randomized layouts."""
         settings = self.setup.settings
         return LayoutSeeds(number + 1, len(settings.hosts)) if settings.policy.layouts else None
 
@@ -98,7 +100,9 @@ class SessionLabs:
         builds: BuildsMade | None,
         seeds: LayoutSeeds | None,
     ) -> Lab:
-        """The lab of a hunt on the host of that number. ``stop`` cancels the lab; ``seeds`` are of randomized layouts."""
+        """The lab of a hunt on the host of that number. Setting ``stop`` cancels the work of the lab; ``seeds`` are
+        the seeds of randomized layouts.
+        """
         site, settings = stoppable(self.setup.hosts[number], stop), self.setup.settings
         name = site.host.name
         earlier_facts = (facts for event in self.earlier_starts for facts in event.hosts)
@@ -130,7 +134,8 @@ class SessionLabs:
         return timed_or_counted(timed.measure, counted.measure, candidates)
 
     def lab_of_trial(self, stop: threading.Event) -> Lab:
-        """The lab of a trial; ``stop`` cancels its work. A trial has one host, or compares hosts in place of builds.
+        """The lab of a trial; ``stop`` cancels its work. A trial runs on one host, unless the trial compares hosts
+        instead of builds.
 
         Builds with the same variant and configuration share a lab.
         """
@@ -162,7 +167,7 @@ class SessionLabs:
                     labs |= {(work, number): lab.measure for number in on_host}
 
         def measure(order: Measure) -> Generator[LabEvent]:
-            """Carry out the order of one visit; the events of its runs get the workload and the round."""
+            """Carry out the order of one visit, and add the workload and the round to the events of its runs."""
             for event in labs[order.workload, order.plan[0].candidate](order):
                 if isinstance(event, RunStarted | RunFinished | CandidateSkipped):
                     event = replace(event, workload=order.workload, round=order.round)
@@ -178,10 +183,11 @@ def workers_of(
     *,
     together: bool = False,
 ) -> Workers[LabEvent]:
-    """The hosts of a session as workers, with the lab of a trial, or with the labs of hunts that share builds.
+    """The hosts of a session as workers; each worker has the lab of a trial, or the labs of several hunts that share
+    builds.
 
-    ``commits`` are the candidates. If a ``study`` is given, the study replaces timed runs. ``together``: the session
-    has several hunts, although ``hunts`` may have a single open hunt.
+    ``commits`` are the candidates. If a ``study`` is given, the workers carry out the study in place of timed runs.
+    ``together``: the session has several hunts, although ``hunts`` may have a single open hunt.
     """
     first = next(iter(hunts.values()))
     sites, is_trial = first.setup.hosts, bool(first.setup.request.works)
@@ -271,7 +277,7 @@ def uncounted(candidate: int, facts: SkipFacts) -> Iterator[LabEvent]:
 
 
 def stoppable(site: PreparedHost, stop: threading.Event) -> PreparedHost:
-    """The host and its build hosts, with commands that ``stop`` cancels."""
+    """The host and its build hosts, wrapped so that ``stop`` cancels their commands."""
     build_hosts = tuple(replace(builder, host=StoppableHost(builder.host, stop)) for builder in site.build_hosts)
     return replace(site, host=StoppableHost(site.host, stop), build_hosts=build_hosts)
 

@@ -113,7 +113,7 @@ def choose_metric(requested: str, workloads: Sequence[Workload]) -> str:
 
 
 def recognises_output(settings: Settings, workloads: Sequence[Workload]) -> bool:
-    """Whether the measured results are to be recognised in the output of a command.
+    """Whether the command prints results that perfbisect is to recognise and measure.
 
     Raises UsageError if --only is given although no results are to be recognised.
     """
@@ -134,7 +134,7 @@ def worse_direction(metric: str) -> Direction:
 
 
 def with_repository(settings: Settings) -> Settings:
-    """The settings, with the repository of the current folder if a build command is set but no repository."""
+    """The settings; if a build command is set but no repository, the repository of the current folder is added."""
     if settings.quick and settings.quick.build is not None and not settings.repository:
         return replace(settings, repository=str(open_repository(Path.cwd(), is_named_by_user=False).folder))
     return settings
@@ -150,7 +150,7 @@ def builder_of(settings: Settings) -> Builder:
 def resolve_commits(
     settings: Settings, builder: Builder, revisions: Sequence[str], *, clone_progress: Progress | None = None
 ) -> tuple[Settings, list[str]]:
-    """The settings with repository, variant and build system, and the hash of each revision's commit.
+    """The settings, completed by repository, variant and build system; and the commit hash of each revision.
 
     A missing repository is cloned. Raises UsageError if a tree has no build system, or not the system of the recipe.
     """

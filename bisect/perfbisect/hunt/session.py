@@ -67,8 +67,8 @@ def begin(
 ) -> tuple[HuntOutcome, ...]:
     """Begin hunts or a trial, and carry them out to their ends. Returns how each hunt has ended.
 
-    ``in_batch``: the number of a batch with a file, and the index of the hunt in this batch. ``replaced``: the number
-    of a hunt that is removed from the history once the new hunts have begun.
+    ``in_batch``: the number of a batch that has a file, and the index of the hunt in that batch. ``replaced``: the
+    number of a hunt that is removed from the history once the new hunts have begun.
     """
     first = setups[0]
     with lock_hosts(first.hosts, first.purpose, caller.waiting) as held, closing(History.open(caller.path)) as history:
@@ -127,7 +127,9 @@ def disk_warnings(history: History, setup: SessionSetup) -> tuple[Warned, ...]:
 def store_sessions(
     history: History, setups: Sequence[SessionSetup], in_batch: tuple[int, int] | None
 ) -> tuple[list[int], Batch | None]:
-    """Store new sessions in one transaction, several as a batch. Returns the sessions' numbers and the batch."""
+    """Store new sessions in one transaction, several as a batch. Returns the numbers of the stored sessions, and the
+    number of their batch.
+    """
     at, folder = CLOCK.now(), str(Path.cwd())
     batch_entries = [in_batch] if in_batch else []
     with history.transaction():  # a transaction, so that a hunt that has begun is always in its batch
@@ -145,9 +147,9 @@ def store_sessions(
 def resume(session: int | str, batch: Batch | None, caller: Caller, how: Resumption) -> tuple[HuntOutcome, ...]:
     """Continue a hunt (by number), a trial (by name), or the open hunts of a ``batch``, at the ends of their logs.
 
-    A hunt that cannot go on fails, and the other hunts go on. If no hunt can go on, the error of the first hunt is
-    raised. This error is RunsNotComparable if new runs could not be compared with the earlier runs. Raises UsageError
-    for a trial that is complete.
+    If a hunt of a batch cannot be continued, it fails, and the other hunts continue. If no hunt can go on, the error
+    of the first hunt is raised. This error is RunsNotComparable if new runs could not be compared with the earlier
+    runs. Raises UsageError for a trial that is complete.
     """
     with ExitStack() as stack:
         history = stack.enter_context(closing(History.open(caller.path)))
@@ -203,7 +205,7 @@ def resume(session: int | str, batch: Batch | None, caller: Caller, how: Resumpt
 def store_verdicts(history: History, batch: Batch, numbers: Sequence[int]) -> list[Verdict | None]:
     """Store the verdicts of the logs in the batch, because a killed session may have failed to do so.
 
-    Returns the verdict of each hunt; None for a hunt without a verdict.
+    Returns the verdict of each hunt; None for each hunt without a verdict.
     """
     verdicts = [verdict_of(history, number) for number in numbers]
     for index, verdict in enumerate(verdicts):
@@ -249,7 +251,9 @@ def resumed_hunts(
 
 
 def check_unchanged(history: History, hunt_id: int, setup: SessionSetup) -> None:
-    """Raise RunsNotComparable if the range or the workload of a hunt has changed. A changed recipe's hash is stored."""
+    """Raise RunsNotComparable if the range or the workload of a hunt has changed. The new hash of a changed recipe is
+    stored.
+    """
     if setup.span.candidates != history.candidates(hunt_id):
         raise RunsNotComparable(
             f"Hunt {hunt_id} cannot go on, because its range in {setup.settings.repository} has changed.",

@@ -49,7 +49,9 @@ class BuildHost:
 
 @dataclass
 class BuildHostChecks:
-    """Connects to the build hosts of a hunt and checks them. A build host of several hosts is connected once."""
+    """Connects to the build hosts of a hunt and checks them. A build host that several hosts use is connected only
+    once.
+    """
 
     settings: Settings
     builder: Builder
@@ -60,8 +62,8 @@ class BuildHostChecks:
     def prepare(self, entry: HostEntry, host: Host) -> tuple[tuple[BuildHost, ...], tuple[Warned, ...]]:
         """The build hosts of ``host``, in the order of hosts.toml, and the warnings of new checks.
 
-        Raises EnvironmentFailure if a build host lacks a tool, or if the build hosts would make different binaries of a
-        commit. Raises UsageError if builds of a build host do not run on ``host``.
+        Raises EnvironmentFailure if a build host lacks a tool, or if the build hosts would make different binaries of
+        a commit. Raises UsageError if programs that are built on a build host cannot run on ``host``.
         """
         if self.builder.build is None or not entry.build_hosts_except_itself:
             return (), ()
@@ -77,7 +79,9 @@ class BuildHostChecks:
         return build_hosts, tuple(warned)
 
     def can_build(self, entry: HostEntry, host: Host, build_hosts: Sequence[BuildHost]) -> bool:
-        """Whether ``host`` builds, or can replace its only build host while this build host is out of reach."""
+        """Whether ``host`` builds: always, or in place of its only build host while that build host cannot be
+        reached.
+        """
         if entry.builds_itself or len(build_hosts) != 1:
             return entry.builds_itself
         variant = find_variant(self.builder, self.settings.variant)
@@ -99,7 +103,7 @@ class BuildHostChecks:
         return warnings(build_findings(inspect_host(request)))
 
     def _differences(self, entry: HostEntry, host: Host, build_hosts: Sequence[BuildHost]) -> tuple[Warned, ...]:
-        """Warnings about differences between the hosts that build for ``host``."""
+        """Warnings about differences between the build hosts of ``host``."""
         variant = find_variant(self.builder, self.settings.variant)
         sides = [read_side(build_host.host, variant) for build_host in build_hosts]
         sides += [read_side(host, variant)] if entry.builds_itself else []
@@ -130,7 +134,7 @@ class PreparedHost:
     ) -> "PreparedHost":
         """Connect to the host of an entry and to its build hosts, and check them.
 
-        Raises EnvironmentFailure or UsageError if a host lacks a requirement.
+        Raises EnvironmentFailure or UsageError if a host does not meet a requirement of the hunt.
         """
         host = connect(entry)
         if checks.waiting:
@@ -144,7 +148,7 @@ class PreparedHost:
 
 
 class HostLocks:
-    """The locks by which the labs of one session share its hosts. Hosts that only build have a second lock.
+    """The locks by which the labs of one session share its hosts. Each host that only builds has a second lock.
 
     ``held`` are the locks of hosts that the session holds, by the names of the hosts. ``shared`` are the builds that
     machines share.
@@ -189,11 +193,11 @@ def other_processor(host: Host, build_host: Host, builder: Builder, variant: str
 
 
 def build_ahead(entries: Sequence[HostEntry]) -> bool:
-    """Whether the hosts of a hunt (``entries``) have the same build hosts, which then build ahead.
+    """Whether all hosts of a hunt (``entries``) have the same build hosts, so that these can build ahead.
 
     If the build hosts differ, each host has at most one build host, which builds when the host needs a build. Raises
-    UsageError if a host has several build hosts, and another host of the hunt has different build hosts or is one of
-    these build hosts.
+    UsageError if a host has several build hosts and another host of the hunt has different build hosts; or if another
+    host of the hunt is one of these build hosts.
     """
     measuring = {entry.name for entry in entries}
     sets = {frozenset(entry.build_hosts_except_itself) for entry in entries}
@@ -236,7 +240,9 @@ def lock_hosts(
 
 
 def clean_up(action: Callable[[Host], object], host: Host, held: HostLock) -> None:
-    """Clean up a host by an action, unless the session has lost the host's lock or the host is out of reach."""
+    """Carry out an action that cleans up a host, unless the session has lost the host's lock or the host cannot be
+    reached.
+    """
     if not held.lost:
         with suppress(PerfBisectError):  # out of reach: the next session, or `bisect gc`, cleans up
             held.confirm()  # after a long sleep of this machine, another session may hold the host
@@ -251,7 +257,7 @@ def remove_last_visit(host: Host, held: HostLock, failure: type[BaseException] |
 
 @dataclass(frozen=True, slots=True)
 class LeaseTerms:
-    """The requirements of leases, in addition to the hosts' names."""
+    """The requirements that a session adds to its leases, besides the names of hosts."""
 
     nodes: Mapping[str, str] | None = None  # host → address of the machine on which an earlier attempt has measured
     builders: bool = True  # whether the build hosts are leased, too
@@ -265,13 +271,14 @@ class LeaseTerms:
 def leased_hosts(
     names: Sequence[str], hosts_path: str | Path, show: Show, say: Say, terms: LeaseTerms = LeaseTerms()
 ) -> Iterator[None]:
-    """Lease the hosts of these names that are leases. Within the block, ``host.registry.connect`` finds the machines.
+    """Lease those hosts among these names that have to be leased. Within the block, ``host.registry.connect`` finds
+    the leased machines.
 
     First, leases of killed sessions are released. A machine on which the session has measured is requested again,
-    because the machine's level is known. Hosts with the same features are leased together if the scheduler can do so.
-    Hosts with more features are leased first, because fewer machines have all of these features. All sessions therefore
-    lease in the same order. Two sessions may still wait for each other if machines are leased one by one, or have the
-    features of several groups.
+    because the machine's level is known. Leases for hosts with the same features are requested together if the
+    scheduler supports this. Hosts with more features are leased first, because fewer machines have all of these
+    features. So all sessions lease in the same order. Two sessions may still wait for each other if machines are
+    leased one by one, or have the features of several groups.
     """
     leases.release_jobs_of_killed_sessions(say)
     leased_names = _leased_names(names, hosts_path, terms.builders)

@@ -56,12 +56,13 @@ class Earlier:
 
 @dataclass
 class HostLab:
-    """Measures candidates on one host, interleaved or paired. Nothing is done on the host before the first measurement.
+    """Measures candidates on one host, interleaved or paired. A HostLab does nothing on the host before the first
+    measurement.
 
-    ``variant`` "" is the recipe's own choice. ``build_places`` are the hosts that build; if empty, the host itself. If labs share
-    builds, ``made`` has them, and events of builds on another host have its name. ``counted`` is the method of exact counting if
-    only instructions are measured. ``study`` makes a study that is carried out in place of timed runs.
-    in place of timed runs.
+    ``variant`` "" is the recipe's own choice. ``build_places`` are the hosts that build; if empty, the host itself.
+    If labs share builds, ``made`` contains the shared builds, and events of builds on another host contain that
+    host's name. ``counted`` is the method of exact counting if only instructions are measured. ``study`` makes a
+    study that the lab carries out instead of timed runs. in place of timed runs.
     """
 
     place: LabHost
@@ -91,11 +92,13 @@ class HostLab:
     _busiest: float = field(init=False)
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
-        """Build missing builds, then time the runs of ``order``, interleaved or paired; in randomized layouts if it says so.
+        """Build missing builds, then time the runs of ``order``, interleaved or paired; in randomized layouts if
+        ``order`` requests them.
 
-        Ends early if a candidate fails, has the same binary as another candidate, or in the search is stopped as too slow: then
-        the search decides again. Raises EnvironmentFailure if the machine cannot do the work, or nothing can be measured at all;
-        and the errors of ``HostWatch.guard`` and ``with_values``.
+        Measuring ends early if a candidate fails, has the same binary as another candidate, or, in the search, is
+        stopped as too slow: then the search makes a new decision. Raises EnvironmentFailure if the machine cannot
+        build or measure, or if no candidate can be measured; also raises the errors of ``HostWatch.guard`` and
+        ``with_values``.
         """
         events = self._measure(order)
         events = self.watch.guard(events) if self.watch else events
@@ -129,7 +132,9 @@ class HostLab:
                     self.builds.unlink(key)
 
     def _prepare(self) -> Generator[LabEvent]:
-        """End and remove leftovers of a killed session on the host, and bring the files that runs need."""
+        """End running leftovers of a killed session on the host, remove its files, and copy the files that runs need
+        to the host.
+        """
         host, entry, earlier = self.place.host, self.place.entry, self.earlier
         builds_made = self.made or BuildsMade(self.candidates, earlier.builds)
         yield from builds_made.tidy_once(host.name, tidy(host))
@@ -190,7 +195,7 @@ class HostLab:
         return True
 
     def _load(self, candidate: int) -> Generator[LabEvent, None, bool]:
-        """Have the data of a candidate loaded; returns false if the candidate is skipped."""
+        """Load the data for a candidate; returns false if the candidate is skipped."""
         began = time.monotonic()
         while self.candidates.commits[candidate] not in self.data.keys:
             try:
@@ -260,8 +265,8 @@ class HostLab:
         return True
 
     def _failed(self, turn: Turn, failure: BuildFailed | RunFailed, began: float) -> Iterator[LabEvent]:
-        """Report a build that could not be measured. The candidate is skipped; but if it failed only in a randomized layout,
-        layouts are given up instead, and a failed incremental build is made again as a clean build.
+        """Report a build that could not be measured. The candidate is skipped. But if it failed only in a randomized
+        layout, the hunt stops using randomized layouts; and a failed incremental build is replaced by a clean build.
         """
         host, built = self.place.host, self.builds.made.built[turn.candidate]
         if warned := self._distrust(turn.candidate, failure):
@@ -283,7 +288,7 @@ class HostLab:
     def _time(
         self, turns: Sequence[Turn], layout_keys: Mapping[tuple[int, int], str], *, together: bool
     ) -> Generator[LabEvent]:
-        """Time the runs of a measurement; everything is built. ``layout_keys`` has the keys of builds in layouts."""
+        """Time the runs of a measurement, whose builds all exist. ``layout_keys`` has the keys of builds in layouts."""
         if not self.builds.alone:  # builds of earlier sessions may run there
             end_all(self.place.host)
             self.builds.alone = True
@@ -299,9 +304,9 @@ class HostLab:
     def _run(self, turns: Sequence[Turn], layout_keys: Sequence[str]) -> Generator[LabEvent, None, bool]:
         """Time successive runs of a candidate, or rounds of paired runs; returns whether all ended well.
 
-        ``layout_keys`` has the key of each turn's layout, "" for the usual layout. A run that was stopped as too slow has ended
-        well; in the search, one such run is enough to decide again. A candidate that fails in a round is run alone: if it does
-        not fail then, builds are interleaved from here on.
+        ``layout_keys`` has the key of each turn's layout, "" for the usual layout. A run that was stopped as too slow
+        has ended well; in the search, one such run is enough to decide again. If a candidate fails in a round, it is
+        run alone; if it does not fail alone, all later runs are interleaved.
         """
         began, first = time.monotonic(), turns[0]
         rounds = self.rounds if len(turns) > 1 else None
@@ -353,7 +358,9 @@ class HostLab:
         return True
 
     def _systems(self, turns: Sequence[Turn], layout_keys: Sequence[str]) -> Iterator[Installation]:
-        """The builds to measure, in the layouts of their turns. Raises TurnsAdvised if there is no second path for a paired run."""
+        """The builds to measure, in the layouts of their turns. Raises TurnsAdvised if the host has no second path
+        for the second build of a pair.
+        """
         for turn, key in zip(turns, layout_keys, strict=True):
             beside = turn is not turns[0]
             try:
@@ -368,8 +375,9 @@ class HostLab:
     def _system(self, candidate: int, layout_key: str = "", *, beside: bool = False) -> Installation:
         """A built candidate, or its layout with that key, at the path where every build is measured; or ``beside`` it.
 
-        A server that may not run as root stays where it is installed, outside the root folder: it may lack the right to read
-        the folders above ours. Raises BuildFilesChanged if files of the build have changed since it was made.
+        A server that may not run as root stays in the folder where it was installed, outside of the root folder,
+        because its user may lack the right to read the folders above the root folder. Raises BuildFilesChanged if
+        files of the build have changed since it was made.
         """
         built = self.builds.made.built[candidate]
         host = self.place.host

@@ -74,7 +74,8 @@ class Trainer:
         warnings(drivers(replace(request, answers=ask_all(self.host, [DRIVERS]))))
 
     def train(self, build: Instrumented) -> Generator[Warned, None, bool]:
-        """Load all data, remove the counts of loading, and run each workload once; again if data has to be loaded anew.
+        """Load all data, remove the profile counts that loading produced, and run each workload once; all steps are
+        repeated if data has to be loaded again.
 
         Returns false if that gave no profile. Raises BuildFailed if the build fails in a workload, DatasetDamaged for data that
         is damaged again and again, EnvironmentFailure if counts cannot be merged.
@@ -96,7 +97,7 @@ class Trainer:
     def _run_all(
         self, build: Instrumented, system: Installation, keepers: Sequence[DatasetKeeper]
     ) -> Generator[Warned, None, bool]:
-        """Run each workload; returns false if data has to be loaded anew, as for a measurement."""
+        """Run each workload once; returns false if the data has to be loaded again."""
         for keeper in keepers:
             data = keeper.keys[build.commit]
             placed = lua.place(self.host, keeper.workload)
@@ -120,13 +121,13 @@ class Trainer:
 
 
 def shortened(workload: Workload) -> Workload:
-    """The workload with the length of a training run."""
+    """The workload, shortened to the length of a training run."""
     time, timeout = min(workload.time, SECONDS), workload.timeout or LIMIT
     return msgspec.structs.replace(workload, warmup=0.0, time=time, timeout=timeout)
 
 
 def failed(build: Instrumented, workload: Workload, failure: RunFailed) -> BuildFailed:
-    """The error for a build that fails in a workload."""
+    """The error for a build that fails while a training workload runs."""
     sentence = f"{build.commit[:10]} fails during the training with {qualified_name(workload)}: {failure}"
     return BuildFailed(sentence, stage=TRAIN, log=failure.log)
 

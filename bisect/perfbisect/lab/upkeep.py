@@ -1,7 +1,7 @@
 """Disk space below a host's root folder and in the folder of shared builds; and the leftovers of killed sessions there.
 
-Items that can be built or loaded again are freed, longest unused first. A bucket of shared builds has rules of its own for that.
-The time of a build's or a dataset's folder is that of its last use.
+Items that can be built or loaded again are freed, longest unused first. Shared builds in a bucket are freed by the
+rules of the bucket instead. The time of a build's or a dataset's folder is that of its last use.
 """
 
 import math
@@ -65,8 +65,8 @@ _REMOVE = 'cd -- "$1" && shift && rm -rf --one-file-system -- "$@"'
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A build without its links, or the links; a dataset, job folder or log; a builder's checkout and build tree; the last
-    visit's copy of the data.
+    """An item on disk that can be freed: a build without its links, or the links; a dataset, job folder or log; a
+    builder's checkout and build tree; the last visit's copy of the data.
     """
 
     path: str  # below the root: builds/KEY, builds/KEY/links
@@ -80,7 +80,7 @@ class Item:
 
     @property
     def name(self) -> str:
-        """A dataset's key, a job's id, the key of a build, also of a build's links."""
+        """The name of the item: a dataset's key, a job's id, or the key of a build (also for the build's links)."""
         return (self.path.removesuffix(LINKS) if self.links else self.path).rpartition("/")[2]
 
     @property
@@ -95,14 +95,14 @@ class Item:
 
 
 def items(host: Host) -> tuple[Item, ...]:
-    """All items that can be freed: entries of the forms that perfbisect gives them."""
+    """All items that can be freed: files and folders whose names have the forms that perfbisect uses."""
     forms = [word for name, (kind, form) in CATEGORIES.items() for word in (name, kind, form)]
     listed = host.run(["sh", "-c", _SIZES, "sizes", str(host.root), f"{HEX}{{32}}", *forms], timeout=LONG).stdout
     return tuple(read_items(listed))
 
 
 def read_items(du: str) -> Iterable[Item]:
-    """The items in the output of ``du -k --time``."""
+    """The items that are listed in the output of ``du -k --time``."""
     for line in du.split("\n")[:-1]:  # not splitlines: a name may contain other line ends
         size, used, path = line.split("\t", 2)
         yield Item(path, int(size) * 1024, float(used))
@@ -140,7 +140,8 @@ def expected_builds(candidates: int, limit: int) -> int:
 
 
 def too_little(host: Host, builds: Collection[str], datasets: Collection[str], expected: int) -> tuple[Warned, ...]:
-    """A warning if the hunt is expected to fill the disk, judged by earlier ``builds`` and ``datasets`` (keys).
+    """A warning if the hunt is expected to fill the disk; the expected sizes are estimated from earlier ``builds``
+    and ``datasets`` (keys).
 
     No warning if nothing is known.
     """
@@ -157,7 +158,7 @@ def too_little(host: Host, builds: Collection[str], datasets: Collection[str], e
 def space_needed(
     host: Host, builds: Collection[str], datasets: Collection[str], expected: int
 ) -> tuple[float, float] | None:
-    """(bytes of the ``expected`` builds and one copy of the data, bytes of one build).
+    """Two numbers: the bytes of the ``expected`` builds and one copy of the data, and the bytes of one build.
 
     Judged by earlier ``builds`` and ``datasets`` (keys); None if there are none.
     """
@@ -185,7 +186,8 @@ _CALLED = {visit.NAME: "a load", servers.NAME: "a server", "prepare": "the loadi
 
 
 def tidy(host: Host) -> Iterator[Warned]:
-    """End the jobs that a killed session has left running, with a warning; builds go on, since they may be needed next.
+    """End the jobs that a killed session has left running, with a warning; running builds are not ended, because the
+    next session may need them.
 
     Removes old jobs, old logs of failed builds, and temporary files of compilers that were killed.
     """
@@ -207,7 +209,7 @@ def tidy(host: Host) -> Iterator[Warned]:
 
 
 def prune(host: Host, keep: int = KEPT) -> None:
-    """Remove the folders of all jobs that have ended, except the last ``keep``."""
+    """Remove the folders of ended jobs, except the latest ``keep``."""
     script = 'cd -- "$1" && find jobs -mindepth 1 -maxdepth 1 -type d -printf "%f\\n"'  # follows no link
     listed = host.run(["sh", "-c", script, "ids", str(host.root)], check=False).stdout.splitlines()
     alive = {job.id for job in jobs.running(host)}
@@ -221,8 +223,8 @@ INTERRUPTED = 86400.0  # seconds after which an unfinished upload counts as inte
 def clean_shared_folder(address: str, limit: int, now: float, *, dry_run: bool) -> tuple[Sequence[StoredObject], int]:
     """Remove the longest unused builds until at most ``limit`` bytes stay, and leftovers of interrupted uploads.
 
-    Returns the removed objects, or with ``dry_run`` those to remove, and how many bytes stay. Raises UsageError if the shared
-    builds are in no folder.
+    Returns the objects that were removed (with ``dry_run``, the objects that would be removed), and how many bytes
+    remain. Raises UsageError if the shared builds are in no folder.
     """
     if not address:
         raise UsageError("No folder of shared builds is configured.", "Set `builds` below [shared] in config.toml.")

@@ -168,8 +168,8 @@ class Build(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How a server is initialised, started, polled and stopped. Absent for an embedded library.
 
-    Data is loaded by: initialise, start, create, the workload's loading, settle, stop. A visit is: start on a copy of
-    that data, runs, stop.
+    Data is loaded by: initialise, start, create, the workload's loading, settle, stop. A visit starts the server on a
+    copy of the loaded data, carries out runs, and stops the server.
 
     ``perf_scope`` says what perf counts: "server", the process of ``start`` and all its descendants, also later ones; or
     "connections", only descendants that are started later, for servers with a process for each connection.

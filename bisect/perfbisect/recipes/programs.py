@@ -1,12 +1,14 @@
-"""The programs for which a tree is built: their targets, what else may fail, and the files that they are.
+"""The programs for which a tree is built: their build targets, the parts of the build that may fail, and the files of
+the programs.
 
 A program is a path below {prefix}: one of the recipe's ``programs``, or a program that the command of --run starts. A
-build by a build system is good if these exist. So only their targets are built if the system knows them. Otherwise
-everything is built, with errors or not, and then the programs are searched. A server loads files that nothing names, such
-as plugins, and would silently run without them: for a recipe with a server, everything has to be built.
+build by a build system is successful if these programs exist. So only their targets are built if the system knows
+them. Otherwise everything is built, even if there are errors, and then the built programs are searched for. A server
+loads files that no option names, such as plugins, and would run without them and report nothing; so for a recipe with
+a server, everything has to be built.
 
-Scripts run in {build}. By lines that begin with ``SAID`` they tell the reader of the output (``log_parser``) facts that
-it cannot see.
+Scripts run in {build}. The scripts of this module print lines that begin with ``SAID``, which give facts to the
+parser of the build's output (``log_parser``).
 """
 
 from pathlib import PurePosixPath
@@ -202,14 +204,14 @@ done
 
 
 def started_program_lines(builder: Builder) -> str:
-    """The programs that are started, in the form for scripts."""
+    """The lines of a script that list the programs that are started."""
     chosen = {PurePosixPath(path).name: path for path in builder.chosen}
     programs = dict.fromkeys((*builder.programs, *builder.started))
     return "\n".join(f"{program}\t{chosen.get(PurePosixPath(program).name, '')}" for program in programs)
 
 
 def _escaped_script(text: str) -> str:
-    """A text for a recipe's command, with braces escaped."""
+    """A text for a command in a recipe, with braces escaped."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
@@ -249,10 +251,10 @@ def program_build_command(builder: Builder, build: Build, system: str, argv: lis
 def copy_program_commands(builder: Builder, build: Build) -> list[list[str]]:
     """The command that brings programs to {prefix} that a tree builds and does not install, such as many benchmarks.
 
-    The folder of a build is emptied for the next build, and a program finds shared libraries in it by its RUNPATH. So a
-    program that is copied brings these libraries along, beside itself. In each of these files the RUNPATH is overwritten
-    in place: ``$ORIGIN`` is not longer than the folder of the build, or the ``$ORIGIN/…``, that it replaces. If the tree
-    is built in place, a link to the program is enough.
+    The folder of a build is emptied for the next build, and a program finds shared libraries in it by its RUNPATH. So
+    these libraries are copied together with the program, into the folder of its copy. In each of these files the
+    RUNPATH is overwritten in place: ``$ORIGIN`` is not longer than the folder of the build, or the ``$ORIGIN/…``,
+    that it replaces. If the tree is built in place, a link to the program is enough.
     """
     programs = started_program_lines(builder)
     top = "{prefix}" if build.in_place else "."

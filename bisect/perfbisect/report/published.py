@@ -139,7 +139,7 @@ def phase_entry(builds: Sequence[BuildFacts]) -> dict[str, Any]:
 
 
 def trial_object(trial_state: SessionState) -> dict[str, Any]:
-    """The report of a trial as `--json` prints it."""
+    """The report of a trial in the form that `--json` prints."""
     contents: dict[str, Any] = {"id": trial_state.name, "state": trial_state.state, "failure": trial_state.failure}
     contents |= {
         "settings": msgspec.to_builtins(trial_state.request),
@@ -202,7 +202,8 @@ def proof_object(proof: SessionState) -> dict[str, Any]:
 def session_end_json(history: History, session_id: str, failure: str = "", page: str = "") -> str | None:
     """The JSON text about a hunt (12) or a trial (c3) that has ended, by itself or by ``failure``.
 
-    ``page`` is the file of its page, if a page was written. None if the session was interrupted, and can go on.
+    ``page`` is the path of the session's HTML page, if a page was written. None if the session was interrupted, and
+    can go on.
     """
     hunt = session_id.isdecimal()
     listed = history.session_summary(int(session_id) if hunt else history.trial_number(session_id))

@@ -72,7 +72,7 @@ TONES = {"worse": "bad", "better": "good", "": "unclear"}
 def document(
     trial: SessionState, *, detailed: bool = True, for_page: bool = False, history: Path | None = None
 ) -> Document:
-    """The report of a trial; ``detailed`` adds costs per operation; ``for_page`` adds drawings."""
+    """The report of a trial; ``detailed`` adds costs per operation; ``for_page`` adds charts."""
     request = trial.request
     names = [build.name for build in request.subjects]
     of = names if len(names) <= 4 else [names[0], "…", names[-1]]
@@ -101,7 +101,7 @@ def document(
 
 
 def setting_facts(trial: SessionState) -> Iterator[tuple[str, str]]:
-    """Names and values of the settings: builder, metric, pairing, host, …; without those that are empty."""
+    """Names and values of the settings that are not empty: builder, metric, pairing, host, …."""
     request = trial.request
     changed = "".join(f", {name} {value}" for name, value in request.overrides.items())
     texts = {
@@ -115,7 +115,7 @@ def setting_facts(trial: SessionState) -> Iterator[tuple[str, str]]:
 
 
 def headline(trial: SessionState, rows: Sequence[WorkloadRatios], names: Sequence[str]) -> str:
-    """The result in a line: the number of real differences for the worse and better; of a series the number of steps."""
+    """The result in one line: the real differences for the worse and for the better; for a series, its steps."""
     request, works = trial.request, count(len(trial.request.works), "workload")
     if request.series:
         steps = sum(len(line.steps) for line in speed_lines(trial))
@@ -170,7 +170,7 @@ def benchmark_table(
 
 
 def column_legend(trial: SessionState) -> tuple[str, ...]:
-    """Lines with the build of each column, its version and path, and the baseline."""
+    """Lines that name the build of each column, its version and path, and the baseline."""
     builds = []
     for build in trial.request.subjects:
         version = f" ({build.version})" if build.version and build.version not in build.name else ""
@@ -201,7 +201,7 @@ def ratio_table(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table:
 
 
 def interval_table(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table:
-    """The table of the intervals of all ratios; for programs also the colour of each."""
+    """The table of the intervals of all ratios; the form for programs also has the colour of each ratio."""
     counts = sorted({ratio.rounds for row in rows for ratio in row.ratios if ratio}) or [0]
     rounds = f"{counts[0]} to {count(counts[-1], 'round')}" if len(counts) > 1 else count(counts[0], "round")
 
@@ -217,7 +217,7 @@ def interval_table(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table
 def rows_by_group(rows: Sequence[WorkloadRatios], make_cell: RatioCell, csv_columns: int) -> Iterator[Row]:
     """A row for each workload, and an empty row between groups, unless each workload is a group of its own.
 
-    In CSV a cell fills ``csv_columns`` columns.
+    In CSV each cell fills ``csv_columns`` columns.
     """
     several, no_value = len({row.group for row in rows}) < len(rows), missing_cell(csv_columns)
     for number, line in enumerate(rows):
@@ -305,7 +305,7 @@ def service_table(trial: SessionState) -> Table | None:
 
 
 def trial_remarks(trial: SessionState) -> Iterator[str]:
-    """Remarks: results of hunts, builds and workloads without values and the reasons, failed service levels, equal binaries."""
+    """Remarks: results of hunts, builds and workloads without values (and why), service levels, equal binaries."""
     subjects, works = trial.request.subjects, trial.request.works
     for drop in trial.hunts:
         result = f"{drop.culprit[:10]} {drop.subject}".strip() or drop.state
@@ -353,7 +353,7 @@ def page_sections(trial: SessionState, history: Path | None) -> Iterator[Section
 
 
 def noise_summary(trial: SessionState) -> tuple[str, ...]:
-    """The summary of an A/A: the build, and the number of its visits and runs."""
+    """The summary of an A/A: the build, its number of visits and its number of runs."""
     request, subject = trial.request, trial.request.subjects[0]
     estimate = noise.noise_of_trial(trial)
     if estimate is None:

@@ -1,16 +1,18 @@
 """The range of a hunt: the commits between two revisions, and the graph of those that can differ in speed; and commits
 with parts of a diff.
 
-The range is read with git's history simplification. A commit whose tree, without ignored paths, equals the tree of one of
-its parents cannot differ in speed from that parent: it is removed, and its children get the parent instead. If a merge
-equals one of its parents, only that parent is followed, since the result has nothing of the other side.
+The range is read with git's history simplification. A commit whose tree, without ignored paths, equals the tree of
+one of its parents cannot differ in speed from that parent: it is removed, and its children get the parent instead. If
+the result of a merge equals one of its parents, only that parent is followed, because the result contains nothing
+from the other parent.
 
-Parents outside the range become node 0, good itself. A branch that began before good gets a separate node, its branch
-point, unless this equals good in all paths that count.
+Parents outside of the range are replaced by node 0, the good end. A branch that began before good gets a separate
+node, its branch point, unless this equals good in all paths that count.
 
-The parents outside the range (the boundary) are passed to git one by one. Otherwise the dates of commits could decide
-whether git recognises them in time as outside. The graph must always be the same, because a hunt is resumed on it. For
-the same reason git's commit graph file, which may be written at any time, is not used.
+The parents outside the range (the boundary) are passed to git one by one. Otherwise, whether git recognises these
+parents as outside of the range in time could depend on the dates of commits. The graph must be the same each time it
+is read, because a resumed hunt uses it again. For the same reason git's commit graph file, which may be written at
+any time, is not used.
 
 States between a commit and its parent are made of parts of its diff (``core/search/parts.py``), as commits in a temporary
 repository that borrows the objects of the user's.
@@ -104,7 +106,9 @@ def _merge_base(repo: Repository, good: str, bad: str) -> str:
 def _first_containing_base(
     repo: Repository, base: str, bad: str, inside: Sequence[Sequence[str]], boundary: Collection[str]
 ) -> str | None:
-    """The first commit of a walk along first parents that contains ``base``; None if all of them do."""
+    """The first commit that contains ``base`` on a walk along first parents; None if all commits of the walk contain
+    ``base``.
+    """
     if base in boundary:
         return None
     later = set(git(repo, "rev-list", "--ancestry-path", "--stdin", stdin=f"{bad}\n^{base}").split())
@@ -114,8 +118,8 @@ def _first_containing_base(
 def _outside_parents(
     rows: Sequence[Sequence[str]], good: str, is_same_as_good: Callable[[str], bool]
 ) -> dict[str, tuple[str, ...]]:
-    """The parents outside the range of each row without ``good``; ``is_same_as_good`` is true for a commit that equals
-    good.
+    """For each row, its parents outside of the range, without ``good``; ``is_same_as_good`` is true for a commit that
+    equals good.
     """
     candidates = {row[0] for row in rows}
     as_good = {good: True}
@@ -148,7 +152,9 @@ def _ancestors_first(repo: Repository, commits: Collection[str]) -> list[str]:
 def _parents(
     rows: Sequence[Sequence[str]], outside: Mapping[str, Sequence[str]], points: Sequence[str]
 ) -> list[list[int]]:
-    """The parents of each node: of good, then of ``points``, then of the rows."""
+    """The parents of each node, in the order of the nodes: first good, then the branch points ``points``, then the
+    commits ``rows``.
+    """
     older = {commit: number for number, commit in enumerate(points, 1)}
     node = {row[0]: number for number, row in enumerate(rows, 1 + len(points))}
     parents: list[list[int]] = [[] for _ in range(1 + len(points))]
@@ -200,7 +206,7 @@ class PartialDiffCommits:
         return tuple(commits[state] for state in states)
 
     def parts_for_display(self, chosen: Collection[int]) -> tuple[DiffPart, ...]:
-        """The parts for people: a file with all of its parts is one part."""
+        """The parts as they are shown to users: a file of which all parts are included is shown as one part."""
         of_file = defaultdict[int, list[int]](list)
         for number, piece in enumerate(self.diff.pieces):
             of_file[piece.file].append(number)
@@ -212,7 +218,7 @@ class PartialDiffCommits:
         return tuple(parts)
 
     def _commit(self, state: frozenset[int], number: int, blobs: dict[bytes, int]) -> bytes:
-        """The commit in the format of `git fast-import`; contents that it needs are added to ``blobs``."""
+        """The commit in the format of `git fast-import`; file contents that the commit needs are added to ``blobs``."""
         deletions, changes = list[bytes](), list[bytes]()
         for old_entry, new_entry in self.diff.with_parts(state):
             if old_entry and (new_entry is None or new_entry.path != old_entry.path):
@@ -247,7 +253,7 @@ def partial_diff_commits(
 ) -> Iterator[PartialDiffCommits]:
     """The changes of a commit against a parent (full hashes), in parts; ``ignore`` has a recipe's glob patterns.
 
-    Raises UsageError if nothing that counts changes.
+    Raises UsageError if the commit changes nothing outside of ignored paths.
     """
     with temporary_bare_repository(repo) as bare:
         ask = TemporaryGit(bare)
@@ -286,7 +292,7 @@ def partial_diff_commits(
 def parts_of_file(
     number: int, before: Entry | None, after: Entry | None, hunks: Sequence[tuple[int, int, int, int, str]]
 ) -> tuple[FileDiff, list[DiffPiece]]:
-    """A file of a diff, and its parts.
+    """One changed file of a diff, with the parts into which its changes are divided.
 
     ``hunks`` are old lines from and to, new lines from and to, and git's text beside them; lines are counted from 0, the
     last is excluded.
@@ -328,8 +334,8 @@ def parts_of_file(
 
 
 def functions_in_block(lines: Sequence[bytes]) -> list[list[range]]:
-    """The lines of each function in a new block, after the lines of everything else; a single entry for fewer than two
-    functions.
+    """The lines of each function in a block of new code, after an entry for all other lines; a single entry if the
+    block has fewer than two functions.
     """
     starts = [0]
     for at in range(1, len(lines)):

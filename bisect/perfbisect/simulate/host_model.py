@@ -2,9 +2,9 @@
 
 The ``HostSpeed`` of a host changes with time, independently of the measurements.
 
-The randomness of a simulated world comes from a separate generator for each purpose, so that no draw changes another
-draw. So two search rules find, in the same world, the same culprit, the same layouts, the same drift at the same hour,
-and the same noise in the n-th run of a build.
+Each purpose in a simulated world has a separate random generator, so that a draw for one purpose changes no other
+random values. So two search rules find, in the same world, the same culprit, the same layouts, the same drift at the
+same hour, and the same noise in the n-th run of a build.
 """
 
 import bisect
@@ -80,7 +80,9 @@ DAY = 86400.0
 
 
 class HostSpeed:
-    """The effect of one host on the log metric at any time, drawn up to the latest requested time."""
+    """The effect of one host on the log metric at any time; random values are drawn only up to the latest requested
+    time.
+    """
 
     def __init__(self, habits: HostModel, seed: int, host: int) -> None:
         self._habits = habits

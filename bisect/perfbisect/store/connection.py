@@ -55,7 +55,9 @@ def with_history(command: str, history: Path | None) -> str:
 
 
 def not_found(name: str, label: str, history: Path) -> UsageError:
-    """The error that a history, which messages call ``label``, has no session or batch with the id ``name``."""
+    """The error that a history contains no session or batch with the id ``name``; the message calls the history
+    ``label``.
+    """
     return UsageError(
         f"There is no {name} in the history {label}.", f"To list all ids: {with_history('bisect history', history)}"
     )
@@ -125,9 +127,9 @@ def open_writer(path: Path) -> sqlite3.Connection:
     """A connection that writes durably. The history is created if the file does not exist.
 
     With ``synchronous = FULL`` every commit waits some milliseconds for the disk, while a run takes seconds, and a
-    build minutes or hours. No commit waits in a measured window, because events are appended between runs. The index of
-    a write-ahead log is in memory, and hosts with a common file system do not share memory. On a common file system,
-    SQLite uses a journal in place of the write-ahead log, and each commit waits for readers.
+    build minutes or hours. No commit of the database falls into a measured time, because events are appended between
+    runs. The index of a write-ahead log is in shared memory, and hosts that share a file system do not share memory.
+    On a common file system, SQLite uses a journal in place of the write-ahead log, and each commit waits for readers.
     """
     with sqlite_errors_explained(path), ExitStack() as unless_opened:
         _check_regular_file(path)
@@ -156,7 +158,8 @@ def _check_regular_file(path: Path) -> None:
 
 
 def _make_empty_file(path: Path) -> None:
-    """Make an empty file at ``path`` unless a file exists. First, the log and the index of a moved history are removed.
+    """Make an empty file at ``path`` unless a file exists. First, the write-ahead log and the index of a history that
+    was moved away are removed.
 
     Another process may still write to the history that was moved. With the old index, the new history would share that
     process's log, and the two histories would damage each other.
@@ -253,7 +256,9 @@ def prepare_and_check_schema(connection: sqlite3.Connection, path: Path) -> bool
 
 @contextmanager
 def sqlite_errors_explained(path: Path) -> Iterator[None]:
-    """Translate errors of SQLite and of the file system into errors with sentences for the user."""
+    """A context in which errors of SQLite and of the file system are translated into errors with sentences for the
+    user.
+    """
     try:
         yield
     except sqlite3.Error as failure:

@@ -122,7 +122,7 @@ def read_failed_builds(history: "History", settings: Settings, since: float) -> 
 
 
 def read_typical_costs(history: "History", settings: Settings) -> TypicalCosts:
-    """The median seconds of a build and of a run in comparable hunts."""
+    """The median seconds of a build, and the median seconds of a run, in comparable hunts."""
     builds = latest_build_values(history, settings, "seconds", "NOT reused", RECENT)
     # without exact counts beside timed runs, because exact counts take longer
     timed = "true" if settings.prior.exact else "qps IS NOT NULL"
@@ -143,7 +143,7 @@ def latest_build_values(
 def latest_run_values(
     history: "History", settings: Settings, columns: str, sql_condition: str = "true", limit: int = RECENT
 ) -> list[tuple[Any, ...]]:
-    """Columns of the latest ``limit`` runs of comparable hunts on the host, newest first."""
+    """The values of these columns in the latest ``limit`` runs of comparable hunts on the host, newest first."""
     of_runs = f"SELECT {columns} FROM runs JOIN hunts ON hunts.id = session_id"
     like = f"{sql_condition} AND {SAME_WORK} AND {LATEST}"
     return history.select(
@@ -166,8 +166,8 @@ def latest_build_and_dataset_keys(history: "History", settings: Settings) -> tup
 def read_needed_keys(history: "History", since: float) -> frozenset[str]:
     """The keys of builds and datasets, of all hosts, that unfinished sessions need.
 
-    An unfinished session has no end, and began or has an event after ``since``. Keys of all hosts are included, because
-    hosts with several names may share a folder.
+    An unfinished session is a session without an end that began, or has an event, after ``since``. Keys of all hosts
+    are included, because hosts with several names may share a folder.
     """
     unfinished = """
 SELECT id FROM sessions WHERE ended IS NULL AND origin IS NULL

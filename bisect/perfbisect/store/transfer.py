@@ -1,9 +1,9 @@
 """Copies sessions from one history into another, for `bisect history export` and `import`.
 
-Only logs are copied. Each event is decoded, checked and written like an event of a running session, so that all tables
-agree with the log, and no other data of a foreign file get into a history. A copy is made in many short transactions,
-so that running sessions need not wait for long. An interrupted copy has the beginning of the log; the next copy
-continues.
+Only logs are copied. Each event is decoded, checked and written like an event of a running session, so that all
+tables agree with the log, and no other data of a foreign file get into a history. A copy is made in many short
+transactions, so that running sessions need not wait for long. An interrupted copy contains the first part of the log;
+the next copy continues after this part.
 
 Two sessions are the same session if they have the same uid. If neither log of a session is the beginning of the other
 log, both histories have continued the session, and the target's log stays.
@@ -53,7 +53,7 @@ TimedEvent = tuple[float, Event]
 
 @dataclass(frozen=True, slots=True)
 class CopyResult:
-    """The result of copying one session: its names, and whether events were added."""
+    """The result of copying a session: its name in each history, and whether events were added."""
 
     source_name: str  # name in the source: hunt 12, c3
     target_name: str  # name in the target
@@ -76,7 +76,9 @@ class SessionHead:
 
 
 class WriteTurns:
-    """Transactions on a history, with a pause after each TURN seconds. An outer transaction disables the pauses."""
+    """Transactions on a history; after each TURN seconds of writing, a pause lets other sessions write. Within an
+    outer transaction, there are no pauses.
+    """
 
     def __init__(self, history: History, process: str) -> None:
         self.history, self.process = history, process
@@ -85,7 +87,7 @@ class WriteTurns:
 
     @contextmanager
     def transaction(self) -> "Iterator[sqlite_utils.Database]":
-        """A transaction. If TURN seconds have passed without a pause, a pause comes before the transaction."""
+        """A transaction. If TURN seconds have passed since the last pause, a pause precedes the transaction."""
         if self.is_turn_over():
             time.sleep(PAUSE)
             self.turn_start = time.monotonic()
@@ -105,8 +107,8 @@ def all_session_numbers(source: History) -> list[int]:
 def numbers_with_related(source: History, names: Sequence[int | str]) -> list[int]:
     """The numbers of the named sessions, and of related sessions.
 
-    Related sessions are the proofs of a hunt, the hunt of a proof, and the hunts for drops of a comparison. The name of
-    a batch (b2) stands for the batch's hunts. Raises UsageError if no hunt of a batch has begun.
+    Related sessions are the proofs of a hunt, the hunt of a proof, and the hunts for drops of a comparison. The name
+    of a batch (b2) stands for the batch's hunts. Raises UsageError if a batch is named of which no hunt has begun.
     """
     numbers = set[int]()
     for name in names:
@@ -127,7 +129,9 @@ def numbers_with_related(source: History, names: Sequence[int | str]) -> list[in
 
 
 def check_copyable(source: History, numbers: Sequence[int]) -> None:
-    """Raise EnvironmentFailure if a session cannot be read or copied. Sessions are copied into a temporary history."""
+    """Raise EnvironmentFailure if a session cannot be read or copied. The check copies the sessions into a temporary
+    history.
+    """
     with (
         TemporaryDirectory() as folder,
         closing(History.open(Path(folder) / "h.db")) as trial_history,
@@ -139,7 +143,7 @@ def check_copyable(source: History, numbers: Sequence[int]) -> None:
 def copy_sessions(
     source: History, target: History, numbers: Sequence[int], origin: str, verb: str = "imported"
 ) -> list[CopyResult]:
-    """Copy sessions, in turns with other writers.
+    """Copy sessions in short transactions, so that other processes can write between them.
 
     ``origin`` becomes the owner of sessions that have no owner yet; with "", the owner is the target's owner. ``numbers``
     are in order, so that a session comes after the session that it is about. ``verb`` is "imported" or "exported".
@@ -174,7 +178,8 @@ def reading_snapshot(history: History) -> Iterator[None]:
 
 
 def copy_session(head: SessionHead, log: list[TimedEvent], write_turns: WriteTurns, origin: str) -> tuple[int, str]:
-    """Copy one session, or the new entries of its log. Returns the number in the target, and the outcome.
+    """Copy a session; if the target already has the session, copy only the new entries of its log. Returns the number
+    in the target, and the outcome.
 
     The outcomes are listed at CopyResult. After each turn, the log in the target is a beginning of the source's log.
     """
@@ -225,13 +230,15 @@ def new_events(target_log: Iterator[TimedEvent], source_log: Iterator[TimedEvent
 
 
 def entry_without_numbers(entry: TimedEvent) -> tuple[float, str, str]:
-    """The time, kind and JSON of a log entry, with 0 for numbers of sessions, so that two histories can be compared."""
+    """The time, kind and JSON of a log entry, in which numbers of sessions are replaced by 0, so that entries of two
+    histories can be compared.
+    """
     at, event = entry
     return at, codec.event_kind(event), encode(renumbered_event(event, 0, 0), ())
 
 
 def renumbered_event(event: Event, session: int, about: int | None) -> Event:
-    """The event for a session with the number ``session`` that is about the session ``about``."""
+    """The event, changed to belong to the session with the number ``session`` and to be about the session ``about``."""
     match event:
         case SessionStarted():
             return replace(event, session=session, request=request_about_hunt(event.request, about))
@@ -245,7 +252,7 @@ def request_about_hunt(request: TrialRequest, hunt: int | None) -> TrialRequest:
 
 
 def log_without_passwords(history: History, session: int) -> Iterator[TimedEvent]:
-    """The log of a session with masked passwords. Raises EnvironmentFailure if an entry cannot be read."""
+    """The log of a session, in which passwords are masked. Raises EnvironmentFailure if an entry cannot be read."""
     name = session_name(history.columns(session, "kind")[0], session)
     for entry in history.events(session):
         with damage_explained(history.label, f"{name}, table events, row {entry.id},"):
@@ -338,7 +345,8 @@ def build_and_workload_counts(request: TrialRequest) -> tuple[int, int]:
 
 
 def head_with_target_numbers(head: SessionHead, target_numbers: Mapping[int, int]) -> SessionHead:
-    """The ``head`` with numbers of the target; ``target_numbers`` maps numbers of the source to numbers of the target.
+    """The ``head`` with session numbers of the target history; ``target_numbers`` maps numbers of the source to
+    numbers of the target.
 
     A hunt for a drop of a comparison that is not copied becomes a usual hunt.
     """

@@ -1,1 +1,1 @@
-"""Views of a running hunt. They draw events and are never called by the work."""
+"""Views of a running hunt. Views draw events; the code that builds and measures never calls views."""

@@ -33,7 +33,7 @@ WARNINGS = 5  # the latest, on a screen of limited height
 
 @dataclass(frozen=True, slots=True)
 class ScreenBlock:
-    """Lines that belong together. On a short terminal, blocks of low ``priority`` lose their lines first."""
+    """Lines that belong together. On a short terminal, blocks with a low ``priority`` lose lines first."""
 
     lines: list[Text]
     priority: int
@@ -82,7 +82,7 @@ def fitted_lines(blocks: list[ScreenBlock], width: int, glyphs: Glyphs, *, empty
 def table_height(other_blocks: list[ScreenBlock], table_lines: int, height: int | None) -> tuple[int, bool]:
     """The number of lines for a table of ``table_lines`` lines, and whether empty lines fit between blocks.
 
-    If ``height`` is too small, removes lines from ``other_blocks``.
+    If ``height`` is too small for all lines, lines are removed from ``other_blocks``.
     """
     if height is None:
         return table_lines, True
@@ -99,7 +99,9 @@ def table_height(other_blocks: list[ScreenBlock], table_lines: int, height: int 
 
 
 def header_lines(view: SessionView, width: int, now: float, glyphs: Glyphs) -> list[Text]:
-    """Two lines: what is measured and the times; the range and costs of a hunt, or the progress of a trial."""
+    """Two lines: first the subject of the measurement and the times; then the range and costs of a hunt, or the
+    progress of a trial.
+    """
     hunt, trial, runs = view.hunt, view.trial, view.state.run_count
     if trial:
         title = [trial.name, trial.request.builder, *(work.name for work in trial.request.works[:3]), trial.host.name]
@@ -127,7 +129,7 @@ def header_lines(view: SessionView, width: int, now: float, glyphs: Glyphs) -> l
 
 
 def elapsed_and_left(view: SessionView, now: float) -> list[str]:
-    """The elapsed time and, until the verdict, the estimated time left."""
+    """The elapsed time and, until the verdict, the estimated remaining time."""
     until, minutes = view.ended or now, minutes_left(view, now)
     elapsed = f"{clock(until - (view.began or until))} elapsed"
     if view.ended is not None or view.state.verdict is not None:
@@ -143,7 +145,7 @@ def justified_line(left: list[str], right: list[str], width: int, glyphs: Glyphs
 
 
 def joined_facts(parts: list[str], width: int, glyphs: Glyphs) -> str:
-    """The first of ``parts`` that fit into ``width`` columns, with dots between them."""
+    """The facts of ``parts`` that fit into ``width`` columns together, first facts first, separated by dots."""
     line = ""
     for part in parts:
         longer = f"{line} {glyphs.dot} {part}" if line else part
@@ -154,7 +156,7 @@ def joined_facts(parts: list[str], width: int, glyphs: Glyphs) -> str:
 
 
 def phase_line(view: SessionView, width: int) -> list[Text]:
-    """A line with the purpose of the present orders and the progress; none before the first order."""
+    """A line with the purpose and the progress of the present orders; no line before the first order."""
     if view.search_verdict:
         parts = count(len(view.state.explanation_events), "part")
         reason = f"measuring the reason, {parts} so far; the verdict is final, and Ctrl-C stops only this measurement"
@@ -170,7 +172,9 @@ def phase_line(view: SessionView, width: int) -> list[Text]:
 
 
 def activity_lines(view: SessionView, width: int, now: float, glyphs: Glyphs) -> list[Text]:
-    """What each host is busy with: always two lines for a host, and one line for a build host, so that no line jumps."""
+    """The current activity of each host: always two lines for a host and one line for a build host, so that no line
+    moves on the screen.
+    """
     names, build_hosts = view.measuring_hosts, view.state.build_hosts
     if not names:
         return host_activity_lines(view, view.latest_activity, width, now, glyphs)
@@ -239,7 +243,9 @@ def build_line(view: SessionView, build: ActiveBuild, width: int, now: float, gl
 
 
 def bar_width_and_text(parts: list[str], width: int, glyphs: Glyphs) -> tuple[int, str]:
-    """The width of a bar, and the text behind it: the first of ``parts`` that fit. Only long texts change the width."""
+    """The width of a progress bar, and the text to its right: the facts of ``parts`` that fit, first facts first.
+    Only long texts change the width.
+    """
     behind = joined_facts(parts, width - SMALLEST - 2, glyphs)
     return max(SMALLEST, min(60, width - max(36, cell_len(behind) + 2))), f"  {behind}"
 
@@ -325,7 +331,7 @@ def verdict_sentences(view: SessionView, verdict: Verdict) -> tuple[str, ...]:
 
 
 def verdict_lines(view: SessionView, width: int) -> list[Text]:
-    """The verdict and its reason in sentences, and the command that shows the report; none before the verdict."""
+    """The verdict and its reason in sentences, and the command that shows the report; no lines before the verdict."""
     if view.state.verdict is None or view.hunt is None:
         return []
     lines: list[Text] = []

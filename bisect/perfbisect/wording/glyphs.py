@@ -1,4 +1,6 @@
-"""The signs with which views draw: a set for Unicode terminals, and a set for terminals that can only show ASCII."""
+"""The characters with which views draw: a set for Unicode terminals, and a set for terminals that can only show
+ASCII.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,7 +71,7 @@ def dumbbell(
 ) -> tuple[str, str, str]:
     """A line of ``width`` columns with two joined values, in three parts: the values, and the line on both sides.
 
-    The parts are in the order of the line. ``span`` has the numbers at the two ends of the line.
+    The parts are ordered from left to right. ``span`` has the numbers at the two ends of the line.
     """
     low, size = span[0], max(span[1] - span[0], 1e-12)
     ends = sorted(

@@ -109,7 +109,9 @@ def are_planted_commits_named(
 
 
 def is_repository_of_demo(answer_file: Path) -> bool:
-    """Whether an earlier demo wrote the repository beside ``answer_file``. Raises UsageError for a file that is no answer."""
+    """Whether an earlier demo wrote the repository beside ``answer_file``. Raises UsageError if the file was not
+    written by `bisect demo`.
+    """
     import msgspec
 
     from perfbisect.demo.history import DemoAnswer

@@ -1,4 +1,4 @@
-"""`bisect hosts`: list the hosts and how fit they are, check them, take a host back."""
+"""`bisect hosts`: list the hosts and their fitness, check them, declare an unfit host fit."""
 
 import math
 import sys

@@ -185,7 +185,9 @@ def run(given: CommandOptions) -> int:
 
 
 def good_and_bad(good: str, bad: str | None) -> tuple[str, str]:
-    """Both ends, also from git's A..B or A...B in place of the first. Raises UsageError if an end is missing."""
+    """Both ends, also from git's A..B or A...B in place of the first. Raises UsageError if the good or the bad end is
+    missing.
+    """
     if bad is not None:
         return good, bad
     good, _, bad = good.partition("...") if "..." in good else good.partition("..")

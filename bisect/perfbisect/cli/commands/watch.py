@@ -82,7 +82,9 @@ def watch(given: CommandOptions) -> None:
 
 
 def session_numbers(session_id: int | str, history: "History") -> list[int]:
-    """The number of a hunt or a trial, or of all hunts of a batch that have begun. Raises UsageError if there is none."""
+    """The number of a hunt or a trial, or of all hunts of a batch that have begun. Raises UsageError if there is no
+    such hunt or trial.
+    """
     from perfbisect.store.batches import read_batch
 
     if isinstance(session_id, int):

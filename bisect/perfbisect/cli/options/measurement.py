@@ -1,4 +1,6 @@
-"""Options about what is measured, how, by which rules and with which recipes, shared by several verbs; and their settings."""
+"""Options, shared by several verbs, about the measured system, the measurement, the rules and the recipes; and the
+settings that these options request.
+"""
 
 from collections.abc import Iterable
 from contextlib import closing, suppress
@@ -43,7 +45,9 @@ if TYPE_CHECKING:
 
 
 def recipes_option(name: str, summary: str) -> Decorator:
-    """The option for the folder or file ``name`` of recipes; None if the working directory's own must not be used."""
+    """The option that names the folder or file ``name`` of recipes; None if the recipes in the working directory must
+    not be used.
+    """
 
     def chosen(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
         if value is not None:
@@ -142,7 +146,7 @@ limit_options = adding_options(
 
 
 def confidence_option(**how: Any) -> Decorator:
-    """``--confidence``; ``how`` are further arguments of click."""
+    """The option ``--confidence``; ``how`` are further arguments for click."""
     return click.option(
         "--confidence",
         type=ShareParam(MAX_PROBABILITY),
@@ -198,7 +202,9 @@ def round_options(visits: int, runs: int, text: str, least: int = 1) -> Decorato
 
 
 def quick_command(given: CommandOptions) -> QuickCommand | None:
-    """The command of ``command_options``; None for a workload by name. Raises UsageError for options that exclude each other."""
+    """The command that the options of ``command_options`` describe; None if the options name a workload. Raises
+    UsageError for options that exclude each other.
+    """
     from perfbisect.recipes.requested import RECIPE
 
     build, then, workload = given.build, given.then, given.workload
@@ -224,7 +230,7 @@ def quick_command(given: CommandOptions) -> QuickCommand | None:
 
 
 def with_unique_name(quick: QuickCommand) -> QuickCommand:
-    """The command with a name that no other command in the history of the options has."""
+    """The command with a name that no other command has in the history that ``--history`` names."""
     from perfbisect.recipes.requested import command_name
     from perfbisect.store.history import History
     from perfbisect.store.prior_data import unused_command_name
@@ -239,7 +245,8 @@ def with_unique_name(quick: QuickCommand) -> QuickCommand:
 def requested_settings_of(given: CommandOptions, **decided: Any) -> Settings:
     """The settings that the options of a verb ask for; ``own`` are settings that the verb decides itself.
 
-    An option has the name of its field, or is converted here. Raises UsageError as ``command_of``.
+    Each option has the name of its settings field, or is converted in this function. Raises UsageError as
+    ``command_of``.
     """
     from perfbisect.recipes.builder_reader import check_distinct_patch_names, read_patch
 
@@ -278,9 +285,10 @@ def requested_policy(given: CommandOptions, stored: Policy | None = None) -> Pol
 
 
 def announce_and_read_recipes(settings: Settings) -> "tuple[Builder, dict[str, Workload]]":
-    """The requested builder and workloads, by their names; says on standard error where they and the hosts are from.
+    """The requested builder and workloads, by name; prints on standard error the sources of the recipes and the
+    hosts.
 
-    Raises UsageError for mistakes in them.
+    Raises UsageError for mistakes in the recipes.
     """
     from perfbisect.hunt.resolve import builder_of
     from perfbisect.recipes.inventory import load_host

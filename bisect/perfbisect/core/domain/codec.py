@@ -90,8 +90,8 @@ def encode(event: Event) -> dict[str, Any]:
 def decode(kind: str, body: dict[str, Any], *, infinite: bool = True) -> Event:
     """The event of type ``kind`` with these fields. Raises ValueError for an unknown type.
 
-    If ``infinite``, the largest number is read as infinity. This check of each number takes longer than all other
-    decoding.
+    If ``infinite`` is true, the largest floating-point number is read as infinity. Checking each number takes longer
+    than all other decoding.
     """
     match kind:
         case "Decided":
@@ -183,7 +183,8 @@ def with_infinity(value: Any) -> Any:
 
 
 def run_lengths(values: Iterable[float]) -> list[list[float]]:
-    """The run-length encoding ``[[how many, value], …]``; round values first, so that nearly equal values share a run.
+    """The run-length encoding ``[[how many, value], …]`` of the values. The caller rounds the values first, so that
+    nearly equal values share a run.
 
     >>> run_lengths([0.0, 0.0, 0.2])
     [[2, 0.0], [1, 0.2]]

@@ -24,7 +24,7 @@ from perfbisect.core.domain.settings import NO_TRIAL, Flags, TrialRequest
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit with the fields that are shown."""
+    """The data of a commit that views and reports show."""
 
     sha: str
     date: str = ""  # ISO 8601, the committer's day: 2021-10-13; empty, like the texts, if only the hash is known
@@ -51,7 +51,7 @@ def part_titles(parts: Sequence[DiffPart], limit: int = 3) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SessionStarted:
-    """The first attempt at a session begins, or an attempt that resumes the session. The range of a hunt is known."""
+    """A session begins, or an interrupted session is resumed. The range of a hunt is known."""
 
     session: int  # id in the history
     host: HostFacts
@@ -113,7 +113,7 @@ class Remedied:
 
     @property
     def sentence(self) -> str:
-        """A sentence about the added options."""
+        """A sentence that names the added options."""
         return f"{self.why}: everything was built with that."
 
 
@@ -135,7 +135,7 @@ class PairingChosen:
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """A warning for the user, and advice."""
+    """A warning for the user, with advice."""
 
     text: str
     advice: str = ""
@@ -168,7 +168,9 @@ class BuildStarted:
 
 @dataclass(frozen=True, slots=True)
 class BuildProgress:
-    """The number of finished steps, and of all steps, in the output of the build tool; ``total`` is 0 if unknown."""
+    """The number of finished steps and the number of all steps, read from the output of the build tool; ``total`` is
+    0 if unknown.
+    """
 
     candidate: int
     done: int
@@ -179,7 +181,7 @@ class BuildProgress:
 
 @dataclass(frozen=True, slots=True)
 class BuildFinished:
-    """A build is finished; ``same_as`` is an earlier candidate with the same binary."""
+    """A build is finished; ``same_as`` is an earlier candidate whose binary is the same."""
 
     candidate: int
     facts: BuildFacts
@@ -199,7 +201,9 @@ class BuildCancelled:
 
 @dataclass(frozen=True, slots=True)
 class CandidateSkipped:
-    """A candidate cannot be measured: if ``facts.of_build`` in no workload, otherwise not in this workload."""
+    """A candidate cannot be measured: if ``facts.of_build`` is true, in any workload; otherwise, only in this
+    workload.
+    """
 
     candidate: int
     facts: SkipFacts
@@ -257,7 +261,7 @@ class RunFinished:
 
 @dataclass(frozen=True, slots=True)
 class Uncounted:
-    """The instructions of a build cannot be counted beside its timed runs, for the reason in ``facts``."""
+    """The instructions of a build cannot be counted, for the reason in ``facts``; its timed runs are not affected."""
 
     candidate: int
     facts: SkipFacts
@@ -279,7 +283,9 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Profiled:
-    """A profile of one run of the explanation, whose runs are interleaved. The search ignores the profile."""
+    """A run of the explanation was profiled; runs of culprit and parent are interleaved. The search ignores the
+    profile.
+    """
 
     candidate: int
     facts: ProfileFacts
@@ -314,7 +320,9 @@ class Unexplained:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded:
-    """The verdict of a hunt, or the end of a trial. Before and after an explanation, this event has the same verdict."""
+    """A session has ended: a hunt with its verdict, or a trial. Before and after an explanation, this event has the
+    same verdict.
+    """
 
     verdict: Verdict | None = None  # None: all rounds of a trial are done
     reason_follows: bool = False

@@ -4,9 +4,9 @@ Node 0 is the good end and stands for everything reachable from good; node ``siz
 their children. A second root, outside good's history, has no parents. "Candidate v is slow" means that the culprit is v
 or an ancestor of v.
 
-A branch that began before good lacks the changes that good has gained since. The commit at which such a branch began,
-the *branch point*, is a node after node 0 without parents and without weight, because a branch point is no candidate,
-but can be measured.
+A branch that began before good lacks the changes that good has gained since the branch began. The commit at which such
+a branch began, the *branch point*, is a node after node 0; it has no parents and no weight, because a
+branch point can be measured but is no candidate.
 
 Parts of a diff that need other parts are sorted so that the needed parts come first.
 """
@@ -39,7 +39,7 @@ class Graph:
 
     @property
     def candidates(self) -> range:
-        """The nodes that may be the culprit: all except good and branch points."""
+        """The nodes that may be the culprit: all nodes except the good end and branch points."""
         return range(self.branch_points + 1, self.size)
 
     def parents_of(self, node: int) -> tuple[int, ...]:
@@ -71,7 +71,9 @@ class Graph:
 
 
 def sort_by_needs(parts: Sequence[frozenset[int]], needs: Mapping[int, Collection[int]]) -> list[frozenset[int]]:
-    """The sets of parts in the order of ``parts``, except that a set follows the sets it needs, unless in a cycle."""
+    """The sets of parts in the order of ``parts``, except that each set comes after the sets it needs, unless sets
+    need each other in a cycle.
+    """
     index_of = {number: index for index, part in enumerate(parts) for number in part}
     needed = [
         sorted({index_of[n] for number in part for n in needs.get(number, ()) if n in index_of and n not in part})
@@ -91,7 +93,7 @@ def sort_by_needs(parts: Sequence[frozenset[int]], needs: Mapping[int, Collectio
 
 
 def merge_mutual_needs(parts: Sequence[frozenset[int]], needs: Mapping[int, Collection[int]]) -> list[frozenset[int]]:
-    """The sets of parts; sets that need each other, directly or through other sets, are united."""
+    """The sets of parts after merging: sets that need each other, directly or through other sets, become one set."""
     index_of = {number: index for index, part in enumerate(parts) for number in part}
     reach = np.eye(len(parts), dtype=np.float32)
     for number, index in index_of.items():

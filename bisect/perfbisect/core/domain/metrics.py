@@ -1,8 +1,8 @@
 """The metrics that a hunt can compare, and the functions that read metrics from a run.
 
-A workload may have threads of several roles. One role is measured, and the other roles work in the background at fixed
-rates. The counters of a run include the rows or queries of each role, the number of rows or queries that were due by
-the clock, and response times.
+A workload may have threads of several roles. One role is measured, and the other roles work in the background at
+fixed rates. The counters of a run include, for each role, the rows or queries done and the rows or queries that were
+due by the clock; and response times.
 """
 
 import math
@@ -38,13 +38,15 @@ class Background:
 def role_counters(
     role: str, done: float, due: float, rate: float, batch: float, p99: float, longest: float
 ) -> Mapping[str, float]:
-    """The counters of a role; a role without a rate has no counters of due amounts."""
+    """The counters of a role; a role without a fixed rate has no counters of the amounts that were due."""
     paced = {role + DUE: due, role + RATE: rate, role + BATCH: batch} if rate else {}
     return {role + DONE: done, **paced, role + P99: p99, role + LONGEST: longest}
 
 
 def worst_background(runs: Iterable[RunFacts]) -> Background | None:
-    """The background role that is furthest behind its rate, over all ``runs`` of a build; None if no role is paced."""
+    """The background role that is furthest behind its rate, over all ``runs`` of a build; None if no role has a fixed
+    rate.
+    """
     all_runs = list(runs)
     roles = {name.removesuffix(DUE) for run in all_runs for name in run.counters if name.endswith(DUE)}
     backgrounds = [of_role for role in sorted(roles) if (of_role := _background_of_role(role, all_runs))]
@@ -74,7 +76,7 @@ def background_share(run: RunFacts) -> float | None:
 
 
 def largest_client_load(runs: Iterable[RunFacts]) -> float | None:
-    """The largest share of time in which measured threads used a processor; None if unknown."""
+    """The largest share of the time during which the measured client threads used a processor; None if unknown."""
     return max((share for run in runs if (share := run.counters.get(CLIENT_BUSY)) is not None), default=None)
 
 
@@ -85,7 +87,7 @@ INSTRUCTIONS = "instructions/o"  # the metric that can be counted exactly
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric. A reader returns None if the host could not count it."""
+    """One metric. A reader returns None if the host could not measure the metric."""
 
     name: str
     read: Reader
@@ -106,7 +108,8 @@ class Metric:
     def is_bounded(self, *, command: bool) -> bool:
         """Whether the time of a stopped run is a bound of the metric; ``command``: whether the workload is a command.
 
-        The threads of sysbench wait for the last thread, so the latencies of sysbench are not bounded.
+        The threads of sysbench wait for the slowest thread, so a stopped run gives no bound for the latencies of
+        sysbench.
         """
         return self.name == "qps" or (self.name == "latency" and command)
 
@@ -134,7 +137,7 @@ def switches_per_operation(run: RunFacts) -> float | None:
 
 
 def latency_metric(name: str, column: str, *, shown: bool = False, step: float = 0.0) -> Metric:
-    """The metric of a latency in milliseconds: the mean, or a percentile."""
+    """The metric for a latency in milliseconds: the mean or a percentile."""
     return Metric(name, lambda run: run.latency.get(column), unit="ms", is_shown=shown, log_step=step)
 
 
@@ -235,7 +238,7 @@ def log_metric_by_cpu(run: RunFacts, metric: str) -> float | None:
 
 
 def is_exact_count(run: RunFacts, metric: str) -> bool:
-    """Whether the metric of the run is a count that repeats to parts per million."""
+    """Whether the metric of the run is an exact count, which differs between runs by parts per million only."""
     return bool(run.counted) and metric == INSTRUCTIONS
 
 

@@ -5,11 +5,11 @@ The time of an operation is a product, so a slowdown is exactly a sum of logarit
     time/o  =  instructions/o  ×  cycles/instruction  ×  seconds/cycle  ×  time/CPU time
                more code          slower memory          slower clock      waiting
 
-Each factor is a ratio with its own interval. The share of waiting is computed from times, because times add up: waiting
-is the additional time of an operation that its CPU time does not explain. The other factors share the rest of the
-change. If waiting were computed as a factor, the CPU time of system calls would hide that a commit waits for these
-calls. Two causes need other evidence than counters: a different plan of a statement, and a difference in the usual
-layout only.
+Each factor is a ratio with its own interval. The share of waiting is computed from times, because times add up:
+waiting is the additional time of an operation that its CPU time does not explain. The other factors share the rest of
+the change. If waiting were computed as a factor, the CPU time of system calls would hide that a commit waits for
+these calls. Two causes are not recognised from counters: a different plan of a statement, and a difference that
+exists only in the usual layout.
 """
 
 import math
@@ -82,8 +82,8 @@ def classify(
 ) -> tuple[Evidence, ...]:
     """The classes that explain the change, main class first; ``UNKNOWN`` without numbers if nothing explains the change.
 
-    ``layouts`` is the comparison in randomized layouts, if the verdict has one. ``slower`` says whether the hunted
-    ``metric`` got worse; if ``slower`` is None, the counters show the direction.
+    ``layouts`` is the comparison in randomized layouts, if the verdict has such a comparison. ``slower`` says whether
+    the hunted ``metric`` became worse; if ``slower`` is None, the direction is taken from the counters.
     """
     rows = {row.name: row for row in counters}
     classes = [Evidence(Cause.PLAN, None, Sureness.SURE)] if plans else []
@@ -131,7 +131,9 @@ FactorByCause = Mapping[Cause, tuple[CounterRow, float]]
 
 
 def with_additive_changes(factors: FactorByCause, rows: Mapping[str, CounterRow]) -> FactorByCause:
-    """The factors, with changes that sum to the log ratio of the time; waiting gets its share of the added time."""
+    """The factors, with changes that sum to the log ratio of the time; waiting gets the part of this log ratio that
+    is its share of the added time.
+    """
     if not (rows.keys() >= {TIME, "cpu/o"} and Cause.WAITING in factors) or abs(rows[TIME].log) < NEGLIGIBLE:
         return factors
     time_change, cpu_change = rows[TIME].log, rows["cpu/o"].log
@@ -150,7 +152,8 @@ def added_wait_us_per_operation(rows: Mapping[str, CounterRow]) -> float:
 
 
 def cpu_per_instruction_row(rows: Mapping[str, CounterRow]) -> CounterRow | None:
-    """The CPU time per instruction, if instructions were counted exactly and cycles not; None if this time is unchanged.
+    """The CPU time per instruction, if instructions were counted exactly and cycles were not counted exactly; None if
+    this time is unchanged.
 
     CPU time per instruction does not distinguish slower memory from a slower clock. An unchanged CPU time per
     instruction shows nothing, because its interval is the interval of CPU time, which varies for other reasons, too.
@@ -169,9 +172,11 @@ def cpu_per_instruction_row(rows: Mapping[str, CounterRow]) -> CounterRow | None
 
 
 def is_notable(row: CounterRow) -> bool:
-    """Whether a factor explains a part of the change, because it is large or a certain change of instructions.
+    """Whether a factor explains a part of the change, because the factor is large, or because it is a statistically
+    certain change of instructions.
 
-    A factor whose interval contains 1 explains nothing. The factors of a single round have no intervals.
+    A factor whose interval contains 1 explains no part of the change. The factors of a single round have no
+    intervals.
     """
     may_have_changed = row.moved or row.ratio.high == math.inf
     return (may_have_changed and abs(row.log) >= NEGLIGIBLE) or (
@@ -183,7 +188,9 @@ def with_details(evidence: Evidence, rows: Mapping[str, CounterRow], slower: boo
     """The evidence with counters that detail it, and the name of the detail: a cache, "storage", "lock", "scheduler"."""
 
     def telling(*names: str) -> list[str]:
-        """The counters that rose by at least ``MIN_DETAIL_CHANGE``; for an improvement, the counters that fell."""
+        """The counters, among ``names``, that rose by at least ``MIN_DETAIL_CHANGE``; for an improvement, that fell
+        by this much.
+        """
         same_direction = [name for name in names if name in rows and (rows[name].log > 0) == slower]
         return [name for name in same_direction if abs(rows[name].log) >= MIN_DETAIL_CHANGE]
 
@@ -285,8 +292,8 @@ COLUMN = re.compile(r"(\b(?:id|key_len)=\d+)")  # a number that is part of the p
 def comparable_plan(plan: str) -> str:
     """A plan without estimates of rows and costs, sizes, possible keys, old words, and values of the statement.
 
-    The removed parts differ between two servers of one build, or are only worded differently between versions. Lines of
-    the plan keep their order and indentation.
+    The removed parts differ between two servers of one build, or are only worded differently between versions. The
+    lines of the plan keep their order and indentation.
     """
     lines = []
     for line in plan.splitlines():

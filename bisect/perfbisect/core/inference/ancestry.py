@@ -1,22 +1,22 @@
 """Ancestor sets and ancestor sums of a range of any size, and the classes of culprits that readings cannot separate yet.
 
-**Segments.** A maximal chain, in which each commit is the only child of its only parent, behaves like one node, because
-the whole chain is below every later commit. So the history is contracted to such chains (*segments*). The set of
-segments strictly below each segment is stored as bits. A straight history is a single segment, so that every sum over
-ancestors is a prefix sum.
+**Segments.** A maximal chain, in which each commit is the only child of its only parent, behaves like one node,
+because the whole chain is below every later commit. So each such chain of the history is contracted to a *segment*.
+The set of segments strictly below each segment is stored as bits. A straight history is a single segment, so that
+every sum over ancestors is a prefix sum.
 
 If there are too many segments for a square of bits, only the bits for segments that still have weight are kept. If
 these columns are too many as well, the first-parent line from the bad end (the trunk) is answered exactly, and the
-other segments are left open (NaN). A side branch is searched after its merge has become a candidate.
+other segments are left open (NaN). A side branch is searched only after its merge commit has become a candidate.
 
 **Classes.** A build is slow if the culprit is the build's commit or an ancestor of this commit. So readings show only
 the pattern of a culprit: the set of measured builds that the culprit makes slow. Culprits with the same pattern are a
 class with one common likelihood. The number of classes is about the number of measured builds, whatever the size of the
 range.
 
-**Suspicions.** Before the first measurement, candidates have the weights of the user's suspicions. A right suspicion
-saves measurements; a wrong suspicion must not decide. So no candidate begins with odds of more than BOUND to 1 against
-any other candidate.
+**Suspicions.** Before the first measurement, the user's suspicions determine the prior weights of candidates. A
+correct suspicion saves measurements; a wrong suspicion must not determine the verdict. So no candidate begins with
+odds of more than BOUND to 1 against any other candidate.
 """
 
 from collections import OrderedDict
@@ -99,9 +99,10 @@ class Ancestry:
         return height
 
     def cut_into_pieces(self, marked: Iterable[int]) -> tuple[NDArray[np.int64], list[list[int]]]:
-        """The piece of each candidate, shape (size,), and for each piece the pieces right below it; lower pieces first.
+        """The number of each candidate's piece, shape (size,), and for each piece the pieces directly below it; lower
+        pieces come first.
 
-        A piece is a segment, except that each of ``marked`` is a separate piece.
+        Each piece is a segment, but each commit in ``marked`` is a separate piece.
         """
         position = np.flatnonzero(np.isin(self._order, list(marked)))
         first = np.unique(np.concatenate((self._start, position, position + 1)))
@@ -116,7 +117,7 @@ class Ancestry:
         return piece, below
 
     def _strictly_below(self, total: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The total weight of the segments strictly below each segment; NaN if unknown."""
+        """The total weight of the segments strictly below each segment; NaN for a segment whose total is unknown."""
         if self._bits is not None:
             return _multiply_bits(self._bits, total)
         alive = np.flatnonzero(total > NEGLIGIBLE * total.sum())
@@ -158,7 +159,9 @@ class Ancestry:
         return bits
 
     def _owners(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The segments of the trunk, oldest first, and the rank of the first trunk segment above each segment, or -1."""
+        """The segments of the trunk, oldest first; and for each segment the rank of the first trunk segment that is
+        above it, or -1.
+        """
         trunk = [int(self.segment[-1])]
         while (lower := self._first[trunk[-1]]) >= 0:
             trunk.append(lower)
@@ -197,7 +200,7 @@ def _segment_heads(graph: Graph) -> NDArray[np.int64]:
 
 
 def _multiply_bits(bits: NDArray[np.uint8], weight: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The product of a packed 0/1 matrix and a vector, in blocks that fit the cache."""
+    """The product of a packed 0/1 matrix and a vector, computed in blocks that fit into the processor's cache."""
     block = max(1, 2**22 // max(len(weight), 1))
     parts = [
         np.unpackbits(bits[i : i + block], axis=1, count=len(weight)).astype(np.float32) @ weight.astype(np.float32)
@@ -272,7 +275,7 @@ def separate_hypotheses(
 ) -> Hypotheses:
     """The classes of culprits that the builds of ``record`` separate.
 
-    ``second_prior`` (size,) is mixed into the prior with the weight ``second_prior_share``. Two candidates with one
+    ``second_prior`` (size,) is mixed into the prior; its weight is ``second_prior_share``. Two candidates with one
     binary are equally fast, so a culprit below only one of the two is excluded. If this rule excludes all candidates,
     because changes were made and reverted, the rule is ignored.
     """
@@ -300,7 +303,8 @@ def separate_hypotheses(
 
 
 def comparison_builds(graph: Graph, record: Record, culprit: int) -> tuple[int, ...]:
-    """The builds that a culprit is compared with: its parents, or the good end if the culprit has no parents.
+    """The builds with which a culprit is compared: its parents, or the good end if the culprit has no parents in the
+    range.
 
     The nearest tested ancestor replaces a parent that cannot be measured.
     """
@@ -308,7 +312,7 @@ def comparison_builds(graph: Graph, record: Record, culprit: int) -> tuple[int, 
 
 
 def nearest_tested(graph: Graph, record: Record, candidate: int) -> int:
-    """The candidate itself, or its nearest tested ancestor if the candidate cannot be measured."""
+    """The candidate if it can be measured, otherwise its nearest tested ancestor."""
     if candidate not in record.skipped:
         return candidate
     below = ancestry_of(graph).ancestors(candidate)

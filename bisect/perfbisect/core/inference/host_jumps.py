@@ -1,17 +1,18 @@
 """Splits the runs of a host at jumps of its speed, as if separate hosts had made the runs; for shown ratios, not for
 decisions.
 
-If other load begins, a host may fall to half of its speed from one run to the next, until the load ends. A drift that
-allows such jumps would make every interval wide. Without a drift, the fewer runs of a build on one side of the jump
-look like outliers, and a build that ran on one side alone seems to be twice as fast as a build on the other side.
+When other load begins, the speed of a host may fall by half from one run to the next, until the load ends. A drift
+that allows such jumps would make every interval wide. Without a drift in the model, if a build has few runs on one
+side of the jump, these runs look like outliers; and a build that ran only on the fast side seems to be twice as fast
+as a build that ran only on the slow side.
 
-So the runs on either side of a jump are treated as runs of two hosts, which differ by a constant that is fitted. A jump
-is at the position where one shift, common to all builds that ran on both sides, most reduces the sum of absolute
-deviations from the medians of builds. This position is the estimator of a shift by least absolute deviations (Bai,
-Econometric Theory 11, 1995). A jump is estimated from the nearest runs only, because the host may also drift. Further
-jumps are searched for on both sides of a jump (binary segmentation, Vostrikova, 1981). The noise is estimated from
-differences of successive runs of a build, few of which contain a jump. Runs of one visit share their disturbances and
-count as one run.
+So the runs before and after a jump are treated as runs of two hosts whose speeds differ by a constant, which is
+fitted. A jump is at the position where one shift, common to all builds that ran on both sides, most reduces the sum
+of absolute deviations from the medians of builds. This position is the estimate of a shift by least absolute
+deviations (Bai, Econometric Theory 11, 1995). A jump is estimated from the nearest runs only, because the host may
+also drift. Further jumps are searched for on both sides of a jump (binary segmentation, Vostrikova, 1981). The noise
+is estimated from differences between successive runs of a build, because few of these differences contain a jump.
+Runs of one visit share their disturbances and count as one run.
 
 Another position of a jump may explain the runs nearly as well. Runs between such positions belong to neither side of
 the jump. On a host with jumps, two builds are compared only if, for every jump between their runs, some build ran on
@@ -41,7 +42,8 @@ ROUNDS = 10  # iterations of reweighted least squares
 
 
 def split_hosts_at_jumps(record: Record, model: NoiseModel) -> Record:
-    """The record with the runs between two jumps as runs of a separate host, corrected for its speed.
+    """The record in which the runs between two jumps belong to a separate host and are corrected for the speed of
+    that host.
 
     Without jumps, ``record`` itself is returned.
     """
@@ -113,7 +115,7 @@ def _absolute_deviations(values: Sequence[float]) -> float:
 
 
 def _part_speeds(record: Record, part: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The speed of each part, by least squares that are reweighted for Student's distribution."""
+    """The speed of the host in each part, fitted by least squares that are reweighted for Student's distribution."""
     builds = len(record.builds)
     columns, weight = np.hstack((np.eye(builds)[record.build], np.eye(part.max() + 1)[part])), np.ones(len(part))
     for _ in range(ROUNDS):

@@ -1,9 +1,9 @@
 """The ratio of the metric of one build to the metric of another, with a 95 % interval.
 
-Every ratio that a view, a report or a verdict shows is computed in this module from the fit that the search uses. Under
-each law of noise a difference of levels has a Student distribution, with the degrees of freedom of the readings alone.
-Laws are weighted by the evidence of the readings. The interval of a ratio is central, and the middle of the interval is
-the median.
+Every ratio that a view, a report or a verdict shows is computed in this module from the fit that the search uses.
+Under each law of noise a difference of levels has a Student distribution, with the degrees of freedom of the readings
+alone. Noise laws are weighted by the probability that the readings give them. The interval of a ratio is central
+(equal probabilities lie below and above it), and its middle is the median.
 
 The search's assumptions before the first reading are left out, so that the interval is as wide as the readings require.
 The noise of a run and the difference between two hosts have flat priors, and drift and visit effects can be larger than
@@ -48,8 +48,8 @@ class BuildSpeeds:
     def ratios(self, builds: Sequence[int], baseline: int) -> list[Interval]:
         """The metric of each of ``builds`` relative to ``baseline``.
 
-        The interval is from 0 to infinity if no run was repeated, or if the two builds cannot be compared. If runs were
-        stopped, the interval is bounded on one side only.
+        The interval is from 0 to infinity if no run of any build was repeated, or if the two builds cannot be
+        compared. If runs were stopped, the interval is bounded on one side only.
         """
         rows = [self.record.builds.index(self.record.name_of_build(build)) for build in builds]
         origin = self.record.builds.index(self.record.name_of_build(baseline))
@@ -78,7 +78,7 @@ class BuildSpeeds:
 
 
 def with_open_bounds(ratio: Interval, build_side: int, baseline_side: int) -> Interval:
-    """The ratio without the bounds that stopped runs leave open.
+    """The interval of the ratio, without bounds on the sides that stopped runs leave open.
 
     ``build_side`` and ``baseline_side`` say where a level may be: -1 below, +1 above, 0 at the readings.
     """
@@ -129,8 +129,9 @@ def speeds_of_fit(record: Record, fitted: LevelFit) -> BuildSpeeds:
 def _comparable_builds(record: Record) -> Mapping[int, frozenset[int]]:
     """The builds that each build can be compared with.
 
-    Interleaved runs connect builds through common hosts; builds without a common host may differ by their hosts. Paired
-    runs connect builds through common rounds; builds without common rounds may differ by the effects of their rounds.
+    Interleaved runs make builds comparable through common hosts; builds without a common host may differ because
+    their hosts differ. Paired runs connect builds through common rounds; builds without common rounds may differ by
+    the effects of their rounds.
     """
     alone = record.partner < 0
     groups: list[set[int]] = []
@@ -151,8 +152,8 @@ def candidate_ratios(
     """The metric of every measured candidate relative to the good end; ``bad`` is the candidate at the bad end.
 
     The good end, candidates with its binary, and candidates that cannot be compared with the good end are left out.
-    Hosts of one class (``host_classes`` by number) show the same ratios. If there are several classes, the ratio on the
-    leading class is shown, or the ratio on another class for candidates without runs on the leading class. A candidate
+    Hosts of one class (``host_classes`` by number) show the same ratios. For several host classes, the ratio on the
+    leading class is shown; for candidates without runs on the leading class, the ratio on another class. A candidate
     with paired runs or randomized layouts is compared by these runs if good has such runs, too.
     """
     by_way = split_by_measurement_kind(observations) if model is USUAL else iter([(model, observations)])
@@ -165,7 +166,9 @@ def candidate_ratios(
 def split_by_measurement_kind(
     observations: Sequence[Observation],
 ) -> Iterator[tuple[NoiseModel, Sequence[Observation]]]:
-    """The noise model and the observations of each kind of runs: interleaved or paired, usual or randomized layouts."""
+    """The noise model and the observations for each kind of runs: interleaved or paired, in the usual layout or in
+    randomized layouts.
+    """
     for fresh, model in ((False, USUAL), (True, RANDOMIZED_LAYOUTS)):
         for rounds in (False, True):
             alike = [
@@ -180,7 +183,7 @@ def split_by_measurement_kind(
 def _ratios_of_classes(
     observations: Sequence[Observation], bad: int, host_classes: Sequence[str], model: NoiseModel
 ) -> Mapping[int, Interval]:
-    """The ratios from readings of one kind, over all host classes."""
+    """The ratios on all host classes, from readings of one kind."""
     by_class = []
     for name in dict.fromkeys(host_classes) or ("",):
         members = {number for number, host_class in enumerate(host_classes) if host_class == name}
@@ -193,19 +196,23 @@ def _ratios_of_classes(
 
 
 def leading_host_class(ratios: Sequence[Interval | None]) -> int:
-    """The index of the host class whose ratio is shown for all: the first with a clear difference, or the first class."""
+    """The index of the host class whose ratio is shown for all classes: the first class with a clear difference, or
+    the first measured class.
+    """
     measured = [index for index, ratio in enumerate(ratios) if ratio is not None and ratio.has_bound]
     clear = [index for index in measured if ratios[index].excludes_one]  # type: ignore[union-attr]
     return next(iter(clear or measured), 0)
 
 
 def strongest_ratio(ratios: Sequence[Interval]) -> Interval:
-    """The ratio furthest from 1 on several host classes; ratios that may be 1 count only if all ratios may be 1."""
+    """The ratio furthest from 1 among the ratios on several host classes; ratios whose intervals contain 1 are
+    considered only if all intervals contain 1.
+    """
     return max(ratios, key=lambda ratio: (ratio.excludes_one, abs(math.log(ratio.middle))))
 
 
 def _ratios_in_class(observations: Sequence[Observation], bad: int, model: NoiseModel) -> Mapping[int, Interval]:
-    """The ratios on hosts of one class, which may have different speeds."""
+    """The ratios on the hosts of one class; the hosts of a class may differ in speed."""
     record = arrange_observations(observations, Policy(), bad)
     if 0 not in record.builds or len(record.builds) < 2:
         return {}
@@ -218,7 +225,8 @@ def _ratios_in_class(observations: Sequence[Observation], bad: int, model: Noise
 
 
 def step_ratio(observations: Sequence[Observation], bad: int, candidate: int, parent: int) -> Interval | None:
-    """The metric of a candidate relative to a parent; None unless both builds have two readings on a common host.
+    """The metric of a candidate relative to a parent; None unless both builds have at least two readings on a common
+    host.
 
     The ratio is from the last kind of runs of which both builds have two readings.
     """

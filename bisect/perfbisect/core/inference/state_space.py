@@ -1,16 +1,18 @@
-"""The level of each build from its readings, under each law that the host's noise may follow.
+"""The level of each build, estimated from its readings under each candidate law of the host's noise.
 
 A reading is level(build) + offset(host) + drift(host, time) + visit effect + noise. The drift is a stationary Markov
-process (Ornstein-Uhlenbeck). Three unknown quantities are on a small grid: the size of the drift relative to the noise
-of a run, the memory of the drift relative to the pace of the readings, and the size of the visit effect. So the same
-code fits runs of one second and runs of ten minutes.
+process (Ornstein-Uhlenbeck). Three unknown quantities are on a small grid: the size of the drift relative to the
+noise of a run, how long the drift persists relative to the time between readings, and the size of the visit effect.
+So the same code fits runs of one second and runs of ten minutes.
 
 A round (paired runs of two builds) measures the difference of the two levels, without the speed and the drift of the
-host. If all readings are rounds, the levels are known up to a constant, and are assumed to be near zero.
+host. If all readings are from paired rounds, only differences of levels are known, so the levels themselves are
+assumed to be near zero.
 
-Because the drift is Markov, the readings can be whitened one by one (a Kalman filter), for all laws at once and in time
-linear in the readings. Levels then follow by ordinary least squares. The posterior of the culprit (posterior.py) and
-every ratio that is shown (relative_speed.py) depend on the readings only through this fit.
+Because the drift is Markov, the readings can be whitened in sequence (by a Kalman filter), for all laws at once, in a
+time that is linear in the number of readings. The levels then result from ordinary least squares. The posterior of
+the culprit (posterior.py) and every ratio that is shown (relative_speed.py) depend on the readings only through this
+fit.
 """
 
 from dataclasses import dataclass, replace
@@ -33,8 +35,8 @@ NEAR_ZERO = 1e-3  # precision of a level near zero, in 1/s
 class HostSpeeds:
     """The speed of each of S hosts after its last reading; variances in units of s².
 
-    Given the levels, the drift of a host is  a constant - ``drift`` · [levels, offsets]  + an error, and the offsets of
-    the further hosts are  a constant - ``offset`` · levels  + an error.
+    Given the levels, the drift of a host is a constant - ``drift`` · [levels, offsets] + an error; the offsets of the
+    hosts after the first are a constant - ``offset`` · levels + an error.
     """
 
     hosts: NDArray[np.int64]  # (S,)
@@ -66,8 +68,8 @@ class HostSpeeds:
 class LevelFit:
     """Least squares of M levels and S - 1 host offsets on the whitened readings, under each of H laws.
 
-    Variances are in units of a law's s². The levels are the first of the K = M + S - 1 coefficients. The last S - 1 of
-    the R rows are pseudo-readings, by which the offset of a further host is about zero.
+    Variances are in units of a law's s². The first M of the K = M + S - 1 coefficients are the levels. The last S - 1
+    of the R rows are pseudo-readings, which pull the offset of each host after the first towards zero.
     """
 
     model: NoiseModel
@@ -234,8 +236,9 @@ def _whiten_readings(
     """The whitened columns [reading, build indicators, host indicators], log|S|, and each host's last state, by law.
 
     Shapes of the first two, for S hosts: (H, groups + pseudo-readings, 1 + M + S - 1) and (H,). Pseudo-readings say
-    that the offset of each host after the first is about zero. The state is the filter's estimate of each host's drift
-    after its last reading: the mean, in the same columns, (S, H, columns), and the variance, (S, H).
+    that the offset of each host after the first is about zero. The state is the filter's estimate of each host's
+    drift after the host's last reading: the mean, in the columns of the whitened readings, (S, H, columns), and the
+    variance, (S, H).
     """
     hosts, host = np.unique(groups.host, return_inverse=True)
     alone = groups.partner < 0

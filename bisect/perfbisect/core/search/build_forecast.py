@@ -1,15 +1,15 @@
 """The expected cost of the next builds, their chance to succeed, and the remaining time of builds in flight.
 
-With a compiler cache, a build is cheaper if an existing build is near. The cost of a build is a power of the distance
-to the nearest build, in candidates. The power is fitted to the builds so far and shrunk to the median. The cost of
-builds that fail is estimated separately.
+With a compiler cache, a build costs less if an existing build is near in the history. The cost of a build is a power
+of the distance to the nearest build, in candidates. The exponent is fitted to the builds made so far and shrunk
+towards the median exponent. The cost of builds that fail is estimated separately.
 
 Failures come in stretches: a commit breaks the build, and a later commit fixes it. So descendants and ancestors of a
 failed commit probably fail, too, if no successful build is between them. The probability of a failure decreases with
 the distance from a failed commit. The unit of distance is the extent of the failures so far, or the distance from the
-failure to the nearest success if that is smaller. So the steps of the search away from a failure double, the distance
-to a success is halved, and a stretch of failures costs a logarithmic number of attempts. Between two failures of a
-stretch, the chance to build decreases with every further failure, so that the attempts end.
+failure to the nearest success, whichever is smaller. So the search moves away from a failure in steps that double,
+then halves the distance to a success; the number of attempts is logarithmic in the length of a stretch of failures.
+Between two failures of a stretch, the chance to build decreases with every further failure, so that the attempts end.
 
 A failure on another branch may be caused by a commit that was never merged into this branch. So a failure on another
 branch is evidence only against the commit where the branches diverged. The descendants of the diverging commit share
@@ -40,7 +40,8 @@ PRIOR = 4.0  # prior weight of the power 0, in squares of the logarithm of the d
 def build_cost(
     now: Situation, candidates: Sequence[int], chance: Array | float = 1.0, host: int = 0, build_host: int | None = None
 ) -> Array:
-    """The expected cost of an attempt to build each of ``candidates``, in runs, on ``host`` or else on ``build_host``.
+    """The expected cost of trying to build each of ``candidates``, in runs, on ``build_host``, or on ``host`` if
+    ``build_host`` is None.
 
     ``chance`` is the probability that each candidate builds.
     """
@@ -86,18 +87,19 @@ OVERDUE = 0.1  # remaining time of an overdue build, as a share of its expected 
 
 
 def remaining_runs(now: Situation) -> dict[int, float]:
-    """The remaining time of the build of each candidate in flight, in runs, by candidate."""
+    """The remaining time of each build in progress, in runs, by candidate."""
     return {building.candidate: runs_left(now, building) for building in now.fleet.building if not building.cancelled}
 
 
 def runs_left(now: Situation, building: BuildInProgress) -> float:
-    """The time until the end of a build in flight, in runs."""
+    """The remaining time of a build in progress, in runs."""
     expected = float(build_cost(now, [building.candidate], build_host=building.build_host)[0])
     return max(expected - building.seconds / now.record.median_run_seconds, OVERDUE * expected)
 
 
 def wait_runs(now: Situation, candidates: list[int], chance: Array) -> Array:
-    """The time until the build of each candidate can be finished, in runs, if the build is in flight or begins now.
+    """The time until the build of each candidate can be finished, in runs, whether the build is already in progress
+    or begins now.
 
     ``chance`` is the probability that each candidate builds.
     """
@@ -115,7 +117,7 @@ DIVERGED_FADING = 0.88
 
 
 class _Failures(NamedTuple):
-    """The evidence against commits with the same tried ancestors and descendants."""
+    """The evidence from failed builds against commits that have the same tried ancestors and descendants."""
 
     from_low: bool  # whether an ancestor fails
     from_high: bool  # whether a descendant fails
@@ -126,7 +128,9 @@ class _Failures(NamedTuple):
 
 
 class _DivergenceDoubt(NamedTuple):
-    """The chance to build of a commit where branches diverge, which lowers the chance of its descendants."""
+    """The probability that a commit where branches diverge can be built; a low probability lowers the probabilities
+    of its descendants.
+    """
 
     chance: float  # to build
     height: int
@@ -186,7 +190,7 @@ def _lower_by_failures(chance: Array, reach: Ancestry, failed: set[int], built: 
 def _tried_relatives(tried: list[int], below: list[list[int]]) -> tuple[list[int], list[int]]:
     """The tried ancestors and the tried descendants of each segment, as bits in the order of ``tried`` segments.
 
-    ``below`` are the segments right below each segment; lower segments come first.
+    ``below`` lists, for each segment, the segments directly below it; lower segments come first.
     """
     bits = [0] * len(below)
     for i, segment in enumerate(tried):
@@ -235,7 +239,9 @@ def _lower_after_divergence(
 
 @dataclass(frozen=True, slots=True)
 class _Attempts:
-    """The candidates that were tried; sets of candidates are bits, in the order of ``candidates``."""
+    """The candidates whose builds were tried; a set of candidates is an integer whose bits are in the order of
+    ``candidates``.
+    """
 
     candidates: list[int]
     height: list[int]
@@ -245,12 +251,16 @@ class _Attempts:
 
     @classmethod
     def of(cls, reach: Ancestry, tried: list[int], failed: set[int], relatives: list[tuple[int, int]]) -> "_Attempts":
-        """The tried candidates; ``relatives`` are the tried ancestors and the tried descendants of each candidate."""
+        """The attempts, from the tried candidates; ``relatives`` are the tried ancestors and the tried descendants of
+        each candidate.
+        """
         bits = sum(1 << i for i, v in enumerate(tried) if v in failed)
         return cls(tried, reach.height[tried].tolist(), bits, [a for a, _ in relatives], [d for _, d in relatives])
 
     def failing(self, ancestors: int, descendants: int) -> tuple[int, int]:
-        """The failed candidates among ``ancestors`` and among ``descendants``, with no successful build between."""
+        """The failed candidates among ``ancestors`` and among ``descendants`` that no successful build separates from
+        the candidate with these relatives.
+        """
         low, high = ancestors & ~self.failed, descendants & ~self.failed
         return (
             sum(1 << i for i in _positions(ancestors & self.failed) if not self.descendants[i] & low),
@@ -263,7 +273,7 @@ class _Attempts:
         return 1 + (max(heights) - min(heights)) / 2, DIVERGED_FADING ** max(len(heights) - 2, 0)
 
     def evidence(self, ancestors: int, descendants: int) -> _Failures:
-        """The evidence against candidates with these tried ``ancestors`` and ``descendants``."""
+        """The evidence from failed builds against candidates with these tried ``ancestors`` and ``descendants``."""
         failing = self.failing(ancestors, descendants)
         under, over = ([self.height[i] for i in _positions(side)] for side in failing)
         built_below, built_above = ancestors & ~self.failed, descendants & ~self.failed

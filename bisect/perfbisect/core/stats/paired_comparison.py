@@ -68,7 +68,8 @@ RATE = 0.05  # of false discoveries
 
 
 def largest_real_p_value(p_values: Iterable[float | None]) -> float:
-    """The largest p-value of a real difference, at a rate of RATE false discoveries; -1 if no difference is real.
+    """The largest p-value of a difference that counts as real at a false discovery rate of RATE; -1 if no difference
+    is real.
 
     In ``p_values``, None stands for a difference that is not tested.
     """
@@ -178,7 +179,7 @@ def log_resolution(trial: SessionState, work: int, metric: str) -> float:
 
 
 def _rounding_variance(spread: float, step: float) -> float:
-    """The variance that rounding to ``step`` adds to the mean of differences with the standard deviation ``spread``."""
+    """The variance that rounding to ``step`` adds to a mean of differences, whose standard deviation is ``spread``."""
     return step**2 / 6 * math.exp(-((math.pi * spread / step) ** 2) / 2) if step else 0.0
 
 
@@ -221,7 +222,7 @@ def builds_without_metric(trial: SessionState) -> list[tuple[int, int]]:
 
 
 def counter_medians(runs: Sequence[TrialRun], builds: range, metric: str) -> dict[str, tuple[float | None, ...]]:
-    """Metric → median of the base, then the median of each of ``builds`` relative to the base.
+    """For each metric: the median of the base, then for each of ``builds`` its median relative to the base.
 
     The metrics are ``metric``, QPS, and each counter that the base has.
     """
@@ -257,7 +258,7 @@ Values = tuple[float | None, ...]  # a value for each column
 
 @dataclass(frozen=True, slots=True)
 class OperationCosts:
-    """The costs of one workload: a row of values for each build; each build except the first has relative values, too."""
+    """The costs of one workload: for each build a row of values and, except for the first build, of relative values."""
 
     work: str
     absolute: tuple[Values, ...]

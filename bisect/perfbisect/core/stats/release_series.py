@@ -12,7 +12,7 @@ random, and not neighbours.
 
 **Steps.** The level of a release differs from its neighbours for three reasons: the error of measuring, the placement
 of its code, which is drawn anew with every release and does not average out over repetitions, and changes of speed,
-which stay. The error of measuring and the placement of code together make the scatter s of the line. The scatter is
+which stay. The measurement error and the code placement together make the scatter s of the line. The scatter is
 estimated from the smaller differences between neighbours of the line, because the larger differences may be steps
 (after Rice, Bandwidth choice for nonparametric regression, Annals of Statistics 12, 1984; trimmed). So neither the
 scatter nor the effect of layouts has to be known in advance.
@@ -25,9 +25,9 @@ Olshen, Venkatraman, Lucito and Wigler, Biostatistics 5, 2004). With n releases,
 The most extreme release of an arc is left out of m and of the mean, so that a single unusual build makes no step. An
 arc of one release is tested against a distribution with long tails (ODD degrees of freedom), which an unusual build
 rarely exceeds. The p-value of Student's z is multiplied by the number of arcs. If the smallest p-value is at most
-``rate``, its arc is cut out. Then each part of the line is searched separately, with a share of ``rate`` in proportion
-to its number of releases. At the end each cut is tested again between its neighbours, and moved to the position with
-the least residual sum of squares.
+``rate``, its arc is cut out. Then each part of the line is searched separately, with a part of ``rate`` that is
+proportional to its number of releases. At the end each cut is tested again between its neighbours, and moved to the
+position with the least residual sum of squares.
 
 Several workloads share ``rate`` equally (Bonferroni), so that ``rate`` holds for a whole table.
 benchmarks/series/run.py counts how often a table without a change announces a step.
@@ -75,7 +75,8 @@ Array = NDArray[np.float64]
 class LevelStep:
     """A change of the level that stays, or that lasts until the next step.
 
-    Releases are numbered like levels. The change happened between the neighbouring releases ``before`` and ``after``.
+    Releases are numbered like levels. The change happened between the releases ``before`` and ``after``, which are
+    neighbours.
     """
 
     before: int
@@ -99,7 +100,7 @@ def find_steps(levels: Sequence[float], error: float = 0.0, max_false_rate: floa
 
 
 def scatter_of_levels(levels: Sequence[float], error: float = 0.0) -> float:
-    """The standard deviation of a level around its neighbours, without steps, in log units; at least ``error``."""
+    """The standard deviation of levels around their neighbours, except at steps, in log units; at least ``error``."""
     gaps = np.sort(np.diff(np.asarray(levels, dtype=float)) ** 2)
     count = math.ceil(SMALL_GAPS * len(gaps))
     # The expected mean of the ``count`` smallest of squared normal variables; within 2 % from 6 levels on (simulated).
@@ -127,7 +128,9 @@ class StepSearch:
         return sorted({*arc_ends, *(cut for a, b in pairwise([start, *arc_ends, end]) for cut in self.find_cuts(a, b))})
 
     def most_significant_arc(self, start: int, end: int) -> list[int]:
-        """The ends of the most significant arc between ``start`` and ``end``, except these two; empty if none is significant."""
+        """The ends of the most significant arc from ``start`` to ``end``, without ends that equal ``start`` or
+        ``end``; empty if no arc is significant.
+        """
         count = end - start
         if count < 2:
             return []
@@ -149,7 +152,9 @@ class StepSearch:
         return sorted(edges - {start})
 
     def z_of_arcs(self, arcs: Array, other_sums: Array, other_count: int) -> Array:
-        """The z of each arc (a row of ``arcs``); ``other_sums``: sums of the ``other_count`` releases outside."""
+        """The z of each arc (a row of ``arcs``); ``other_sums`` are the sums of the levels of the ``other_count``
+        releases outside of each arc.
+        """
         wide = arcs.shape[1]
         middle = arcs.mean(axis=1)
         gap = middle - other_sums / other_count
@@ -190,7 +195,9 @@ class StepSearch:
         return cuts
 
     def relative_p_value(self, start: int, cut: int, end: int) -> float:
-        """The p-value of a cut times the number of possible positions, relative to the rate; significant up to 1."""
+        """The p-value of a cut, times the number of possible positions, divided by the rate; the cut is significant
+        if the result is at most 1.
+        """
         return self.p_value_of_cut(start, cut, end) * (end - start - 1) / self.rate_for(end - start)
 
     def p_value_of_cut(self, start: int, cut: int, end: int) -> float:
@@ -239,7 +246,7 @@ MeansByRound = Mapping[int, Mapping[int, float]]  # release → round → mean l
 
 @dataclass(frozen=True, slots=True)
 class SpeedLine:
-    """The speed of one workload over the releases, which are numbered as the subjects of the trial."""
+    """The speed of one workload over the releases; releases have the numbers of the trial's subjects."""
 
     work: str
     ratios: tuple[float | None, ...]  # relative to the first release that was measured; None for a gap
@@ -326,8 +333,8 @@ def block_means(line: Array, width: int) -> list[float]:
 def fit_levels(means: MeansByRound) -> tuple[dict[int, float], float | None]:
     """The level of each release, and the largest standard error of a level; None if every release has a single round.
 
-    The effects of rounds are eliminated from the normal equations. If no chain of common rounds connects two releases,
-    the difference of their levels is the difference of their means.
+    The normal equations are reduced to the levels: the effects of rounds are eliminated. If no chain of common rounds
+    connects two releases, the difference of their levels is the difference of their means.
     """
     level = {release: fmean(values.values()) for release, values in means.items() if values}
     position = {release: number for number, release in enumerate(level)}
@@ -355,7 +362,7 @@ def fit_levels(means: MeansByRound) -> tuple[dict[int, float], float | None]:
 
 
 def makes_worse(step: LevelStep, metric: str) -> bool:
-    """Whether a step makes the metric worse."""
+    """Whether this step makes the metric worse."""
     return (step.size.middle < 1) == find_metric(metric).higher_is_better
 
 

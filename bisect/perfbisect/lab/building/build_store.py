@@ -1,15 +1,15 @@
 """The finished builds of a host: how they are kept, found, checked for changes, put in place, and sent to another host.
 
-A build is the folder ``root/builds/KEY/`` with ``prefix/``, ``log``, ``build.json``, ``files/``, and ``links/`` if its links are
-recorded. The folder appears with its record in one rename, so a folder of that name is always complete. A program that is
-measured may change or delete files of its own build. A changed file may change nothing except the speed, so builds are checked
-before each visit, by three files:
+A build is the folder ``root/builds/KEY/`` with ``prefix/``, ``log``, ``build.json``, ``files/``, and ``links/`` if
+its links are recorded. One rename makes the folder and its record appear together, so a folder of that name is always
+complete. A measured program may change or delete files of its build. A changed file can affect the speed and nothing
+else, so builds are compared with three files before each visit:
 
     files/paths   the path of everything that was installed
-    files/seen    size, inode, times and mode of each path: compared before each visit. Of a folder only the mode: a file that
-                  a program adds is no file of the build
-    files/held    the content of each path: digests, and the targets of links. Compared if ``seen`` differs; if only ``seen``
-                  differs, ``seen`` is noted anew
+    files/seen    size, inode, times and mode of each path: compared before each visit. Of a folder, only the mode is
+                  noted, because a file that a program adds does not belong to the build
+    files/held    the content of each path: digests, and the targets of links. Compared if ``seen`` differs; if only
+                  ``seen`` differs, ``seen`` is noted again
 
 All entries end with a NUL and are compared as bytes.
 
@@ -76,7 +76,7 @@ def changes(host: Host, folder: PurePosixPath) -> str:
 
 
 def note(host: Host, layouts: list[PurePosixPath]) -> None:
-    """Note the times of the layouts in these folders. Call it once all are linked: each link changes the times of earlier ones."""
+    """Note the times of these layouts once all are linked, because each link changes the times of earlier layouts."""
     host.script(_NOTE, *layouts, timeout=LONG)
 
 
@@ -166,7 +166,7 @@ odd() {{ # the first thing below the folder $1 that is neither a file nor a fold
 
 
 class BuildRecord(msgspec.Struct, frozen=True):
-    """The stored facts of a build. The recipe is not stored: parts of it that do not affect the build may change."""
+    """The stored facts of a build, without the recipe: parts of it that do not affect the build may change."""
 
     facts: BuildFacts
     version: str  # of the system, as printed by the recipe's version command
@@ -185,8 +185,7 @@ def prefix(host: Host, key: str) -> PurePosixPath:
 def find(host: Host, key: str, sha: str) -> BuildRecord | None:
     """A finished build, with ``sha`` as its commit; None if it has to be built again.
 
-    A build has to be built again if there is none with that key, if its record is unreadable, or if the links of a build that
-    could be linked again were removed.
+    None means: there is no build with that key, its record is unreadable, or its links are required and were removed.
     """
     stored, unlinked = _stored(host, key)
     if stored is None:
@@ -200,7 +199,7 @@ def find(host: Host, key: str, sha: str) -> BuildRecord | None:
 
 
 def _stored(host: Host, key: str) -> tuple[BuildRecord | None, bool]:
-    """The record of a finished build, None if it is absent or unreadable; and whether the build has no links."""
+    """The record of a finished build (None: absent or unreadable), and whether the build lacks links."""
     record, mark, _ = host.script(_FIND, folder(host, key), check=False).stdout.partition("\f")
     with suppress(msgspec.DecodeError):
         return msgspec.json.decode(record, type=BuildRecord), bool(mark)
@@ -229,7 +228,7 @@ def remove_build_or_layout(host: Host, key: str, build_of_layout: str = "") -> N
 
 
 def keep(host: Host, facts: BuildFacts, version: str, installed: PurePosixPath, log: PurePosixPath) -> BuildFacts:
-    """Move an installation, its log and its facts to the build's folder; returns the facts with the path of the log there."""
+    """Move an installation, its log and its facts to the build's folder; returns facts with the log's new path."""
     final_folder = folder(host, facts.key)
     facts = replace(facts, log=str(final_folder / "log"))
     stdin = msgspec.json.encode(BuildRecord(facts, version)).decode()
@@ -238,7 +237,7 @@ def keep(host: Host, facts: BuildFacts, version: str, installed: PurePosixPath, 
 
 
 def put_in_place(host: Host, builder: str, key: str, elsewhere: PurePosixPath | None = None) -> PurePosixPath:
-    """Make ``root/work/BUILDER/prefix`` lead to a finished build, or to the installation ``elsewhere``; return that path.
+    """Link ``root/work/BUILDER/prefix`` to a finished build, or to the installation ``elsewhere``; return that path.
 
     Builds are installed at this path, so paths that a build contains are valid; and all builds are measured at this path.
     Raises BuildFilesChanged if files of the build have changed since it was made.
@@ -252,8 +251,8 @@ def put_in_place(host: Host, builder: str, key: str, elsewhere: PurePosixPath | 
 def put_beside(host: Host, builder: str, key: str, elsewhere: PurePosixPath | None = None) -> PurePosixPath:
     """Like ``put_in_place``, at a second path: for a build that runs while another build is at the first path.
 
-    The build is copied to its folder ``beside``, with each mention of the first path, as in the search path of a library,
-    replaced by the second. Both paths have the same length, so that nothing moves. The copy is checked for changes, too.
+    The build is copied to the folder ``beside``, and the second path replaces the first path in the copied files. Both
+    paths have the same length, so that nothing moves. The copy is checked for changes, too.
     """
     first = host.root / "work" / builder / "prefix"
     fixed = first.with_name("second")
@@ -292,8 +291,8 @@ _DONE = (
 
 
 def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
-    """Send the build with that key to ``host``, unless the host has it; of an incremental build, with the same programs. The
-    links of the build are not sent.
+    """Send the build with that key to ``host``, unless the host has it; of an incremental build, with the same
+    programs. The recorded links of the build are not sent.
 
     Raises EnvironmentFailure if the build contains the path of its installation and that path differs on ``host``, and
     BuildFilesChanged if files of the build have changed since it was made.
@@ -312,8 +311,8 @@ def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
         )
 
     def send() -> None:
-        """Pack, stream and unpack. The error of the packing side is raised first: a stream that it cuts short looks damaged to the
-        unpacking side. If the unpacking side has ended early, its error is raised first.
+        """Pack, stream and unpack. The error of the packing side is raised first: a stream that it cuts short looks
+        damaged to the unpacking side. If the unpacking program has ended early, its error is raised first.
         """
         build_host.run(["test", "-d", str(source)])  # waits for a lost connection, like the next command
         host.script(_READY, target, timeout=600)
@@ -331,7 +330,7 @@ def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
 
 
 def send_archive(host: Host, final_folder: PurePosixPath, read: Callable[[int], bytes], size: int) -> Iterator[int]:
-    """Bring an archive of ``size`` bytes to ``place.part/archive``, for the build's folder ``place``; yields the bytes sent."""
+    """Send an archive of ``size`` bytes to ``place.part/archive`` (build's folder: ``place``); yields bytes sent."""
     host.script(_READY, final_folder, timeout=LONG)
     with host.stream(["sh", "-c", 'cat >"$1.part/archive"', "receive", str(final_folder)]) as target:
         done = 0
@@ -377,7 +376,7 @@ _LIBRARIES = """[ -d "$1" ] || exit 0; cd -- "$1" && find . -type f '(' -name '*
 def measured(host: Host, prefix: PurePosixPath, artifacts: Sequence[str], *, with_libraries: bool) -> list[str]:
     """The paths below ``prefix`` that identify a build: these artifacts, and all libraries if a program may load any of them.
 
-    Empty if that is unknown, as with a library whose name is not UTF-8: commands cannot get such a name.
+    Empty if these libraries are unknown, for example because a name is not UTF-8 and cannot be passed to commands.
     """
     if not (artifacts and with_libraries):
         return [*artifacts]

@@ -1,21 +1,24 @@
-"""Builds in the tree of the last build: when a commit may be built so, and how that tree is brought to the commit.
+"""Builds in the tree of the last build: when a commit may be built incrementally, and how the tree is changed to the
+commit.
 
-After a build, ``root/work/BUILDER/base`` says how it was made, of which commit, and under which key it is kept. The next commit
-is checked out over its sources, where git does not touch unchanged files. The build system then makes everything that depends on
-changed files:
+After a build, the file ``root/work/BUILDER/base`` says how the tree was made, from which commit, and under which key
+the build is stored. The next commit is checked out over its sources, where git does not touch unchanged files. The
+build system then makes everything again that depends on changed files:
 
-- cmake, meson and cargo know which files an object depends on. If a file has changed that the configure step reads, this step
-  begins anew: its results about options and the compiler may be wrong now. Otherwise it is left out; except with cmake if files
-  came or went, as cmake may look for files by a pattern.
-- make and autotools know it by dependency files, if each object has one. Without these, an incremental build is possible only if
-  the changed files are sources that no file includes, and texts. If a Makefile has changed, or files came or went, autotools make
-  their Makefiles again by config.status. If options of compilers have changed in a Makefile, a configure script or an input of
-  one, the build begins in an empty folder.
+- cmake, meson and cargo know on which files an object depends. If a file has changed that the configure step reads,
+  this step is repeated from the beginning, because its results about options and the compiler may be wrong now. If no
+  such file has changed, the configure step is skipped; except with cmake if files were added or removed, because cmake
+  may look for files by a pattern.
+- make and autotools know from dependency files which objects depend on a file, if each object has such a file.
+  Without these, an incremental build is possible only if the changed files are sources that no file includes, and
+  texts. If a Makefile has changed, or files were added or removed, autotools generate their Makefiles again by
+  config.status. If compiler options have changed in a Makefile, in a configure script or in an input of such a
+  script, the build begins in an empty folder.
 
 Programs and archives are removed first, by make always, otherwise if files came or went: a program that is no longer made must
 not be measured.
 
-Commands of ``--build`` count as such build systems if they start nothing else.
+Commands of ``--build`` follow the rules of build systems if the commands start nothing but build systems.
 
 These rules are no proof: a rule of a tree may lack a dependency. So the search proves what it finds by clean builds
 (``core/search/clean_builds.py``).
@@ -145,8 +148,9 @@ class IncrementalBuild:
 
 
 def rules(plan: BuildPlan, prefix: str) -> IncrementalBuilds | None:
-    """When a commit may be built in the tree of another commit: by the rules of its build system; or of the build systems of its
-    commands, if these run in a copy of the tree and start nothing else. None if it may not.
+    """The rules by which a commit may be built in the tree of another commit: the rules of its build system; or, if
+    its commands run in a copy of the tree and start nothing but build systems, the rules of those build systems. None
+    if it may not.
     """
     if plan.system:
         return SYSTEMS[plan.system].incremental
@@ -163,7 +167,9 @@ def rules(plan: BuildPlan, prefix: str) -> IncrementalBuilds | None:
 
 
 def how(context: BuildContext, plan: BuildPlan) -> str:
-    """A hash of how a commit is built; "" if its tree does not serve for incremental builds."""
+    """A hash of the commands, the environment and the tools that build a commit; "" if its tree cannot be used for
+    incremental builds.
+    """
     alone = context.training or any(patch.version for patch in context.patches)
     if alone or rules(plan, str(context.work / "prefix")) is None:
         return ""
@@ -172,13 +178,15 @@ def how(context: BuildContext, plan: BuildPlan) -> str:
 
 
 def programs(host: Host, prefix: PurePosixPath) -> list[str]:
-    """The programs and shared libraries below ``prefix``; [] if there are more than ``MAX_PROGRAMS``, or a name is not UTF-8."""
+    """The programs and shared libraries below ``prefix``; [] if there are more than ``MAX_PROGRAMS``, or if a name is
+    not UTF-8.
+    """
     paths = host.script(_PROGRAMS, prefix, timeout=LONG).stdout.split("\0")[:-1]
     return [] if len(paths) > MAX_PROGRAMS or any("\N{REPLACEMENT CHARACTER}" in path for path in paths) else paths
 
 
 def note(context: BuildContext, plan: BuildPlan, commit: str, key: str) -> None:
-    """Note how and of which commit the tree of the last build was made, for the next build."""
+    """Write a note of the settings and the commit of the tree of the last build, which the next build will read."""
     if made := how(context, plan):
         context.host.script(_NOTE, context.work, made, commit, key)
 
@@ -193,15 +201,17 @@ class Base:
 
 
 def take(context: BuildContext) -> Base | None:
-    """The noted ``Base``; None if there is none. The note is removed: if anything is interrupted from here on, the next build
-    begins in an empty folder.
+    """The noted ``Base``; None if there is none. The note is removed first: if the build is interrupted, the next
+    build begins in an empty folder.
     """
     made, commit, key, *_ = [*context.host.script(_TAKE, context.work).stdout.split("\n"), "", ""]
     return Base(made, commit, key) if key else None
 
 
 def incremental(context: BuildContext, plan: BuildPlan, commit: str, base: Base) -> IncrementalBuild | None:
-    """How a commit, which is checked out, is built in the tree of the last build; None if it needs an empty folder."""
+    """How the commit that is checked out can be built in the tree of the last build; None if it needs an empty
+    folder.
+    """
     rule = rules(plan, str(context.work / "prefix"))
     if rule is None or base.made != how(context, plan):
         return None
@@ -214,7 +224,9 @@ def incremental(context: BuildContext, plan: BuildPlan, commit: str, base: Base)
 
 @dataclass(frozen=True, slots=True)
 class _TreeChange:
-    """The changes since the last build: whether the build system can make them in the tree of that build, and how."""
+    """The changes since the last build: whether and how the build system can build them in the tree of the last
+    build.
+    """
 
     context: BuildContext
     plan: BuildPlan
@@ -229,13 +241,13 @@ class _TreeChange:
 
     @property
     def last(self) -> PurePosixPath:
-        """The folder with the objects of the last build."""
+        """The folder that contains the object files of the last build."""
         installation = build_store.folder(self.context.host, self.base.key) / "prefix"
         return installation if self.in_place else self.context.work / "build"
 
     @property
     def asks(self) -> bool:
-        """Whether the configure step has to begin anew."""
+        """Whether the configure step has to be repeated from the beginning."""
         return any(re.search(self.rule.inputs, path) for _, path in self.changed)
 
     @property
@@ -248,7 +260,7 @@ class _TreeChange:
         return tuple(path for _, path in self.changed if not self.rule.tracks and _MAKEFILE.search(path))
 
     def possible(self) -> bool:
-        """Whether the build system will make everything that depends on the changes, as far as is known."""
+        """Whether, as far as is known, the build system will make everything again that depends on the changes."""
         host = self.context.host
         has_objects = host.run(["test", "-d", str(self.last)], check=False).ok
         if not has_objects or (self.asks and not self.rule.anew):
@@ -324,7 +336,7 @@ def changes(host: Host, bare: PurePosixPath, old: str, new: str, ignore: Sequenc
 
 
 def _safe(host: Host, work: PurePosixPath, changed: Sequence[tuple[str, str]]) -> bool:
-    """Whether a Makefile without dependency files makes everything that depends on the ``changed`` files."""
+    """Whether a Makefile without dependency files will make everything again that depends on the ``changed`` files."""
     read = [
         change
         for change in changed

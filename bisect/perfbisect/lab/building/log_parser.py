@@ -1,7 +1,8 @@
 """A parser of the output of build tools, line by line: how far a build is and why it failed.
 
-Some errors occur because the compiler is years younger than the tree: ``known_errors.toml`` says which options mend them.
-The time to parse a line is at most proportional to its length: repetitions have bounds, and begin at a fixed text.
+Some errors occur because the compiler is years younger than the tree: ``known_errors.toml`` says which options mend
+them. The time to parse a line is at most proportional to the line's length, because repetitions in the patterns are
+bounded and begin with a fixed text.
 
 The time of a build is split into phases by ``Stopwatch``: work beside the job that builds is timed around its calls. The job
 itself prints when its stages began, by the clock of the host, so that the seconds are equal if a later session follows the job.
@@ -195,7 +196,7 @@ class BuildLog:
         self.tail.clear()
 
     def why(self) -> str:
-        """The line that best explains a failure."""
+        """The output line that best explains why the build failed."""
         if missing := _MISSING.search(self.error):  # CMake does not find a package: say it in few words
             return f"{missing[1]} is missing ({missing[2].strip()})"
         last = next((line.strip() for line in reversed(self.tail) if line.strip()), "the command printed nothing")
@@ -224,7 +225,9 @@ class BuildLog:
             self.unfinished = bool(_OF_CMAKE.match(line) or _OF_CONFIGURE.match(line))
 
     def _continue_error(self, line: str) -> None:
-        """Add a line to the error: CMake's message is indented, with several paragraphs; configure's reason is the next line."""
+        """Add a line to the error: an error message of CMake continues in indented paragraphs, and configure gives
+        the reason on the next line.
+        """
         of_cmake = self.error.startswith("CMake")
         if not line.strip():
             self.unfinished = self.error.endswith(":") or (of_cmake and not self.error.endswith((".", ")", "!")))
@@ -250,7 +253,7 @@ def _short(line: str) -> str:
 
 
 def lasted(moments: str) -> dict[str, float]:
-    """Stage → seconds, from the last line of a job's script."""
+    """The seconds of each stage of a build, from the last line that the script of its job printed."""
     began_at, seconds = _BEGAN.findall(moments), dict.fromkeys((CONFIGURE, COMPILE, INSTALL), 0.0)
     for (stage, began), (_, ended) in pairwise(began_at):
         if stage in seconds:
@@ -259,7 +262,8 @@ def lasted(moments: str) -> dict[str, float]:
 
 
 def script(commands: Sequence[tuple[str, Sequence[str]]], note: str = "") -> str:
-    """A shell script that runs the commands of a build until one fails, and prints each stage and, at the end, when it began.
+    """A shell script that runs the commands of a build until a command fails; it prints each stage when it begins,
+    and at the end the times at which the stages began.
 
     ``note`` is its first line. No variable is set that a command might inherit.
     """
@@ -296,7 +300,7 @@ def follow(host: Host, job: jobs.Job, output: BuildLog) -> Generator[BuildStep, 
 
 
 def staged(stage: str, work: Generator[tuple[int, int], None, T]) -> Generator[BuildStep, None, T]:
-    """Yield the steps of the work as a build's progress in that stage; returns the result of the work."""
+    """Yields each step of ``work`` as progress of the build in ``stage``; returns the result of ``work``."""
     steps = Work(work)
     for done, total in steps:
         yield BuildStep(stage, done, total)

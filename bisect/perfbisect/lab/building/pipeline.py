@@ -53,7 +53,8 @@ def build_context(
     *,
     layouts: bool = False,
 ) -> BuildContext:
-    """What the builds of a variant ("" is the recipe's choice) share on a host; with ``layouts`` they can be linked again.
+    """The data that all builds of a variant share on a host ("" is the variant that the recipe chooses); if
+    ``layouts`` is true, the builds can be linked again.
 
     Raises EnvironmentFailure, naming the packages to install, if the host lacks a program.
     """
@@ -75,7 +76,9 @@ def build_context(
 
 
 def key_of(context: BuildContext, sha: str) -> str:
-    """The key of the build of a commit, built or not. Raises BuildFailed for a commit that git cannot read."""
+    """The key of the build of a commit, whether the build exists or not. Raises BuildFailed for a commit that git
+    cannot read.
+    """
     return commit_build(context, sha).key
 
 
@@ -87,9 +90,10 @@ def find(context: BuildContext, sha: str) -> InstalledBuild | None:
 def build(
     context: BuildContext, sha: str, shared: SharedBuilds | None = None, *, clean: bool = True
 ) -> Generator[BuildStep | Warned, None, InstalledBuild]:
-    """Build commit ``sha``, unless its build is stored; yields progress. If others have built the commit, their build is fetched
-    from the ``shared`` builds; otherwise the new build is offered to them. Both happen while the host does nothing else, so that
-    no run is disturbed. The build may be incremental unless it must be ``clean``; an incremental build is never shared.
+    """Build commit ``sha``, unless its build is stored; yields progress. If others have built the commit, their build
+    is fetched from the ``shared`` builds; otherwise the new build is offered to them. Both happen while the host does
+    nothing else, so that no run is disturbed. The build may be incremental unless ``clean`` is true; an incremental
+    build is never shared.
 
     If a build with several jobs at once fails, that is no verdict on the commit: the failure may depend on the order of the jobs,
     or they have taken all memory. The build is repeated with one job. A build that a killed session has left running is followed

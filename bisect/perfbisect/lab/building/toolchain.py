@@ -1,9 +1,10 @@
 """The compiler of a host, as recipes' conditions and builds' keys use it; ccache; and the other programs that a build needs.
 
-ccache is configured so that an empty build folder finds what an earlier commit compiled; its hits are counted for each build.
-Only variables of the build and the file ``ccache.conf`` in the cache's folder configure it: neither the system's file, nor a file
-in the tree, which ccache reads from 4.13 on. No sloppiness is set. With ``pch_defines`` ccache would find a precompiled header by
-its preprocessed text, which has no ``#define``: a commit that changes a ``#define`` would get the code of another commit.
+ccache is configured so that an empty build folder finds what an earlier commit compiled; its hits are counted for
+each build. Only environment variables of the build and the file ``ccache.conf`` in the cache's folder configure
+ccache; ignored are the system's configuration file and a file in the tree, which ccache reads from version 4.13 on.
+No sloppiness is set. With ``pch_defines`` ccache would find a precompiled header by its preprocessed text, which has
+no ``#define``: a commit that changes a ``#define`` would get the code of another commit.
 """
 
 import hashlib
@@ -68,7 +69,8 @@ def toolchain(host: Host, variant: Variant) -> Toolchain:
 
 
 def read_processor(commands: str) -> str:
-    """A hash of the processor that a compiler's own commands are for; "" if they do not say.
+    """A hash of the processor for which a compiler's internal ``commands`` generate code; "" if the commands do not
+    name it.
 
     It leaves out the sizes of caches, which differ between the cores of one processor.
     """
@@ -77,7 +79,7 @@ def read_processor(commands: str) -> str:
 
 
 def read_macros(macros: str) -> tuple[str, str]:
-    """Name and version from a compiler's predefined macros; clang also claims to be an old gcc."""
+    """The name and version of a compiler, from its predefined macros; clang's macros also name an old gcc."""
     defined = dict(re.findall(r"^#define (__\w+__) (\d+)$", macros, re.MULTILINE))
     for name, parts in (
         ("clang", ("__clang_major__", "__clang_minor__", "__clang_patchlevel__")),
@@ -97,8 +99,8 @@ _SEPARATE = frozenset(("cmake", "meson", "cargo", "go"))
 
 
 def compiler_environment(host: Host, flags: Flags, variant: Variant, system: str) -> dict[str, str]:
-    """The environment variables by which a build of that system calls ``recorder/cc`` in place of ccache; if ``flags`` has
-    options, in place of every compiler, so that the options are used whatever the build system does.
+    """The environment variables that make a build by that build system call ``recorder/cc`` in place of ccache; if
+    ``flags`` has options, in place of every compiler, so that the options are used in any case.
     """
     if not flags.options and system in _SEPARATE:
         return {}
@@ -115,13 +117,15 @@ NEEDED = ("git", "ccache", "ld", "objcopy", "readelf")
 
 
 def compilers(build: Build, variant: Variant) -> list[str]:
-    """The compilers that a build certainly uses. Whether it uses the compilers of its environment is unknown."""
+    """The compilers that a build certainly uses. Whether the build uses the compilers that its environment variables
+    name is unknown.
+    """
     commands = repr((build.configure, build.compile, build.install))
     return [variant.cc, *([variant.cxx] if "{cxx}" in commands else [])]
 
 
 def lacking_for(host: Host, programs: list[str], build: Build, variant: Variant) -> tuple[str, ...]:
-    """The items of ``programs``, and of the build's other needs, that the host lacks."""
+    """The programs that the host lacks, among ``programs`` and the other needs of the build."""
     flags = shlex.split(variant.cflags)
     c, cxx = (shlex.join([*shlex.split(compiler), *flags]) for compiler in (variant.cc, variant.cxx))
     return missing_needs(host, [*programs, *compilers(build, variant), *build.needs], c, cxx)
@@ -175,7 +179,8 @@ cat log
 
 
 def cache_environment(root: PurePosixPath, work: PurePosixPath, size: str, namespace: str = "") -> dict[str, str]:
-    """The environment variables of a build in ``work``; ``size`` bounds the cache, which all builds of the host share.
+    """The environment variables of a build in the folder ``work``; ``size`` limits the compiler cache, which all
+    builds of the host share.
 
     Builds find only code that was compiled in the same ``namespace``.
     """
@@ -192,7 +197,8 @@ def cache_environment(root: PurePosixPath, work: PurePosixPath, size: str, names
 def cache_namespace(host: Host, processor: str) -> str:
     """A namespace that separates code for ``processor`` in a store that machines share; "" if ccache itself does.
 
-    Before 4.12 ccache hashes ``-march=native`` by its letters, and the build of a tree may add the option by itself.
+    Before 4.12 ccache hashes only the text ``-march=native``, which means different code on different processors; a
+    tree's own build files may add this option.
     """
     return processor if _ccache_version(host) < (4, 12) else ""
 
@@ -200,8 +206,8 @@ def cache_namespace(host: Host, processor: str) -> str:
 def share_cache(host: Host, remote: str) -> None:
     """Let ccache of this host share the store at ``remote``; "" for none.
 
-    The setting goes into ccache's own file, which only the user can read: an address may contain a password, and the
-    environment and the commands of builds are logged.
+    The setting is written to ccache's configuration file, which only the user can read, because an address may
+    contain a password, and the environment and the commands of builds are logged.
     """
     setting = ""
     if remote not in ("", NO_REMOTE):
@@ -227,9 +233,10 @@ def _remote_key(version: tuple[int, int]) -> str:
 
 
 def try_remote(host: Host, remote: str) -> str:
-    """Compile one file twice on a host, with an empty cache: for the store, and from it. Returns why that fails, or "".
+    """Compile one file twice on a host, each time with an empty local cache: first to fill the store, then to read
+    from it. Returns why that fails, or "".
 
-    The host's own cache is not used. A few hundred bytes are stored, equal each time.
+    The local cache of the host is not used. A few hundred bytes are stored, equal each time.
     """
     version = _ccache_version(host)
     if reason := unfit(version, remote):

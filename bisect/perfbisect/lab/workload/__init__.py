@@ -24,7 +24,9 @@ class ProcessResult:
     is_whole: bool = True  # whether stdout is complete
 
     def lines(self) -> Iterator[str]:
-        """The lines of both streams, one at a time: a list of the lines may need thirty times the memory."""
+        """The lines of both streams, yielded one at a time, because a list of all lines may need thirty times the
+        memory.
+        """
         for stream in (self.stdout, self.stderr):
             yield from lines_of(stream)
 
@@ -37,7 +39,7 @@ def not_recorded() -> RunLost:
 
 
 def lines_of(text: str) -> Iterator[str]:
-    """The lines of a text, one at a time."""
+    """The lines of a text, yielded one at a time."""
     return (line.removesuffix("\n") for line in StringIO(text))
 
 

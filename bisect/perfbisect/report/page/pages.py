@@ -1,10 +1,11 @@
-"""HTML pages of sessions, lists of sessions, and the start page: self-contained files with style and script inside.
+"""HTML pages of sessions, lists of sessions, and the start page; each page is one file that includes its style and
+script.
 
 The start page of `bisect serve` is one screen: running sessions, the culprits of the last weeks, the lines of watched branches.
 
-All values in templates are made safe to show, then escaped: control characters and characters that reorder text are written
-as escapes, passwords in URLs are masked. The policy in a page's head lets a browser run the script and use the style with
-the given hashes, and load nothing.
+Values in templates are first made safe to show, and then escaped: control characters and characters that reorder text
+are written as escapes, and passwords in URLs are masked. The policy in a page's head lets a browser run the script
+and use the style with the given hashes, and load nothing.
 """
 
 import hashlib
@@ -57,7 +58,7 @@ def index_page(sessions: Iterable[SessionSummary], id_cell: CellOf, parent_addre
 
 
 def session_table(sessions: Iterable[SessionSummary], id_cell: CellOf) -> Table:
-    """The table of hunts and trials; a running hunt has its leader as the result."""
+    """The table of hunts and trials; the result of a running hunt is its most probable culprit so far."""
     rows = []
     for entry in sessions:
         if entry.kind == "hunt":
@@ -96,7 +97,7 @@ class WatchedLine:
         return next((factor(ratio) for ratio in reversed(self.ratios) if ratio is not None), MISSING)
 
     def draw(self) -> Markup:
-        """The drawing of its latest points, with a vertical line before each step."""
+        """The chart of the latest points, with a vertical line before each step."""
         points = self.ratios[-LATEST:]
         first, wide = len(self.ratios) - len(points), max(1, len(points) - 1)
         measured = [(index, ratio) for index, ratio in enumerate(points) if ratio]
@@ -130,7 +131,7 @@ def watched_lines(trials: Sequence[SessionState], link: str) -> list[WatchedLine
 def dashboard_page(
     sessions: Iterable[SessionSummary], lines: Sequence[WatchedLine], id_cell: CellOf, now: float
 ) -> str:
-    """The start page; ``now`` is in seconds since the epoch."""
+    """The HTML of the start page; ``now`` is in seconds since the epoch."""
     every = sorted(sessions, key=lambda session: session.started, reverse=True)
     running = [session for session in every if session.state == "running"]
     ended = [session for session in every if session.state in NAMED]
@@ -175,7 +176,9 @@ def plots_of_table(table: Table) -> tuple[int, Markup, list[Markup]]:
 
 
 def cost_drawing(parent: float, culprit: float, largest: float) -> Markup:
-    """The drawing of a function's cost: the common part of both builds, and the excess of one; ``largest`` is full width."""
+    """The bar that shows a function's cost: the part common to both builds, then the excess of the costlier build; a
+    cost of ``largest`` fills the width.
+    """
     low, high = sorted((max(parent, 0.0), max(culprit, 0.0)))
     text = f"{figure(parent)} in the parent, {figure(culprit)} in the culprit"
     bars = (("common", 0.0, low), ("bad" if culprit > parent else "good", low, high - low))
@@ -184,7 +187,9 @@ def cost_drawing(parent: float, culprit: float, largest: float) -> Markup:
 
 
 def with_code_spans(text: str) -> Markup:
-    """A sentence in which names between backticks are code; without markup if a backtick has no partner."""
+    """A sentence in which names between backticks are marked up as code; the sentence has no markup if a backtick has
+    no partner.
+    """
     parts = safe(text).split("`")
     if len(parts) % 2 == 0:
         parts = [safe(text)]
@@ -209,7 +214,7 @@ def rendered_macro(name: str, value: object) -> Markup:
 
 @cache
 def template_environment() -> Environment:
-    """The environment of the templates: their folder, escapes and filters."""
+    """The Jinja environment of the page templates: the folder of templates, the escaping and the filters."""
     templates = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
