@@ -1,4 +1,4 @@
-"""Every error for the user: one sentence, advice, and the exit status.
+"""Every error that is reported to the user: one sentence, advice, and the exit status.
 
 Exit statuses of `bisect run`: 0 culprit named, 1 not reproduced or nothing to find, 2 inconclusive,
 3 usage or configuration error, 4 environment failure, 130 interrupted (resumable). Any other
@@ -19,8 +19,8 @@ INTERRUPTED = 130
 class PerfBisectError(Exception):
     """A failure with a sentence for the user (``str(error)``), ``advice`` on what to do, and an exit status.
 
-    The passwords of URLs are masked in the sentence and in the advice, because the history stores them. ``option`` is the
-    only wrong option of `bisect run`, without its --.
+    The passwords of URLs are masked in the sentence and in the advice, because both are stored in the history.
+    ``option`` is the only wrong option of `bisect run`, without its --.
     """
 
     exit_status = ENVIRONMENT
@@ -63,7 +63,7 @@ class NoMetricValues(EnvironmentFailure):
 
 
 def as_perfbisect_error(error: "PerfBisectError | OSError") -> PerfBisectError:
-    """The PerfBisectError for an OSError; a PerfBisectError is returned itself."""
+    """The PerfBisectError for an OSError; a PerfBisectError is returned unchanged."""
     if isinstance(error, PerfBisectError):
         return error
     reason = error.strerror or str(error)
@@ -105,7 +105,8 @@ class Interrupted(PerfBisectError):
 
 
 class Cancelled(BaseException):
-    """The work of a thread was cancelled. Handlers of failures do not catch this exception, as they do not catch KeyboardInterrupt."""
+    """The work of a thread was cancelled. Handlers of failures do not catch this exception, just as they do not catch
+    KeyboardInterrupt."""
 
 
 class ConnectionLost(EnvironmentFailure):
@@ -113,7 +114,7 @@ class ConnectionLost(EnvironmentFailure):
 
 
 class HostUnreachable(EnvironmentFailure):
-    """A host cannot be reached. Other hosts do its work until ``is_back()`` returns true."""
+    """A host cannot be reached. Other hosts do the work of the unreachable host until ``is_back()`` returns true."""
 
     def __init__(self, connection_lost: ConnectionLost, is_back: Callable[[], bool]) -> None:
         super().__init__(str(connection_lost), connection_lost.advice)
@@ -150,7 +151,7 @@ class BuildFilesChanged(EnvironmentFailure):
 
 
 class BuildFailed(PerfBisectError):
-    """A candidate cannot be checked out, or does not configure, compile or install.
+    """A candidate cannot be checked out, configured, compiled or installed.
 
     The hunt skips the candidate. This error is never the user's fault.
     """

@@ -36,7 +36,7 @@ def asked_by(*argv: str) -> Callable[[Callable[[str], T | None]], Fact[T]]:
 
 
 def ask(host: Host, fact: Fact[T]) -> T | None:
-    """The fact, or None if the host has no answer: a missing program or file, or output without the answer."""
+    """The fact, or None if the host has no answer: a program or a file is missing, or the output lacks the answer."""
     try:
         answer = host.run(fact.argv, check=False)
     except EnvironmentFailure:
@@ -62,7 +62,7 @@ for command do said=$(sh -c "$command" 2>/dev/null </dev/null); printf '%s\\f%s\
 
 
 def ask_all(host: Host, facts: Iterable[Fact[object]]) -> Answers:
-    """The answers for many facts, from a single command, which saves round trips."""
+    """The answers for many facts. A single command asks for all facts, to save round trips."""
     commands = list(dict.fromkeys(fact.argv for fact in facts))
     parts = host.script(_ALL, *map(shlex.join, commands), timeout=120).stdout.split("\f")
     return Answers(
@@ -105,7 +105,8 @@ def _one_of(**answers: T) -> Callable[[str], T | None]:
 
 
 def _lscpu(name: str, made: Callable[[str], T | None]) -> Fact[T]:
-    """A fact from a field of ``lscpu -J``, whose list is flat in most versions of util-linux, and nested in some."""
+    """A fact from a field of ``lscpu -J``. The list of fields is flat in most versions of util-linux and nested in
+    some."""
 
     def read(text: str) -> T | None:
         try:
@@ -269,7 +270,8 @@ def fingerprint_facts(host: Host) -> tuple[Fact[object], ...]:
 
 
 def read_fingerprint(host: Host, answers: Answers) -> HostFacts:
-    """The fingerprint, by which measurements on a host are comparable, from the answers to ``fingerprint_facts``."""
+    """The fingerprint of a host, from the answers to ``fingerprint_facts``. It shows whether measurements on the host
+    are comparable."""
     tools = {tool: answers.get(fact) for tool, fact in TOOLS.items()}
     settings = {setting: answers.get(fact) for setting, fact in {**SETTINGS, "disk": disk(host)}.items()}
     return HostFacts(

@@ -19,7 +19,7 @@ from perfbisect.recipes.inventory import HostEntry
 
 
 def connect(entry: HostEntry, _destination: str) -> "LocalHost":
-    """This machine; a relative root begins in the current folder. See ``registry.Connect``."""
+    """This machine as a host. A relative root folder is relative to the current folder. See ``registry.Connect``."""
     root = entry.root if entry.root.startswith("~") else Path(entry.root).absolute()
     return LocalHost(entry.name, PurePosixPath(root))
 

@@ -5,9 +5,9 @@ of a hunt is a `bisect run` as in a terminal, with the same locks, and goes on i
 process of the batch reads the states of the hunts from the history, as `bisect watch` does.
 
 A host measures for one hunt at a time. Hunts begin in the order of the file. A hunt begins only on hosts that no
-earlier hunt waits for, so each hunt begins at some time. A hunt with a choice of hosts prefers the home of its range:
-hosts on which hunts of the range were built, and whose builds the hunt can share. If the home of its range is busy, a
-hunt takes another free host only if no hunt of a range without a home waits for this host.
+earlier hunt waits for, so no hunt waits forever. A hunt with a choice of hosts prefers the home of its range: hosts on
+which hunts of the range were built, and whose builds the hunt can share. If the home of its range is busy, a hunt takes
+another free host only if no hunt of a range without a home waits for this host.
 """
 
 import json
@@ -80,7 +80,8 @@ class Task:
         return self.stage in (Stage.RUNNING, Stage.ELSEWHERE)
 
     def log(self, history: History) -> Path:
-        """The file with the output of the hunt. Each batch has a folder, because several batches may run at once."""
+        """The file with the output of the hunt. Each batch has its own folder for output, because several batches may
+        run at once."""
         return log_of(history, self.batch, self.number) if self.batch else log_folder(history) / f"hunt-{self.hunt}.log"
 
 
@@ -126,7 +127,8 @@ def option_values(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def read_batch_at_end(history: History, number: int) -> Batch:
-    """The batch of that number. If all hunts of the batch have verdicts, the end of the batch is stored."""
+    """The batch of that number. If all hunts of the batch have verdicts, the function stores that the batch has
+    ended."""
     batch = read_batch(history, number)
     if not batch.ended and all(hunt.status in VERDICTS for hunt in batch.hunts):
         end_batch(history, number, time.time())
@@ -261,9 +263,11 @@ def is_claimed(task: Task, history: History) -> bool:
 
 
 def remove_unfit_choice(task: Task, hosts: Hosts, history: History) -> bool:
-    """Remove ``hosts`` from the choices of a task if one of the hosts is unfit. Returns whether the choice was removed.
+    """Remove ``hosts`` from the choices of hosts of a task if one of these hosts is unfit. Returns whether the choice
+    was removed.
 
-    An unfit host stays if the task has had no other choice. Raises EnvironmentFailure if no choice is left.
+    An unfit host is kept if the task has had no other choice. Raises EnvironmentFailure if the task has no choice any
+    more.
     """
     from perfbisect.hunt.fitness import unfit_hosts  # imported when used, because `bisect history` must answer at once
 
@@ -341,7 +345,7 @@ def end(task: Task, status: int, history: History) -> None:
 def last_error(log: Path, start: int = 0) -> str:
     """The last error in a log after the first ``start`` bytes; "" without a log.
 
-    If the log has no error, the result is the last line of the log.
+    If the log has no error message, the result is the last line of the log.
     """
     with suppress(OSError), log.open("rb") as file:
         file.seek(max(start, log.stat().st_size - TAIL))
@@ -381,7 +385,7 @@ def range_key(folder: str, parts: Sequence[object]) -> str:
 
 
 def locked_hosts(task: Task, host: str) -> tuple[str, ...]:
-    """The hosts that a hunt locks to measure on a host: the host and its build hosts, without leased hosts."""
+    """The hosts that a hunt locks to measure on ``host``: this host and its build hosts, without leased hosts."""
     if LEASED in host:  # the hunt waits in the queue of the scheduler
         return ()
     hosts_option = option_values(task.arguments).get("hosts", "")

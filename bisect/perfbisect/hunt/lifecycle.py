@@ -74,10 +74,10 @@ class SessionLifecycle:
         hunt_count: int = 1,
         reason_seconds: float | None = None,
     ) -> None:
-        """``hunt_count`` is the number of hunts of the session, which share the time for reasons.
+        """``hunt_count`` is the number of hunts of the session; these hunts share the time for measuring reasons.
 
-        With ``reason_seconds``, only the reason of a stored verdict is measured, for this number of seconds; 0: the
-        usual time.
+        With ``reason_seconds``, only the reason of a stored verdict is measured, for this number of seconds; 0 means
+        the usual time.
         """
         self.log, self.setup = log, setup
         self._held, self._locks, self._is_resumed = held, locks, is_resumed
@@ -163,7 +163,8 @@ class SessionLifecycle:
         return self.problem
 
     def closing(self, verdict: Verdict | None) -> Generator[TimedEvent]:
-        """The end of a trial; or the further runs of a hunt, its end with the verdict, and the studies of its reason."""
+        """Carry out the last phase: end a trial; or make the further runs of a hunt, store its verdict and measure the
+        reason."""
         log, setup, problem = self.log, self.setup, self.problem
         if not (problem and verdict):
             yield log.append(SessionEnded(fitness=fitness_facts(log.state)))
@@ -305,7 +306,7 @@ def known_failures(history: History, settings: Settings, now: float) -> tuple[Sk
 
 
 def settings_by_host_of_class(settings: Settings) -> list[Settings]:
-    """The settings with one host each: the first host, then the other hosts of its class.
+    """One copy of the settings for each host: the first host, then the other hosts of its class.
 
     If the host classes are not known yet, the list has only the settings of the first host.
     """

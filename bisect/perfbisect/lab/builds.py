@@ -64,8 +64,8 @@ class BuildSite:
         return self.place.host.name
 
     def build(self, candidate: int, *, clean: bool = True) -> Generator[LabEvent, None, bool]:
-        """Build a candidate, unless it is built there; returns false if it is skipped. Waits until the host is free. The build
-        may be incremental unless it must be ``clean``.
+        """Build a candidate, unless it is built there; returns false if it is skipped. Waits until the host is free.
+        The build may be incremental, unless ``clean`` is true.
 
         Raises UsageError if builds would differ from those of earlier sessions, and EnvironmentFailure.
         """
@@ -74,7 +74,8 @@ class BuildSite:
             return (yield from watched(held, work) if held else work)
 
     def build_ahead(self, order: BuildOrder) -> Generator[LabEvent]:
-        """Build a candidate, as ordered, unless it is built; it stays there until another host needs it. If it fails, it is skipped.
+        """Build a candidate, as ordered, unless it is built. The build stays on this host until another host needs it.
+        If the build fails, the candidate is skipped.
 
         Raises EnvironmentFailure if the host cannot do it, or its lock is lost: then the host builds no further; with HostUnreachable,
         for a while. An error that is not the host's fault ends the hunt: an end of the range that does not build there would
@@ -106,7 +107,7 @@ class BuildSite:
             return built is not None
 
     def key(self, candidate: int) -> Generator[LabEvent, None, str]:
-        """The key of the build of a candidate, equal on all build hosts. Raises BuildFailed if it has none."""
+        """The key of a candidate's build. The key is equal on all build hosts. Raises BuildFailed if it has none."""
         with self.place.beside:
             context = yield from self._reported(candidate, self._open(candidate))
             return pipeline.key_of(context, self.candidates.commits[candidate])
@@ -122,8 +123,8 @@ class BuildSite:
     def _open(self, candidate: int) -> Generator[LabEvent, None, BuildContext]:
         """What all builds on this host share.
 
-        The first time, leftovers of earlier sessions are ended and removed, and the sources are sent, as a part of the
-        build of the candidate.
+        Before the first build, leftovers of earlier sessions are ended and removed, and the sources are sent; this is
+        reported as a part of the candidate's build.
         """
         host, entry, candidates = self.place.host, self.place.entry, self.candidates
         context = self.made.contexts.get(self.name)
@@ -175,7 +176,7 @@ class BuildSite:
     def _reported(self, candidate: int, work: Generator[BuildStep | LabEvent, None, T]) -> Generator[LabEvent, None, T]:
         """Yield the events of a build on this host. The first says that it began, unless sending the sources said that already.
 
-        For a build that exists already nothing is said to begin.
+        No start is reported for a build that exists already.
         """
         steps, begun = Work(work), False
         with closing(work):
@@ -228,7 +229,8 @@ class BuildSite:
 
 
 class CandidateBuilds:
-    """Brings builds from ``sites`` to ``host``, which measures; has candidates built that no site has built."""
+    """Brings builds from ``sites`` to the measuring host, ``host``. Candidates that no site has built are built
+    first."""
 
     def __init__(self, sites: Sequence[BuildSite], host: Host, candidates: Candidates, made: BuildsMade) -> None:
         self.sites = sites
@@ -333,7 +335,7 @@ class CandidateBuilds:
         return next(site for site in self.sites if site.name == host)
 
     def link(self, candidate: int, layout: int) -> str:
-        """Link a built candidate again in the layout of that seed; returns the key of the layout.
+        """Link a built candidate again, in the layout with the seed ``layout``; returns the key of the layout.
 
         Raises BuildFailed if that fails, and BuildFilesChanged if files of the build have changed since it was made.
         """
@@ -357,7 +359,8 @@ class CandidateBuilds:
             build_store.remove_build_or_layout(host, layout_key, key)
 
     def renew(self, changed: BuildFilesChanged) -> None:
-        """Remove a build that has changed: ``obtain`` makes or brings it again. A tarball is unpacked again."""
+        """Remove a build whose files have changed; ``obtain`` then builds the candidate again or sends the build again.
+        A tarball is unpacked again."""
         hosts = {host.name: host for host in (self.host, *(site.place.host for site in self.sites))}
         build_store.remove_build_or_layout(hosts[changed.host], changed.key)
         builds = list(self.made.built.items())  # a copy: other threads add builds

@@ -48,7 +48,8 @@ def changed(host: str, before: HostFacts, after: HostFacts) -> tuple[Warned, ...
 
 
 def watched(held: HostLock, work: Generator[LabEvent, None, T]) -> Generator[LabEvent, None, T]:
-    """Yield the events of work on a host while its lock is ``held``; returns the result of the work.
+    """Yield the events of ``work`` on a host, and confirm for each event that the lock ``held`` is not lost; returns
+    the result of the work.
 
     Raises EnvironmentFailure once the lock is lost, and if the work fails because the root folder was removed.
     """
@@ -147,7 +148,8 @@ def enough_space(host: Host, free: int | None, warned: set[str]) -> Iterator[War
 def with_values(metric: str, work: Generator[LabEvent]) -> Generator[LabEvent]:
     """Yield the events of a measurement whose runs must have a value for the metric.
 
-    Raises NoMetricValues at its end if no run of a build had a value: the search would only give the same order again.
+    Raises NoMetricValues after the measurement if no run of a build had a value, because the search would then only
+    give the same order again.
     """
     valued: dict[tuple[int, str], bool] = {}  # (candidate, commit) → whether a run had a value
     with closing(work):
@@ -168,7 +170,8 @@ class RetryPolicy:
     """Decides for the candidates of one lab whether failed or lost work is repeated."""
 
     def __init__(self, host: Host, candidates: Candidates, workload: str = "") -> None:
-        """The work is done on ``host``; without a ``workload`` it is building. Asks the host for its present boot."""
+        """The policy is for work on ``host``: for runs of ``workload``, or for builds if ``workload`` is "". Asks the
+        host for its present boot."""
         self.host = host
         self.candidates = candidates
         self.workload = workload
@@ -207,7 +210,7 @@ class RetryPolicy:
         return self.failed(candidate, RunFailed(reason, stage=stage, log=str(self.host.root / "jobs")), began)
 
     def failed(self, candidate: int, failure: BuildFailed | RunFailed, began: float) -> CandidateSkipped:
-        """The event that skips the candidate.
+        """The event that reports that a failed candidate is skipped.
 
         Raises EnvironmentFailure if the disk is full, which is not the candidate's fault, and RangeEndFailed for an end of the range:
         without it nothing can be found. Most often the machine or the recipe has to be fixed then; after that the hunt can go

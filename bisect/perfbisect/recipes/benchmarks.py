@@ -112,7 +112,7 @@ def _joined_path(*parts: str) -> str:
 
 
 def _cmake_files(tree: SourceTree) -> tuple[dict[str, str], str, list[str]]:
-    """cmake's files, path → text; all of their text; and the options that enable benchmarks."""
+    """cmake's files as path → text; the joined text of all these files; and the options that enable benchmarks."""
     files = tree.project_files(lambda path: path.name == "CMakeLists.txt" or path.suffix == ".cmake")
     everything = "\n".join(files.values())
     defaults = dict(_OPTION.findall(everything))
@@ -158,7 +158,8 @@ def _autotools_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
 
 
 def _make_rules(tree: SourceTree, names: tuple[str, ...]) -> Iterator[Benchmark]:
-    """Programs with a rule at the top; then programs with a source file in a folder with its own makefile."""
+    """Yields programs with a rule in the makefile at the top, then programs whose source file is in a folder with its
+    own makefile."""
     of_top = [*filter(tree.texts.__contains__, names)][:1]  # and files that it may include
     of_top += sorted(path for path in tree.texts if path.endswith(".mk") and "/" not in path)
     rules = dict.fromkeys(_RULE.findall("\n".join(tree.texts[path] for path in of_top)))
@@ -180,7 +181,8 @@ def _make_rules(tree: SourceTree, names: tuple[str, ...]) -> Iterator[Benchmark]
 
 
 def _benchmark_target(system: str, tree: SourceTree) -> Iterator[Benchmark]:
-    """A target that runs the benchmark. It is also made during the build, so that a run compiles nothing."""
+    """A target that runs the benchmark. The target is also built in advance, during the build, so that a run compiles
+    nothing."""
     options: list[str] = []
     if system == "cmake":
         _, everything, options = _cmake_files(tree)
@@ -206,7 +208,7 @@ def _cargo_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
 
 
 def _crate_benchmarks(tree: SourceTree, where: str, crate: str, table: dict[str, Any]) -> Iterator[Benchmark]:
-    """The benchmarks of one crate: programs, then benches of `cargo bench`, then examples."""
+    """The benchmarks of one crate. Programs are first, then the benches of `cargo bench`, then the examples."""
     of_crate = [] if where == "." else [f"--package={crate}"]
     for name in _cargo_targets(tree, table, "bin", _joined_path(where, "src/bin")):
         if is_benchmark_name(name) or name == tree.wanted:
@@ -262,7 +264,7 @@ def _go_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
 
 
 def _python_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
-    """Benchmarks in Python of a tree that is not built."""
+    """Benchmarks written in Python, of a tree that needs no build."""
     files = tree.project_files(
         lambda path: path.suffix == ".py" and is_benchmark_path(path) and path.stem not in ("setup", "__init__")
     )

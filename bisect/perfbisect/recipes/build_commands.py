@@ -1,7 +1,7 @@
 """The commands for a recipe's ``[build]`` without commands: for each build system, with everything else that they need.
 
-They run in the empty folder ``{build}``. With ``in_place`` the result is the copy of the tree in {prefix} in which it is
-built, and nothing is installed. ``programs`` has commands for programs that a tree builds and does not install.
+They run in the empty folder ``{build}``. With ``in_place``, the tree is copied to {prefix} and built there; this copy
+is the result, and nothing is installed. ``programs`` has commands for programs that a tree builds and does not install.
 """
 
 import re
@@ -114,7 +114,7 @@ printf '[binaries]\\nc = [%s]\\ncpp = [%s]\\n' "$(list ${{1#=}})" "$(list ${{2#=
 
 
 def meson_commands(builder: Builder, build: Build, _: Collection[str]) -> Build:
-    """The build type ``plain``, so that only the variant sets the compiler's options."""
+    """A build with meson's type ``plain``, so that only the variant sets the compiler's options."""
     source, folder = _tree_and_prefix(build)[0], "{prefix}/build" if build.in_place else "."
     setup = [
         "meson", "setup", folder, source, "--native-file={build}/native.ini",
@@ -158,7 +158,7 @@ exec "$source/configure" "$@"
 
 
 def autotools_commands(builder: Builder, build: Build, paths: Collection[str]) -> Build:
-    """A configure script, or a configure.ac from which it is made.
+    """A build by a configure script, or by a configure.ac from which the script is made.
 
     Scripts of GNU Autoconf are run out of the tree. Handwritten scripts may not support that; for these the folder of the
     build is a copy of the tree. A static library is not built beside the shared library that is loaded.
@@ -210,10 +210,10 @@ fi
 def make_commands(builder: Builder, build: Build, _: Collection[str]) -> Build:
     """A Makefile alone, in a copy of the tree.
 
-    Makefiles have no common way to set the compiler's options: some append to CFLAGS, some ignore it. So the compiler is
-    a script that puts the variant's options first, so that the tree's options have precedence, and turns no warnings into
-    errors, as newer compilers have more warnings. If the Makefile has an installation, it is tried; otherwise the whole
-    folder is the result.
+    Makefiles have no common way to set the compiler's options: some Makefiles append to CFLAGS, others ignore CFLAGS.
+    Therefore the compiler is replaced by a script. The script puts the variant's options first, so that the tree's
+    options have precedence, and prevents warnings from becoming errors, because newer compilers have more warnings. If
+    the Makefile has an installation, it is tried; otherwise the whole folder is the result.
     """
     in_tree = _tree_and_prefix(build)[1]
     compilers = "{prefix}/.perfbisect" if build.in_place else "{build}/.perfbisect"
@@ -234,7 +234,8 @@ find . -maxdepth 1 -type f -name '*.so' -exec cp -- {{}} "$0/lib" \\;
 
 
 def cargo_commands(builder: Builder, build: Build, paths: Collection[str]) -> Build:
-    """A release build with vendored crates, or crates of the host's cache; ``targets`` are options: ``--bin=NAME``."""
+    """A release build with vendored crates, or with crates of the host's cache. ``targets`` are options such as
+    ``--bin=NAME``."""
     target = "{prefix}/target" if build.in_place else "{build}"
     locked = ["--locked"] if "Cargo.lock" in paths else []
     argv = [

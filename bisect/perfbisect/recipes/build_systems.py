@@ -1,11 +1,11 @@
 """Build systems: which one builds a tree, and by which commands. Nothing here is about a particular project.
 
-The names of files at the top of a tree show its systems. A tree may have several, such as a Makefile beside a
-CMakeLists.txt, and a range of commits may change from one to another. So the choice is made for a range: the first system
-that all its ends have. Commits between the ends without that system are built with their first system. If the ends have
-none in common, so are all commits.
+The names of files at the top of a tree show its systems. A tree may have several build systems, such as a Makefile
+beside a CMakeLists.txt, and the system may change within a range of commits. So one system is chosen for a range: the
+first system that the trees of all ends have. Commits between the ends without that system are built with their first
+system. If the ends have none in common, so are all commits.
 
-``build_with_commands`` turns a recipe's ``[build]`` without commands into one with the commands of ``build_commands``.
+``build_with_commands`` adds the commands of ``build_commands`` to a recipe's ``[build]`` that has no commands.
 """
 
 import hashlib
@@ -87,12 +87,13 @@ MARKERS = frozenset(file for system in SYSTEMS.values() for file in system.files
 
 
 def systems_in(paths: Collection[str]) -> tuple[str, ...]:
-    """The systems of a tree with these ``paths``, by preference."""
+    """The names of the build systems that can build a tree with these ``paths``, preferred systems first."""
     return tuple(name for name, system in SYSTEMS.items() if any(file in paths for file in system.files))
 
 
 def system_for_range(trees: Iterable[Collection[str]]) -> str:
-    """The system for a range whose ends have these paths; AUTO if they have none in common, "" if no end has a system."""
+    """The build system for a range whose ends have these paths; AUTO if the ends have no system in common, "" if no end
+    has a system."""
     systems_of_ends = [systems_in(paths) for paths in trees]
     common = [system for system in SYSTEMS if all(system in systems for systems in systems_of_ends)]
     if systems_of_ends and common:

@@ -52,7 +52,7 @@ _NAME = re.compile(r"([\w.-]+):([\w.,&|=:+()!-]*)(?:\*([0-9]{1,4})|/([0-9]{1,4})
 
 
 class HostEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A machine of ``hosts.toml``, with its keys."""
+    """A machine in ``hosts.toml``, with the keys of its entry."""
 
     filled_in: ClassVar[frozenset[str]] = frozenset({"name", "file", "leased"})  # set by the reader
 
@@ -95,13 +95,13 @@ class HostEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def builds_itself(self) -> bool:
-        """Whether the host is one of its own build hosts."""
+        """Whether the measuring host also builds."""
         return self.name in self.all_build_hosts
 
 
 class LeasedEntry(HostEntry, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The common keys of all machines of a lease. Address, root and ``through`` may have placeholders for values of the
-    lease.
+    """The keys that all machines of a lease have in common. Address, root and ``through`` may have placeholders for
+    values of the lease.
     """
 
     address: LeasedAddress = "{address}"
@@ -111,7 +111,7 @@ class LeasedEntry(HostEntry, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 class LeaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Commands of this machine that lease others from a scheduler. All except acquire are repeated if they fail.
 
-    An acquire that fails by itself has leased nothing, or has given everything back.
+    If the command acquire fails by itself, it has leased no machine, or has returned the leased machines.
     """
 
     filled_in: ClassVar[frozenset[str]] = frozenset({"name", "file"})
@@ -146,7 +146,7 @@ class LeasedHostName:
 
     @property
     def kind(self) -> str:
-        """The class of all machines with these features, and the beginning of their names."""
+        """The name of the class of machines with these features; the names of these machines begin with it."""
         return f"{self.lease}:{self.features}"
 
 
@@ -216,7 +216,8 @@ def _checked_lease(lease: LeaseEntry, name: str, location: Location) -> LeaseEnt
 
 
 def leased_host_with_address(entry: HostEntry, values: Mapping[str, str]) -> HostEntry:
-    """A leased host with its address; ``values`` are the values of placeholders. Raises RecipeError for a wrong value."""
+    """A leased machine as a host whose address is known; ``values`` replace the placeholders in the lease's entry.
+    Raises RecipeError for a wrong value."""
     way = {"root": fill_text(entry.root, values), "address": fill_text(entry.address, values)}
     convert_table(way, HostEntry, Location(Path(entry.file)).at("leases", entry.name.partition(":")[0], "host"))
     return msgspec.structs.replace(entry, leased=False, through=fill_command(entry.through, values), **way)
@@ -248,7 +249,8 @@ def load_host(name: str, user_path: str | Path = "") -> HostEntry:
 
 
 def load_hosts(user_path: str | Path = "") -> list[HostEntry]:
-    """All hosts, in the order of the inventories; an entry of an earlier inventory hides later entries of its name."""
+    """All hosts, in the order of the inventories. If several inventories have an entry with the same name, the first
+    entry is used."""
     hosts: dict[str, HostEntry] = {}
     remote = load_configuration().shared.ccache
     for file in recipe_folders(HOSTS, user_path):

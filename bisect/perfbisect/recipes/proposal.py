@@ -82,7 +82,8 @@ def is_build_file(path: str) -> bool:
 
 
 def files_to_read(paths: frozenset[str]) -> list[str]:
-    """The files whose contents a proposal needs: build files, benchmarks, and tests of Go, nearest to the top first."""
+    """The files whose contents a proposal needs: build files, benchmarks, and Go tests. Files nearest to the top are
+    first."""
 
     def needed(path: str) -> bool:
         name = PurePosixPath(path)
@@ -118,7 +119,7 @@ _PROSE = (".md", ".rst")
 
 
 def ignored_patterns(good: SourceTree, bad: SourceTree) -> list[str]:
-    """The patterns of paths that neither end needs, for a recipe's ``ignore``."""
+    """Patterns for a recipe's ``ignore``: of paths that the builds of both ends do not need."""
     of_good = _of(good)
     return [pattern for pattern in _of(bad) if pattern in of_good or not _has_path(good, pattern)]
 
@@ -144,7 +145,7 @@ def _has_path(tree: SourceTree, pattern: str) -> bool:
 
 
 def _text_naming_files(tree: SourceTree) -> str:
-    """All text that may name a file that a build needs."""
+    """The texts of all files that may name a file that a build needs."""
     generated = {"configure"} if {"configure.ac", "configure.in"} & tree.paths else set()
     read = (text for path, text in tree.texts.items() if path not in generated and is_build_file(path))
     return "\n".join((*read, tree.embedding))

@@ -1,11 +1,11 @@
 """The builder and the workload of a hunt: recipes by name with the hunt's changes, or commands of the command line.
 
-A hunt may change the duration, warm-up and threads of a workload, and its args. `bisect compare REV REV+NAME` adds one of
-the recipe's ``configs``, or a file of the user, to the configuration of a builder's server.
+A hunt may change the duration, the warm-up, the threads and the args of a workload. `bisect compare REV REV+NAME` adds
+one of the recipe's ``configs``, or a file of the user, to the configuration of a builder's server.
 
-Commands need no recipe file: their builder is the recipe ``command`` with the commands of --build, their workload is the
-command of --run. The name of the builder contains a hash of all its options. If a command has the same name as a
-different command in the history, a number is added, so that the history of one is never used for the other.
+Commands of the user need no recipe file: the recipe ``command`` with the commands of --build is the builder, and the
+command of --run is the workload. The name of the builder contains a hash of all its options. If a command has the same
+name as a different command in the history, a number is added, so that the history of one is never used for the other.
 """
 
 import hashlib
@@ -65,9 +65,8 @@ def load_requested(settings: Settings) -> tuple[Builder, Workload]:
 
 
 def with_settings(workload: Workload, settings: Settings) -> Workload:
-    """The workload with the overrides of the settings, and the results that are read from its output. Raises like
-    ``converted_overrides``.
-    """
+    """The workload with the overrides of ``settings``, and with the chosen results that are read from its output.
+    Raises like ``converted_overrides``."""
     changed = with_overrides(workload, settings.overrides)
     asks = settings.recognise and (settings.filter is None or not (settings.output or settings.outputs))
     return msgspec.structs.replace(
@@ -83,7 +82,7 @@ def requested_workloads(settings: Settings, builder: Builder, names: str) -> dic
 
 
 def requested_builder(settings: Settings) -> Builder:
-    """The builder of the settings: a recipe, or one made of the commands of --build.
+    """The builder that the settings request: a recipe, or a builder made from the commands of --build.
 
     Its [build] has the build system chosen for the range, and the options of --configure.
     """
@@ -121,11 +120,13 @@ def requested_builder(settings: Settings) -> Builder:
 
 
 def quick_builder(commands: tuple[str, ...], repository: str, settings: Settings = COMMANDS_ALONE) -> Builder:
-    """A builder for a repository without a recipe: each command is run in a copy of the checkout, which is kept.
+    """A builder for a repository without a recipe. Each command is run in a copy of the checkout, and this copy is the
+    build.
 
     With a build system in ``settings`` and without commands, the system builds that copy, for the programs that are
-    started, with the user's choices of files. These, its options and the compilers' options are in the name, so that
-    different builders do not share a history. Raises UsageError for a command with an unknown placeholder.
+    started, with the user's choices of files. The started programs, the choices of files, the build system's options
+    and the compilers' options are part of the builder's name, so that different builders do not share a history. Raises
+    UsageError for a command with an unknown placeholder.
     """
     recipe = load_builder(RECIPE, settings.builders_path)
     build, chosen, quick = required_build(recipe), settings.programs, settings.quick
@@ -185,9 +186,10 @@ _BELOW = re.compile(
 
 
 def program_and_choice(command: list[str], chosen: Sequence[str]) -> list[str]:
-    """The program that a command starts from its working directory, by the first path below it; and the user's choice.
+    """The program in the working directory that a command starts, taken from the first relative path in the command;
+    and the files that the user chose.
 
-    The choice is for commands that begin with another word, such as ``env`` or a shell.
+    The chosen files are for commands that begin with another program, such as ``env`` or a shell.
     """
     every = (word for text in command for word in re.split(r"[\s;|&()<>\"'`]+", text) if "/" in word)
     program = next((match[1] for word in every if (match := _BELOW.fullmatch(word))), "")
@@ -213,8 +215,7 @@ LONGEST_NAME = 40
 
 def command_name(run: str) -> str:
     """A name of a command for people: the command without the setting of its environment; a long name is shortened in
-    the middle.
-    """
+    the middle."""
     arguments = command_words(run)
     begin = next((index for index, word in enumerate(arguments) if word != "env" and not re.match(r"-|\w+=", word)), 0)
     first, *further = arguments[begin:]
@@ -286,9 +287,8 @@ def converted_overrides(workload: Workload, overrides: Mapping[str, Option]) -> 
 
 
 def with_overrides(workload: Workload, overrides: Mapping[str, Option]) -> Workload:
-    """The workload with its overrides; an arg of both loading and runs is changed in both. Raises like
-    ``converted_overrides``.
-    """
+    """The workload with its overrides; an argument that both loading and runs use is changed in both. Raises like
+    ``converted_overrides``."""
     values = converted_overrides(workload, overrides)
     changed: dict[str, Any] = {name: value for name, value in values.items() if name in TIMING}
     for key in ("args", "prepare_args"):
@@ -323,7 +323,7 @@ class ServerConfig:
 
 
 def has_config(builder: Builder, name: str) -> bool:
-    """Whether a configuration has that name, or a file has that path."""
+    """Whether ``name`` is the name of a configuration or the path of a file."""
     return name in builder.configs or (bool(name) and Path(name).expanduser().is_file())
 
 
@@ -354,7 +354,7 @@ def load_config(builder: Builder, name: str) -> ServerConfig:
 
 
 def config_from_text(text: str, reserved: list[str]) -> ServerConfig:
-    """The configuration in a user's file. A byte order mark, which would hide its first word, is removed."""
+    """The configuration in a user's file. A byte order mark is removed, because it would hide the first word."""
     reserved_words = {_comparable_name(word) for word in reserved}
     lines, left_out = [], []
     for line in text.removeprefix("\ufeff").splitlines():

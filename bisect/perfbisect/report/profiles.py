@@ -1,4 +1,4 @@
-"""Profiles of a culprit and its parent, and their files in formats of other tools.
+"""Profiles of a culprit and its parent, and their export to the file formats of other tools.
 
 A folded stack is a line `outermost;…;innermost cost`. Costs are per operation; in the lines they are per million operations,
 because the tools that read them expect whole numbers.
@@ -17,7 +17,7 @@ OPERATIONS = 1_000_000  # a line of folded stacks has their cost
 
 @dataclass(frozen=True, slots=True)
 class HuntProfiles:
-    """The profiles of both builds: folded stack → its own cost per operation."""
+    """The profiles of both builds, as folded stack → self cost of the stack per operation."""
 
     parent: Mapping[str, float]
     culprit: Mapping[str, float]
@@ -62,7 +62,7 @@ def folded_text(stacks: Mapping[str, float]) -> str:
 
 
 def speedscope_json(profiles: HuntProfiles, name: str) -> str:
-    """Both profiles as JSON for https://www.speedscope.app, which shows them separately."""
+    """Both profiles as JSON for https://www.speedscope.app, as two separate profiles."""
     numbers: dict[str, int] = {}
     sides = []
     for side, stacks in (("culprit", profiles.culprit), ("parent", profiles.parent)):

@@ -56,7 +56,8 @@ def section_lines(section: Section, width: int | None) -> Lines:
 
 
 def part_lines(part: Part, width: int | None, indent: str) -> Lines:
-    """The lines of a part; ``indent`` is before remarks, "" unless they are below a title."""
+    """The lines of one part of a report. ``indent`` is put before remarks; it is "" for remarks that are not below a
+    title."""
     match part:
         case Prose(texts):
             yield from map(line_of, texts)
@@ -90,7 +91,7 @@ def fact_lines(section: Facts) -> Iterator[str]:
 
 
 def remark_lines(text: str, indent: str, width: int | None) -> Iterable[str]:
-    """A remark, folded; on one line if ``indent`` is ""."""
+    """The lines of a remark, wrapped to the width of the terminal; a single line if ``indent`` is ""."""
     if not indent:
         return [printable(text)] if text else []
     wide = max(20, min(NOTE + 2, width or NOTE + 2))

@@ -68,7 +68,7 @@ def object_headers(repo: Repository, names: Sequence[str]) -> list["Header | Non
 def file_texts(repo: Repository, hash_by_path: Mapping[str, str]) -> dict[str, str]:
     """The contents of files as path → text, given as path → hash of the content; contents with a NUL are left out.
 
-    Raises EnvironmentFailure if the repository lacks one.
+    Raises EnvironmentFailure if the repository lacks a file.
     """
     read: list[str] = []
     if repo.object_format == "sha1":

@@ -1,7 +1,8 @@
-"""The submodules of a commit: their paths and commits, the address of each, and the repository that has its commit.
+"""The submodules of a commit: their paths, their commits, their addresses, and the repositories that contain these
+commits.
 
-The tree says which paths are submodules (its "gitlinks"). ``.gitmodules`` is text that anyone may have written: names,
-paths and addresses are checked before they are used.
+The tree of a commit shows which paths are submodules (the tree's "gitlinks"). ``.gitmodules`` is text that anyone may
+have written: names, paths and addresses are checked before they are used.
 
 The commit of a submodule is in the user's clone (below ``.git/modules`` or in the folder of the submodule), or in a
 repository in the user's cache that fetches it once. Only its tree is needed, so a shallow clone is enough, and no more is
@@ -89,7 +90,8 @@ def needed_submodules(repo: Repository, commit: str, ignore: Sequence[str]) -> t
 def patterns_below(ignore: Sequence[str], path: str) -> tuple[str, ...]:
     """The glob patterns ``ignore`` relative to a folder of the tree.
 
-    A pattern with a character class or a backslash in its part for the folder is left out, so that it ignores nothing.
+    If the part of a pattern that must match the folder has a character class or a backslash, the pattern is left out,
+    so that it ignores nothing.
 
     >>> below(["storage/rocksdb/tools/**", "**/doc/**", "mysql-test/**"], "storage/rocksdb")
     ('tools/**', '**/doc/**')
@@ -138,14 +140,15 @@ def module_entries(repo: Repository, commit: str) -> Mapping[str, ModuleEntry]:
 
 
 def is_safe_name(name: str) -> bool:
-    """Whether a submodule's name can be a folder below ``modules``, as in git: no part of it leads upwards."""
+    """Whether a submodule's name can be a folder below ``modules``, as in git: the name contains no ".."."""
     return bool(name) and ".." not in re.split(r"[/\\]", name) and "\0" not in name
 
 
 def resolved_url(url: str, base: str) -> str:
     """The address ``url`` relative to the address ``base`` of the repository that names it, as resolved by git.
 
-    A relative address that leads above the path of the base, for which git would change the host, is returned unchanged.
+    A relative address that leads above the path of ``base`` is returned unchanged, because git would then change the
+    host.
 
     >>> resolved("../sub.git", "https://example.org/group/super.git")
     'https://example.org/group/sub.git'
@@ -163,7 +166,7 @@ def resolved_url(url: str, base: str) -> str:
 
 
 def refusal_reason(url: str) -> str:
-    """The reason why a resolved address is refused; "" for an allowed address."""
+    """The reason why perfbisect refuses a resolved address; "" for an allowed address."""
     if not url:
         return "the address is empty"
     if url.startswith(("./", "../")):
@@ -203,8 +206,8 @@ class SubmoduleOrigin:
 def find_submodule(
     repo: Repository, commit: str, submodule: Submodule, upstream: str
 ) -> Generator[tuple[int, int], None, ModuleSource]:
-    """The repository that has the commit of a submodule of ``commit``; during a download, yields finished and all
-    steps.
+    """The repository that contains the commit of a submodule of ``commit``. During a download, yields the number of
+    finished steps and of all steps.
 
     ``upstream`` is the address of ``repo``, unless one is configured. Raises Unavailable.
     """

@@ -70,7 +70,7 @@ class MemoryLog:
             self.observations.append(event)
 
     def _drop_observations(self, candidates: Collection[int]) -> None:
-        """Remove the observations of candidates whose builds no longer count."""
+        """Remove the observations of candidates whose builds are no longer valid."""
         observations = without_candidates(self.observations, candidates)
         self.dropped_runs += count_runs(self.observations) - count_runs(observations)
         self.observations = observations
@@ -190,7 +190,7 @@ def simulate_hunt(
 ) -> HuntResult:
     """Hunt in ``world`` until the verdict. Raises RuntimeError if ``most_orders`` orders lead to no verdict.
 
-    With ``builds_between``, hosts also build while they would wait for build hosts.
+    With ``builds_between``, hosts that would wait for build hosts make builds in the meantime.
     """
     log, policy = MemoryLog(), replace(policy, incremental=policy.incremental and hosts == 1)
     workers: Workers[Observation] = SimulatedWorkers(world, hosts, most_orders, build_hosts, builds_between)

@@ -115,7 +115,8 @@ def push(
 
 
 def uids_under_other_names(history: History, central: "Connection", origin: str) -> set[str]:
-    """The uids of own sessions that the central history has under other names. Raises UsageError like ``push``."""
+    """The uids of the sessions of this history that the central history has under other names. Raises UsageError like
+    ``push``."""
     own_sessions = history.select("SELECT id, uid FROM sessions WHERE origin IS NULL")
     central_uids: dict[str, str] = dict(
         central.execute(OF_HISTORIES, [origin, [uid for _, uid in own_sessions]]).fetchall()
@@ -211,7 +212,8 @@ def write_rows_and_entries(
 
 
 def central_row(origin: str, table: str, row: Row) -> Row:
-    """The central history's form of a local row: ORIGIN:NUMBER in place of numbers of sessions, and no passwords."""
+    """The form in which the central history stores a local row: session numbers become ORIGIN:NUMBER, and passwords are
+    masked."""
     return tuple(
         origin if column == "origin"
         else value if value is None
@@ -224,7 +226,7 @@ def central_row(origin: str, table: str, row: Row) -> Row:
 
 
 def without_passwords(text: str, *, is_json: bool) -> str:
-    """A text, or a JSON document, with masked passwords. A text without passwords is returned unchanged."""
+    """A text, or a JSON document, with masked passwords. A text that contains no password is returned unchanged."""
     if not is_json or ("://" not in text and ":\\/\\/" not in text):
         return mask_credentials(text)
     value = json.loads(text)

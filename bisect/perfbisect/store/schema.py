@@ -3,8 +3,9 @@
 The table ``events`` is the log. All other data follow from the log, except sessions, attempts and batches.
 
 Commits are full hashes. ``node`` is the index of a commit in its hunt's range, oldest first: 0 is the good end, null a
-commit outside of the range. In a trial, ``node`` is the number of a build. ``at`` and ``started`` are seconds since the
-epoch. A value that a host cannot count is null. ``event_id`` is the log entry of a fact.
+commit outside of the range. For a trial, ``node`` is the number of a build. ``at`` and ``started`` are seconds since
+the epoch. A value that the host cannot measure is null. ``event_id`` is the number of the log entry from which a fact
+was taken.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -110,8 +111,8 @@ def candidates_view_query(fact_sql: str) -> str:
     The view has every commit that a hunt built, skipped or measured, on each host: the rows of ``touched``. The column
     ``metric_value`` is the mean of the hunted metric, in its unit. The column ``rqps`` is the mean of QPS relative to
     the base: for paired runs, relative to the base's run in the pair; for interleaved runs, relative to the base's runs
-    just before and after; null if no run of the base was made in the same way. In addition, `bisect show` has
-    intervals, and compares commits without runs of the base through their partners.
+    just before and after; null if no run of the base was made in the same way. In addition, `bisect show` computes
+    intervals, and compares a commit without runs of the base by way of the builds that were measured with the commit.
     """
     names = ("counted", "slower_than", "layout", "round")
     # The way in which a run was made. For paired runs, the text after the last / identifies the pair.
@@ -247,7 +248,7 @@ def create_table_sql(table: str, key_columns: Sequence[str], column_sql: Callabl
 
 
 def sqlite_column_sql(table: str, column: str) -> str:
-    """SQLite's type of a column, the column's default, and the table that the column references."""
+    """The SQL of a column: its SQLite type, its default, and the table that the column references."""
     default = " DEFAULT 0" if column.endswith("_count") else ""
     refers = f" REFERENCES {REFERENCES[column]} (id)" if column in REFERENCES else ""
     return f"{TYPES[column_type(table, column)]}{default}{refers}"

@@ -141,7 +141,8 @@ def expected_runs(trial: SessionState) -> ExpectedRuns:
 
 
 def view_after_earlier_attempts(view: SessionView, events: Iterable[TimedEvent]) -> SessionView:
-    """The view after the events of earlier attempts. Unless the session has ended, its clock starts with the next event."""
+    """The view after the events of earlier attempts. If the session has not ended, its clock starts with the next
+    event."""
     log = [*events]
     if log and isinstance(log[-1][1], SessionEnded):
         return view_after_events(view, log)
@@ -153,7 +154,7 @@ def view_after_earlier_attempts(view: SessionView, events: Iterable[TimedEvent])
 
 
 def with_computed_ratios(view: SessionView) -> SessionView:
-    """The view with the ratios from all runs so far: the only slow function here."""
+    """The view with the ratios computed from all runs so far. Only this function of the module is slow."""
     if view.hunt is None:
         return view
     by_commit = ratios_to_good(view.state, view.metric, view.state.hosts, view.hunt.host_classes)
@@ -161,9 +162,9 @@ def with_computed_ratios(view: SessionView) -> SessionView:
 
 
 def layout_ratio_text(view: SessionView) -> str:
-    """The ratio so far in randomized layouts, as text: 0.981 (0.965–0.997) of 5e6e15a942 in 12 layouts.
+    """The ratio so far in randomized layouts, as text, for example "0.981 (0.965–0.997) of 5e6e15a942 in 12 layouts".
 
-    "" before both builds have two layouts.
+    The text is "" before both builds have runs in two layouts.
     """
     state = view.state
     runs = [view.tested[candidate].runs if candidate in view.tested else () for candidate in view.layout_proof_builds]
@@ -202,7 +203,7 @@ def activity_after(
 
 
 def reason_text(state: SessionState, report_command: str) -> str:
-    """The reason of the first change that the verdict names, in sentences; "" if it was not studied.
+    """Sentences on the reason of the first change that the verdict names; "" if the reason was not studied.
 
     ``report_command`` is the command that shows the hunt.
     """

@@ -74,7 +74,7 @@ class ActiveRun:
 
 @dataclass(frozen=True, slots=True)
 class OrderGroup:
-    """Successive orders with one purpose. Numbers of runs count from the start of the hunt."""
+    """Successive orders with one purpose. Numbers of runs are counted from the start of the hunt."""
 
     latest_order: Measure
     runs_before: int  # runs of the hunt before the first of these orders
@@ -120,7 +120,7 @@ class SessionView:
 
     @property
     def name(self) -> str:
-        """The name in commands and lists: hunt 12, c3; "" before it is known."""
+        """The name of the session in commands and lists, such as "hunt 12" or "c3"; "" before the name is known."""
         return self.trial.name if self.trial else f"hunt {self.hunt.session}" if self.hunt else ""
 
     @property
@@ -154,7 +154,7 @@ class SessionView:
         return self.state.commits[candidate] if candidate < len(self.state.commits) else f"candidate {candidate}"
 
     def commit(self, candidate: int) -> Commit:
-        """A candidate's commit, with at least its hash; its texts are safe to print."""
+        """A candidate's commit. At least the hash of the commit is known, and its texts are safe to print."""
         commit, started = self.state.facts_of(self.sha(candidate)).commit, self.state.started
         return printable_commit(started.with_part_titles(commit, candidate) if started else commit)
 
@@ -193,12 +193,13 @@ class SessionView:
 
     @property
     def ratio_title(self) -> str:
-        """The name of the ratio: rQPS, rcpu/o, …"""
+        """The short name of the ratio that is shown: rQPS, rcpu/o, …"""
         return ratio_title(self.metric, self.state.pairing)
 
     @property
     def layout_proof_builds(self) -> tuple[int, ...]:
-        """During a proof in randomized layouts: the candidate to prove, and the first build beside it; otherwise empty."""
+        """During a proof in randomized layouts: the candidate to prove, and the first build that is compared with the
+        candidate. Otherwise empty."""
         order = self.order_group.latest_order if self.order_group else None
         proves = order is not None and order.fresh and order.purpose is Purpose.CONFIRM
         return tuple(share.candidate for share in order.plan[:2]) if order and proves else ()
@@ -221,7 +222,8 @@ class SessionView:
 
     @property
     def leader(self) -> tuple[int, float] | None:
-        """The most probable culprit and its probability; None if it is not clearly ahead, or the ends may be alike."""
+        """The most probable culprit and its probability; None if no candidate is clearly the most probable, or if the
+        ends may be alike."""
         belief = self.state.belief
         if belief is None or len(belief.culprit) < 2 or not self.ends_differ:
             return None
@@ -246,7 +248,7 @@ class SessionView:
 
     @property
     def summary(self) -> str:
-        """The verdict in a few words; before it, the leader. Of a trial the progress."""
+        """The verdict in a few words; before the verdict, the most probable culprit. Of a trial the progress."""
         if self.trial:
             return "done" if self.trial.state == "done" else self.place or "starting"
         match self.search_verdict:

@@ -1,7 +1,8 @@
 """Standard output and standard error: all text that the program prints passes through here, and is made safe.
 
-``guard`` replaces both streams of the process by an ``Output``, so that texts of click, warnings and tracebacks are made
-safe, too. Cursor movements and colours of this program bypass it: ``rewrite_line`` and ``ui.live`` write them.
+``guard`` replaces both streams of the process by an ``Output``, so that texts of click, warnings and tracebacks are
+made safe, too. Only the cursor movements and colours of this program are written without this check, by
+``rewrite_line`` and ``ui.live``.
 """
 
 import io
@@ -21,7 +22,7 @@ START_OF_LINE = "\r\x1b[K"  # carriage return, and clear the line
 
 
 class BytesToText(io.RawIOBase):
-    """A binary stream in front of an Output: click writes completions of words as bytes."""
+    """A binary stream that writes to an Output, because click writes the completions of words as bytes."""
 
     def __init__(self, output: "SafeOutput") -> None:
         self.output = output
@@ -43,8 +44,8 @@ class BytesToText(io.RawIOBase):
 class SafeOutput(io.TextIOBase):
     """A stream that makes text safe (`wording.text.safe`), and replaces characters that its encoding lacks by similar ones.
 
-    If the stream cannot be written, raises StdoutClosed or EnvironmentFailure; unless ``reported``, ignores the error, as on
-    standard error, where no error could be printed.
+    If the stream cannot be written, raises StdoutClosed or EnvironmentFailure. Unless ``reported``, a failed write is
+    ignored, as on standard error, where no error message could be printed.
     """
 
     def __init__(self, raw: TextIO, *, raises: bool) -> None:
@@ -63,7 +64,7 @@ class SafeOutput(io.TextIOBase):
         return self.raw.errors
 
     def write(self, text: str) -> int:
-        """Write ``text``, made safe; return its length."""
+        """Make ``text`` safe and write it; returns the length of ``text``."""
         self.write_unchanged(writable(safe(text), self.encoding))
         return len(text)
 

@@ -116,7 +116,8 @@ class Measure:
     counted: bool = False  # instructions are counted exactly, and nothing is timed
 
     def renumbered(self, numbers: Mapping[int, int]) -> "Measure":
-        """The order with new ``numbers`` (candidate → number), without candidates that have no new number."""
+        """The order for another range. ``numbers`` maps old to new candidate numbers; candidates without a new number
+        are left out."""
         shares = (share for share in self.plan if share.candidate in numbers)
         return replace(self, plan=tuple(replace(share, candidate=numbers[share.candidate]) for share in shares))
 
@@ -294,13 +295,13 @@ class Decision:
 
 
 def named_steps(verdict: Order | None) -> tuple[Step, ...]:
-    """The changes for the worse that a verdict names; empty for an order."""
+    """The changes for the worse that a verdict names; empty if the decision is an order."""
     single = (verdict.step,) if isinstance(verdict, Found) else ()
     return verdict.steps if isinstance(verdict, Several) else single
 
 
 def all_steps(verdict: Order | None) -> tuple[Step, ...]:
-    """The changes that a verdict names, for the worse and for the better."""
+    """All changes that a verdict names, in both directions."""
     return (*named_steps(verdict), *(verdict.improvements if isinstance(verdict, Several) else ()))
 
 
@@ -381,7 +382,7 @@ class Fleet:
 
     @property
     def candidates_of_interest(self) -> frozenset[int]:
-        """The candidates of interest of all present orders, without their references."""
+        """The candidates of interest (not the references) of all present orders."""
         orders = (order for order in self.busy if order.workload != OTHER_HUNT)
         return frozenset(share.candidate for order in orders for share in order.plan[:1])
 

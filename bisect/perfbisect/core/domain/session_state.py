@@ -74,7 +74,7 @@ class TestedCommit:
 
     @property
     def new_builds(self) -> tuple[BuildFacts, ...]:
-        """The builds that were not reused."""
+        """The builds that were made, not reused."""
         return tuple(build for build in self.builds if not build.reused)
 
     @property
@@ -105,7 +105,7 @@ class TestedCommit:
 
 @dataclass(slots=True, eq=False)
 class SessionState:
-    """The state after the events of a session so far. ``add`` changes it; ``after`` returns a new state."""
+    """The state after the events of a session so far. ``add`` changes the state; ``after`` returns a new state."""
 
     id: int = 0  # in the history
     request: TrialRequest = NO_TRIAL  # of a trial: with the facts of its builds
@@ -169,7 +169,7 @@ class SessionState:
         return self.pairing.together if self.pairing else self.request.pairing is Pairing.PAIRED
 
     def after(self, at: float, event: Event) -> "SessionState":
-        """The state after ``event``, which happened ``at`` seconds since the epoch."""
+        """The state after adding ``event``, which happened ``at`` seconds since the epoch."""
         if isinstance(event, LIVE_ONLY):
             return self
         following = replace(self, **{name: copy(getattr(self, name)) for name in MUTABLE})
@@ -317,7 +317,7 @@ class SessionState:
         self._compare_binaries()
 
     def _compare_binaries(self, commits: Collection[str] = ()) -> None:
-        """Find the first commit of each binary again, after the builds of ``commits`` no longer count."""
+        """Determine again which commits have equal binaries, because the builds of ``commits`` are no longer valid."""
         self.binaries = CommitsByBinary()
         for _, event in self.log:
             if isinstance(event, BuildFinished) and event.facts.commit in self.node:
@@ -362,7 +362,7 @@ class SessionState:
         return next(reversed(self.facts_of(self.commits[candidate]).builds), None)
 
     def facts_of(self, sha: str) -> TestedCommit:
-        """The facts about a commit; only its hash if the commit was neither tested nor suspected."""
+        """The facts about a commit; only the hash is known if the commit was neither tested nor suspected."""
         return self.tested.get(sha) or TestedCommit(self.named.get(sha) or Commit(sha))
 
     def binary_of(self, sha: str) -> str:
@@ -375,7 +375,7 @@ class SessionState:
         return any(row.runs and self.binary_of(tested) == binary for tested, row in self.tested.items())
 
     def runs_of_equal_binaries(self, *shas: str) -> list[RunFacts]:
-        """The runs of these commits and of other commits with the same binaries, in order of time."""
+        """The runs of the given commits and of all commits with the same binaries, in order of time."""
         binaries = {self.binary_of(sha) for sha in shas}
         runs = (run for sha, row in self.tested.items() if self.binary_of(sha) in binaries for run in row.runs)
         return sorted(runs, key=lambda run: run.started)

@@ -29,7 +29,8 @@ def pairs_made(trial: SessionState) -> int:
 
 
 def pairs_to_try(trial: SessionState) -> int:
-    """The number of pairs of runs still to be made besides rounds, to choose a pairing or to show the variation."""
+    """The number of pairs of runs still to be made besides rounds, to choose between paired and interleaved runs, or to
+    show the variation of pairs."""
     alone = trial.request.kind is TrialType.NOISE
     both = alone or len({build.commit or build.name for build in trial.request.subjects[:2]}) > 1
     open_ = both and trial.request.pairing is Pairing.AUTO and not trial.pairing
@@ -37,7 +38,8 @@ def pairs_to_try(trial: SessionState) -> int:
 
 
 def comparable_runs(trial: SessionState, work: int | None = None) -> list[TrialRun]:
-    """The runs by which builds are compared, paired or interleaved, of one workload, or of all workloads for None."""
+    """The runs by which builds are compared, paired or interleaved: the runs of the workload ``work``, or of all
+    workloads if ``work`` is None."""
     runs = trial.runs if work is None else runs_of_workload(trial, work)
     return [run for run in runs if bool(run.facts.round) is trial.is_paired]
 
@@ -81,7 +83,8 @@ def remaining_rounds(trial: SessionState) -> range:
 
 
 def visiting_order(subjects: Sequence[int], round_number: int, *, shuffled: bool = False) -> Iterator[int]:
-    """The order in which subjects are visited: forwards in one round, backwards in the next, as in A B C, C B A.
+    """The order in which subjects are visited in a round. The order is reversed in every second round: A B C, then C B
+    A.
 
     If ``shuffled``, the order is drawn anew for every two rounds. A round of many subjects is long, and a machine that
     is slow for a part of the round would slow down neighbours, which looks like a change of speed.
@@ -93,7 +96,8 @@ def visiting_order(subjects: Sequence[int], round_number: int, *, shuffled: bool
 
 
 def service_levels(trial: SessionState) -> Iterator[tuple[str, list[Background | None], list[float | None]]]:
-    """For each workload its name, the background (service level) of each build, and the client load of each build.
+    """For each workload: its name, the background rate (service level) of each build, and the client load of each
+    build.
 
     The background is None if the workload has no background or the background was not measured. The client load is the
     share of time in which the client's measured threads were busy.

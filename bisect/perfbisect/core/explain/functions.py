@@ -7,9 +7,10 @@ A number of samples has a Poisson distribution, so the standard deviation of the
 of the differences between rounds shows further sources of variation. The error is the larger of the Poisson error and
 the spread. Exact counts repeat to parts per million of the total.
 
-A refactoring moves cost between functions: beyond noise, one function lost cost that other functions gained. Such
-functions call each other or have a common caller, or a function disappeared and another function is new, as after
-renaming. The cost has moved, and not changed, if the nearest common caller with its callees costs as much as before.
+A refactoring moves cost between functions: one function lost an amount of cost that other functions gained, and the
+amount is larger than the noise. Such functions call each other or have a common caller, or a function disappeared and
+another function is new, as after renaming. The cost has moved, and not changed, if the nearest common caller with its
+callees costs as much as before.
 """
 
 import math
@@ -56,7 +57,7 @@ def caller_cost_table() -> defaultdict[FunctionKey, Costs]:
 
 @dataclass(slots=True)
 class FunctionCosts:
-    """The costs of the functions of a build per operation: all self costs, or all costs with callees."""
+    """The costs per operation of the functions of a build: either all self costs, or all costs including callees."""
 
     cost: Costs = field(default_factory=lambda: defaultdict(float))
     variance: Costs = field(default_factory=lambda: defaultdict(float))
@@ -112,7 +113,7 @@ class BuildCosts:
 
     @property
     def largest_inclusive(self) -> float:
-        """The largest cost of a function with its callees, per operation."""
+        """The largest cost of any function, including its callees, per operation."""
         return max(self.inclusive.cost.values(), default=0.0)
 
 
@@ -153,9 +154,10 @@ def off_cpu_rows(
     """The rows of ``function_rows`` for off-CPU profiles: the wait is charged to the function that called the library or kernel.
 
     All threads wait in the scheduler of the kernel, and most threads call the scheduler through the language's library.
-    Stacks of interrupted threads are excluded, because such threads waited only for a processor. Idle threads wait for
-    as long as the other threads work, so the costs of the parent are scaled to the duration of an operation of the
-    culprit. The result is empty for fewer than two rounds, because only rounds show how much waits vary.
+    Stacks of interrupted threads are excluded, because such threads waited only for a processor. Idle threads wait as
+    long as the other threads work, so the costs of the parent are scaled to the duration of an operation of the
+    culprit. The result is empty for fewer than two rounds, because the variation of waits is estimated from the
+    differences between rounds.
     """
     if min(map(len, profiles)) < 2:
         return ()
@@ -170,8 +172,8 @@ def function_rows(
 ) -> tuple[FunctionRow, ...]:
     """The functions of both builds, largest difference first; functions that exchanged cost rank by the net difference.
 
-    ``profiles`` are returned by ``comparable_profiles``, in order of time. ``function_names`` are the functions in all
-    profiles of both builds, which are not inlined everywhere; by default the functions in ``profiles``.
+    ``profiles`` are returned by ``comparable_profiles``, in order of time. ``function_names`` are the functions that
+    occur in profiles of the builds and are not inlined everywhere; the default is the functions in ``profiles``.
     """
     if not all(profiles):
         return ()
@@ -209,7 +211,8 @@ def difference_error(key: FunctionKey, before: FunctionCosts, after: FunctionCos
 
 
 def main_callers(key: FunctionKey, before: BuildCosts, after: BuildCosts) -> tuple[str, ...]:
-    """The callers of a function with most of its cost, largest share first, in the build where the function costs more."""
+    """The callers that account for most of a function's cost, largest share first, in the build where the function
+    costs more."""
     build = max((after, before), key=lambda build: build.own.cost.get(key, 0.0))
     costs: Mapping[FunctionKey, float] = build.costs_by_caller.get(key, {})
     return tuple(function for function, _ in sorted(costs, key=lambda caller: (-costs[caller], caller))[:MAX_CALLERS])
@@ -232,7 +235,8 @@ def exchange_groups(
     total = after.total - before.total
 
     def are_related(first: FunctionKey, second: FunctionKey) -> bool:
-        """Whether the functions call each other or share a caller, or are missing in one build."""
+        """Whether one of the functions calls the other, or both have a common caller, or each is missing in one of the
+        builds."""
         if UNKNOWN in (first[1], second[1]):
             return False
         missing = [not rows[key].parent or not rows[key].culprit for key in (first, second)]
@@ -276,7 +280,7 @@ def exchange_partners(
 ) -> list[FunctionKey]:
     """The function ``key``, and candidates that together gained the cost that ``key`` lost, or the reverse.
 
-    The largest candidate follows ``key``. The list is empty if no candidates fit.
+    The largest candidate follows ``key``. The list is empty if no candidates together match the cost.
     """
     own_difference = rows[key].difference
     group = [key]
@@ -296,7 +300,7 @@ def net_difference(keys: Iterable[FunctionKey], rows: Mapping[FunctionKey, Funct
 
 
 def exchange_tolerance(keys: Sequence[FunctionKey], rows: Mapping[FunctionKey, FunctionRow]) -> float:
-    """The largest imbalance between lost and gained cost: two standard errors, and a third of the largest difference."""
+    """The tolerated gap between lost and gained cost: 2 standard errors, at most a third of the largest difference."""
     largest = max(abs(rows[key].difference) for key in keys)
     return min(2 * math.sqrt(sum(rows[key].error ** 2 for key in keys)), largest / 3)
 
@@ -335,7 +339,8 @@ def with_commit_changes(
 def changed_and_inlined(
     change: ChangeFacts, function_names: Collection[str], profiles: ProfilesOfBoth
 ) -> tuple[set[str], dict[str, tuple[str, ...]]]:
-    """The functions among ``function_names`` that a commit changes; and function → changed functions that are inlined into it.
+    """The functions among ``function_names`` that a commit changes; and a map from a function to the changed functions
+    that are inlined into it.
 
     A function that calls all other functions and has almost no self cost is not in the second result, because the
     functions inlined into such a function may never run.
@@ -372,8 +377,8 @@ def costs_below(names: Collection[str], profiles: Sequence[ProfileFacts]) -> Map
 def inlined_changes(change: ChangeFacts, function_names: Collection[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Each function among ``function_names`` with the changed functions that are inlined into it, nearest callee first.
 
-    No profile contains an inlined function. The source code shows that a function calls the inlined function, directly
-    or through other functions that no profile contains.
+    Profiles do not contain inlined functions as functions of their own. The source code shows that a function calls the
+    inlined function, directly or through other functions that no profile contains.
     """
     names_by_short_name: dict[str, list[str]] = {}
     for name in function_names:

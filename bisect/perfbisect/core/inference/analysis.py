@@ -5,7 +5,7 @@ of noise and layout, or until a difference of interest would have been shown.
 
 **The proof of a culprit.** The search prefers builds whose first readings deviated by chance, and a host may have been
 slow while a build was measured. So a culprit is named only after new runs, made after the culprit and its parent had
-readings, each next in time to a run of the other build. New runs enter the posterior like all runs. If new runs
+readings, each next in time to a run of the other build. New runs enter the posterior like all other runs. If new runs
 contradict the culprit, the search continues. The posterior also allows two builds to differ by code placement alone.
 """
 
@@ -53,12 +53,12 @@ class Contrast:
 
     @property
     def normal_score(self) -> float:
-        """The drop in standard errors, as the quantile of the normal distribution with the p-value of Student's."""
+        """The ``drop`` in standard errors, as the normal quantile with the same p-value as Student's t-distribution."""
         return Student(self.freedom).normal_score(self.drop / self.error)
 
     @property
     def required_score(self) -> float:
-        """The ``normal_score`` that a clear difference needs; lower after many runs, or if the error is mostly layout."""
+        """The least ``normal_score`` of a clear difference; lower after many runs, or if the error is mostly layout."""
         layout_share = self.layout_variance / self.error**2
         return float(min(np.interp(self.runs, *CLEAR), np.interp(layout_share, *CLEAR_OF_LAYOUT)))
 
@@ -98,7 +98,7 @@ def min_log_change(policy: Policy) -> float:
 
 
 def first_end_runs(bad: int, model: NoiseModel) -> Measure:
-    """The order of the first runs of both ends."""
+    """The order to make the first runs of both ends."""
     return _end_runs(bad, model.first_runs[0], model)
 
 
@@ -200,7 +200,7 @@ class Analysis:
 
     @property
     def is_settled(self) -> bool:
-        """Whether more runs of the ends would add nothing."""
+        """Whether more runs of the ends would not change what is known about their difference."""
         return self.ends.runs >= self.model.most_end_runs or self.ends.layout_variance > SETTLED * self.ends.error**2
 
     @property
@@ -227,7 +227,7 @@ class Analysis:
         return NotReproduced(self.end_ratio, self.ends.detectable_drop, (), policy.min_effect, policy.direction)
 
     def second_end_runs(self, build_cost: float) -> Measure | None:
-        """The order of the missing first runs of both ends, more if builds are dear; None if the ends differ plainly."""
+        """Orders the missing first runs of both ends, more if builds are expensive; None if the ends differ plainly."""
         bad = self.record.name_of_build(self.graph.size - 1)
         lacking = self.model.first_runs[build_cost > CHEAP] - min(self.record.run_count(0), self.record.run_count(bad))
         if lacking <= 0 or self.has_search_begun or self.ends.drop > PLAIN * self.ends.noise:
@@ -256,7 +256,7 @@ def analyse(
     model: NoiseModel = USUAL,
     is_subrange: bool = False,
 ) -> Analysis:
-    """The analysis of ``record``, which has readings of both ends; ``run_noise`` is the known noise of a run."""
+    """The analysis of ``record`` (readings of both ends). ``run_noise`` is the known standard deviation of a run."""
     raw, bad = record, record.name_of_build(graph.size - 1)
     record, weights = judge_readings(raw, 0, bad, model)
 
@@ -302,22 +302,22 @@ class PairwiseProof:
 
     @property
     def is_proven(self) -> bool:
-        """Whether the new runs alone show the difference."""
+        """Whether the new runs alone prove the difference."""
         return self.contrast is not None and self.contrast.normal_score >= PROVEN
 
 
 def pairwise_proofs(record: Record, levels: Levels, culprit: int, parents: Sequence[int]) -> tuple[PairwiseProof, ...]:
-    """The comparisons so far of the culprit with each of ``parents`` by new runs."""
+    """For each of ``parents``, the comparison of the culprit with this parent by the new runs so far."""
     return tuple(_pairwise_proof(record, levels, culprit, parent, len(parents) + 1) for parent in parents)
 
 
 def weakest_proof(proofs: Sequence[PairwiseProof]) -> PairwiseProof:
-    """The proof with the smallest drop; the drop of a proof without new runs of both builds counts as infinite."""
+    """The proof with the smallest drop. The drop of a proof without new runs of both builds is taken as infinite."""
     return min(proofs, key=lambda proof: proof.contrast.drop if proof.contrast else np.inf)
 
 
 def missing_proof_runs(analysis: Analysis, culprit: int, proofs: Sequence[PairwiseProof]) -> Measure | None:
-    """The order of the runs that the proof of a culprit still lacks; None if the proof is complete or impossible."""
+    """The order to make the runs that a culprit's proof still needs; None if the proof is complete or impossible."""
     levels, posterior = analysis.levels, analysis.posterior
     enough = levels.model.proof_runs + (posterior.drifting > DRIFT_LIKELY)
     drop = -float(posterior.culprit @ posterior.fit.drop)
@@ -346,8 +346,8 @@ def missing_proof_runs(analysis: Analysis, culprit: int, proofs: Sequence[Pairwi
 def _pairwise_proof(record: Record, levels: Levels, culprit: int, parent: int, reach: int) -> PairwiseProof:
     """The proof against one parent.
 
-    New runs count if they are within ``reach`` readings of a run of the other build. Of paired runs, all rounds count
-    that were made after both builds had readings.
+    New runs are used if they are within ``reach`` readings of a run of the other build. Of paired runs, all rounds
+    count that were made after both builds had readings.
     """
     slow, fast = record.reading_positions(culprit), record.reading_positions(parent)
     if levels.model.paired:

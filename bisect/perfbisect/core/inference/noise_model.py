@@ -17,9 +17,9 @@ reading is judged against the nearer of the two ends, unless the reading is a co
 **Modes.** In some programs every layout is either fast or slow, by the placement of one hot loop. With such modes, all
 builds have two speeds, with the same gap of 10 % or more between the speeds, while runs in one mode vary by 1 %. If the
 gap counted as noise, every smaller change would be hidden. So if the modes are clearly distinct, readings in the slow
-mode are raised by the gap. A reading whose mode is uncertain counts less. If layouts are spread broadly, as in most
-programs, no reading is changed. Readings are assumed to lie around four levels: the levels of the two compared builds
-in the fast mode and in the slow mode.
+mode are raised by the gap. A reading whose mode is uncertain counts less. If the effects of layouts are spread
+continuously, as in most programs, no reading is changed. Readings are assumed to lie around four levels: the levels of
+the two compared builds in the fast mode and in the slow mode.
 """
 
 from dataclasses import dataclass, replace
@@ -37,7 +37,8 @@ Visit = tuple[float, float]  # (size of the effect that the runs of a visit shar
 
 @dataclass(frozen=True, slots=True)
 class NoiseModel:
-    """The laws that readings of one kind may follow, with their priors, and the numbers of runs that decisions need."""
+    """The distributions that readings of one kind may follow, with their priors; and the numbers of runs that decisions
+    need."""
 
     # whether a run shows the level of its build exactly, without outliers, so that steps of any size are shown
     exact: bool
@@ -199,7 +200,8 @@ def _run_sd(deviation: NDArray[np.float64], builds: int, model: NoiseModel) -> f
 
 
 def _two_speeds(deviation: NDArray[np.float64]) -> bool:
-    """Whether the deviations are in two clusters; a normal sample keeps 36 % of its variance if cut in two clusters."""
+    """Whether the deviations form two clusters. Cutting a normal sample into two clusters leaves 36 % of its
+    variance."""
     n = len(deviation)
     if n < 20:
         return False
@@ -249,7 +251,8 @@ def remove_modes(record: Record, good: int, bad: int) -> tuple[Record, Array]:
 
 
 def judge_readings(record: Record, good: int, bad: int, model: NoiseModel) -> tuple[Record, ReadingWeights]:
-    """The record without modes, and the weights of its readings, which are multiplied by the trust in each reading."""
+    """The record with the effect of modes removed, and the weights of its readings, multiplied by the trust in each
+    reading."""
     trust: Array | float = 1.0
     if model.modes and record.name_of_build(bad) in record.builds:
         record, trust = remove_modes(record, good, bad)
@@ -323,7 +326,7 @@ def _normal_density(distance: Array, noise: Array | float) -> Array:
 
 
 def _in_slow_mode(record: Record, modes: _Modes, good: int, bad: int) -> Array:
-    """The probability that each reading is in the slow mode."""
+    """For each reading, the probability that it was taken in the slow mode."""
     levels = np.array([modes.fast, modes.slow])[:, None]
     fast = _normal_density(record.value - levels, modes.noise) + 1e-12  # (2, N)
     slow = _normal_density(record.value - levels + modes.gap, modes.noise) + 1e-12

@@ -5,13 +5,13 @@ best. Each option has a number of runs, and a number of reference runs that esti
 is bits / (build cost^0.7 + runs). With the full cost, a rule that looks one step ahead repeats builds too often.
 
 If build hosts build ahead, a build in flight costs the time until it is finished. Until the build is finished, a host
-measures existing builds, if existing builds promise enough bits.
+measures existing builds, if such measurements promise enough bits.
 
-A candidate splits the range into its ancestors and all other candidates. The best candidate to build splits the
-posterior most evenly. The best split of the whole posterior is its median. In addition, each of the most probable
-hypotheses is split at the candidate nearest to the posterior's median, and at the median of the hypothesis. Candidates
-that may not build have a lower score. The range is first cut at the candidates that other hosts are measuring, so that
-no two hosts work on the same question.
+A candidate splits the range into its ancestors and all other candidates. The best candidate to build is the candidate
+that splits the posterior most evenly. The best split of the whole posterior is its median. In addition, each of the
+most probable hypotheses is split twice: at the candidate nearest to the posterior's median, and at the median of the
+hypothesis. Candidates that may not build have a lower score. The range is first cut at the candidates that other hosts
+are measuring, so that two hosts never work on the same part of the range.
 """
 
 import math
@@ -43,7 +43,7 @@ def best_splits(
     """The candidates without readings that split the most probable hypotheses best.
 
     ``chance`` (size,) is the probability that each candidate builds. ``busy`` are the candidates that other hosts are
-    measuring. If ``among`` is not None, only its candidates are returned.
+    measuring now. If ``among`` is not None, only its candidates are returned.
     """
     record, groups, posterior = analysis.record, analysis.hypotheses, analysis.posterior
     is_open = chance > 0
@@ -176,7 +176,7 @@ def best_measurement(analysis: Analysis, now: Situation, host: int, max_runs: fl
 
 
 def measurement_while_waiting(analysis: Analysis, now: Situation, host: int) -> Measure | None:
-    """The measurement on ``host`` until the next build in flight is finished.
+    """The measurement for ``host`` to make until the next build in flight is finished.
 
     The result is None if no existing build promises enough bits, or if the next build is finished before a run.
     """
@@ -209,8 +209,8 @@ def _unmeasured_options(analysis: Analysis, now: Situation, chance: Array, *, on
 def _expected_drift(analysis: Analysis, host: int, gap: float) -> tuple[Array, Array]:
     """The expected drift of a host in a visit ``gap`` minutes after the last reading; variances in units of s² (of a run).
 
-    The first array has the coefficients of the levels in the drift, (M,), see ``HostSpeeds.speed_at``. The second array
-    has the variance of the drift in the mean of the runs and references of each batch, (B,).
+    The first array has the coefficients of the levels in the drift, (M,), see ``HostSpeeds.speed_at``. The second
+    array, of shape (B,), has the variance of the mean drift over the runs and references of each batch.
     """
     levels, law, pace = analysis.levels, analysis.posterior.fit.law, analysis.record.median_run_seconds / 60
     memory = levels.memory[law] if levels.drift[law] > 0 else levels.memory[int(levels.drift.argmax())]  # minutes
@@ -227,10 +227,10 @@ def _scores_of_interleaved_runs(
 ) -> Array:
     """The expected bits for each run spent, (options, batches), of interleaved runs.
 
-    ``cost`` (options, 2) is the cost in runs of the missing builds of the candidate and of its references. ``likely``
-    (options,) is the probability that the candidate builds. ``references`` (options, M) are the weights of builds in
-    the mean of the references. The speed of the host is estimated from earlier readings and from the references,
-    weighted by their precision. ``drift`` (options, M) and ``variance`` (options, batches) are from
+    ``cost``, of shape (options, 2), is the cost in runs of the missing builds: of the candidate, and of its references.
+    ``likely`` (options,) is the probability that the candidate builds. ``references`` (options, M) are the weights of
+    builds in the mean of the references. The speed of the host is estimated from earlier readings and from the
+    references, weighted by their precision. ``drift`` (options, M) and ``variance`` (options, batches) are from
     ``_expected_drift``.
     """
     count = BATCH_REFERENCES
@@ -275,8 +275,8 @@ ENDS_AND_PROOF, CLEAR, MOST_FIXED_RUNS = 12.0, 6.0, 80.0
 def expected_runs(candidates: int, drop: float, noise: float, build_runs: float) -> float:
     """The expected runs of a hunt: of the search with the best bits for the cost, of the ends, and of the proof.
 
-    ``drop`` is a fraction (0.05: 5 %), ``noise`` the standard deviation of a run; both are above 0. A build costs
-    ``build_runs`` runs.
+    ``drop`` is a fraction (0.05: 5 %), ``noise`` the standard deviation of a run as a fraction; both are above 0. A
+    build costs ``build_runs`` runs.
     """
     size = -math.log1p(-drop) / noise
     gain = label_information(np.full(len(RUNS), 0.5), size**2 / (2 * (LAYOUT_SD / noise) ** 2 + 1 / RUNS))
@@ -374,7 +374,8 @@ def _first_rate(drop: float, posterior: Posterior, build_runs: float) -> float:
 def _reference_builds(
     record: Record, groups: Hypotheses, posterior: Posterior, rows: Sequence[int], on_host: Collection[int]
 ) -> list[list[int]]:
-    """For the candidate of each of ``rows`` (-1: without readings), the rows of its reference builds.
+    """The rows of the reference builds for each candidate; a candidate is given by its row in ``rows``, or by -1 if it
+    has no readings.
 
     The reference builds are the nearest certainly fast and the nearest certainly slow build. The proof will need both
     builds, too. Builds that exist on the host (``on_host``) are preferred.

@@ -2,7 +2,7 @@
 smallest change of interest.
 
 If a change is named, the commits before the change and the commits after the change are subranges, and most ends of
-these subranges have been measured. A subrange is halved if its ends are alike, or if no single change explains their
+these subranges have been measured. A subrange is halved if its ends do not differ, or if no single change explains the
 difference. By halving subranges, the search also finds changes that cancel each other. A subrange is not halved if it
 is smaller than an eighth of the range, because each half costs a build. A subrange beside a change that exact counts
 have named is not halved, either, because the counts show that any remaining change is too small. The commits before and
@@ -261,11 +261,11 @@ def _unfinished(results: _Results, part: Subrange, decision: Decision) -> Inconc
 def _note_step(
     results: _Results, part: Subrange, step: Step, evidence: tuple[Interval, ...], *, named: bool = False
 ) -> list[_Span]:
-    """Note a step, and name the step if it is large enough, or with ``named``.
+    """Note a step. The step is also named if it is large enough, or if ``named`` is true.
 
-    Returns the subranges around the step. In a history with branches, other subranges may also contain the step.
-    Subranges in doubt are divided at the step. Subranges with equal ends are also divided, because another change must
-    cancel the step.
+    Returns the subranges around the step. In a history with branches, subranges other than ``part`` may also contain
+    the step. Subranges in doubt are divided at the step. Subranges with equal ends are also divided, because another
+    change must cancel the step.
     """
     if step.candidate not in results.noted:
         proven = strongest_ratio(evidence)
@@ -292,7 +292,7 @@ def _noted_step(results: _Results, part: Subrange) -> Step | None:
 
 
 def _spans_around_step(results: _Results, part: Subrange, step: Step) -> list[_Span]:
-    """The subrange after a step, and the subranges before each of its parents."""
+    """The subrange after a step, and for each parent of the step the subrange up to this parent."""
     after = [_Span(step.candidate, part.bad)] if step.candidate != part.bad else []
     return after + [_span_before(results, part, parent) for parent in step.parents if parent in part]
 
@@ -300,7 +300,8 @@ def _spans_around_step(results: _Results, part: Subrange, step: Step) -> list[_S
 def _span_before(results: _Results, part: Subrange, node: int) -> _Span:
     """The subrange up to the candidate ``node``, from good, or from the branch point of a branch that lacks good.
 
-    If good or the branch point cannot be measured, the subrange begins at the nearest tested ancestor of this commit.
+    If good or the branch point cannot be measured, the subrange begins at the nearest tested ancestor of good or of the
+    branch point.
     """
     start = int(part.nodes[branch_point_of(part.graph)[part.node_of[node]]])
     return _Span(nearest_tested(results.now.graph, results.now.record, start), node)
@@ -321,13 +322,13 @@ def _verdict(results: _Results, largest: Decision) -> Verdict:
 
 
 def _steps_in_hunted_direction(results: _Results) -> tuple[Step, ...]:
-    """The named steps in the hunted direction, oldest first."""
+    """The named steps in the direction that the hunt searches for, oldest first."""
     hunts = results.now.policy.is_hunted
     return tuple(step for step in results.by_age if hunts(strongest_ratio(results.changes[step.candidate]).middle))
 
 
 def _unsettled_subranges(results: _Results) -> tuple[UnsettledRange, ...]:
-    """The subranges in doubt, without divided subranges that contain a named step or a smaller subrange in doubt."""
+    """The subranges in doubt, except divided subranges that contain a named step or a smaller subrange in doubt."""
     parts = {span: results.subrange(span) for span in results.doubts}
 
     def is_explained(span: _Span) -> bool:

@@ -1,12 +1,12 @@
-"""The builds that are made in an empty folder, and the search after a wrong incremental build.
+"""Orders builds that are made in an empty folder, and restarts the search after a wrong incremental build.
 
 For the search a commit may be built in the tree of the last build, where the build system makes only the changed files.
 Such an incremental build is fast, and sometimes wrong, because a Makefile may not know that an object depends on a
 header. So the ends, a named commit, and the parents of a named commit are built in an empty folder. If a clean build
 has another binary than the earlier incremental build, or if the clean build fails, the readings of the incremental
 build are dropped (``SessionState``). If a proof by clean builds contradicts the search, or if the search ends without a
-name, the search begins again. The new search makes no incremental builds. Readings of incremental builds do not count,
-except for commits whose clean build has the same binary.
+name, the search begins again. The new search makes no incremental builds. Readings of incremental builds are not used,
+except readings of commits whose clean build has the same binary.
 """
 
 from collections.abc import Iterable
@@ -36,7 +36,8 @@ REASONS_WITHOUT_READINGS = {
 
 
 def with_clean_builds(decision: Decision, now: Situation) -> Decision:
-    """The decision with the incremental flags of its builds; or an order for the clean builds that a verdict needs."""
+    """The decision with the choice, for each of its builds, whether the build may be incremental; or the order for the
+    clean builds that a verdict needs."""
     if isinstance(decision.order, Measure):
         ends = {0, now.bad}
         order = replace(decision.order, incremental=decision.order.purpose is Purpose.SEARCH and not now.clean)
@@ -77,7 +78,7 @@ def is_contradicted(decision: Decision, now: Situation) -> bool:
 
 
 def named_candidates(order: Order) -> tuple[int, ...]:
-    """The candidates that a verdict names, with their parents, without repetitions."""
+    """The candidates that a verdict names and the parents of these candidates, each candidate once."""
     return tuple(dict.fromkeys(node for step in all_steps(order) for node in (step.candidate, *step.parents)))
 
 
@@ -93,6 +94,7 @@ def incremental_builds(observations: Iterable[Observation]) -> frozenset[int]:
 
 
 def without_incremental(now: Situation) -> Situation:
-    """The situation with the readings of clean builds alone; runs of other builds count for the budget only."""
+    """The situation with only the readings of clean builds; runs of incremental builds are only charged to the
+    budget."""
     clean = without_candidates(now.observations, incremental_builds(now.observations))
     return replace(now, observations=clean, clean=True).charged_for(now)

@@ -8,11 +8,11 @@ randomized layout is a part of the noise of a run, and repetitions average this 
 
 * If randomized layouts also show the difference, the commit is the culprit. The ranks of the readings must be
   improbable by chance, because the layouts of a build may have any distribution, for example two modes. The required
-  probability falls with the number of layouts, because each further comparison may mislead by chance. Over all
-  comparisons, the probability of a chance result is about 1 %.
-* If randomized layouts do not show the difference, its cause was code placement. Because of code placement, the
-  readings in the usual layout are no evidence, and the search begins again with randomized layouts only. The builds
-  exist already, so the new search costs only runs and links.
+  probability is lower for more layouts, because each further comparison may mislead by chance. Over all comparisons,
+  the probability of a chance result is about 1 %. * If randomized layouts do not show the difference, the difference
+  was caused by code placement. Because of code placement, the readings in the usual layout are no evidence, and the
+  search begins again with randomized layouts only. The builds exist already, so the new search costs only runs and
+  links.
 * If the search with the usual layout names no commit, for a reason that layout can cause (a tie, for example), the
   search also begins again with randomized layouts.
 
@@ -222,7 +222,8 @@ Comparisons = Mapping[int, Sequence[LayoutComparison]]  # named commit → its c
 
 
 def _further_layouts(comparisons: Comparisons, now: Situation) -> Measure | None:
-    """The order for more layouts of the first commit that needs more layouts, and of its parents; or None."""
+    """The order to measure more layouts of a commit and its parents: of the first commit that needs more layouts. None
+    if no commit needs more."""
     for candidate, of_commit in comparisons.items():
         if missing := {comparison.parent: comparison.missing for comparison in of_commit if comparison.missing}:
             if rounds := now.model.paired:  # paired runs compare the parents one after the other
@@ -237,7 +238,8 @@ def _further_layouts(comparisons: Comparisons, now: Situation) -> Measure | None
 
 
 def _with_comparisons(verdict: Verdict | Measure, comparisons: Comparisons) -> Verdict:
-    """The verdict; each step has its comparison in randomized layouts, with the parent that differs least."""
+    """The verdict, in which each step has its comparison in randomized layouts: the comparison with the parent that
+    differs least from the step's commit."""
 
     def with_comparison(step: Step) -> Step:
         return replace(step, layouts=_weakest(comparisons[step.candidate]).layouts)

@@ -15,7 +15,8 @@ drop; a test of this project simulates such comparisons.
 
 A hunt of commits needs two revisions that are built and configured alike. So prebuilt binaries, and builds with an
 additional configuration, are left out. Neighbours and the first build are determined for each variant separately. A
-build that failed in a workload is left out in that workload, and the builds on either side of it are neighbours.
+build that failed in a workload is left out of that workload's comparisons; the builds before and after the failed build
+are then neighbours.
 """
 
 from collections.abc import Collection, Iterable, Sequence

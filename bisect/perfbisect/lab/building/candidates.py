@@ -1,6 +1,7 @@
-"""The candidates of a lab: their commits by number, and which host has built which of them.
+"""The candidates of a lab: their commits, numbered, and the host that has built each candidate.
 
-If commits fail with a known error, options that mend it are tried on the failing commit; the hunt then goes on with them.
+If commits fail with a known error, options that prevent the error are tried on a failing commit. If the commit then
+builds, the hunt continues with these options.
 """
 
 import shlex
@@ -51,9 +52,9 @@ class FairLock:
 class LabHost:
     """A host on which a lab works, while the lab holds ``lock``: several labs may share the host.
 
-    Work that needs only files of the host for a moment, to send or to link a build, holds ``beside``. On a host that
-    ``only_builds`` that is a second lock, so that this work does not wait for the end of the present build. The host's builds
-    are given to the ``shared`` builds and fetched from them.
+    A short task that only reads or writes files of the host, to send or to link a build, holds ``beside``. On a host
+    that only builds, ``beside`` is a second lock (``only_builds``), so that such a short task does not wait for the end
+    of the present build. The host's builds are given to the ``shared`` builds and fetched from them.
     """
 
     host: Host
@@ -65,13 +66,13 @@ class LabHost:
 
     @property
     def beside(self) -> FairLock:
-        """The lock for work that needs only files of the host, for a moment."""
+        """The lock for short tasks that only read or write files of the host."""
         return self.only_builds or self.lock
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """A commit for each candidate; for prebuilt binaries the name that the user gave them."""
+    """The commits that candidate numbers refer to; for prebuilt binaries the names that the user gave."""
 
     repository: Repository | None  # None if no candidate has to be built
     commits: tuple[str, ...]
@@ -95,13 +96,13 @@ class Candidates:
         return "" if candidate in self.prebuilt else self.commits[candidate]
 
     def end(self, candidate: int) -> str:
-        """Which end of the range a candidate is; "" for every other candidate."""
+        """The name of the range's end that a candidate is; "" for a candidate that is not an end."""
         if not self.is_range or candidate not in (0, len(self.commits) - 1):
             return ""
         return self.ends.get(self.commits[candidate], "an end of the range")
 
     def tips(self) -> Sequence[str]:
-        """The commits from which all commits to build can be reached."""
+        """Commits such that every commit to build is an ancestor of one of them, or is one of them."""
         commits = [commit for candidate, commit in enumerate(self.commits) if candidate not in self.prebuilt]
         return [commits[0], commits[-1]] if commits and self.is_range and self.in_line else commits
 
@@ -169,7 +170,7 @@ class BuildsMade:
         self._first: tuple[str, str, str] | None = None  # of one build: host, commit, and key on the first host
 
     def place(self, candidate: int) -> str:
-        """The host that has built a candidate in this session or an earlier one; "" if none has."""
+        """The host that has built a candidate, in this session or in an earlier session; "" if no host has."""
         return self.places.get(candidate) or self._earlier_places.get(self._candidates.commits[candidate], "")
 
     def open(self, context: BuildContext, candidate: int) -> None:
@@ -208,7 +209,7 @@ class BuildsMade:
             yield from work
 
     def add(self, candidate: int, built: InstalledBuild, host: str) -> int | None:
-        """Add a build; returns the first candidate with the same binary, None if that is ``candidate`` itself."""
+        """Add a build; returns the first candidate with the same binary, or None if ``candidate`` is the first."""
         self.built[candidate], self.places[candidate] = built, host
         first = self.same_binary(candidate)
         return None if first == candidate else first
@@ -241,7 +242,7 @@ class BuildsMade:
         return self.has(candidate) and not (clean and self.built[candidate].facts.incremental)
 
     def same_binary(self, candidate: int) -> int:
-        """The first candidate with the same binary as ``candidate``, which is built."""
+        """The first candidate with the same binary as the built candidate ``candidate``."""
         binary = self.built[candidate].facts.binary
         with self.lock:
             return next(number for number, build in self.built.items() if build.facts.binary == binary)

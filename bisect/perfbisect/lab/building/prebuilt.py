@@ -1,8 +1,9 @@
 """Unpacked in place of a build: prebuilt binaries, and archives that a tree needs besides git, as MySQL needs its boost.
 
-Prebuilt binaries are a folder on the host, or a tarball on this machine. A folder is used in place, through the same path
-as every build, and never written. A tarball is sent to the host once and kept among the finished builds, where
-``bisect gc`` finds it. An archive is kept there, too, under its sum; its version follows from the commit.
+Prebuilt binaries are a folder on the host, or a tarball on this machine. A folder is used in place, through the same
+path as every build, and never written. A tarball is sent to the host once and kept among the finished builds, where
+``bisect gc`` finds it. Archives are kept among the finished builds, too, under their checksums; the version of an
+archive follows from the commit.
 """
 
 import hashlib
@@ -128,7 +129,7 @@ def take(host: Host, builder: Builder, name: str, path: str) -> InstalledBuild:
 
 
 def in_place(host: Host, builder: Builder, facts: HostFacts) -> InstalledBuild:
-    """The programs of a host itself, in the folder ``installed`` of the recipe: the host is measured.
+    """The programs that are already on a host, in the recipe's folder ``installed``: the host itself is measured.
 
     The key is made from everything known that can change the speed: processor, memory, kernel, and the output of
     ``installed_version``.
@@ -158,7 +159,7 @@ def _printed(host: Host, builder: Builder, prefix: PurePosixPath) -> str:
 
 
 def _version(host: Host, builder: Builder, path: str, prefix: PurePosixPath) -> str:
-    """The version that the installed system prints; "" if the recipe has no command for it."""
+    """The version that the installed system prints; "" if the recipe has no command that prints the version."""
     try:
         printed = _printed(host, builder, prefix)
     except ConnectionLost:
@@ -174,7 +175,7 @@ def _version(host: Host, builder: Builder, path: str, prefix: PurePosixPath) -> 
 
 
 def _folder(host: Host, path: str) -> PurePosixPath:
-    """The real path of a folder of the host: links that lead to it may change meanwhile."""
+    """The real path of a folder of the host, because symbolic links that lead to the folder may change meanwhile."""
     target = host.run(["readlink", "-f", "--", path], check=False).stdout.removesuffix("\n")
     if not target or not host.run(["test", "-d", target], check=False).ok:
         raise UsageError(f"The folder {path} does not exist on host {host.name}.", _ADVICE)
@@ -231,7 +232,7 @@ class Needed:
 def needed(
     host: Host, bare: PurePosixPath, sources: Sources, builder: Builder, paths: Collection[str]
 ) -> dict[str, Needed]:
-    """The archives that the build of a commit with these ``paths`` needs, by their names.
+    """Archive name → archive, for all archives that the build of a commit with these ``paths`` needs.
 
     Raises BuildFailed if the version of an archive is not found, or has no sum.
     """
@@ -263,9 +264,10 @@ def needed(
 
 
 def bring(host: Host, archives: Collection[Needed]) -> Generator[BuildStep]:
-    """Unpack the archives on the host, unless they are there; archives that this machine lacks are fetched.
+    """Unpack the archives that are not yet unpacked on the host. Archives that this machine lacks are downloaded.
 
-    Raises EnvironmentFailure if an archive cannot be had, or differs from its sum in the recipe.
+    Raises EnvironmentFailure if an archive cannot be obtained, or if its checksum differs from the checksum in the
+    recipe.
     """
     for archive in archives:
         folder = build_store.folder(host, archive.sha256[:32])

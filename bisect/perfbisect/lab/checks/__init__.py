@@ -57,7 +57,7 @@ class CheckRequest:
 
     @classmethod
     def to_build(cls, host: Host, entry: HostEntry, builder: Builder | None, variant: str) -> "CheckRequest":
-        """The request for a host that builds for others: nothing is measured there."""
+        """The check request for a host that only builds for other hosts: the host is not checked for measurements."""
         alone = msgspec.structs.replace(entry, build_hosts=[], server_cpus="", client_cpus="")
         built = msgspec.structs.replace(builder, server=None) if builder else None
         return cls(host, alone, builder=built, variant=variant, workloads=())

@@ -27,7 +27,7 @@ from perfbisect.wording.text import listed
 
 @asked_by("cat", "/etc/os-release")
 def RELEASE(text: str) -> str | None:
-    """The name and the release of the distribution; None if the text does not have them."""
+    """The name and the release of the distribution; None if the text lacks them."""
     release = re.search(r'^PRETTY_NAME=["\']?([^"\'\n]+)', text, re.MULTILINE)
     return release[1].strip() if release else None
 
@@ -71,7 +71,7 @@ class BuildSide:
 
 
 def read_side(host: Host, variant: Variant) -> BuildSide:
-    """The properties of a host that builds a variant; a missing compiler is ""."""
+    """The properties of a host that builds ``variant``. A property is "" if its compiler is missing."""
     inode = Fact(("stat", "-L", "-c", "%d:%i", str(host.root)), read_line)
     answers = ask_all(host, (ARCHITECTURE, RELEASE, C_LIBRARY, CPU, CORES, TOOLS["ccache"], BOOT, inode))
     try:
@@ -112,7 +112,7 @@ def differing(host: str, sides: Sequence[BuildSide], *, native: bool) -> Iterato
 
 
 def _by_value(values: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Value → the names of the hosts that have it, without empty values."""
+    """A map from each value to the names of the hosts that have this value. Empty values are left out."""
     names: dict[str, list[str]] = {}
     for value, name in values:
         if value:
@@ -150,7 +150,7 @@ class Checked:
 
     @property
     def refused(self) -> bool:
-        """Whether the host cannot do its work."""
+        """Whether a check found that the host cannot build or measure."""
         return any(finding.level is Level.REFUSED for finding in self.findings)
 
 

@@ -1,9 +1,9 @@
-"""Exact counts of instructions, which repeat: by perf in user space, or by valgrind if a host has no counters.
+"""Counts instructions exactly and repeatably: by perf in user space, or by valgrind if a host has no counters.
 
-A counted run is two executions, the second with twice the operations of the first. The count is the difference, so that no
-start-up is in it. Nothing else may differ between executions: each has a new copy of the data, one thread, equal seeds, no
-warm-up by the clock, no random addresses, and the random numbers of ``fixed_random.c``. Counts then repeat to parts per million,
-on a busy machine, too.
+A counted run is two executions, the second with twice the operations of the first. The count is the difference, so that
+no start-up is in it. Nothing else may differ between the executions. Each has a new copy of the data, one thread, equal
+seeds, no warm-up by the clock, no random addresses, and the random numbers of ``fixed_random.c``. Counts then repeat to
+parts per million, on a busy machine, too.
 
 The length is the number of operations of the shorter execution. A new hunt finds it with its first build (``next_length``); all
 builds on a host have one length.
@@ -104,7 +104,8 @@ class Counter:
         return None if self.env else (unfixed, how_to_install(["gcc"]))
 
     def under(self, folder: PurePosixPath) -> list[str]:
-        """The prefix of a command that counts all its processes; the result is in ``counters`` in ``folder``."""
+        """The prefix of a command under which the instructions of all processes of the command are counted. The result
+        is written to ``counters`` in ``folder``."""
         result = str(folder / "counters")
         if self.method == PERF:
             return [*self.prefix, "perf", "stat", "-x", ",", "-o", result, "-e", "instructions:u", "--"]
@@ -113,7 +114,7 @@ class Counter:
         return [*self.prefix, "sh", "-c", _SUMMARIES, "counted", result, "valgrind", *options]
 
     def read(self, text: str) -> dict[str, float | None]:
-        """The counters in the text of ``counters``."""
+        """The counters in ``text``, the content of the file ``counters``."""
         if self.method == PERF:
             return perf.parse(text)
         counts = [int(match[1]) for match in map(_SUMMARY.fullmatch, text.splitlines()) if match]
@@ -133,7 +134,8 @@ def method(host: Host) -> str:
 
 
 def counter(host: Host, by: str, *, by_function: bool = False) -> Counter:
-    """The counter of that method, with all means of the host to keep counts equal."""
+    """The counter that uses the given method. The counter fixes addresses and random numbers if the host can, so that
+    counts repeat."""
     fixes_addresses = host.run(["sh", "-c", "setarch -R true"], check=False).ok  # a container may forbid it
     prefix = ("setarch", "-R") if fixes_addresses else ()
     folder = upload.place(host, "scripts", {_FIXED_RANDOM.name: _FIXED_RANDOM})
@@ -142,7 +144,8 @@ def counter(host: Host, by: str, *, by_function: bool = False) -> Counter:
 
 
 def functions_on(host: Host, folder: PurePosixPath) -> str:
-    """The instructions and calls of each function that were counted in the folder of a visit: see ``counts_of``.
+    """The instructions and calls of each function that were counted during a visit, from the files in the visit's
+    folder; see ``counts_of``.
 
     Inlined functions are separated by debug lines, if a binary has them and the host has addr2line.
     """
@@ -161,7 +164,8 @@ def by_function(facts: RunFacts, *printed: str) -> ProfileFacts:
 
 
 def obstacle(builder: Builder, workload: Workload) -> str:
-    """Why the instructions of the workload cannot be counted exactly, for the end of a sentence; "" if they can."""
+    """The reason, for the end of a sentence, why the instructions of the workload cannot be counted exactly; "" if
+    exact counts are possible."""
     if builder.server:
         return f"{builder.name} is a server, whose processes also do other work"
     if workload.threads > 1:
@@ -174,8 +178,9 @@ def obstacle(builder: Builder, workload: Workload) -> str:
 def counting_time(workload: Workload, runs: Sequence[RunFacts]) -> float:
     """About how many seconds an exact count takes, judged by these timed runs of a build; 0 without runs.
 
-    The computation of an operation becomes slower; at least a few operations are counted in any case. Waits take as long as
-    ever, in the number of operations that execute enough instructions. A command without a length is counted once, unchanged.
+    The computation of an operation becomes slower under the counter. At least a few operations are counted, even if
+    operations are long. Waits take as long as ever, in the number of operations that execute enough instructions. A
+    command without a length is counted once, unchanged.
     """
     runs = [run for run in runs if run.operations]
     if not runs:
@@ -203,7 +208,7 @@ def has_length(workload: Workload) -> bool:
 
 
 def of_length(workload: Workload, events: int) -> Workload:
-    """The workload with ``events`` operations, and with nothing in it that depends on the clock."""
+    """The workload with a fixed number of operations, ``events``, and without anything that depends on the clock."""
     fixed: dict[str, Option] = {EVENTS: events, "time": 0}
     if not workload.command:
         seed = workload.args.get("rand-seed") or 1

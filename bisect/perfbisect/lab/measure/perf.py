@@ -3,8 +3,8 @@
 perf starts with its counters disabled. The workload's first operation after the warm-up enables them through the
 control FIFO, and its end disables them again; see workloads/perfbisect.lua.
 
-Beside a run, vmstat and iostat report the activity of the whole machine. Commands are timed by the clock of the host, so it is
-checked that the clock was not set meanwhile. All parsers are pure.
+Beside a run, vmstat and iostat report the activity of the whole machine. Runs of commands are timed by the clock of the
+host, so perfbisect checks that the clock was not set during the run. All parsers are pure.
 """
 
 import re
@@ -73,9 +73,11 @@ def parse(text: str) -> dict[str, float | None]:
 
 
 def shares(text: str) -> dict[str, float]:
-    """Event → share of the time in which it was counted, if that is below 1: its counter is extrapolated.
+    """Event → the share of the time in which perf counted the event, if the share is below 1; the counters of these
+    events are extrapolated.
 
-    An event that was never counted has no share. The times on two kinds of cores are added up.
+    An event that was never counted is missing in the result. On a CPU with two kinds of cores, the shares of both kinds
+    are added up.
     """
     share_of = {
         event: min(1.0, sum(part.percent for part in parts) / 100) for event, parts in _counted(text).items() if parts
@@ -92,7 +94,7 @@ class _CoreCount(NamedTuple):
 
 
 def _counted(text: str) -> dict[str, list[_CoreCount]]:
-    """Event → its counts: none, or one for each kind of cores."""
+    """Event → its counts: an empty list if perf did not count the event, otherwise one count for each kind of cores."""
     counted: dict[str, list[_CoreCount]] = {}
     for line in text.splitlines():
         fields = line.split(",")
@@ -123,7 +125,8 @@ def killed(errors: Iterable[str]) -> bool:
 
 
 def probe(host: Host) -> Counters:
-    """The events that perf can count on the host, from a trial of all. Raises EnvironmentFailure if it cannot count."""
+    """The events that perf can count on the host, found by trying all events. Raises EnvironmentFailure if it cannot
+    count."""
     if missing(host, ["perf"]):
         raise EnvironmentFailure(f"perf is not installed on host {host.name}", how_to_install(["perf"]))
     trial = host.run(["perf", "stat", "-x", ",", "-e", ",".join(EVENTS), "--", "true"], check=False)
@@ -169,7 +172,8 @@ class Stamp:
 
 
 def read_stamps(text: str) -> tuple[Stamp, ...]:
-    """The stamps in the output of STAMP at begin and end of a run; fewer if it was killed, or the disk is full.
+    """The stamps that STAMP printed at the begin and the end of a run; fewer than two if the run was killed or the disk
+    is full.
 
     A measured program could write there, too: other text is left out.
     """
@@ -243,8 +247,8 @@ def beside(
 def rows(tool: str, report: str) -> list[Row]:
     """One row per second in the report of vmstat, or of iostat for one device, by the names in the header.
 
-    Headers may be repeated and may change: old versions of iostat write ``Device:``, and the order differs between versions. The
-    first row of vmstat, which is about the time since boot, is left out.
+    Headers may be repeated and may change: old versions of iostat write ``Device:``, and the order differs between
+    versions. The first row of vmstat is left out, because it has averages since boot.
     """
     header, numbers_of_rows, (first, *columns) = list[str](), list[Row](), COLUMNS[tool]
     for words in map(str.split, report.splitlines()):

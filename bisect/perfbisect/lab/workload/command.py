@@ -1,6 +1,7 @@
 """Workloads that are commands: how they are run and timed, and a parser of their output; fio's output is JSON.
 
-fio (``--output-format=json``) prints IOPS, latencies and CPU time of one job, in the form of 3.0 (2017) and later.
+fio (``--output-format=json``) prints IOPS, latencies and CPU time of one job; the format of fio 3.0 (2017) and later is
+read.
 """
 
 import hashlib
@@ -94,7 +95,8 @@ class Recognition:
             raise OutputRecognised(self.workload, recognised_output, alone.workload.filter)
 
     def told(self) -> Iterator[Warned]:
-        """Warn once that an output with numbers is in no known format. Raises OutputRecognised if it is in a known format."""
+        """Warn once that an output with numbers is in no known format. Raises OutputRecognised if the output is in a
+        known format."""
         if self.found:
             raise OutputRecognised(self.workload, self.found)
         if self.numbers:
@@ -145,8 +147,8 @@ class Report(msgspec.Struct, frozen=True):
 def read_fio(stdout: str, began: float, seconds: float) -> RunResult:
     """The result in fio's output; warnings before the JSON are skipped. Operations are I/Os, as fio reports them.
 
-    Latencies are those of the direction with more I/Os, or of fsync in a job that calls it. Raises ValueError, with a
-    sentence, if there is no result.
+    Latencies are those of the reads or of the writes, whichever are more; or of the fsyncs in a job that calls fsync.
+    Raises ValueError, with a sentence, if there is no result.
     """
     job = _job(stdout)
     sides = sorted((job.read, job.write), key=lambda side: side.total_ios)
@@ -227,8 +229,8 @@ def timed(workload: Workload, filled: Values, folder: PurePosixPath, under: Sequ
 def outcome(ended: ProcessResult, workload: Workload) -> RunResult:
     """The result of a run: the seconds of the whole command, and the number in its output that matches the workload's pattern.
 
-    Raises ValueError, with a sentence, if the command failed, or its output has no such number; RunLost if its times are
-    unknown.
+    Raises ValueError, with a sentence, if the command failed or its output has no such number. Raises RunLost if the
+    times of the run are unknown.
     """
     if ended.status in TIMED_OUT:
         raise ValueError(f"the command did not end within {ended.limit:.0f} s, and was killed")
@@ -265,7 +267,8 @@ def outcome(ended: ProcessResult, workload: Workload) -> RunResult:
 
 
 def with_results(result: RunResult, values: Mapping[str, float], outputs: Sequence[Output]) -> RunResult:
-    """The result of a run with several numbers of its output. Raises NoNumber if none of ``outputs`` has a number."""
+    """The result of a run, with the numbers that were read from its output. Raises NoNumber if none of ``outputs`` has
+    a number."""
     if not values:
         raise NoNumber(f"the output has no metric: it lacks all {len(outputs)} results of {outputs[0].format}")
     if result.reported is None:
@@ -297,8 +300,8 @@ _NOT_STARTED = re.compile(
 
 
 def not_started(host: Host, prefix: PurePosixPath, workload: Workload, started: Sequence[str], reason: str) -> str:
-    """Advice if a run failed since a program did not start: the program of that name in the build; or how to have it built, as
-    perhaps only the programs ``started`` were built.
+    """Advice if a run failed because a program did not start. The advice names a file of the build with the program's
+    name, or tells how to build the program, because perhaps only the programs ``started`` were built.
     """
     if not (not_found := _NOT_STARTED.search(reason)):
         return ""

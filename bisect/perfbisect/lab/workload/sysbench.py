@@ -32,7 +32,8 @@ _TOTAL = re.compile(rf"\s+([\w ]+?)(?: \(\w+\))?:\s+{_NUMBER}s?\b")
 
 
 def command(workload: Workload, script: PurePath, options: Mapping[str, Option] | None = None) -> list[str]:
-    """The argv of a timed run; ``options`` are those of a server's driver. Raises UsageError for a fraction of a second."""
+    """The argv of a timed run; ``options`` are the options of a server's driver. Raises UsageError for a fraction of a
+    second."""
     if workload.time < 1 or workload.time != int(workload.time):
         text = f"Workload {workload.name} has time = {workload.time:g}, but sysbench counts whole seconds."
         raise UsageError(text, "Write a whole number of at least 1.")
@@ -47,7 +48,7 @@ def prepare_command(workload: Workload, script: PurePath, options: Mapping[str, 
 
 
 def check_command(script: PurePath, options: Mapping[str, Option]) -> list[str]:
-    """The argv that runs a workload's check; each row of the answers follows ANSWER."""
+    """The argv that runs a workload's check. In the output, each row of the answers begins with ANSWER."""
     return ["sysbench", str(script), *_flags(options), "check"]
 
 
@@ -57,7 +58,7 @@ def _flags(options: Mapping[str, Option]) -> list[str]:
 
 
 def progress(line: str, operation: str) -> tuple[float, float] | None:
-    """(second, operations per second) of a line that reports one interval; None for any other line."""
+    """The pair (second, operations per second) from a line that reports one interval; None for any other line."""
     match = _PROGRESS.match(line)
     if not match:
         return None
@@ -77,9 +78,9 @@ def outcome(ended: ProcessResult, workload: Workload) -> RunResult:
 def parse(lines: Iterable[str], operation: str) -> RunResult:
     """The result in the output of a run; ``operation`` is "event" or "query".
 
-    The window that the shared Lua module prints is preferred to sysbench's total time, which includes time before and after it.
-    A script whose threads have several roles prints the operations of each role. Raises ValueError, with a sentence, if the
-    totals are missing or nothing was counted.
+    The window that the shared Lua module prints is preferred to sysbench's total time, which includes time before and
+    after it. A script whose threads have several roles prints the number of operations of each role. Raises ValueError,
+    with a sentence, if the totals are missing or nothing was counted.
     """
     samples: list[float] = []
     buckets: list[tuple[float, int]] = []
@@ -132,7 +133,8 @@ def _percentile(buckets: list[tuple[float, int]], share: float) -> float | None:
 
 
 def complaint(lines: Iterable[str], status: int, limit: float) -> str:
-    """Why a run that ended with ``status`` failed: sysbench's first error, or the signal that killed it; "" if it succeeded.
+    """The reason why a run that ended with ``status`` failed: sysbench's first error, or the signal that killed
+    sysbench; "" if the run succeeded.
 
     ``lines`` are its whole output, ``limit`` is its time limit in seconds.
     """

@@ -1,7 +1,7 @@
 """Elements of SVG and HTML as escaped text, and the scales of charts.
 
 Horizontal positions are in percent, vertical positions in pixels, so that a drawing fits a desktop, a phone and paper.
-Colours are classes, which the style sheet resolves for light and dark.
+Colours are given as CSS classes; the style sheet defines them for light and for dark mode.
 """
 
 import math
@@ -73,7 +73,7 @@ def circle(x: float, y: float, radius: float, class_: str | None = None, *title:
 
 
 def chart(height: float, label: str, *content: Markup, class_: str = "") -> Markup:
-    """A drawing with the width of its container; ``label`` is for screen readers."""
+    """A chart as wide as its container; ``label`` is the text for screen readers."""
     return element(
         "svg", *content, class_=f"chart {class_}".rstrip(), width="100%", height=height, role="img", aria_label=label
     )
@@ -88,7 +88,8 @@ class Scale:
     logarithmic: bool = False
 
     def __call__(self, value: float) -> float:
-        """The fraction of ``value``, from 0 to 1; values outside of the scale are at its edge."""
+        """The position of ``value`` on the scale as a fraction from 0 to 1; values outside of the scale are moved to
+        its edge."""
         if self.logarithmic:
             low, high, value = math.log(self.low), math.log(self.high), math.log(max(value, self.low))
         else:
@@ -114,7 +115,8 @@ def values_per_decade(low: float, high: float, digits: Sequence[int]) -> list[fl
 
 
 def linear_scale(values: Sequence[float], margin: float = 0.08) -> Scale:
-    """A linear scale of ``values``, with ``margin`` (a share of their span) free at both ends."""
+    """A linear scale of ``values``. At either end, an empty margin of ``margin`` (a fraction of the range of the
+    values) is added."""
     low, high = min(values), max(values)
     room = (high - low) * margin or abs(high) * margin or 1.0
     return Scale(max(0.0, low - room) if low >= 0 else low - room, high + room)
@@ -143,7 +145,7 @@ NARROWEST = 0.01  # least span of a scale, in logarithms
 
 
 def log_ratio_scale(intervals: Iterable[Interval]) -> Scale:
-    """A logarithmic scale with 1 and all known ends of ``intervals``, up to WIDEST."""
+    """A logarithmic scale that includes 1 and all known ends of ``intervals``, up to the factor WIDEST."""
     ends = [
         end for estimate in intervals for end in (estimate.low, estimate.middle, estimate.high) if 0 < end < math.inf
     ]
