@@ -1,8 +1,10 @@
-"""Who may read the served pages: users of a password file, by HTTP's Basic scheme; and holders of a token file's token, as Bearer.
+"""Decides who may read the served pages: users in a password file, by HTTP's Basic scheme; and users who send the token
+of a token file, as Bearer.
 
-Without these files only this machine may. A line of a password file is ``NAME:HASH``, with a hash of bcrypt, as ``htpasswd -B``
-writes it. Neither file may be readable by others. Both are read again for each request, so that a user whose line is removed is
-refused at once.
+Without a password file and a token file, only this machine may read the pages. A line of a password file is
+``NAME:HASH``, with a hash of bcrypt, as ``htpasswd -B`` writes it. Neither the password file nor the token file may be
+readable by other users. The password file and the token file are read again for each request, so that a user whose line
+is removed is refused at once.
 """
 
 import hashlib
@@ -64,7 +66,7 @@ class LoginGuard:
         return bool(self.password_file or self.token_file)
 
     def refusal(self, host: str, authorization: str) -> Answer | None:
-        """The answer to a request with these two headers if it is not admitted; else None."""
+        """The answer that refuses a request with these two headers; None if the request is admitted."""
         if not (self.password_file or self.token_file):
             return None if names_this_machine(host, self.address) else (421, {}, STRANGE)
         if self.is_admitted(authorization):
@@ -87,7 +89,7 @@ class LoginGuard:
         return False
 
     def is_known_user(self, credentials: str) -> bool:
-        """Whether a name and its password match a line. A password that was right once is not hashed again."""
+        """Whether a name and its password match a line. A password that was verified once is not hashed again."""
         if self.password_file is None:
             return False
         lines = read_passwords(self.password_file)
@@ -127,7 +129,7 @@ def names_this_machine(host: str, address: str) -> bool:
 
 
 def read_passwords(path: Path) -> dict[str, str]:
-    """Name → hash of a password file. Raises UsageError with the number of a wrong line."""
+    """Name → hash of a password file. Raises UsageError with the number of the line if a line is invalid."""
     hashes = {}
     for number, line in enumerate(private_text(path, f"Create it: {add_user_command(path)}").splitlines(), 1):
         if line.strip() and not line.startswith("#"):
@@ -168,7 +170,7 @@ def add_user_command(path: Path) -> str:
 def add_user(path: Path, name: str, password: str) -> bool:
     """Write a line into a password file, which is created if it does not exist; returns whether the name is new.
 
-    Raises UsageError for a name or a password that cannot be used.
+    Raises UsageError for an invalid name, and for a password that is too short or too long.
     """
     if not NAME.fullmatch(name):
         raise UsageError(

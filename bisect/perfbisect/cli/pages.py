@@ -1,6 +1,6 @@
 """The pages of a history over HTTP: the dashboard, the list, and a page for each hunt and trial, made on request.
 
-Or the history in Datasette, behind the same guard.
+Or Datasette with the history, protected by the same guard.
 """
 
 import asyncio
@@ -40,7 +40,9 @@ PATIENCE = 60.0  # seconds after which a silent client is cut off
 
 @dataclass(eq=False)
 class Pages:
-    """The pages of a history: the local one at ``history``, the user's path of it, or the one at a ``central`` address."""
+    """The pages of a history: of a local history at ``history`` (the path as the user gave it), or of a ``central``
+    history at an address.
+    """
 
     history: Path | None
     central: str | None
@@ -91,7 +93,7 @@ class Pages:
         return Cell(name, link=quote(page_name(name)))
 
     def watched_lines(self, sessions: Sequence[SessionSummary]) -> "list[WatchedLine]":
-        """The lines of the watched branches, then the lines of the newest series, one for each range and way of measuring."""
+        """The lines of the watched branches, then of the newest series, one for each range and way of measuring."""
         from perfbisect.core.stats.watched_branch import LONGEST
         from perfbisect.report.page.pages import LINES
 

@@ -1,7 +1,7 @@
 """Sessions on the command line: leases of their hosts, views of their progress, and messages about their end.
 
-``given`` are the options of the verb. Hunts are shown on standard output. For a trial, standard output has only the table,
-at the end; its progress is on standard error.
+``given`` are the options of the command that begins or resumes a session. Hunts are shown on standard output. For a
+trial, standard output has only the table, at the end; its progress is on standard error.
 """
 
 import os
@@ -54,8 +54,9 @@ def view_opener(
 ) -> "OpenView":
     """A function that opens the view of that name (None: the view that suits the stream) for sessions; see ``ui.live``.
 
-    Without a ``stream`` the view is on standard output, and its last picture stays. ``together``: whether the sessions share their
-    builds; None if all sessions of the process do. ``quiet``: only lines about problems.
+    Without a ``stream``, the view is shown on standard output, and its last picture stays on the screen. ``together``:
+    whether the sessions share their builds; None means that all sessions of the process do. ``quiet``: only lines about
+    problems.
     """
 
     def report(hunt: int) -> str:
@@ -110,9 +111,10 @@ def leased_session_hosts(
 
 @contextmanager
 def leases_and_notifier(given: CommandOptions, settings: "Settings", minutes: float = 0) -> Iterator["Notifier"]:
-    """Hold the leases of a session's hosts for a block; yields a notifier, which is called with the name of a session that begins.
+    """Hold the leases of a session's hosts for a block; yields a notifier, to be called with the name of each begun
+    session.
 
-    The command of --notify gets the end of that session. The hosts are wanted for ``minutes``; 0: unknown.
+    The command of --notify is run at the end of that session. The hosts are wanted for ``minutes``; 0: unknown.
     """
     from perfbisect.hunt.notification import notifying
 
@@ -182,7 +184,7 @@ def measured_trial(setup: "SessionSetup", given: CommandOptions, notifier: "Noti
 def trial_after(carry_out: "CarryOut", given: CommandOptions, notifier: "Notifier", view: str | None = None) -> "Ended":
     """(the trial after ``carry_out``, what has cut it short after it began).
 
-    If it is printed in a form for programs, only warnings are shown before.
+    If the trial is printed in a form for programs, only warnings are shown before it.
     """
     from perfbisect.hunt.attempt import Caller
 
@@ -200,7 +202,9 @@ def trial_after(carry_out: "CarryOut", given: CommandOptions, notifier: "Notifie
 def hunt_differing_results(
     given: CommandOptions, settings: "Settings", several: "SeveralResults", caller: "Caller"
 ) -> int:
-    """Compare both ends in all results of a command, and hunt the results that differ by common runs; returns the highest status."""
+    """Compare both ends in all results of a command, and hunt the results that differ, in common runs; returns the
+    highest exit status.
+    """
     from dataclasses import replace
 
     from perfbisect.core.domain.settings import Policy

@@ -13,10 +13,10 @@ A job is the folder ``root/jobs/ID`` with
               could not be written
     alive     locked by the leader while it lives: at most one leader runs, and its end is noticed at once
 
-The leader is a shell that leads its own session, runs the command under ``timeout`` and writes the status. So time limits
-hold on the host, even without the controller. A leader is identified by its pid, the tick of its start and the boot, as
-another process may have its pid later. Every action is one idempotent call of ``Host.run``: a lost connection ends no
-job, and starts none twice.
+The leader is a shell that leads its own session, runs the command under ``timeout`` and writes the status. So time
+limits hold on the host, even while the controller is disconnected. A leader is identified by its pid, the tick of its
+start and the boot, as another process may have its pid later. Every action is one idempotent call of ``Host.run``, so a
+lost connection does not end a job or start a job twice.
 """
 
 import base64
@@ -50,7 +50,7 @@ _LEFT_OUT = re.compile(rb"\n\[perfbisect left out (\d+) bytes here\]\n[^\n]*\n?"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A started job; its folder on the host contains everything else."""
+    """A started job; everything else about the job is in its folder on the host."""
 
     folder: PurePosixPath
     pid: int  # of its leader
@@ -63,20 +63,20 @@ class Job:
 
     @property
     def name(self) -> str:
-        """The name with which it was started."""
+        """The name with which the job was started."""
         return self.id[16:-7]
 
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """The text that a job wrote to one stream; if it was too much, only its end, in whole lines."""
+    """The text that a job wrote to one stream; of too much text, only the last whole lines."""
 
     text: str
     left: int  # bytes that were not kept
 
     @property
     def note(self) -> str:
-        """A clause about omitted output for a sentence; "" if there is none."""
+        """A clause about omitted output, to be added to a sentence; "" if no output is omitted."""
         return f"; {self.left / 1e6:,.1f} MB from the middle of its output are missing" if self.left else ""
 
 
@@ -97,7 +97,7 @@ def start(
     command gets TERM, and GRACE seconds later KILL; the status is then 124 or 137. ``merged`` sends stderr to stdout.
 
     Raises EnvironmentFailure if the program does not exist, or an argument is too long. If the folder ``cwd`` does not
-    exist, the command fails, because the folder may belong to a build, which deleted it.
+    exist, the command fails: the folder may belong to a build, and the build may have deleted it.
     """
     _check_length(argv, env or {})
     program = argv[PINNED] if [*argv[:2]] == ["taskset", "-c"] and argv[PINNED:] else argv[0]
@@ -150,7 +150,7 @@ def run(
 
 
 def running(host: Host) -> tuple[Job, ...]:
-    """All running jobs, oldest first, with jobs of an interrupted controller."""
+    """All running jobs, oldest first, including jobs of a controller that was interrupted."""
     return _unended(host, "running")
 
 
@@ -160,10 +160,10 @@ def orphaned(host: Host) -> tuple[Job, ...]:
 
 
 def status(host: Host, job: Job, *, patience: float = 0) -> int | None:
-    """The exit status; None while the job runs, LOST if it ended without one.
+    """The exit status; None while the job runs, LOST if the job ended without an exit status.
 
-    For a running job the answer comes when it ends, or after ``patience`` seconds. Raises EnvironmentFailure if its
-    output could not be written, as on a full disk.
+    For a running job, the call returns when the job ends, or after ``patience`` seconds. Raises EnvironmentFailure if
+    its output could not be written, as on a full disk.
     """
     return _poll(host, job, patience=patience)[0]
 
@@ -209,9 +209,9 @@ def wait(host: Host, job: Job, *, every: float = 1.0, offset: int = 0) -> Genera
     """Yield the lines of the job's stdout from byte ``offset`` on as they come; the exit status is the return value.
 
     Of a long line only the beginning is yielded. The host is polled every ``every`` seconds, and reports the end of the
-    job at once. Ctrl-C, or closing the generator, kills the job. If the host cannot be reached any more, the job is left
-    running; call ``wait`` again. Raises JobLost if it ended without a status; processes that its leader left are killed
-    first, since the work will be repeated. Raises EnvironmentFailure if its output could not be written.
+    job at once. Ctrl-C, or closing the generator, kills the job. If the host cannot be reached any more, the job is
+    left running; call ``wait`` again. Raises JobLost if the job ended without a status; processes that its leader left
+    are killed first, because the work will be repeated. Raises EnvironmentFailure if its output could not be written.
     """
     line_begun = b""
     ended: int | None = None
@@ -262,7 +262,7 @@ def kill_all(host: Host) -> None:
 
 
 def remove(host: Host, job: Job) -> None:
-    """Remove the folder of an ended job."""
+    """Remove the folder of a job that has ended."""
     host.run(["rm", "-rf", "--", str(job.folder)])
 
 
@@ -284,7 +284,7 @@ def scratch(host: Host) -> PurePosixPath:
 
 
 def _command(host: Host, argv: Sequence[str], cwd: PurePosixPath, env: Mapping[str, str] | None, timeout: float) -> str:
-    """The content of the file ``command``."""
+    """The content of the job's file ``command``."""
     variables = {"LC_ALL": "C", "TMPDIR": str(scratch(host)), **(env or {})}
     settings = shlex.join(f"{name}={value}" for name, value in variables.items())
     limit = ["timeout", "-k", f"{GRACE:g}", f"{timeout:g}"]
@@ -304,7 +304,7 @@ def _job(folder: PurePosixPath, stat: str) -> Job:
 def _poll(
     host: Host, job: Job, offset: int = 0, limit: int = 0, stream: str = "stdout", patience: float = 0
 ) -> tuple[int | None, bytes]:
-    """The status of an ended job, and a chunk of its output, in one call.
+    """The status of a job if it has ended, and the next chunk of its output, in one call.
 
     Base64 keeps offsets exact, whatever bytes a program writes. The answer comes when the job ends, or after ``patience``
     seconds.
@@ -323,7 +323,7 @@ def _poll(
 
 
 def _check_length(argv: Sequence[str], env: Mapping[str, str]) -> None:
-    """Raise EnvironmentFailure if no program can be started with these arguments and variables."""
+    """Raise EnvironmentFailure if these arguments and variables are too long for starting a program."""
     for text in (*argv, *(f"{name}={value}" for name, value in env.items())):
         if len(text.encode(errors="replace")) > ARGUMENT:
             raise EnvironmentFailure(

@@ -1,4 +1,4 @@
-"""The unfit hosts, by their fitness checks (``hunt/trials/checks.py``).
+"""The hosts that are unfit according to their fitness checks (``hunt/trials/checks.py``).
 
 A fitness check is an A/A whose settings have the name FITNESS_CHECK. The fitness of a host is derived from its fitness
 checks, and is not stored. If the user accepts the present level of a host, the name of its latest check becomes
@@ -24,7 +24,7 @@ FitnessByMachine = dict[str, list[Fitness]]  # machine → its fitness after eac
 def fitness_by_machine(path: Path | None, machines: Iterable[str] = ("",)) -> FitnessByMachine:
     """The fitness of ``machines``, by default of all machines that were checked.
 
-    The checks are read from the history at ``path``. Without a history, the result is empty.
+    The checks are read from the history at ``path``. If there is no history, the result is empty.
     """
     if not (path or default_history_path()).exists():
         return {}
@@ -34,7 +34,9 @@ def fitness_by_machine(path: Path | None, machines: Iterable[str] = ("",)) -> Fi
 
 
 def unfit_hosts(path: Path | None, machines: Iterable[str] = ("",)) -> dict[str, str]:
-    """Each unfit machine of ``machines``, by default of all → a sentence with the reason and the accepting command."""
+    """For each unfit machine of ``machines`` (by default, of all machines), a sentence with the reason and the command
+    that accepts the machine.
+    """
     latest = {name: fitness[-1] for name, fitness in fitness_by_machine(path, machines).items()}
     return {
         name: unfit_host(name, fitness.unfit, with_history("", path))
@@ -44,7 +46,7 @@ def unfit_hosts(path: Path | None, machines: Iterable[str] = ("",)) -> dict[str,
 
 
 def accept(path: Path | None, machines: Sequence[str]) -> None:
-    """Accept the level of the latest check of machines as their usual level.
+    """Accept the present level of machines, from their latest checks, as the usual level.
 
     If a machine is not unfit, raises UsageError, and no level is accepted.
     """

@@ -60,7 +60,9 @@ class Watch:
         return [night for night in reversed(with_tip) if night.request.works == with_tip[0].request.works]
 
     def with_recognised_output(self, history: History, nights: Sequence[SessionState]) -> "Watch":
-        """The watch with the result, filter and metric that the newest night has recognised in a workload's output."""
+        """The watch with the result, the filter and the metric that the newest night recognised in the output of a
+        workload.
+        """
         newest = history.settings(nights[-1].id) if nights and self.settings.recognise else self.settings
         return replace(
             self, settings=replace(self.settings, output=newest.output, filter=newest.filter, metric=newest.metric)
@@ -71,7 +73,7 @@ class Watch:
     ) -> SessionSetup:
         """The setup of a night: a comparison of the tip with earlier tips.
 
-        The first tip of a branch is measured alone, to show that the tip can be measured.
+        The first tip of a branch is measured without another tip, to show that the tip can be measured.
         """
         broken = {build.commit for night in nights for build in night.request.subjects if build.trouble}
         earlier = tips_measured_with_next(
@@ -85,7 +87,7 @@ class Watch:
 
 
 def line_key(settings: Settings) -> Settings:
-    """The settings that affect the levels of builds. All nights of a line have an equal key."""
+    """The settings that affect the levels of builds. The key is equal for all nights of a line."""
     return replace(
         settings, good="", bad="", good_commit="", bad_commit="", run_hash="", build_hash="", policy=Policy(),
         prior=NOTHING_KNOWN, explain=False, suspects={}, name="", output=None, filter=None,
@@ -95,7 +97,10 @@ def line_key(settings: Settings) -> Settings:
 
 @dataclass(frozen=True, slots=True)
 class BranchComparison(HuntedComparison):
-    """The line of a branch as a comparison of all its tips. The number of a build is the index of its tip."""
+    """The line of a branch as a comparison of all its tips.
+
+    The number of a build is the index of its commit among the tips of the line.
+    """
 
     line: BranchLine
     drops: tuple[DropRange, ...]
@@ -103,7 +108,7 @@ class BranchComparison(HuntedComparison):
 
     @classmethod
     def read(cls, history: History, watch: Watch) -> "BranchComparison":
-        """The line of a branch as a comparison. The history must have a night of the branch."""
+        """The line of a branch as a comparison. Needs a history with at least one night of the branch."""
         nights = watch.nights(history)
         newest, line = nights[-1], BranchLine.from_nights(nights)
         stored = history.settings(newest.id)
@@ -127,7 +132,9 @@ class BranchComparison(HuntedComparison):
         history.enter_drop_hunt(self.trial.id, drop_tonight, hunt)
 
     def ranges(self) -> Iterator[DropRange]:
-        """First the ranges of begun hunts without a verdict, then the ranges of drops that were not hunted yet."""
+        """The ranges to hunt in: first the ranges of begun hunts without a verdict, then the ranges of drops that were
+        not hunted yet.
+        """
         for hunt in self.trial.hunts:
             if hunt.state in OPEN:
                 begun = Drop(hunt.work, hunt.first, hunt.last, Ratio(1.0, None, 0))
@@ -163,9 +170,9 @@ def hunts_of(history: History, nights: Sequence[SessionState], tips: Sequence[Tr
 
 @contextmanager
 def one_at_a_time(watch: Watch, path: Path | None, *, wait: bool, say: Callable[[str], None]) -> Iterator[None]:
-    """Hold a lock for a line during a block, so that no other process of this machine works on a night of the line.
+    """Hold a lock during a block, so that no other process of this machine works on a night of the same line.
 
-    Raises EnvironmentFailure if another process holds the lock, unless ``wait`` is true.
+    If another process holds the lock, waits if ``wait`` is true; otherwise raises EnvironmentFailure.
     """
     path = (path or default_history_path()).absolute()
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Notifications about sessions: a command of the user gets each verdict, and the central history gets the logs.
 
-A failure of the command or of a push does not stop a session. The log is in the local history, and a later push sends
-the missing events.
+A failure of the notifying command or of a push does not stop a session. The log is in the local history, and a later
+push sends the missing events.
 """
 
 import os
@@ -29,7 +29,7 @@ Begun = Callable[[str], None]  # takes the name of a session that has begun: 12 
 
 @dataclass
 class Notifier:
-    """Notifies about the end of each session whose begin was noted by a call."""
+    """Runs the user's command at the end of each session; calling the notifier registers a session that begins."""
 
     command: Sequence[str]
     path: Path | None  # of the history
@@ -52,7 +52,7 @@ class Notifier:
 
 @contextmanager
 def notifying(command: Sequence[str], path: Path | None, warn: Callable[[str], None]) -> Iterator[Notifier]:
-    """Notify about sessions of a block that end with a verdict or a failure, but not about interrupted sessions.
+    """Notify about the sessions of a block that end with a verdict or a failure, but not about interrupted sessions.
 
     Within the block, the notifier must be called with the name of each session that has begun in the history at
     ``path``. ``Notifier.ended`` can notify about a hunt before the end of the block. No notification is sent about a
@@ -117,7 +117,7 @@ LAST_PUSH = 30.0  # seconds; the end of a session waits this long for its last p
 
 @contextmanager
 def pushing(path: Path, sessions: Sequence[int], warn: Callable[[str], None]) -> Iterator[None]:
-    """Within a block, push sessions of the history at ``path`` once a minute; at its end, push all sessions.
+    """Within a block, push sessions of the history at ``path`` once a minute; when the block ends, push all sessions.
 
     Nothing is pushed if no central history is configured. If the last push fails, ``warn`` is called with the reason
     and the command that pushes later.
@@ -151,7 +151,7 @@ def pushing(path: Path, sessions: Sequence[int], warn: Callable[[str], None]) ->
 def origin_of(name_option: str | None) -> str:
     """The name of this history in a central history: from the option, from config.toml, or the user and the machine.
 
-    Raises UsageError for a text that cannot be a name.
+    Raises UsageError for a text that cannot be the name of a history.
     """
     name = name_option or load_configuration().central.origin or user_at_machine()
     if not ORIGIN.fullmatch(name):
@@ -161,7 +161,9 @@ def origin_of(name_option: str | None) -> str:
 
 
 def attempt(path: Path, sessions: Sequence[int], address: str, *, running: bool) -> list[str]:
-    """Push ``sessions`` once. If they are not ``running``, all other sessions are pushed, too.
+    """Push ``sessions`` once.
+
+    If they are not ``running``, all other sessions of the history are pushed, too.
 
     Returns sentences about failures. Failures of other sessions are left out, because these sessions have reported
     them.

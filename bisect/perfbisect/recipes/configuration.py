@@ -1,9 +1,10 @@
 """The user's configuration folder: ``config.toml``, and the folders in which recipes are searched.
 
-Recipes are searched in a folder given by option, in the configuration folder, and in perfbisect's recipes. Recipes of the
-working directory count only as the default of an option: see ``recipes_in_working_directory``. So a hunt keeps the folder with which
-it began, and nothing below this module depends on the working directory. A ``config.toml`` elsewhere does not count
-either: its commands are executed, so a clone must not provide it.
+Recipes are searched for in a folder given by an option, in the configuration folder, and among perfbisect's recipes.
+Recipes in the working directory are not used, except as the default of an option: see ``recipes_in_working_directory``.
+So a hunt keeps the recipe folder with which it began, and the layers below this module do not depend on the working
+directory. A ``config.toml`` in another folder is not used either, because its commands are executed, and a clone must
+not be able to provide commands.
 """
 
 import os
@@ -37,7 +38,8 @@ BARE = ("HEAD", "objects", "refs")  # files that make a folder a bare git reposi
 
 
 def recipe_folders(name: str, user_path: str | Path = "") -> list[Path]:
-    """The folders with recipes ``name`` (BUILDERS, WORKLOADS), or the inventories (HOSTS); the first has precedence.
+    """The folders with recipes ``name`` (BUILDERS, WORKLOADS), or the inventory files (HOSTS); the first has
+    precedence.
 
     Raises UsageError if ``user_path``, the user's path, does not exist.
     """
@@ -53,8 +55,8 @@ def checked_within_folder(path: Path, recipe_folder: Path) -> Path:
     """``path``, a file of a recipe, if it does not lead out of ``recipe_folder``, the folder of recipes in which it was
     found.
 
-    Files of a recipe are sent to hosts, so a link to another file of this machine would reveal it. Only the user's
-    recipes and perfbisect's may have such links. Raises RecipeError for others.
+    Files of a recipe are sent to hosts, so a link to a file outside of the recipes would reveal that file. Only the
+    user's own recipes and perfbisect's recipes may have such links. Raises RecipeError for others.
     """
     own_folders = [folder.resolve() for name in (BUILDERS, WORKLOADS) for folder in trusted_folders(name)]
     if not any(path.is_relative_to(folder) for folder in own_folders) and not path.resolve().is_relative_to(
@@ -73,11 +75,11 @@ def trusted_folders(name: str) -> list[Path]:
 
 
 def recipes_in_working_directory(name: str) -> tuple[Path | None, str]:
-    """The folder or file ``name`` of the working directory, and why it does not count.
+    """The folder or file ``name`` of the working directory, and the reason for which it is not used.
 
-    Recipes are commands, and a hosts.toml says where they run. In a checkout they are by the author of the repository,
-    which is measured but not trusted; below /tmp they may be anyone's. So they do not count in a git repository, nor if
-    they belong to another user. Both values are empty if the working directory has no such recipes.
+    Recipes are commands, and a hosts.toml says where they run. Recipes in a checkout are written by the author of the
+    repository, who is not trusted; below /tmp, anybody may have written them. So they do not count in a git repository,
+    nor if they belong to another user. Both values are empty if the working directory has no such recipes.
     """
     try:
         entry = Path.cwd() / name
@@ -154,7 +156,10 @@ class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     ccache: Remote = ""  # the `ccache_remote` of hosts that have none
 
     def secret(self) -> bytes:
-        """The content of ``key_file``, b"" if there is none. Raises RecipeError if it is no secret."""
+        """The content of ``key_file``, b"" if there is none.
+
+        Raises RecipeError if the file cannot be read, can be read by others, or is too short.
+        """
         if not self.key_file:
             return b""
         file = Path(self.key_file).expanduser()
@@ -230,8 +235,9 @@ def files_by_name(folders: Iterable[Path], file: str) -> dict[str, Path]:
 
 
 def item_by_name(noun: str, name: str, items: Mapping[str, Item], whose: str = "") -> Item:
-    """The item with a name. Raises RecipeError, with the most similar name, for an unknown name; ``whose`` follows the
-    noun.
+    """The item with a name.
+
+    Raises RecipeError for an unknown name, with the most similar known name; ``whose`` follows the noun in the message.
     """
     if name not in items:
         raise RecipeError(
@@ -242,5 +248,5 @@ def item_by_name(noun: str, name: str, items: Mapping[str, Item], whose: str = "
 
 
 def is_trusted_path(path: Path, name: str) -> bool:
-    """Whether a path is one of ``trusted_folders``."""
+    """Whether a path is equal to one of ``trusted_folders``."""
     return path.resolve() in [folder.resolve() for folder in trusted_folders(name)]

@@ -1,10 +1,10 @@
-"""A number in the output of a command: the only group of a regular expression, or a path into JSON.
+"""Finds a number in the output of a command, by the only group of a regular expression or by a path into JSON.
 
 A path begins with ``$``, unlike any useful expression: ``$.results[0].ops``, ``$["ops/s"]``, ``$[-1].seconds``.
 
 An expression of a recipe may take forever on an output that its author never saw: ``(a+)+b`` doubles its time with each
 character, and Python cannot interrupt a search. So it is searched in a separate process, which is ended after LONGEST
-seconds. This takes as long as the start of Python, some hundredths of a second.
+seconds. A separate process takes as long as the start of Python, some hundredths of a second.
 """
 
 import json
@@ -49,7 +49,7 @@ else:
 
 
 def check_pattern(pattern: str) -> None:
-    """Raise ValueError, with the reason, for an expression or path that cannot find a number."""
+    """Raise ValueError, with the reason, for an expression or JSON path that can never find a number."""
     if pattern.startswith("$"):
         steps_of_path(pattern)
         return
@@ -90,14 +90,14 @@ def positive_number(value: object) -> float:
 
 
 def unit_in(pattern: str) -> str:
-    """The unit in an expression or path, preferably after its number; "" if there is none."""
+    """The unit that an expression or path states, preferably after its number; "" if it states none."""
     parts = re.split(r"(?<!\\)\((?!\?)", pattern, maxsplit=1)
     plain = [re.sub(r"\\(?:[A-Za-z]|(?=/))", " ", part).replace(" /", "/") for part in parts]
     return next(iter(_UNIT.findall(plain[-1]) or _UNIT.findall(plain[0])[::-1]), "")
 
 
 def steps_of_path(path: str) -> list[str | int]:
-    """The keys and indices of a path. Raises ValueError for an invalid path."""
+    """The keys and indices of a path. Raises ValueError if the path is invalid."""
     path_steps: list[str | int] = []
     at = 1
     while at < len(path):
@@ -166,9 +166,9 @@ def _shortened(text: str) -> str:
 
 
 def last_match(pattern: str, texts: Sequence[str]) -> str | None:
-    """The group of the last match in the first text with a match; None without a match.
+    """The group of the last match in the first of the texts that has a match; None if no text has a match.
 
-    Raises TimeoutError, and EnvironmentFailure if the process cannot do its work.
+    Raises TimeoutError if the search takes too long, and EnvironmentFailure if the process for the search fails.
     """
     try:
         done = subprocess.run(

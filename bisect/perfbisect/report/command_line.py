@@ -67,7 +67,9 @@ SEARCHES = re.compile(r"suspects|skips|policy\.(?!pairing)")  # fields that only
 
 
 def _changed_options(settings: Settings) -> Iterator[tuple[str, ...]]:
-    """The words of each option that differs from its default: the option, with its value unless it is a flag."""
+    """The words of each option that differs from its default: the option, followed by its value unless the option is a
+    flag.
+    """
     worse = Direction.DROP if find_metric(settings.metric).higher_is_better else Direction.RISE
     # Equal smallest changes of a time and of a count were given by --min-effect; a hunt by counts may have one only.
     policy = settings.policy

@@ -72,7 +72,7 @@ class SearchDecision:
 
 @dataclass(frozen=True, slots=True)
 class NamedChange:
-    """A change that the verdict names, or that is proven before the verdict, with its reason."""
+    """A change that the verdict names, or that was proven before the verdict, with its reason."""
 
     step: Step
     commit: Commit
@@ -121,7 +121,7 @@ class BuiltAhead:
 
 @dataclass(eq=False)
 class HuntReport:
-    """The report of a hunt; the range of ``state`` is the range of the hunt, not of a first phase with the merge base."""
+    """The report of a hunt; the range of ``state`` is the range of the hunt, not of a phase with the merge base."""
 
     summary: SessionSummary
     settings: Settings
@@ -134,7 +134,7 @@ class HuntReport:
     proof_sentences: Mapping[str, Sequence[str]] = field(default_factory=dict)  # p5, or hunt 13 → its sentences
 
     def commit(self, sha: str) -> Commit:
-        """The commit of a hash, described if it is known; its texts are safe to print."""
+        """The commit with this hash, with its description if the description is known; its texts are safe to print."""
         commit = self.state.facts_of(sha).commit
         return printable_commit(self.describe(sha) if commit == Commit(sha) else commit)
 
@@ -150,18 +150,18 @@ class HuntReport:
 
     @property
     def teller(self) -> VerdictSentences:
-        """The wording of the hunt's results."""
+        """The object that words the results of the hunt."""
         return VerdictSentences(self.state, self.commit_of_candidate, with_history("", self.history))
 
     @property
     def verdict_sentences(self) -> tuple[str, ...]:
-        """The verdict and the remedy that made commits build, in sentences; empty before the verdict."""
+        """Sentences about the verdict and the remedy for commits that did not build; empty before the verdict."""
         verdict = self.state.verdict
         return (*self.teller.sentences(verdict), *self.state.remedy) if verdict else ()
 
     @property
     def proven_sentences(self) -> tuple[str, ...]:
-        """The changes that are proven before the verdict, in sentences; empty after it."""
+        """Sentences about the changes that are proven before the verdict; empty after the verdict."""
         return () if self.state.verdict else self.teller.so_far(self.state.found)
 
     @property
@@ -171,7 +171,7 @@ class HuntReport:
 
     @property
     def ratio_of_ends(self) -> Interval | None:
-        """The ratio of bad to good; None if unknown."""
+        """The ratio of bad to good; None if it is unknown."""
         believed = self.state.belief.effect if self.state.belief and self.ends_are_measured else None
         return self.ratios_to_good.get(self.state.commits[-1]) or believed
 
@@ -213,7 +213,7 @@ class HuntReport:
         return tuple(part for node in sorted(nodes) if 0 < node <= len(added) for part in added[node - 1])
 
     def typical_values(self, step: Step) -> dict[str, tuple[float | None, float | None]]:
-        """Metric → its typical value of the parents, and of the commit, of a step; None if the host cannot count it."""
+        """Metric → typical values of a step's parents and of its commit; None if the host cannot count the metric."""
         parent_runs = self.state.runs_of_equal_binaries(*(self.state.commits[parent] for parent in step.parents))
         culprit_runs = self.state.runs_of_equal_binaries(self.state.commits[step.candidate])
         exact_runs = self.state.runs_of_step(step, exact=self.settings.prior.exact)
@@ -228,7 +228,7 @@ class HuntReport:
 
     @property
     def pairs_metric(self) -> str:
-        """The metric that paired runs compare."""
+        """The metric in which paired runs are compared."""
         chosen, metric = self.state.pairing, self.settings.metric
         return chosen.metric_of_paired_runs(metric) if chosen else metric
 
@@ -255,7 +255,7 @@ class HuntReport:
 
     @cached_property
     def advice_by_warning(self) -> dict[str, str]:
-        """Warning → advice; with the classes of known errors of commits that may be the culprit."""
+        """Warning → advice; includes the classes of known errors of commits that may be the culprit."""
         state, verdict = self.state, self.state.verdict
         texts = state.warnings | dict.fromkeys(state.belief.warnings if state.belief else (), "")
         subranges = verdict.unsettled if isinstance(verdict, Several) else ()
@@ -266,14 +266,14 @@ class HuntReport:
 
     @cached_property
     def profiles(self) -> HuntProfiles | None:
-        """The profiles of culprit and parent; None if they were not recorded."""
+        """The profiles of the culprit and of its parent; None if they were not recorded."""
         step = explained_step(self.state.verdict)
         usual = self.state.runs_of_step(step, exact=self.settings.prior.exact) if step else ([], [])
         return hunt_profiles(profiles_with_operations(self.state.explanation_events, usual, self.settings.metric))
 
     @property
     def made_builds(self) -> list[BuildFacts]:
-        """The builds that were made, not reused."""
+        """The builds that this hunt made; reused builds are left out."""
         return [build for row in self.state.tested.values() for build in row.new_builds]
 
     @property
@@ -309,7 +309,7 @@ class HuntReport:
 
 
 def read_hunt_report(history: History, hunt: int, describe: Describe = Commit, link_of: LinkOf = NO_LINK) -> HuntReport:
-    """The report of a hunt. Raises UsageError if the history does not have it."""
+    """The report of a hunt. Raises UsageError if the history does not have the hunt."""
     entries = [(entry.at, entry.event) for entry in history.events(hunt)]
     state = fold(entries, history.attempts(hunt))
     state.use_range(history.candidates(hunt))
@@ -344,7 +344,7 @@ def advice_by_known_error(state: SessionState, settings: Settings, path: Path, s
 
 
 def search_decisions(events: Sequence[Event], commits: tuple[str, ...]) -> Iterator[SearchDecision]:
-    """The decisions about the range ``commits``, without a first phase that compared good with the merge base."""
+    """The decisions about the range ``commits``, without the comparison of good with the merge base."""
     present: tuple[str, ...] = ()
     for event in events:
         match event:
@@ -388,7 +388,7 @@ def titled_function_rows(explanation: Explanation) -> Iterator[tuple[str, Sequen
 
 
 def with_scaled_costs(row: FunctionRow, divisor: float) -> FunctionRow:
-    """A function with its costs divided by ``divisor``."""
+    """The row of a function with its costs divided by ``divisor``."""
     costs = row.parent, row.culprit, row.error
     parent, culprit, error = (cost / divisor if divisor == 1 else round(cost / divisor, 4) for cost in costs)
     return replace(row, parent=parent, culprit=culprit, error=error)

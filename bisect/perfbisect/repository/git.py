@@ -1,8 +1,9 @@
 """Runs git such that neither the environment nor a configuration changes its output, or makes it execute anything.
 
-A repository may have been made by anyone. ``discovery`` has git's check of its owner. Here are the rules for every
-command, whatever the repository's configuration says: options that change output are set, options that start programs are
-off, no object is fetched on demand, and only environment variables that are listed here are passed on.
+A repository may have been made by anyone. git's check of the owner of a repository is in ``discovery``. Here are the
+rules for every command, whatever the repository's configuration says: options that change output are set, options that
+start programs are off, no object is fetched on demand, and only environment variables that are listed here are passed
+on.
 
 The user's configuration is read, because it defines which repositories are safe and how to reach a remote. Commands that
 need neither run with ``SEALED``, without any configuration: in a bare repository of ours that borrows the objects of
@@ -73,7 +74,7 @@ class Repository:
 
 
 def local_environment() -> dict[str, str]:
-    """The environment variables of git commands in a repository on this machine, which contact no remote."""
+    """The environment variables for git commands in a repository on this machine that contact no remote."""
     return _inherited_variables(_INHERITED) | FIXED | NO_REMOTE
 
 
@@ -107,8 +108,8 @@ def run_git(
     """Run a git command, or a shell ``script`` with git commands, in a folder, and wait for the end of the command.
 
     ``errors`` says how bytes that are not UTF-8 are decoded; with "surrogateescape" a CR, which a path may have, stays.
-    ``may_wait_for`` names a file that git reads and that might block; git then has LIMITED seconds. Raises
-    EnvironmentFailure if git is missing or does not end in time.
+    ``may_wait_for`` names a file that git reads and that might block; if it is given, git is ended after LIMITED
+    seconds. Raises EnvironmentFailure if git is missing or does not end in time.
     """
     program = ["sh", "-c", script, "git"] if script else ["git", *OPTIONS]
     try:
@@ -150,10 +151,11 @@ def git(
     repo: Repository, *arguments: str, options: Sequence[str] = (), stdin: str = "", allowed: tuple[int, ...] = (0,),
     errors: str = "replace",
 ) -> str:  # fmt: skip
-    """The output of a git command in a repository, independent of the working directory and of ``core.worktree``.
+    """The output of a git command in a repository; the output does not depend on the working directory or on
+    ``core.worktree``.
 
-    ``options`` are git's options before the command; ``errors`` as for ``run_git``. Raises EnvironmentFailure with git's
-    message if its status is not among ``allowed``.
+    ``options`` are git's options before the command; ``errors`` as for ``run_git``. Raises EnvironmentFailure with
+    git's message if git's exit status is not among ``allowed``.
     """
     done = run_git(
         [*repository_arguments(repo), *options, *arguments],
@@ -247,7 +249,7 @@ else rm -f "$1/objects/info/alternates"; fi
 
 
 def alternates_line(objects: Path) -> str:
-    """A folder of objects as a line of an alternates file, in which a leading double quote or # has a meaning."""
+    """A folder of objects as a line of an alternates file; a name that git would misread is quoted."""
     path = str(objects)
     if not re.search(r'^["#]|\n', path):
         return path
@@ -264,7 +266,10 @@ def ensure_bare_repository(path: Path, object_format: str, alternates_line: str 
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """An empty folder, removed at the end. Each call also removes folders of killed processes, which have no lock."""
+    """An empty folder, removed at the end.
+
+    Each call also removes such folders that killed processes left, which nobody locks.
+    """
     parent = cache_folder().absolute() / "temporary"
     try:
         parent.mkdir(parents=True, exist_ok=True)

@@ -81,18 +81,18 @@ class Batch:
 
     @property
     def is_submitted(self) -> bool:
-        """Whether the hunts of the batch are Slurm jobs."""
+        """Whether the hunts of the batch were submitted as Slurm jobs."""
         return any(hunt.job for hunt in self.hunts)
 
 
 def planned_hunt_columns(planned: PlannedHunt) -> dict[str, str]:
-    """The columns of ``batch_hunts`` for a planned hunt."""
+    """The values for the columns of ``batch_hunts`` for a planned hunt."""
     folder, hosts = planned.folder, json.dumps(planned.hosts)
     return {"arguments": json.dumps(planned.arguments), "folder": folder, "hosts": hosts}
 
 
 def begin_batch(history: "History", file: Path | str, planned: Sequence[PlannedHunt], at: float) -> int:
-    """Enter a new batch. Returns the batch's number. If ``file`` is "", one process carries out all hunts."""
+    """Store a new batch, and return its number. If ``file`` is "", one process carries out all hunts of the batch."""
     with history.transaction() as db:
         table = db.table("batches")
         batch = int(table.insert({"started": at, "process": this_process_with_owner(), "file": str(file)}).last_pk or 0)
@@ -102,7 +102,7 @@ def begin_batch(history: "History", file: Path | str, planned: Sequence[PlannedH
 
 
 def continue_batch(history: "History", batch: int) -> None:
-    """Enter that this process works on a batch, so that hunts that failed to begin are tried again.
+    """Store that this process works on a batch again, so that hunts that failed to begin are tried again.
 
     Raises UsageError for a batch of another person.
     """
@@ -130,7 +130,7 @@ def update_batch_hunt(history: "History", batch: int, number: int, **columns: ob
 
 
 def claim_batch_hunt(history: "History", batch: int, number: int, job: str = "") -> int | None:
-    """Enter that this process, perhaps in Slurm job ``job``, begins a hunt of a batch.
+    """Store that this process (in Slurm job ``job``, if given) begins a hunt of a batch.
 
     Returns the hunt's number in the history if an attempt began earlier, otherwise 0. Returns None if this history does
     not have the hunt, as on a node that does not share the history. Raises UsageError if another process works on the
@@ -149,7 +149,7 @@ def claim_batch_hunt(history: "History", batch: int, number: int, job: str = "")
 
 
 def enter_batch_hunt_status(history: "History", batch: int, number: int, status: int | None, failure: str = "") -> None:
-    """Enter the exit status of a hunt (None: a later process continues the hunt), and why the hunt did not begin."""
+    """Store the exit status of a hunt (None: a later process continues the hunt), and why the hunt did not begin."""
     update_batch_hunt(history, batch, number, status=status, failure=failure or None)
 
 
@@ -165,7 +165,7 @@ def is_in_batch(history: "History", hunt: int) -> bool:
 
 
 def end_batch(history: "History", batch: int, at: float) -> None:
-    """Enter that all hunts of a batch have ended."""
+    """Store that all hunts of a batch have ended."""
     with history.transaction() as db:
         db.table("batches").update(batch, {"ended": at})
 
@@ -210,11 +210,11 @@ def all_batches(history: "History") -> list[Batch]:
 def copy_batches(
     source: "History", target: "History", target_numbers: Mapping[int, int], origin: str, process: str
 ) -> None:
-    """Copy the batches of copied hunts.
+    """Copy the batches to which copied hunts belong.
 
     ``target_numbers`` maps the numbers of hunts in ``source`` to numbers in ``target``. A copied batch has ended,
-    because no planned hunt may begin from a copy: another person may have written its commands. The file of another
-    person adds nothing to a batch with hunts of the user.
+    because no planned hunt may begin from a copy: another person may have written its commands. A copied file of
+    another person adds nothing to a batch that has hunts of the user.
     """
     import msgspec  # not needed for a list of batches
 

@@ -163,13 +163,13 @@ class CentralFailure(EnvironmentFailure):
 
 
 def central_primary_key(table: str) -> tuple[str, ...]:
-    """The primary key of a table of the central history."""
+    """The SQL for the primary key of a table of the central history."""
     columns = primary_key(table)
     return ("session_id", *columns) if table in (*OF_LOG, "attempts") else columns
 
 
 def has_session_names(table: str, column: str) -> bool:
-    """Whether the values of a column are names of sessions or batches: ORIGIN:NUMBER."""
+    """Whether the values of a column are names of sessions or batches of the form ORIGIN:NUMBER."""
     return column in NAMED or (column == "id" and table in ("sessions", "batches"))
 
 
@@ -208,8 +208,8 @@ def central_schema_sql() -> Iterator[str]:
 def central_connection(address: str, *, is_push: bool = False) -> "Iterator[Connection]":
     """A connection to a central history, in which each statement is a transaction.
 
-    Raises UsageError if the address has no central history, and CentralFailure if the address cannot be reached. With
-    ``is_push``, the error adds that the local history has all sessions.
+    Raises UsageError if there is no central history at the address, and CentralFailure if the address cannot be
+    reached. With ``is_push``, the error adds that the local history has all sessions.
     """
     if not ADDRESS.fullmatch(address):
         advice = "Write postgresql://HOST/DATABASE. Put the password into ~/.pgpass, or write it after the user, with special signs as %40."
@@ -309,8 +309,8 @@ class CentralReader:
     def session_copy(self, name: str | None = None) -> "Iterator[SessionCopy]":
         """A copy in memory of a session or a batch, with related sessions (None: the latest hunt).
 
-        ``name`` is ORIGIN:ID, or a name that a user gave to hunts. A name of hunts stands for the latest hunt with this
-        name. Raises UsageError if no session matches.
+        ``name`` is ORIGIN:ID, or a name that a user gave to hunts. If ``name`` is a name of hunts, the latest hunt with
+        this name is copied. Raises UsageError if no session matches.
         """
         match = SESSION.fullmatch(name or "")
         if not match:
@@ -329,7 +329,7 @@ class CentralReader:
             yield SessionCopy(history, f"{kind}{number}" if kind else int(number), match[0])
 
     def query(self, sql: str) -> QueryResult:
-        """The result of a user's SQL, executed by PostgreSQL with the rights of the reading role."""
+        """The result of a user's SQL, which PostgreSQL executes with the rights of the reading role."""
         import psycopg
         from psycopg import errors
         from psycopg.types.numeric import FloatLoader
@@ -360,7 +360,7 @@ class CentralReader:
     ) -> History:
         """A history in memory with the rows of a ``selection``, which has a query for each table.
 
-        ``number_of_name`` maps the name of a session or a batch to the number in the copy.
+        ``number_of_name`` maps the names of sessions and batches to their numbers in the copy.
         """
         memory = sqlite3.connect(":memory:", isolation_level=None)
         # Rows by other persons may have any content. Each row is checked when it is read.

@@ -77,7 +77,7 @@ class SessionSummary:
 
     @property
     def number(self) -> int:
-        """The number among all sessions of the history."""
+        """The number of the session among all sessions of the history."""
         return self.id if isinstance(self.id, int) else int(self.id[1:])
 
     @property
@@ -95,7 +95,7 @@ class SessionSummary:
         return {name: named[name] if name in named else getattr(self, name) for name in FIELDS[hunt].split()}
 
     def as_drop_hunt(self, workload: int, first_build: int, last_build: int) -> "DropHunt":
-        """The hunt as a hunt for a drop between two builds of a comparison, with the commit that the verdict names."""
+        """The hunt as a hunt for a drop between two builds of a comparison, with the commit that its verdict names."""
         from perfbisect.core.domain.facts import DropHunt
 
         named = (self.culprit or "", self.subject) if self.state in NAMED else ()
@@ -160,7 +160,10 @@ def damaged_summary(number: int, kind: object, failure: str, origin: str = "") -
 
 
 def read_summaries(history: "History", sql_condition: str = "true", *values: object) -> Iterator[SessionSummary]:
-    """The summaries of sessions that satisfy a condition of SQL, by number. A damaged session has a summary, too."""
+    """The summaries of the sessions that satisfy an SQL condition, in the order of their numbers.
+
+    A damaged session has a summary, too.
+    """
     for row in history.select(f"{SESSIONS} WHERE {sql_condition} ORDER BY sessions.id", values):
         try:
             session = summary_of_row(history, row)
@@ -211,8 +214,8 @@ def summary_of_row(history: "History", row: Sequence[Any]) -> SessionSummary:
 def proven_change_and_suspect(history: "History", hunt: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """The first proven change and the most probable candidate, by the latest decision of a hunt.
 
-    The change is (commit, probability, ratio); the candidate is (commit, probability). If there is no such change, no
-    single most probable candidate, or the decision is damaged, the tuple is empty.
+    The change is a tuple (commit, probability, ratio); the candidate is a tuple (commit, probability). If there is no
+    such change, no single most probable candidate, or the decision is damaged, the tuple is empty.
     """
     for stored in history.select(LATEST, [hunt]):
         with suppress(EnvironmentFailure), damage_explained(history.label, f"hunt {hunt}, table events,"):
@@ -237,7 +240,7 @@ def was_reason_interrupted(history: "History", hunt: int) -> bool:
 
 
 def session_name(kind: str, session: int) -> str:
-    """The name of a session: hunt 12, c3."""
+    """The name of a session: "hunt 12" or "c3"."""
     return f"hunt {session}" if kind == "hunt" else f"{kind[:1]}{session}"
 
 

@@ -136,7 +136,7 @@ def run_read_only_query(connection: sqlite3.Connection, sql: str, history_path: 
 
 
 def read_rows(cursor: sqlite3.Cursor, history_path: Path) -> Generator[tuple[Any, ...]]:
-    """The rows of a cursor, read lazily. Raises UsageError or EnvironmentFailure if reading a row fails."""
+    """The rows of a cursor, read lazily. Raises UsageError or EnvironmentFailure if a row cannot be read."""
     with query_errors_explained(cursor.connection, history_path):
         yield from cursor
 

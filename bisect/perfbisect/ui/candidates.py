@@ -108,12 +108,12 @@ def axis(view: SessionView, candidates: int, columns: int, glyphs: Glyphs) -> Te
 
 
 def sign(classification: Classification | None, glyphs: Glyphs) -> str:
-    """The sign of a classification on the axis."""
+    """The sign that marks a classification on the axis."""
     return str(getattr(glyphs, MARKS[classification][1] if classification else "line"))
 
 
 def axis_labels(view: SessionView, columns: int, width: int, glyphs: Glyphs) -> Text:
-    """The names of good and bad below the ends of the axis, and the legend between or behind them if there is room."""
+    """The names of good and bad below the ends of the axis; the legend between or after them if there is room."""
     if view.hunt is None:
         return Text()
     good, bad = short_revision(view.hunt.good), short_revision(view.hunt.bad)
@@ -146,7 +146,7 @@ def pair_lines(
 ) -> list[Text]:
     """A title and the latest pairs of paired runs of the present two builds, newest first; empty while runs are interleaved.
 
-    ``build_name`` returns the name of a commit's build.
+    ``build_name`` is a function that returns the name of the build of a commit.
     """
     pairs_made = [*pair_runs(runs)]
     if not pairs_made or not runs[-1].round:
@@ -229,7 +229,7 @@ def row_texts(view: SessionView, candidate: int) -> dict[str, str]:
 
 
 def runs_measured_like(runs: Sequence[RunFacts], baseline_runs: Sequence[RunFacts]) -> Sequence[RunFacts]:
-    """The runs that were measured in the same way as some of ``baseline_runs``: the ratio compares these runs.
+    """The runs that were measured in the same way as some of ``baseline_runs``, because a ratio compares such runs.
 
     The rate of a build differs between interleaved and paired runs, and between the usual and randomized layouts. Of
     several common ways the last counts; without a common way all runs are returned.
@@ -244,7 +244,9 @@ def short_duration(seconds: float) -> str:
 
 
 def candidate_table(view: SessionView, width: int, max_lines: int) -> list[Text]:
-    """A header and at most ``max_lines`` further lines, each of at most ``width`` columns; none if nothing was tested."""
+    """A header and at most ``max_lines`` further lines of at most ``width`` columns; no lines if no candidate was
+    tested.
+    """
     if not view.tested:
         return []
     candidates = sorted(view.tested)
@@ -269,7 +271,7 @@ def candidate_table(view: SessionView, width: int, max_lines: int) -> list[Text]
 
 
 def fitting_columns(width: int, widths: Mapping[str, int]) -> dict[str, int]:
-    """The columns that fit into ``width``, with their widths; spare columns widen the subject, then the state."""
+    """The columns that fit into ``width``, with their widths; free space widens the subject, then the state."""
     for dropped in range(len(MINOR) + 1):
         columns = {name: size for name, size in widths.items() if name not in MINOR[:dropped]}
         spare = width - sum(columns.values()) - len(GAP) * (len(columns) - 1)
@@ -284,7 +286,9 @@ def fitting_columns(width: int, widths: Mapping[str, int]) -> dict[str, int]:
 
 
 def row_line(texts: Mapping[str, str], widths: Mapping[str, int], style: str) -> Text:
-    """The row of a candidate, with ``style`` for ratio and state; a state that does not fit loses its details."""
+    """The row of a candidate, with ``style`` applied to the ratio and the state; the details of a state that does not
+    fit are left out.
+    """
     text = Text()
     for name, size in widths.items():
         cell = texts[name].partition(",")[0] if name == "state" and cell_len(texts[name]) > size else texts[name]
@@ -307,9 +311,10 @@ def most_relevant_candidates(view: SessionView, max_count: int) -> list[int]:
 
 
 def ratio_lines(trial: SessionState, width: int) -> Iterator[str]:
-    """A table of the ratio of each build to the first in each workload, by the rounds that have both.
+    """A table of the ratio of each build to the first build in each workload, from the rounds that have runs of both.
 
-    Rows are builds or workloads, whichever are more. Columns that do not fit into ``width`` are counted in a last line.
+    Rows are builds and columns are workloads, or the reverse if there are more workloads. Columns that do not fit into
+    ``width`` are counted in a last line.
     """
     request = trial.request
     if len(request.subjects) < 2 or not trial.runs:

@@ -1,19 +1,19 @@
 """The lines of events, written when they happen: text for people, logs and screen readers; JSON for programs.
 
-In JSON each event is one object. ``event`` is the name of a class of ``perfbisect.core.domain.events``, but HuntStarted and
-HuntEnded for the start and end of a hunt, TrialStarted and TrialEnded for the start and end of a trial. ``at`` is in seconds
-since the epoch. The other keys are the fields of the class. If a field can have several types, its object names its type in
-``kind``: ``order`` and ``verdict`` are Measure, Found, Several, NotReproduced, CodePlacement or Inconclusive.
+In JSON each event is one object. ``event`` is the name of a class of ``perfbisect.core.domain.events``, except
+HuntStarted and HuntEnded for a hunt, TrialStarted and TrialEnded for a trial. ``at`` is in seconds since the epoch. The
+other keys are the fields of the class. If a field can have several types, its object names its type in ``kind``:
+``order`` and ``verdict`` are Measure, Found, Several, NotReproduced, CodePlacement or Inconclusive.
 
     {"event": "RunFinished", "at": 1.6e9, "candidate": 7, "facts": {"operations": 123, "seconds": 10.0, …}}
     {"event": "Decided", "at": 1.6e9, "order": {"kind": "Measure", …}, "belief": {"culprit": …, "noise": 0.01, …}}
 
 If one process carries out several hunts, each object has ``hunt``, the number of its hunt.
 
-Candidates are positions in ``candidates`` of HuntStarted. ``belief`` has for each candidate the probability that it is
-the culprit (``culprit``) and that its build is slow (``slow``). Both are run-length encoded along ``candidates``:
-[[length, probability], …], with four digits. Infinity is written as the largest float. The text is ASCII: other characters
-are escaped.
+Candidates are given by their positions in ``candidates`` of HuntStarted. ``belief`` has for each candidate the
+probability that it is the culprit (``culprit``) and that its build is slow (``slow``). Both are run-length encoded
+along ``candidates``: [[length, probability], …], with four digits. Infinity is written as the largest float. The text
+is ASCII: other characters are escaped.
 """
 
 import threading
@@ -181,7 +181,7 @@ def trial_lines(view: SessionView, trial: SessionState, event: Event) -> Iterato
 
 
 def hunt_start_text(event: SessionStarted) -> str:
-    """The line of a hunt's start: number, builder, workload, hosts, ends and size of the range."""
+    """The text about the start of a hunt: number, builder, workload, hosts, ends and size of the range."""
     hosts = listed([facts.name for facts in event.hosts])
     builds = f", built on {listed(event.build_hosts)}" if event.build_hosts else ""
     good, bad = printable(event.good), printable(event.bad)
@@ -195,12 +195,12 @@ def hunt_start_text(event: SessionStarted) -> str:
 
 
 def host_prefix(view: SessionView, host: str) -> str:
-    """The name of a host with a gap behind it; "" if there is only one host."""
+    """The name of a host, followed by a gap; "" if there is only one host."""
     return f"{host}  " if view.measuring_hosts and host else ""
 
 
 def build_text(view: SessionView, event: BuildFinished) -> str:
-    """The duration of a build, the patches it needed, and the commit with the same binary."""
+    """A text with the duration of a build, the patches that it needed, and the commit with the same binary."""
     facts, commit = event.facts, view.commit(event.candidate)
     parts = build_origin(facts)
     if facts.reused and not facts.shared:
@@ -247,7 +247,7 @@ def decision_text(view: SessionView, order: Measure) -> str:
 
 
 def activity_line(view: SessionView, host: str, activity: ActiveBuild | ActiveRun, now: float) -> str:
-    """The line about the build or run that a host is busy with at ``now``: its progress and duration so far."""
+    """A line about the build or run on which a host works at ``now``: its progress and its duration so far."""
     if isinstance(activity, ActiveRun):
         word, steps = "running", f"run {activity.number} of {activity.runs_of_order}, "
     else:
@@ -260,7 +260,7 @@ def activity_line(view: SessionView, host: str, activity: ActiveBuild | ActiveRu
 
 
 def event_json(event: Event, at: float, hunt: int | None = None) -> str:
-    """The JSON object of an event, on one line without its newline; ``hunt`` is the number of its hunt among several."""
+    """The JSON object of an event, without a newline; ``hunt`` is the number of its hunt, if there are several."""
     named = {} if hunt is None else {"hunt": hunt}
     return codec.dumps({"event": codec.event_kind(event), "at": at, **named, **codec.encode(event)})
 
@@ -268,36 +268,36 @@ def event_json(event: Event, at: float, hunt: int | None = None) -> str:
 class JsonLines:
     """A view that writes each event at once, as a line of JSON.
 
-    ``titles`` has the title of each hunt. If there are several, each line has the number of its hunt.
+    ``titles`` has the title of each hunt. If there are several hunts, each line has the number of its hunt.
     """
 
     def __init__(self, stream: TextIO, titles: Mapping[int, str]) -> None:
         self.stream, self.several = stream, len(titles) > 1
 
     def add_events(self, hunt: int, events: Iterable[TimedEvent]) -> None:
-        """Write the lines of events, at once."""
+        """Write the lines of events immediately."""
         for at, event in events:
             write_line(safe_json(event_json(event, at, hunt if self.several else None)), self.stream)
 
     def add_earlier_events(self, hunt: int, events: Iterable[TimedEvent]) -> None:
-        """Do nothing: earlier attempts wrote the lines of these events."""
+        """Do nothing, because earlier attempts have already written the lines of these events."""
 
     def set_states(self, rows: Sequence[SessionRow]) -> None:
-        """Do nothing: the states of hunts in other processes are no events."""
+        """Do nothing, because changed states of hunts in other processes are not events."""
 
     def end_hunt(self, hunt: int, at: float) -> None:
         """Do nothing: nothing follows the verdict."""
 
     def close(self) -> None:
-        """Do nothing: no line is buffered."""
+        """Do nothing, because no line is buffered."""
 
 
 class PlainLines:
     """A view that writes the lines of each event for people; if there are several hunts, with their title in front.
 
-    ``together``: one process carries out all hunts. Lines that they have in common are written once. A verdict is written
-    in brief when it is reached, and in sentences at the end of its hunt. ``report`` returns the command that shows a hunt.
-    ``quiet``: only warnings and skipped candidates are written.
+    ``together`` is true if one process carries out all hunts. Lines that are equal for all these hunts are written
+    once. A verdict is written in brief when it is reached, and in sentences at the end of its hunt. ``report`` returns
+    the command that shows a hunt. If ``quiet`` is true, only warnings and skipped candidates are written.
     """
 
     def __init__(
@@ -367,7 +367,7 @@ class PlainLines:
         self.views[hunt] = view_after_earlier_attempts(SessionView(report_command=self.report), events)
 
     def add_events(self, hunt: int, events: Iterable[TimedEvent]) -> None:
-        """Write the lines of events, at once."""
+        """Write the lines of events immediately."""
         with self._writing:
             for at, event in events:
                 view = self.views[hunt] = view_after(self.views[hunt], event, at)
@@ -387,7 +387,7 @@ class PlainLines:
         self.rows = rows
 
     def _is_written(self, hunt: int, event: Event) -> bool:
-        """Whether the line of an event was written for another hunt: events of builds follow each other in the log of each."""
+        """Whether the line of an event was already written for another hunt; hunts log the events of shared builds."""
         if isinstance(event, Warned):
             warned = event.text in self.warnings
             self.warnings.add(event.text)

@@ -105,7 +105,9 @@ def sentences(explanation: Explanation) -> tuple[str, ...]:
 
 
 def other_changes(explanation: Explanation) -> str:
-    """A sentence about changes outside of functions, such as compiler options; "" if functions explain the change."""
+    """A sentence about changes outside of functions, such as compiler options; "" if changed functions explain the
+    change of speed.
+    """
     other_lines = (
         f"Outside of functions, {replaced_line(explanation)}."
         if explanation.lines and not is_explained_by_change(explanation)
@@ -210,7 +212,9 @@ def missing_reason_advice(explanation: Explanation, command: str, *, was_measure
 
 
 def class_sentence(evidence: Evidence, more_code: str = "", operation: str = "operation") -> str:
-    """A sentence about a class of change, with its numbers and its sureness; ``more_code`` names additional instructions."""
+    """A sentence about a class of change, with its numbers and how sure it is; ``more_code`` names additional
+    instructions.
+    """
     if evidence.cause is Cause.PLAN:
         return "The server executes a statement differently: its plan differs between the two builds."
     if not evidence.rows:
@@ -256,7 +260,7 @@ def named_factor(row: CounterRow) -> str:
 def factor_text(ratio: Interval) -> str:
     """A ratio with its interval, if the interval is known.
 
-    A ratio near 1 has two digits of its difference from 1, and a ratio near 0 has two digits.
+    A ratio near 1 is shown with two digits of its difference from 1, and a ratio near 0 with two digits.
 
     >>> factor_text(Interval(1.38, 1.42, 1.47))
     '×1.42 (1.38 to 1.47)'
@@ -273,7 +277,7 @@ def factor_text(ratio: Interval) -> str:
 
 
 def function_notes(row: FunctionRow, changed: Collection[str]) -> Iterator[str]:
-    """The facts about a function beside its cost, for a table; ``changed`` are all functions that the commit changes."""
+    """Notes about a function beside its cost in a table; ``changed`` are all functions that the commit changes."""
     if row.changed:
         yield "changed by this commit"
     if row.inlined:
@@ -305,7 +309,7 @@ LONG_LIST = 8  # the number of values from which on a list is shortened
 
 
 def plan_lines(rows: Sequence[PlanRow]) -> Iterator[str]:
-    """The lines of each statement, its plan before the commit, and its plan since the commit."""
+    """The lines about each statement: its plan before the commit, and its plan since the commit."""
     for index, row in enumerate(rows):
         if index:
             yield ""

@@ -13,7 +13,7 @@ LEAST = 16  # columns of the terminal; other columns are left out if the last co
 
 
 def cut(text: str, width: int) -> str:
-    """``text`` in at most ``width`` columns of the terminal. If the text does not fit, … replaces its end."""
+    """``text``, cut to at most ``width`` columns of the terminal. If the text does not fit, … replaces its end."""
     if cell_len(text) <= width:
         return text
     return f"{set_cell_size(text, width - 1).rstrip()}…" if width > 0 else ""
@@ -65,7 +65,7 @@ class Layout:
         width: int | None = None,
         drop: Sequence[str] = (),
     ) -> "Layout":
-        """The layout for these rows; see ``table`` for the parameters."""
+        """The layout that fits these rows; see ``table`` for the parameters."""
         widths = [max(cell_len(row[column]) for row in (header, *rows)) for column in range(len(header))]
         shown_columns = list(range(len(header)))
         if width is not None:
@@ -76,7 +76,10 @@ class Layout:
         return cls(tuple((column, widths[column], header[column] in right) for column in shown_columns), width)
 
     def line(self, row: Sequence[str], *, uncut: bool = False) -> str:
-        """The line of a row. With ``uncut``, cells are cut only at the width of the terminal, not at their columns."""
+        """The line of a row.
+
+        If ``uncut`` is true, cells are cut at the width of the terminal, but not at the widths of their columns.
+        """
         cells = (
             row[column] if uncut and cell_len(row[column]) > size else aligned(row[column], size, right=right)
             for column, size, right in self.columns
@@ -94,12 +97,12 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def _field(value: Any) -> Any:
-    """A value for a field of CSV. A text that a spreadsheet would take for a formula gets an apostrophe before it."""
+    """A value as a field of CSV. A text that a spreadsheet would take for a formula gets an apostrophe before it."""
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 def separated(values: Iterable[Any], delimiter: str = ",") -> str:
-    """A row of CSV, or with another ``delimiter`` of TSV, without the end of the line."""
+    """The values of a row joined by commas for CSV, or by ``delimiter`` (a tab for TSV), without a line end."""
     written = io.StringIO()
     csv.writer(written, delimiter=delimiter, lineterminator="\n").writerow(map(_field, values))
     return written.getvalue().removesuffix("\n")

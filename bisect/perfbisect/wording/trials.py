@@ -42,7 +42,7 @@ def cpu_time_suffix(chosen: PairingChosen | None) -> str:
 
 
 def ratio_title(metric: str, chosen: PairingChosen | None) -> str:
-    """The name of a ratio to the good end in a column: rQPS, rcpu/o, rQPS by CPU."""
+    """The title of a column of ratios to the good end: rQPS, rcpu/o, rQPS by CPU."""
     return f"r{metric_title(metric)}{cpu_time_suffix(chosen).removesuffix(' time')}"
 
 
@@ -71,7 +71,7 @@ UNDECIDED = 2
 
 
 def part_proofs(state: SessionState, history: str = "") -> Iterator[str]:
-    """The sentences about the parent with only the part of a diff, and about the culprit without this part.
+    """Sentences about two builds: the parent with only the guilty part of a diff, and the culprit without this part.
 
     See ``core/search/parts.py``.
     """
@@ -102,7 +102,7 @@ def proof_exit_status(trial: SessionState) -> int:
 def comparison_sentence(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Iterator[str]:
     """The sentence with the result of comparing two builds in one workload.
 
-    For several results of one command, the sentences list the results that differ.
+    For several results of one command, the sentences list only the results that differ.
     """
     names = [printable(build.name) for build in trial.request.subjects]
     if trial.request.shared and len(names) == 2:
@@ -204,7 +204,7 @@ def pairs_sentence(runs_name: str, paired_noise: float, cpu_noise: float | None,
 
 
 def pairing_chosen(ways: PairingComparison, good: str = "good", bad: str = "bad") -> PairingChosen:
-    """The choice of paired or interleaved runs, with a sentence that gives the evidence from both ways."""
+    """The choice between paired and interleaved runs, in a sentence that gives the evidence from both kinds of runs."""
     if ways.differ_by_waiting:
         evidence = f"{bad} has {ratio(ways.paired_ratio)} of {good}, but their CPU times are equal, so one of them waits longer"
         return PairingChosen(

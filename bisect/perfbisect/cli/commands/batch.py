@@ -256,9 +256,9 @@ def hunt_table_type() -> type[msgspec.Struct]:
 
 
 def read_batch_file(path: Path) -> list[SlurmJob]:
-    """The hunts of a file, checked: recipes and hosts exist. It must be called in the folder of the file.
+    """The hunts of a file, checked: recipes and hosts exist.
 
-    Raises RecipeError with the table and the key of each mistake.
+    The working directory must be the folder of the file. Raises RecipeError with the table and the key of each mistake.
     """
     content = convert_table(read_table(path), BatchFile, Location(path))
     mistakes: list[RecipeError] = []
@@ -294,7 +294,7 @@ def has_mistaken_keys(location: Location, table: Mapping[str, object], mistakes:
 
 @contextmanager
 def collecting_mistakes(mistakes: list[RecipeError]) -> Iterator[None]:
-    """A block whose RecipeError is noted, so that later mistakes are found, too."""
+    """A block in which a RecipeError is recorded instead of raised, so that later mistakes are found, too."""
     try:
         yield
     except RecipeError as mistake:
@@ -302,7 +302,10 @@ def collecting_mistakes(mistakes: list[RecipeError]) -> Iterator[None]:
 
 
 def raise_mistakes(path: Path, mistakes: Sequence[RecipeError]) -> None:
-    """Raise one RecipeError with all mistakes. Equal mistakes are listed once: several hunts can have one from [defaults]."""
+    """Raise one RecipeError with all mistakes.
+
+    Equal mistakes are listed once, because several hunts can have the same mistake from [defaults].
+    """
     by_sentence = {str(mistake): mistake for mistake in mistakes}
     if len(by_sentence) == 1:
         raise mistakes[0]
@@ -312,7 +315,10 @@ def raise_mistakes(path: Path, mistakes: Sequence[RecipeError]) -> None:
 
 
 def hunt_job(table: Location, location_by_key: Mapping[str, Location], values: Mapping[str, Any]) -> SlurmJob:
-    """One hunt from its keys, whose locations are ``location_by_key``. Raises RecipeError for values that `bisect run` would refuse."""
+    """A hunt made from its keys; ``location_by_key`` has the location of each key in the file.
+
+    Raises RecipeError for values that `bisect run` would refuse.
+    """
     for end in ENDS:
         if end not in values:
             raise table.at(end).mistake("is missing.", f'Add a release or a git revision, such as: {end} = "8.0.28"')

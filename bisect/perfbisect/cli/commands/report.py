@@ -126,7 +126,7 @@ def report(given: CommandOptions) -> None:
 
 
 def page_name(hunt: int | str) -> str:
-    """The file of a page: hunt-12.html, c3.html; hunt-ORIGIN:12.html, ORIGIN:c3.html."""
+    """The file name of a page: hunt-12.html, c3.html; for a central history hunt-ORIGIN:12.html, ORIGIN:c3.html."""
     return f"{'hunt-' * str(hunt).rpartition(':')[2].isdecimal()}{hunt}.html"
 
 
@@ -182,7 +182,7 @@ def write_all_pages(history: History, folder: Path, path: Path | None, hunts: Co
 
 
 def write_and_print_path(path: Path, text: str, *, quiet: bool = False) -> None:
-    """Write a file and its folder, and say where it is."""
+    """Write a file, create its folder if necessary, and print the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
@@ -255,7 +255,7 @@ def batch_lines(
 ) -> list[str]:
     """The hunts of a batch and their states; with ``jobs``, also Slurm's states of its jobs.
 
-    ``shown_name`` is the batch's name, if that differs from its name in this history.
+    ``shown_name`` is the name of the batch in the output, if this name differs from the batch's name in this history.
     """
     from perfbisect.hunt.batch import Stage, state_text, tasks_of
     from perfbisect.wording.table import table

@@ -20,7 +20,10 @@ LONGEST_WAIT = 1e9  # seconds: 30 years
 
 
 class ParsedParam(click.ParamType[Any]):
-    """A value that a function makes of text. The message of its ValueError, after the text, is for the user."""
+    """A value that a function makes of text.
+
+    Its function raises ValueError for an invalid value; the message, after the value, is shown to the user.
+    """
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name, self.parse = name, parse
@@ -36,7 +39,7 @@ class ParsedParam(click.ParamType[Any]):
 
 
 def parsed_number(text: str, message: str = "is not a number.") -> float:
-    """The number that a text spells. Raises ValueError with ``message`` for any other text."""
+    """The number that a text states. Raises ValueError with ``message`` for any other text."""
     try:
         return float(text if text.isascii() else "")  # no digits of other scripts
     except ValueError:
@@ -134,7 +137,7 @@ def _checked_without_shell(text: str) -> str:
 
 
 def number_param(name: str, fits: Callable[[float], bool], message: str) -> ParsedParam:
-    """A parameter whose value is a number that ``fits``; ``message`` is the error for any other text."""
+    """An option type for numbers for which ``fits`` is true; ``message`` is the error for any other text."""
 
     def parse(text: str) -> float:
         if not fits(value := parsed_number(text, message)):
@@ -217,7 +220,9 @@ def _latest_hunt_named(name: str, ctx: click.Context | None) -> int | None:
 
 
 class SessionIdParam(click.ParamType[int | str]):
-    """An id: for a hunt a number, also found by its name; for a session with a letter of ``kinds`` before its number, text."""
+    """The id of a session: a number for a hunt, which can also be given by name; text for a session with a letter of
+    ``kinds`` before its number.
+    """
 
     name = "ID"
 
@@ -249,10 +254,10 @@ class SessionIdParam(click.ParamType[int | str]):
 
 
 class FileOrBatchParam(SessionIdParam):
-    """A file that exists, as a path, or the name of a batch, as text: a file of such a name is ./b3."""
+    """The path of an existing file, or the name of a batch as text; a file that has such a name is given as ./b3."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """A path for a file, text for a batch."""
+        """The path of a file, or the name of a batch as text."""
         if re.fullmatch("b[0-9]{1,15}", str(value)):
             return value
         return click.Path(exists=True, dir_okay=False, path_type=Path).convert(str(value), param, ctx)

@@ -31,7 +31,7 @@ def binary_host_number(name: str, hosts: Mapping[str, int], build_hosts: Collect
 
 
 def is_of_build(event: Event) -> bool:
-    """Whether the event is about a build, which all hunts of a group share; false for a failed run."""
+    """Whether the event is about a build, so that all hunts of a group share it; false for a failed run."""
     if isinstance(event, CandidateSkipped):
         return event.facts.of_build
     return isinstance(event, BuildStarted | BuildFinished)
@@ -41,7 +41,9 @@ class ExcludedRuns(dict[str, tuple[str, list[tuple[float, RunFinished]]]]):
     """The excluded runs of each commit, with the binary of these runs."""
 
     def exclude(self, log: Log, commits: Collection[str]) -> None:
-        """Move the events of ``commits`` out of ``log``, also failed builds, which may now succeed, but not --skip."""
+        """Move the events of ``commits`` out of ``log``: also failed builds, which may succeed now, but not candidates
+        that --skip left out.
+        """
         runs: dict[str, list[tuple[float, RunFinished]]] = defaultdict(list)
         removed = [(at, event) for at, event in log if event.facts.commit in commits]
         for at, event in removed:

@@ -47,8 +47,8 @@ def ratios_to_good(
 ) -> dict[str, Interval]:
     """The metric of each measured commit (by hash) relative to the good end; equal binaries share their readings.
 
-    ``hosts`` and ``host_classes`` are the names and classes of several hosts. The good end is not in the result. A
-    commit of the range is compared by its own runs alone, as in the search.
+    ``hosts`` and ``host_classes`` are the names and classes of the hosts, if there are several. The good end is not in
+    the result. A commit of the range is compared by its own runs alone, as in the search.
     """
     if not state.commits or not state.log:
         return {}
@@ -69,7 +69,8 @@ def ratios_to_good(
 def step_ratio_in_metric(
     state: SessionState, step: Step, metric: str, hosts: Sequence[str] = (), host_classes: Sequence[str] = ()
 ) -> Interval | None:
-    """The ratio of a step in a metric that was not hunted, by runs of its commit and of its parents.
+    """The ratio of a step in a metric that was not hunted, estimated from runs of the step's commit and of the commit's
+    parents.
 
     If the commit has several parents, the ratio nearest to 1 is returned. The ratio is None if a commit has fewer than
     two runs with a value, or if hosts are of several classes.
@@ -87,7 +88,7 @@ def step_ratio_in_metric(
 
 
 class Classification(StrEnum):
-    """The result for a commit that was built, measured or skipped; JSON reports have these values."""
+    """The classification of a commit that was built, measured or skipped; JSON reports have these values."""
 
     BASELINE = "base"  # the good end
     GOOD = "good"  # as fast as the good end
@@ -102,8 +103,8 @@ class Classification(StrEnum):
 def classify(state: SessionState, sha: str, ratios: Mapping[str, Interval]) -> Classification:
     """The classification of a commit; ``ratios`` are relative to the good end.
 
-    The user's ends are good and bad. Between these ends the search's belief decides. Outside of the range the interval
-    of the commit decides.
+    The user's ends are good and bad. For a commit between the ends of the range, the belief of the search decides. For
+    a commit outside of the range, the interval of its readings decides.
     """
     good, bad = state.commits[0], state.commits[-1]
     build = state.binary_of(sha)

@@ -4,8 +4,8 @@ A revision may have a variant of the compiler's settings, and each build may hav
 REV@VARIANT, REV+CONFIG, REV@VARIANT+CONFIG, NAME=PATH+CONFIG.
 
 Revisions such as ``HEAD@{1}`` or a tag ``v1+2``, and paths of configurations, may contain @ and +. Therefore a word
-that is a revision, or a path that exists, is not divided. Any other word is cut at the last + before a known
-configuration. If the rest is no revision, the rest is cut at the last @ before a known variant.
+that is a revision, or a path that exists, is not divided. Any other word is cut at the last + that a known
+configuration follows. If the text before that + is no revision, it is cut at the last @ before a known variant.
 """
 
 import re
@@ -147,7 +147,7 @@ def has(repo: Repository, revision: str, release_tags: Sequence[str]) -> bool:
 
 
 def configured(subject: TrialBuild, builder: Builder) -> TrialBuild:
-    """The build with the path and the hash of its configuration. Raises UsageError for an invalid configuration."""
+    """The build with the path and hash of its configuration file. Raises UsageError for an invalid configuration."""
     if not subject.config:
         return subject
     config = subject.config if subject.config in builder.configs else str(local(subject.config))
@@ -171,9 +171,9 @@ def check_words(words: Sequence[str], settings: Settings, builder: Builder) -> N
 
 
 def hosts_as_builds(settings: Settings, builder: Builder, *, least: int) -> tuple[Settings, list[TrialBuild]]:
-    """The settings without a repository, and their hosts as builds, for a builder that builds nothing.
+    """The settings without a repository, and their hosts as builds; for a builder that uses installed systems.
 
-    Raises UsageError for fewer hosts than ``least``.
+    Raises UsageError if there are fewer hosts than ``least``.
     """
     if len(settings.hosts) < least:
         raise UsageError(
@@ -186,7 +186,10 @@ def hosts_as_builds(settings: Settings, builder: Builder, *, least: int) -> tupl
 
 
 def named(word: str, host: str, builder: Builder, *, is_here: bool) -> TrialBuild:
-    """The build of a word. ``is_here``: the host is this machine. Raises UsageError for an impossible path."""
+    """The build of a word.
+
+    ``is_here``: the host is this machine. Raises UsageError for a path that cannot be the path of a build.
+    """
     name, is_path, path = word.partition("=")
     if not is_path:
         return TrialBuild(word)
@@ -248,13 +251,13 @@ def read_releases(
 
 
 def skipped(releases: ReleaseRange) -> str:
-    """A sentence with the releases that are left out of the range, after a blank; "" if no release is left out."""
+    """A sentence after a blank, with the releases that are left out of the range; "" if no release is left out."""
     omitted = ", ".join(f"{name} ({reason})" for name, reason in releases.left_out)
     return f" Left out: {omitted}." if omitted else ""
 
 
 def cost(setup: SessionSetup, settings: Settings, history: Path | None) -> Iterator[str]:
-    """Lines with the size of a comparison, and its duration as far as it is known."""
+    """Lines with the builds and runs of a comparison, and with its duration if the duration can be estimated."""
     request = setup.request
     builds, works = len(request.subjects), len(request.works)
     yield f"{count(builds, 'build')}: {', '.join(subject.name for subject in request.subjects)}"
@@ -281,7 +284,7 @@ def cost(setup: SessionSetup, settings: Settings, history: Path | None) -> Itera
 
 
 def build_seconds(settings: Settings, history: Path | None) -> float | None:
-    """The seconds of a build in earlier hunts; None without earlier hunts."""
+    """The typical seconds of a build in earlier hunts; None if there are no earlier hunts."""
     try:
         with closing(History.open(history, read_only=True)) as opened:
             return read_typical_costs(opened, settings).build_seconds

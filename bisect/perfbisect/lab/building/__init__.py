@@ -1,1 +1,1 @@
-"""From a commit to an installed build on a host."""
+"""The steps from a commit to an installed build on a host."""

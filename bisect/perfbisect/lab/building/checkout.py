@@ -1,14 +1,15 @@
 """Sources on a host: a bare repository with the objects, patches, and a checkout at a fixed path without the ignored paths.
 
-The checkout has no ``.git``. A build that could read the commit's hash, for example, would make different binaries of equal
-code; and without ``.git`` no build can harm the repository. Ignored paths are git's glob pathspecs, from the top of the tree, as
-for the range. git makes a tree without them: its sparse checkout would read the pathspecs in another way.
+The checkout has no ``.git``, because a build that read the commit's hash, for example, would make different binaries
+from equal code, and a build could harm the repository. Ignored paths are glob pathspecs of git, relative to the top of
+the tree, as for the range. git makes a tree without the ignored paths, because its sparse checkout would read the
+pathspecs in another way.
 
-git runs there without the user's configuration, and with listed variables of the environment only: any other variable might
-change what git or a program of git does. Commits come to the bare repository by git's own push through the host's connection:
-git talks to a socket whose other end is git's receiving side on the host. So each host has one connection with one group of
-settings, and only missing objects are sent. The push comes from a temporary repository that borrows the objects, so that no
-hook, address or signature that a user or the repository has configured takes part.
+On a host, git runs without the user's configuration and with listed environment variables only, because any other
+variable might change what git does. Commits come to the bare repository by git's own push through the host's
+connection: git talks to a socket whose other end is git's receiving side on the host. So each host has one connection
+with one group of settings, and only missing objects are sent. The push comes from a temporary repository that borrows
+the objects, so hooks, addresses and signatures that are configured for the user or the repository are not used.
 """
 
 import errno
@@ -89,8 +90,8 @@ _RECEIVE = (*GIT, "-c", "gc.auto=0", "-c", "receive.autogc=false", "-c", "receiv
 def push(host: Host, bare: PurePosixPath, repository: Repository, commits: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Bring ``commits`` and all their ancestors; a reference keeps each of ``commits`` there.
 
-    Yields (steps done, steps in all), for the first time once it is clear that something has to be sent.
-    Raises EnvironmentFailure for a partial clone, and if the connection stays lost.
+    Yields (steps done, steps in all); the first pair is yielded when objects have to be sent. Raises EnvironmentFailure
+    for a partial clone, and if the connection stays lost.
     """
     for attempts_left in reversed(range(ATTEMPTS)):
         unique = list(dict.fromkeys(commits))
@@ -192,10 +193,10 @@ _ABSENT = re.compile(r"unable to read (?:sha1 file|tree)|missing|bad object")
 def mirror(
     host: Host, repository: Repository, name: str, commits: Sequence[str]
 ) -> Generator[tuple[int, int], None, PurePosixPath]:
-    """The bare repository ``root/git/NAME.git``, with everything that is reachable from ``commits`` of the local ``repository``.
+    """The bare repository ``root/git/NAME.git``, with everything that is reachable from ``commits`` of ``repository``.
 
-    On this machine no object is copied: the mirror borrows them, so even a repository that lacks some objects serves for the
-    commits and paths that it has. To another machine git pushes the objects that it lacks. Yields (steps done, steps in all).
+    On this machine it borrows the objects; so a repository that lacks some objects serves for the commits that it has.
+    To another machine git pushes the objects that are missing there. Yields (steps done, steps in all).
     """
     bare = host.root / "git" / f"{name}.git"
     borrows = alternates_line(repository.objects) if host.is_local else ""
@@ -207,7 +208,7 @@ def mirror(
 
 @dataclass(frozen=True, slots=True)
 class SubTree:
-    """What is checked out below the checkout of a commit: the tree of a submodule."""
+    """The tree of a submodule, which is checked out below the checkout of a commit."""
 
     bare: PurePosixPath  # the repository on the host that has the tree, and an index: one repository for each path
     tree: str
@@ -227,10 +228,11 @@ def checkout(
 ) -> None:
     """Make ``to`` exactly the tree of commit ``sha`` without the ignored paths, and with the submodules ``parts`` in it.
 
-    With ``keep`` files that git does not know stay there. Other submodules are empty folders. In ``parts`` an inner submodule
-    follows the submodule that contains it. Raises BuildFailed for a commit that git cannot check out: it has a path that git
-    forbids or that is too long, or the repository lacks one of its files. Raises EnvironmentFailure if the repository lacks the
-    commit, or if the host is the reason. The functions below raise the same errors.
+    With ``keep``, files that git does not know stay in the checkout. Other submodules are empty folders. In ``parts``,
+    a submodule of a submodule follows the submodule that contains it. Raises BuildFailed for a commit that git cannot
+    check out: it has a path that git forbids or that is too long, or the repository lacks one of its files. Raises
+    EnvironmentFailure if the repository lacks the commit, or if the host is at fault. The functions below raise the
+    same errors.
     """
     trees = [SubTree(bare, sha, "", ignore), *parts]
     try:
@@ -296,7 +298,7 @@ def failures_of(host: Host, bare: PurePosixPath, sha: str, part: SubTree | None 
 
 
 def cannot(host: Host, sha: str, reason: str, log: str, hint: str) -> BuildFailed:
-    """The error for a commit that cannot be checked out; its log is saved on the host."""
+    """The error for a commit that cannot be checked out; the log of the checkout is saved on the host."""
     log_path = host.root / "logs" / f"checkout-{sha[:10]}-{sha[-10:]}.log"
     host.script(_SAVE, log_path, stdin=log)
     return BuildFailed(f"{sha[:10]} cannot be checked out: {reason}", stage=CHECKOUT, log=str(log_path), hint=hint)
@@ -310,7 +312,7 @@ def _switch(host: Host, source: PurePosixPath, part: SubTree, *, keep: bool = Fa
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """A commit, and the commit that is built for it."""
+    """A commit, and the commit that is built in its place if there are patches."""
 
     sha: str
     commit: str  # the commit that is checked out: the same, or a new commit with patches
@@ -318,9 +320,10 @@ class Sources:
 
 
 def for_all(host: Host, bare: PurePosixPath, sha: str, patches: Sequence[Patch]) -> Sources:
-    """A commit with the patches for all versions: the sources as far as they are known before the checkout.
+    """A commit with the patches for all versions, as far as the sources are known before the checkout.
 
-    Raises BuildFailed for a commit that git cannot read, and EnvironmentFailure, as a checkout does.
+    Raises BuildFailed for a commit that git cannot read. Raises EnvironmentFailure in the cases in which ``checkout``
+    does.
     """
     sources = Sources(sha, sha, {patch.name: False for patch in patches})
     return _with(host, bare, sources, [patch for patch in patches if not patch.version])
@@ -348,7 +351,7 @@ MAX_SUBMODULES = 1000  # of one commit: an endless chain of submodules is not fo
 def with_submodules(tree: str, repository: Repository, sha: str, ignore: Sequence[str]) -> str:
     """The id of the filtered ``tree`` of a commit together with its filtered submodules that are checked out.
 
-    The id of ``tree`` covers the hashes of the submodules already, but not which paths are ignored in them.
+    The id of ``tree`` depends on the hashes of the submodules, but not on the paths that are ignored in the submodules.
     """
     needed = needed_submodules(repository, sha, ignore)
     if not needed:
@@ -360,10 +363,10 @@ def with_submodules(tree: str, repository: Repository, sha: str, ignore: Sequenc
 def bring_submodules(
     host: Host, name: str, repository: Repository, sha: str, ignore: Sequence[str], upstream: str
 ) -> Generator[BuildStep, None, tuple[SubTree, ...]]:
-    """Bring the submodules of a commit to the host, inner ones included; yields the stages "fetch" and "send".
+    """Bring the submodules of a commit, and their own submodules, to the host; yields the stages "fetch" and "send".
 
-    ``name`` is the name of the repository on the host; ``upstream`` is the address of the local ``repository`` if it has none
-    configured. Raises BuildFailed if a submodule cannot be had.
+    ``name`` is the name of the repository on the host; ``upstream`` is the address of the local ``repository`` if it
+    has none configured. Raises BuildFailed if a submodule cannot be fetched.
     """
     parts: list[SubTree] = []
     pending = deque((repository, sha, upstream, "", module) for module in needed_submodules(repository, sha, ignore))
@@ -388,7 +391,7 @@ def bring_submodules(
 
 
 def listed_submodules(repository: Repository, sha: str, ignore: Sequence[str], upstream: str) -> Iterator[str]:
-    """The origin of each submodule of a commit, one line each; inner submodules are left out. Nothing is fetched."""
+    """A line with the origin of each submodule of a commit, without inner submodules. Nothing is fetched."""
     for module in needed_submodules(repository, sha, ignore):
         origin = find_origin(repository, sha, module, upstream)
         source, _ = find_locally(origin, repository, module)

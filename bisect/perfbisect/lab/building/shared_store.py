@@ -1,11 +1,13 @@
 """The store of shared builds: a folder, or a place that fsspec reaches, such as a bucket; and the format of an object there.
 
-A store holds whole objects by name. Every operation raises FileNotFoundError for an absent object, and another OSError if the
-store cannot be used. A bucket does not say whether there was anything to remove.
+A store holds objects with names; an object is read and written as a whole. Every operation raises FileNotFoundError for
+an absent object, and another OSError if the store cannot be used. A bucket does not report whether the object that is
+to be removed existed.
 
-A shared build is one object: a line with its manifest, a line with its signature, then the archive. The manifest has the
-hash of the archive. The signature is an HMAC of the manifest by a key that all who share builds have: nobody without the key can
-make or change a shared build. Without a key the line is empty, and the hash only shows that the build has arrived unchanged.
+A shared build is one object: a line with its manifest, a line with its signature, then the archive. The manifest has
+the hash of the archive. The signature is an HMAC of the manifest. All users who share builds have its key; without the
+key, a shared build cannot be made or changed. Without a key the line is empty, and the hash only shows that the build
+has arrived unchanged.
 """
 
 import hashlib
@@ -43,10 +45,11 @@ class StoredObject:
 
 
 class Store:
-    """Objects by name, at an absolute path or a URL of fsspec's: ``s3://bucket/folder`` with s3fs, and others.
+    """Objects with names, at an absolute path or at a URL for fsspec: ``s3://bucket/folder`` with s3fs, and others.
 
-    A folder has to exist, such as that of a file server. The time of a file there is that of its last use. Whoever may enter the
-    folder may read its files, whatever the umask of the user who wrote them.
+    If the store is a folder, such as a folder of a file server, the folder must exist. The time of a file in the folder
+    is the time at which the object was last used. Whoever may enter the folder may read its files, whatever the umask
+    of the user who wrote them.
     """
 
     def __init__(self, address: str) -> None:
@@ -64,14 +67,17 @@ class Store:
         self.folder = Path(base) if "file" in self._files.protocol else None
 
     def has(self, name: str) -> bool:
-        """Whether there is an object of that name."""
+        """Whether there is an object with this name."""
         self._check()
         with _as_os_error():
             return bool(self._files.isfile(f"{self._base}/{name}"))
 
     @contextmanager
     def read(self, name: str) -> Iterator["Opened"]:
-        """The object of that name. Raises Refused if it is in a folder and another user keeps this user from reading it."""
+        """The object of that name.
+
+        Raises Refused if the store is a folder and another user has denied this user the permission to read the object.
+        """
         self._check()
         if self.folder:
             path = self.folder / name
@@ -85,7 +91,8 @@ class Store:
     def write(self, name: str, parts: Iterable[bytes]) -> None:
         """Store an object, replacing any of that name; of a write that is cut off nothing stays.
 
-        In a folder it gets its name once it is complete. An object that this user may not replace stays.
+        In a folder it gets its name once it is complete. An existing object that this user is not permitted to replace
+        is left unchanged.
         """
         self._check()
         path = f"{self._base}/.{name}.{secrets.token_hex(8)}" if self.folder else f"{self._base}/{name}"
@@ -111,7 +118,7 @@ class Store:
             self._files.rm_file(f"{self._base}/{name}")
 
     def entries(self) -> list[StoredObject]:
-        """All objects of a folder, and incomplete files that interrupted writers have left there."""
+        """The names of all objects of a folder, and of incomplete files that interrupted writers have left in it."""
         self._check()
         assert self.folder
         objects = []
@@ -129,7 +136,7 @@ class Store:
 
 
 def _hand_over(folder: Path, file: int) -> None:
-    """Let all users of the folder use a new file: it gets the folder's group, and a mode that follows from the folder's."""
+    """Give all users of the folder access to a new file, by the folder's group and by a mode like the folder's mode."""
     mode, group = (facts := folder.stat()).st_mode, facts.st_gid
     with suppress(OSError):  # a user outside that group, or a file system without groups
         os.fchown(file, -1, group)
@@ -163,7 +170,7 @@ def _as_os_error() -> Iterator[None]:
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts about a shared build that are stored before its archive."""
+    """The facts about a shared build, which precede the archive in its object."""
 
     name: str  # of the object, which tells which build it is: see ``name_of``
     sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]  # of the archive
@@ -180,13 +187,16 @@ def name_of(key: str, toolchain: str, surroundings: str, *bound_to: str) -> str:
 
 
 def header(manifest: Manifest, secret: bytes) -> bytes:
-    """The first two lines of an object."""
+    """The first two lines of an object: the manifest and its signature."""
     line = msgspec.json.encode(manifest)
     return line + b"\n" + _signature(line, secret) + b"\n"
 
 
 def read_header(source: Opened, name: str, secret: bytes) -> Manifest:
-    """The manifest of the object of that name; the source is then at the archive. Raises Refused."""
+    """The manifest of the object with this name; after the call, the source is positioned at the start of the archive.
+
+    Raises Refused.
+    """
     line, _, remainder = source.read(LONGEST).partition(b"\n")
     signature, complete, _ = remainder.partition(b"\n")
     if not complete:

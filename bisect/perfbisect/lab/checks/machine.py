@@ -1,6 +1,6 @@
 """Checks whether a machine is fit to measure on: its processors, other users of it, its clock, counters, memory and disk.
 
-A metric that cannot be counted is refused. The gain of paired runs is measured with a loop.
+The check refuses a metric that the host cannot count. The check measures the gain of paired runs with a loop.
 """
 
 import math
@@ -43,7 +43,7 @@ STOLEN = 0.01  # share of the time taken by other virtual machines, from which o
 
 
 def clock_speed(request: CheckRequest) -> Iterator[Finding]:
-    """Findings about governor, turbo and heat."""
+    """Findings about the governor, the turbo mode and the temperature of the processors."""
     governor = request.answers.get(SETTINGS["governor"])
     if governor == "performance":
         yield ok("governor", "the CPU governor is performance")
@@ -84,7 +84,7 @@ def sharing(request: CheckRequest) -> Iterator[Finding]:
 
 
 def layout(request: CheckRequest) -> Iterator[Finding]:
-    """Findings about settings that change the layout of memory from one run to the next."""
+    """Findings about settings that change the memory layout from one run to the next."""
     if request.answers.get(SETTINGS["aslr"]) == "on":
         text = f"host {request.name} randomizes addresses for each process; the effect averages out over visits"
         yield note("aslr", text, "sudo sysctl kernel.randomize_va_space=0")
@@ -100,7 +100,7 @@ SERVER_PORTS = frozenset(range(FIRST_PORT, FIRST_PORT + 10))  # on which servers
 
 
 def load(request: CheckRequest) -> Iterator[Finding]:
-    """Findings about other programs that run there."""
+    """Findings about other programs that run on the host."""
     average, cores = request.answers.get(LOAD), request.answers.get(CORES)
     if average is None or not cores:
         return
@@ -114,7 +114,7 @@ def load(request: CheckRequest) -> Iterator[Finding]:
 
 
 def others(request: CheckRequest) -> Iterator[Finding]:
-    """Findings about the owner of the host's lock, and leftovers of an earlier hunt."""
+    """Findings about the process that holds the host's lock, and about files that an earlier hunt has left."""
     host = request.host
     if owner := lock.holder(host):
         text = f"host {request.name} is busy: {owner} measures there"
@@ -155,7 +155,7 @@ def clock(request: CheckRequest) -> Iterator[Finding]:
 
 
 def counters(request: CheckRequest) -> Iterator[Finding]:
-    """Findings about what perf, valgrind and vmstat count on the host."""
+    """Findings about the events and statistics that perf, valgrind and vmstat can measure on the host."""
     host, metric, workloads = request.host, find_metric(request.metric), request.workloads or ()
     exactly, obstacle = counting.method(host), ""
     if builder := request.builder:
@@ -193,7 +193,7 @@ CALLERS = {"dwarf": "unwinding stacks", "fp": "frame pointers"}
 
 
 def _samples(request: CheckRequest) -> Finding:
-    """Whether profiles can show which functions a change makes slower."""
+    """The finding whether profiles can show which functions a change makes slower."""
     try:
         sampling = profiles.available(request.host)
     except EnvironmentFailure as failure:
@@ -205,7 +205,7 @@ def _samples(request: CheckRequest) -> Finding:
 
 
 def _cannot_count(request: CheckRequest, lacking: Sequence[str], obstacle: str) -> Finding:
-    """The refusal of a metric whose events the host does not count."""
+    """The error for a metric whose events cannot be counted on the host."""
     metric = request.metric
     text = f"host {request.name} does not count {', '.join(lacking)}, so {metric} cannot be measured"
     advice = "Virtual machines often have no hardware counters. Choose another --metric, or another --host."
@@ -244,7 +244,7 @@ LITTLE = 5 * GIB
 
 
 def space(request: CheckRequest) -> Iterator[Finding]:
-    """Findings about free space and the file system."""
+    """Findings about the free disk space and the file system."""
     host = request.host
     free_bytes = request.answers.get(free(host.root))
     if free_bytes is not None:
@@ -309,7 +309,7 @@ done"""
 
 
 def pairing(request: CheckRequest) -> Iterator[Finding]:
-    """The gain of paired runs: equal loops, interleaved and paired. Takes some seconds."""
+    """The gain of paired runs, measured with equal loops that run interleaved and paired. Takes some seconds."""
     host, entry = request.host, request.entry
     if lock.holder(host) or missing(host, ["taskset"]):  # the loops would disturb a measurement there
         return
@@ -321,7 +321,7 @@ def pairing(request: CheckRequest) -> Iterator[Finding]:
 
 
 def read_pairs(text: str) -> tuple[float, float | None, float] | None:
-    """The standard deviations of three ratios: of two paired loops, of their CPU times, and of two interleaved loops."""
+    """Standard deviations of three ratios: of paired loops, of their CPU times, and of interleaved loops."""
     runs = [line.split() for line in text.splitlines()]
 
     def varies(name: str, column: int) -> float | None:

@@ -1,19 +1,19 @@
 """Profiles: where a build spends the CPU time of an operation, and where it waits, sampled by ``perf record``. See ``Study``.
 
-The measured window is that of a timed run: the workload's first operation after its warm-up lets perf sample, and its
-last operation ends it. The processes that a timed run counts are sampled.
+The measured window is the same as in a timed run: perf starts to sample at the workload's first operation after the
+warm-up, and stops at its last operation. The same processes are sampled that are counted in a timed run.
 
 Waits are sampled in a run of their own, as switches of threads cost more then. They are sampled if threads wait for a good part
 of the time, there is time for the run, and perf may see the kernel. A sample of a wait is taken when a thread leaves its processor,
 and lasts until the thread is back on a processor.
 
-Callers are found by unwinding a copy of the stack (``dwarf``): every usual build has the tables for it, stripped builds, too.
-Chains of frame pointers (``fp``) lack the caller of a function that calls nothing: GCC makes no frame for it, even with
-``-fno-omit-frame-pointer``. So they are used only if perf cannot unwind, or if more than a tenth of the cost has no caller even in
-the largest copy that perf can make: see ``ways``.
+Callers are found by unwinding a copy of the stack (``dwarf``), because every usual build has the tables for this, even
+a stripped build. Chains of frame pointers (``fp``) lack the caller of a function that calls nothing: GCC makes no frame
+for it, even with ``-fno-omit-frame-pointer``. So they are used only if perf cannot unwind, or if more than a tenth of
+the cost has no caller even in the largest copy that perf can make: see ``ways``.
 
-A short command is repeated while perf records; its costs are those of one run. Generated code has names if the program writes a map
-for perf, or a jitdump.
+A short command is repeated while perf records; the profile has the costs of one run. Generated code has names if the
+program writes a map for perf, or a jitdump.
 """
 
 import math
@@ -114,7 +114,7 @@ NO_LEAF_CALLERS = (
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How perf samples on a host."""
+    """The settings with which perf samples on a host."""
 
     event: str  # as perf reads it: "cycles", "cpu-clock:u"
     chains: str  # one of ``CHAINS``
@@ -154,7 +154,7 @@ class Sampling:
 
 
 def available(host: Host, events: Sequence[str] = EVENTS) -> Sampling:
-    """How perf samples on a host where it can count, found by trials. Raises EnvironmentFailure if it takes no samples."""
+    """How perf samples on a host, found by trials. Raises EnvironmentFailure if perf takes no samples."""
     printed = ""
     for event in events:
         for chains in CHAINS:
@@ -169,7 +169,7 @@ def available(host: Host, events: Sequence[str] = EVENTS) -> Sampling:
 
 
 def ways(host: Host, sampled: Sampling) -> Iterator[Sampling]:
-    """Other ways to find callers, if too few were found: a larger copy of the stack, frame pointers, the processor's records."""
+    """Other ways to find more callers: a larger copy of the stack, frame pointers, the processor's records."""
     if sampled.chains == "dwarf" and not sampled.waits:
         yield replace(sampled, stack=LARGEST_STACK)
         yield replace(sampled, chains="fp")
@@ -183,7 +183,7 @@ def ways(host: Host, sampled: Sampling) -> Iterator[Sampling]:
 def sampling(printed: str, chains: str) -> Sampling | None:
     """The sampling that a trial has shown; None if it took no samples, or found no callers, except by frame pointers.
 
-    A processor that counts an event may be unable to sample by it, as in some virtual machines.
+    A processor that can count an event may be unable to take samples by it, as in some virtual machines.
     """
     event, counts = _LISTED.search(printed), dict(_COUNTED.findall(printed))
     names = tuple(match[0] for match in _LISTED.finditer(printed) if "/" in match[0])
@@ -205,10 +205,10 @@ def record(
 ) -> list[str]:
     """``argv`` under perf, as ``perf.wrap``; perf writes the samples to the file ``NAME`` in ``folder``.
 
-    ``rate`` is the number of samples per second of CPU time; for waits, one of ``rate`` waits is sampled. No build id is read and
-    nothing is put into perf's cache: that would take time, and the cache is not ours. As the number of waits has no bound, perf
-    ends a run whose samples fill ``LARGEST``. A command that counts as a ``whole`` is repeated for ``seconds``. Generated code
-    needs the clock of the programs that write it.
+    ``rate`` is the number of samples per second of CPU time; for waits, one of ``rate`` waits is sampled. No build id
+    is read and nothing is put into perf's cache, because this takes time and the cache is the user's. Because the
+    number of waits has no bound, perf stops sampling when the samples of a run fill ``LARGEST``. A command that is
+    counted as a ``whole`` is repeated for ``seconds``. Generated code needs the clock of the programs that write it.
     """
     attached = ["-p", ",".join(map(str, pids))] if (pids := tuple(pids)) else []
     fifos = [str(folder / "control"), str(folder / "ack")]
@@ -264,7 +264,7 @@ WAITS_FOR_ALL = "This includes waits of threads for clients and for work."
 class ProfileStudy(Study):
     """Samples one run in each turn: the work of the build or, with ``switches``, its waits.
 
-    No waits are sampled if perf may not see the kernel, which schedules threads. There is no event if no thread has waited.
+    Waits cannot be sampled without permission to profile the kernel. There is no event if no thread has waited.
     """
 
     seconds: float = LONGEST  # of measuring in a turn
@@ -279,7 +279,7 @@ class ProfileStudy(Study):
     low: Sequence[str] | None = None  # the prefix of commands; None until it is known
 
     def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """One run, and the folding of its samples; further runs if too many samples have no callers. The best run counts."""
+        """A run whose samples are folded; the best of several such runs if too many samples have no callers."""
         turn.left -= 1
         context = shortened(self.context, self.seconds)
         try:
@@ -383,7 +383,7 @@ def next_rate(rate: float, samples: int, wanted: int = SAMPLES, highest: int = O
 
 
 def profile(facts: RunFacts, folded: FoldedStacks, sampled: Sampling, times: int = 1) -> ProfileFacts:
-    """The profile of a run with ``times`` repetitions. Lost samples are taken to be like the others."""
+    """The profile of a run with ``times`` repetitions. Lost samples are assumed to be distributed like the others."""
     all_samples = folded.samples + folded.lost
     notes = [
         *sampled.notes,

@@ -51,7 +51,7 @@ SLACK = 1.0  # seconds from the start of a job to the start of the timed command
 
 @dataclass(slots=True)
 class SlowRuns:
-    """Stops runs after ``times`` the time of a run of the commit ``good``; 0 stops no run."""
+    """Stops runs that take ``times`` the time of a run of the commit ``good``; if ``times`` is 0, no run is stopped."""
 
     times: float = 0.0
     good: str = ""
@@ -71,7 +71,7 @@ class SlowRuns:
         return float(math.ceil(self.times * (warmup + median(run.seconds for run in self.finished)) + SLACK))
 
     def stopped(self, run: RunFacts) -> RunFacts:
-        """The facts of a stopped run; ``run`` has the facts that say which run it is."""
+        """The facts of a stopped run; the fields that identify the run are copied from ``run``."""
         operations = round(median(good.operations for good in self.finished))
         seconds = self.times * median(good.seconds for good in self.finished)
         latency = {"avg": 1000 * seconds / operations}
@@ -88,7 +88,7 @@ _COLLECT = """for file do [ ! -e "$file" ] || cat "$file"; printf '\\f'; done"""
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What all runs of a hunt on one host share."""
+    """The host, the workload and the settings that all runs of a hunt on one host share."""
 
     host: Host
     entry: HostEntry
@@ -103,7 +103,7 @@ class RunContext:
     recognition: command.Recognition | None = None
 
     def told(self) -> Iterator[Warned]:
-        """Warnings about the next runs, judged by the output of the present run."""
+        """Yields warnings about the next runs, derived from the output of the present run."""
         if self.recognition:
             yield from self.recognition.told()
 
@@ -114,7 +114,7 @@ class RunContext:
 
     @property
     def planned(self) -> float:
-        """Seconds of a run, warm-up included; 0 if unknown: for a command, and for exact counts."""
+        """The planned seconds of a run, warm-up included; 0 if unknown, as for a command and for exact counts."""
         return 0.0 if self.workload.command or self.counter else self.workload.warmup + self.workload.time
 
     @property
@@ -147,7 +147,7 @@ def begin(
     slow: SlowRuns | None = None,
     side: str = "",
 ) -> Iterator[Visit]:
-    """A visit, with its server started and at the end stopped; ``side`` is that of a paired visit.
+    """A visit, whose server runs during the block; ``side`` names the side of a paired visit.
 
     Raises RunFailed if the server ends too early, DatasetDamaged if the copied data differs from the loaded data.
     """
@@ -158,9 +158,9 @@ def begin(
 
 
 def run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
-    """One timed run: yields each report interval, returns the facts. Raises RunFailed, and RunLost.
+    """Carries out one timed run; yields the report of each interval, returns the facts. Raises RunFailed, and RunLost.
 
-    A run that is stopped as too slow has facts, too. A server may go on with its last operation: the visit ends then.
+    A run that is stopped as too slow returns facts, too. The server may still be busy with it, so the visit ends then.
     """
     for _ in range(ATTEMPTS):
         running = StartedRun(visit)
@@ -172,7 +172,7 @@ def run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
 
 
 class StartedRun:
-    """A timed run that has begun. In a round it waits until the run in the folder ``other`` has begun, too."""
+    """A timed run that has begun. A paired run waits until the run in the folder ``other`` has begun, too."""
 
     def __init__(self, visit: Visit, other: PurePosixPath | None = None) -> None:
         """Start the run."""
@@ -182,7 +182,7 @@ class StartedRun:
         self.job = start(visit, self.limit, other)
 
     def wait(self) -> Generator[RunProgress]:
-        """Wait for the end of the run; yields each report interval."""
+        """Wait for the end of the run; yields the report of each interval."""
         bench, host, job, workload = self.visit.bench, self.visit.bench.host, self.job, self.visit.bench.workload
         if workload.command:
             jobs.end(host, job)
@@ -214,7 +214,7 @@ class StartedRun:
         stamps = perf.read_stamps(times)
 
         def started(opened: float, stamp: perf.Stamp) -> float:
-            """When the clock of the host showed ``opened``, in this process's time, for a run that ended by ``stamp``."""
+            """When the host's clock showed ``opened``, by the clock of this process; ``stamp`` is of the run's end."""
             return collected - max(0.0, float(uptime.split()[0]) - stamp.after) - (stamp.at - opened)
 
         if self.stopped_as_slow and stamps and ended.status in TIMED_OUT:
@@ -270,7 +270,7 @@ def start(visit: Visit, limit: float, other: PurePosixPath | None = None) -> Job
 
 
 def timed(visit: Visit, counted: Sequence[int]) -> TimedCommand:
-    """The command of a run; perf counts the processes ``counted``, or the run itself if there are none."""
+    """The command of a run; perf counts the processes ``counted``, or the run itself if ``counted`` is empty."""
     bench, folder, served, workload = visit.bench, visit.folder, visit.service, visit.bench.workload
     env: dict[str, str] = {}
     cwd = folder
@@ -296,7 +296,7 @@ def timed(visit: Visit, counted: Sequence[int]) -> TimedCommand:
 def facts(
     visit: Visit, job: Job, outcome: RunResult, started: float, counted: str, system: Mapping[str, float | None]
 ) -> RunFacts:
-    """The facts of a run that ended well; ``started`` is its start in this process's time."""
+    """The facts of a run that ended well; ``started`` is the time of its start by the clock of this process."""
     counter = visit.bench.counter
     return RunFacts(
         commit=visit.system.commit, build_key=visit.system.key, visit=(visit.server or job).id,
@@ -309,7 +309,7 @@ def facts(
 
 
 def failure(visit: Visit, job: Job, output: Iterable[str], reason: str) -> PerfBisectError:
-    """The error for a run without a result: the machine's fault, the server's, or the workload's. Its output becomes one log."""
+    """The error for a run without a result, whatever is at fault. The output of the run becomes one log."""
     visit.bench.host.run(["sh", "-c", 'cat "$1/stderr" >>"$1/stdout"', "join", str(job.folder)], check=False)
     if full := next((line for line in output if os.strerror(errno.ENOSPC) in line), None):
         return no_space(visit.bench.host.name, full.strip()[:LONGEST_LINE])
@@ -322,7 +322,7 @@ def failure(visit: Visit, job: Job, output: Iterable[str], reason: str) -> PerfB
 
 @dataclass(slots=True)
 class Turn:
-    """Successive runs of one candidate; ``left`` counts down as they end well."""
+    """Successive runs of one candidate; ``left`` is the number of runs that have yet to end well."""
 
     candidate: int
     first: int  # number of its first run within the order, from 1
@@ -337,7 +337,7 @@ class Turn:
         self.left = self.left or self.runs
 
     def started(self, context: RunContext) -> RunStarted:
-        """The event with which the next run begins."""
+        """The event that reports the start of the next run."""
         return RunStarted(self.candidate, self.first + self.runs - self.left, self.total, self.purpose, context.planned)
 
 
@@ -353,9 +353,9 @@ class Study(ABC):
 
     @abstractmethod
     def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """Carry out one run of ``turn`` on the data of that key, in as many visits as needed, and count ``turn.left`` down.
+        """Carry out one run of ``turn`` on that data, in as many visits as needed, and decrease ``turn.left``.
 
-        Yields Unexplained, and nothing else, if the host cannot do it. Raises as ``Runner.visit``.
+        Yields Unexplained, and nothing else, if the host cannot carry out the study. Raises as ``Runner.visit``.
         """
 
 
@@ -376,7 +376,7 @@ class Runner(Study):
     def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
         """One visit on the data of that key: for a server all runs that are left, for an embedded library one.
 
-        A run that is stopped as too slow ends the visit. Raises RunFailed, DatasetDamaged, and JobLost if the host has lost the work.
+        A run that is stopped as too slow ends the visit. Raises RunFailed, DatasetDamaged, and JobLost for lost work.
         """
         asks = self.context.recognition
         with suppress(_Stopped), begin(self.context, system, turn.candidate, dataset, self.slow) as opened:

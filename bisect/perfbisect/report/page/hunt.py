@@ -1,4 +1,6 @@
-"""Sections of a hunt's page: the course of the search; runs, functions with links into the diff, flame graph of a commit."""
+"""Sections of a hunt's page: the course of the search; and for a commit its runs, its functions with links into the
+diff, and its flame graph.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -102,7 +104,7 @@ def search_sections(report: HuntReport) -> Iterator[Section]:
 
 
 def drawn_change_sections(report: HuntReport, diff_of: DiffOf, position: int) -> Iterator[Section]:
-    """The sections of a change; the flame graph is of the first change only."""
+    """The sections about a change; only the first change has a flame graph."""
     change, anchor = report.changes[position], f"case-{position + 1}"
     explanation, profiles = change.explanation, report.profiles if position == 0 else None
     yield from run_sections(report, change, anchor)
@@ -143,7 +145,9 @@ def possible_parts_sections(report: HuntReport, diff_of: DiffOf) -> Iterator[Sec
 
 
 def linked_function_tables(explanation: Explanation, files: Sequence[ChangedFile]) -> Iterator[Table]:
-    """Tables of the functions whose costs differ most, with links to the hunks that change them."""
+    """Tables of the functions whose costs differ most between the builds, with links to the hunks that change these
+    functions.
+    """
     for above, measured in titled_function_rows(explanation):
         notable = [
             function
@@ -157,7 +161,9 @@ def linked_function_tables(explanation: Explanation, files: Sequence[ChangedFile
 
 
 def linked_function_row(function: FunctionRow, files: Sequence[ChangedFile], changed_functions: Sequence[str]) -> Row:
-    """The row of a function, with a link to the hunk that changes it; ``changed_functions``: all functions that the commit changes."""
+    """The row of a function, with a link to the hunk that changes the function; ``changed_functions`` are all functions
+    that the commit changes.
+    """
     remarks = [function.binary, *function_notes(function, changed_functions)]
     if function.callers:
         remarks.append(f"called by {', '.join(map(short_name, function.callers[:3]))}")
@@ -175,7 +181,7 @@ def explaining_functions(function: FunctionRow) -> tuple[str, ...]:
 
 
 def changed_function_names(explanation: Explanation) -> tuple[str, ...]:
-    """The functions that the commit changes, measured ones first, in the order of the tables."""
+    """The functions that the commit changes, in the order of the tables; measured functions come first."""
     measured = (
         name
         for _, rows in titled_function_rows(explanation)
@@ -187,7 +193,8 @@ def changed_function_names(explanation: Explanation) -> tuple[str, ...]:
 
 
 def run_sections(report: HuntReport, change: NamedChange, anchor: str) -> Iterator[Section]:
-    """The section with the runs of a commit and its parents in order of time; none unless both sides have runs.
+    """The section with the runs of a commit and its parents in the order of time; no section unless both sides have
+    runs.
 
     Shows timed runs if both sides have some, otherwise runs that were counted exactly.
     """
@@ -238,7 +245,7 @@ def marked_diff(
 ) -> tuple[Sequence[ChangedFile], str]:  # fmt: skip
     """The files of the diff of ``commits``, a parent and a commit, marked files first; and a note about omitted files, or "".
 
-    Hunks that change one of ``functions`` are marked; if ``parts`` are given, only hunks of these.
+    Hunks that change one of ``functions`` are marked; if ``parts`` are given, only hunks of these parts are marked.
     """
     if not commits:
         return (), ""
@@ -274,7 +281,7 @@ def is_hunk_of_part(hunk: PageHunk, part: DiffPart) -> bool:
 
 
 def functions_pattern(functions: Sequence[str]) -> re.Pattern[str] | None:
-    """The pattern of a definition or call of one of ``functions``; None if none has a name."""
+    """A regular expression for definitions and calls of ``functions``; None if no function has a name."""
     names = dict.fromkeys(name for function in functions if (name := scope_and_name(function)[1]))
     return re.compile(rf"(?<![\w~])(?:{'|'.join(map(re.escape, names))})\s*\(") if names else None
 
@@ -289,7 +296,8 @@ def is_about_function(hunk: PageHunk, pattern: re.Pattern[str]) -> bool:
 
 
 def function_link(function: str, files: Sequence[ChangedFile]) -> str:
-    """A link to a function in the diff: to the line at which it begins, or to its first hunk; "" if neither is shown.
+    """A link from a function to the diff: to the line at which the function begins, or to its first hunk; "" if the
+    diff shows neither.
 
     Sets the anchor of the line.
     """
