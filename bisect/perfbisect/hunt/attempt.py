@@ -79,7 +79,7 @@ class HuntOutcome:
 
 @dataclass(slots=True)
 class SessionAttempt:
-    """The work of this process on a session: on a trial, or on the hunts of these numbers."""
+    """The work of this process on a session: on a trial, or on the hunts with these numbers."""
 
     history: History
     caller: Caller
@@ -98,9 +98,9 @@ class SessionAttempt:
     def carry_out(self, setups: Mapping[int, SessionSetup]) -> tuple[HuntOutcome, ...]:
         """Carry out the session and show every event, until each member has ended. Returns the end of each hunt.
 
-        ``setups`` are the setups of the members that go on, by the indexes of the members. Raises Interrupted or the
-        failure, with the command that continues the session. If new options mend a build, or an output is recognised,
-        the work goes on with new setups.
+        ``setups`` are the setups of the members that go on, by the indexes of the members. Raises Interrupted, or the
+        failure of the session, with the command that continues the session. If new options make a failed build succeed,
+        or an output is recognised, the work continues with new setups.
         """
         history, numbers, failures = self.history, self.numbers, self.resume_failures or {}
         logs = [SavedLog(history, number) for number in numbers]
@@ -209,7 +209,7 @@ class SessionAttempt:
             self._store_status(index, ENVIRONMENT, str(failure))
 
     def _store_status(self, index: int, status: int | None, failure: str = "") -> None:
-        """Store the exit status of a member in its batch, if it has a batch."""
+        """Store the exit status of a hunt in the batch of the hunt, if there is a batch."""
         if self.batch:
             enter_batch_hunt_status(self.history, self.batch.id, index, status, failure)
         elif status is not None:
@@ -288,7 +288,7 @@ class SessionAttempt:
         return None
 
     def _with_advice(self, failure: PerfBisectError, settings: Settings) -> PerfBisectError:
-        """A failure of the session with advice. The failure is stored for all members without a verdict."""
+        """The failure of the session with advice. The failure is stored for all members without a verdict."""
         for index, member in enumerate(self.members):
             if member.failure is None and verdict_of(self.history, self.numbers[index]) is None:
                 self.store_failure(index, failure)
@@ -349,7 +349,7 @@ def with_outputs(history: History, settings: Settings, outputs: Sequence[Output]
 
 
 def verdict_of(history: History, number: int) -> Verdict | None:
-    """The verdict with which a hunt has ended in its latest attempt; None if it has not ended."""
+    """The verdict of a hunt that has ended, from its latest attempt; None if the hunt has not ended."""
     last: Verdict | None = None
     for entry in history.events(number):
         if isinstance(entry.event, SessionEnded | SessionStarted):
@@ -360,7 +360,8 @@ def verdict_of(history: History, number: int) -> Verdict | None:
 def refuse_imported(history: History, session: int, consequence: str, name: str = "") -> None:
     """Raise UsageError for a session of another user, because the settings of the session have commands of this user.
 
-    ``consequence`` is a clause of the message, such as "it cannot be resumed here". ``name`` is the name of a trial.
+    ``consequence`` is a clause that ends the message, such as "it cannot be resumed here". ``name`` is the name of a
+    trial.
     """
     if owner := history.origin(session):
         relation, if_own = "imported from", ""

@@ -1,6 +1,6 @@
 """Statistics of many simulated hunts: costs, shares of right verdicts, and the lines of a table of both.
 
-A verdict is judged by the known truth of a simulated world.
+A verdict is judged by comparing it with the true culprit of a simulated world.
 """
 
 import math
@@ -36,7 +36,7 @@ class Judgement(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StepAccount:
-    """The numbers of steps of a world that a hunt for all changes named, left open, or missed."""
+    """The steps of a world that a hunt for all changes has named, left open, or missed, as numbers."""
 
     right: int = 0  # named
     wrong: int = 0  # named candidates without a step
@@ -76,9 +76,9 @@ def judge_verdict(verdict: Verdict, world: World, min_effect: float = Policy().m
     """The quality of ``verdict`` in ``world``.
 
     Right verdicts are: the culprit, in a world with a culprit; "not reproduced", in a world without a culprit; and a
-    set with the culprit whose other commits do not build. A set without the culprit is wrong, and so is a wrong
-    culprit. The verdict "not reproduced" is wrong if the drop is larger than the drop that the verdict states as
-    detectable. In a hunt for all changes, each step of at least ``min_effect`` is judged.
+    set with the culprit whose other commits do not build. A set of suspects without the culprit is wrong, and so is a
+    verdict that names another commit. The verdict "not reproduced" is wrong if the true drop is larger than the drop
+    that the verdict states as detectable. In a hunt for all changes, each step of at least ``min_effect`` is judged.
     """
     answers, least = world.right_culprits, _log_drop(min_effect)
     match verdict:
@@ -136,7 +136,7 @@ def suspect_set_and_probability(verdict: Verdict) -> tuple[tuple[int, ...], floa
 
 
 def _log_drop(fraction: float) -> float:
-    """The drop of the logarithm for a drop by ``fraction``."""
+    """The change of the logarithm of a metric that drops by ``fraction``."""
     return -math.log1p(-fraction)
 
 
@@ -159,7 +159,7 @@ Z = 1.96  # 95 % point, two-sided, of the normal distribution
 
 
 def mean(values: Iterable[float]) -> float:
-    """The arithmetic mean; NaN without values."""
+    """The arithmetic mean; NaN if there are no values."""
     numbers = list(values)
     return sum(numbers) / len(numbers) if numbers else math.nan
 
@@ -187,7 +187,7 @@ SearchRule = Callable[[World, Policy], Verdict]  # a way to search a world
 
 
 def judged_hunt_of_seed(scenario: Scenario, seed: int, rule: SearchRule, policy: Policy) -> JudgedHunt:
-    """Hunt by ``rule`` in the world of a seed, and judge the verdict."""
+    """Carries out a hunt by ``rule`` in the world made from a seed, and judges its verdict."""
     world = scenario.world(seed)
     verdict = rule(world, policy)
     run = scenario.habits.run_seconds
@@ -222,7 +222,7 @@ class ShareInterval:
 
     @classmethod
     def of(cls, times: int, trials: int) -> "ShareInterval":
-        """Wilson's interval for ``times`` successes in ``trials``; 0 to 1 without trials."""
+        """Wilson's interval for ``times`` successes in ``trials``; the interval from 0 to 1 if there are no trials."""
         if not trials:
             return cls(0.0, math.nan, 1.0)
         share, z = times / trials, Z * Z / trials
@@ -241,7 +241,7 @@ class HuntCost:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "HuntCost":
-        """The statistics of the values, one for each hunt; at least one value is needed."""
+        """The statistics of the values of all hunts; at least one value is needed."""
         middle = mean(values)
         variance = sum((v - middle) ** 2 for v in values) / max(len(values) - 1, 1)
         return cls(middle, math.sqrt(variance / len(values)), sorted(values)[math.ceil(0.9 * len(values)) - 1])
@@ -297,7 +297,9 @@ class Tally:
 
 
 def summary_lines(tally: Tally, *, with_build_hosts: bool = False) -> Iterator[str]:
-    """The lines of a table of costs and verdicts; ``with_build_hosts`` adds builds that were not measured."""
+    """The lines of a table of costs and verdicts; if ``with_build_hosts`` is true, with the builds that were not
+    measured.
+    """
     in_vain = {"  not measured": tally.unused, "builds stopped early": tally.cancelled} if with_build_hosts else {}
     yield f"{'cost of a hunt':<22}{'mean':>10}{'9 of 10 hunts':>16}"
     for name, spent in {"builds": tally.builds, **in_vain, "runs": tally.runs, "hours": tally.hours}.items():

@@ -48,7 +48,7 @@ class BuildFacts:
 
     @property
     def hit_rate(self) -> float | None:
-        """The share of compilations that ccache answered; None if nothing was compiled."""
+        """The share of compilations whose result came from ccache; None if nothing was compiled."""
         return cache_hit_rate([self])
 
 
@@ -247,7 +247,7 @@ class SkipFacts:
 
 @dataclass(frozen=True, slots=True)
 class DiffPart:
-    """A part of a diff, with the fields that people read."""
+    """A part of a diff, with the fields that are shown to people."""
 
     path: str
     first: int = 0  # line of the newer file, from 1; 0: unknown
@@ -282,7 +282,7 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True)
 class FitnessFacts:
-    """The level and noise of a host, from an A/A."""
+    """The level and the noise of a host, measured by an A/A."""
 
     level: float  # natural logarithm of the metric, higher is better
     noise: float | None  # s.d. of the ratio of paired runs, or of a run; None if too few runs show it
@@ -296,7 +296,7 @@ LONGEST = 60  # characters of a value in a sentence
 def host_differences(before: HostFacts, after: HostFacts) -> tuple[str, ...]:
     """A phrase for each difference: "its kernel was 6.1.0-18 and is 6.1.0-22".
 
-    A fact that one of the hosts lacks is no difference.
+    A fact that only one of the hosts has is not a difference.
     """
     facts = [
         ("processor", before.cpu, after.cpu),
@@ -341,7 +341,7 @@ class TrialSkip:
 
 @dataclass(frozen=True, slots=True)
 class DropHunt:
-    """The hunt for a drop of a comparison; ``work``, ``first`` and ``last`` are numbers in the comparison's request."""
+    """The hunt for a drop of a comparison; ``work``, ``first`` and ``last`` are positions in its request."""
 
     work: int
     first: int  # the build before the drop

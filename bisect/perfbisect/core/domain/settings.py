@@ -59,7 +59,7 @@ class Policy:
     typed: bool = False
 
     def is_hunted(self, ratio: float) -> bool:
-        """Whether a change by the factor ``ratio`` has the direction that is hunted."""
+        """Whether a change by the factor ``ratio`` has the direction for which the hunt searches."""
         return self.direction is Direction.ANY or (ratio < 1) is (self.direction is Direction.DROP)
 
     def for_counts(self) -> "Policy":
@@ -67,7 +67,7 @@ class Policy:
         return replace(self, min_effect=self.min_counted or self.min_effect)
 
     def unlimited(self) -> "Policy":
-        """The rules for a hunt for the largest change alone, without budgets."""
+        """The rules without budgets, for a hunt that searches only for the largest change."""
         return replace(self, all_steps=False, max_builds=0, max_runs=0, max_minutes=0.0)
 
 
@@ -76,7 +76,10 @@ WITH_RUNS = (0.0, 0.0)  # the cost of counts if perf counts instructions during 
 
 @dataclass(frozen=True, slots=True)
 class PriorKnowledge:
-    """Knowledge before a hunt. Every field is optional, because a hunt learns missing knowledge, except host classes."""
+    """Knowledge before a hunt.
+
+    Every field except the host classes is optional, because a hunt can learn the missing knowledge.
+    """
 
     build_cost: float = 10.0  # cost of one build in runs, until this hunt has builds
     noise: float | None = None  # s.d. of one run, as a fraction, on the first host or on a host of its class
@@ -92,7 +95,7 @@ class PriorKnowledge:
         return tuple(dict.fromkeys(self.host_classes)) or ("",)
 
     def class_of(self, host: int) -> int:
-        """The index of a host's class in ``classes``."""
+        """The index in ``classes`` of the class of a host."""
         return self.classes.index(self.host_classes[host]) if self.host_classes else 0
 
 
@@ -124,7 +127,7 @@ class Flags:
 
     @property
     def options(self) -> tuple[tuple[str, str], ...]:
-        """The options of `bisect run` for these flags, with their values."""
+        """The options of `bisect run` that give these flags, with their values."""
         values = {"--cflags": self.cflags, "--cxxflags": self.cxxflags, "--ldflags": self.ldflags}
         return tuple((name, value) for name, value in values.items() if value)
 
@@ -146,7 +149,7 @@ TIMING = ("time", "warmup", "threads")  # names of overrides; all other override
 
 @dataclass(frozen=True, slots=True)
 class QuickCommand:
-    """A command in place of recipes, as the user typed it."""
+    """A command that replaces recipes, as the user typed it."""
 
     run: str
     build: tuple[str, ...] | None = None  # commands; None: a builder builds
@@ -171,7 +174,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The arguments of `bisect run`; empty arguments are filled in before the hunt begins."""
+    """The arguments of `bisect run`; missing arguments are filled in before the hunt begins."""
 
     good: str  # as written
     bad: str
@@ -274,7 +277,7 @@ class TrialWorkload:
     run_hash: str = ""  # hash of the workload and its files
 
     def for_outputs(self, settings: Settings) -> tuple["TrialWorkload", ...]:
-        """The workloads that are results of one command; empty if a single result is measured."""
+        """The workloads for the results of one command; empty if only a single result is measured."""
         return tuple(replace(self, name=output.result) for output in settings.outputs if not settings.output)
 
 

@@ -4,15 +4,15 @@ A stack of ``ProfileFacts`` is "program;outermost;…;innermost". The first part
 of its thread. Each further part is a frame: "function (binary)", such as "row_search_mvcc (mysqld)" or "vfs_read
 ([kernel])". If a binary has no symbol for an address, the frame is the name of the binary in brackets, "[libz.so.1]",
 so all such addresses are one frame. No part of a stack contains a semicolon or a line end. ``RARE`` replaces the
-callers of a stack that costs too little to be stored completely.
+callers of a stack whose cost is too low for storing all callers.
 
-Function names are demangled names of a symbol table, or names of the source code.
+Function names are names of a symbol table, demangled, or names of the source code.
 
-Stacks are folded from the call chains that ``perf script`` prints. The host adds up equal chains
+Stacks are folded from the call chains that ``perf script`` prints. The host adds up the costs of equal chains
 (``lab/measure/profiles.py``), so the host's output is short. Each line of the host's output has a cost, the number of
 samples, the name of the thread and the frames, innermost first, separated by tabs. A frame is "symbol (path)", as perf
-prints it, or ``RARE`` for callers that the host left out. A line "lost N" has the number of samples that the kernel
-dropped.
+prints it; or ``RARE``, which the host prints in place of callers. A line "lost N" has the number of samples that the
+kernel dropped.
 
 For exact counts of instructions, a host (``lab/measure/counting.py``) prints the same lines, and lines "N calls CALLEE
 CALLER". The exact counts are the counts of a long execution minus the counts of a short execution.
@@ -102,7 +102,7 @@ def scope_and_name(function: str) -> tuple[str, str]:
 
 
 def without_brackets(text: str) -> str:
-    """The text without brackets of any kind and their contents: arguments, template arguments."""
+    """The text without brackets of any kind and without their contents: arguments, template arguments."""
     depth, outside_brackets = 0, []
     for index, character in enumerate(text):
         if character in OPENING:
@@ -115,7 +115,9 @@ def without_brackets(text: str) -> str:
 
 
 def may_be_same(first: str, second: str) -> bool:
-    """Whether two names can mean the same function: equal unqualified names, and equal scopes if both have a scope."""
+    """Whether two names can mean the same function: their names are equal, and so are their scopes if both have a
+    scope.
+    """
     scope, name = scope_and_name(first)
     second_scope, second_name = scope_and_name(second)
     return bool(name) and name == second_name and (scope == second_scope or not (scope and second_scope))
@@ -179,7 +181,7 @@ def function_key(text: str) -> FunctionKey:
 def functions_in(profiles: Iterable[ProfileFacts], *, inlined: bool = False) -> frozenset[str]:
     """The names of all functions in on-CPU and off-CPU profiles, except functions of the kernel and libc (``SYSTEM_BINARY``).
 
-    With ``inlined``, inlined functions that only appear in exact counts are included.
+    If ``inlined`` is true, inlined functions that only the exact counts have are included.
     """
     stacks = {(stack, bool(run.samples) or inlined) for run in profiles for stack in run.stacks}
     keys = {
@@ -212,7 +214,8 @@ def waits_by_kind(profile: ProfileFacts) -> ProfileFacts:
 def without_system_frames(profile: ProfileFacts, factor: float = 1.0) -> ProfileFacts:
     """A profile whose stacks end at the last function outside of the kernel and of a language's library.
 
-    Stacks of interrupted threads are left out. Costs are multiplied by ``factor``.
+    Stacks that end in the kernel's scheduler because the thread was interrupted are left out. Costs are multiplied by
+    ``factor``.
     """
     stacks: dict[str, float] = {}
     for stack, cost in profile.stacks.items():
@@ -253,7 +256,7 @@ class FoldedStacks:
 
 
 def fold(lines: Iterable[str], per_unit: float = 1.0) -> FoldedStacks:
-    """The stacks in a host's output, with costs divided by ``per_unit``; other lines are ignored."""
+    """The stacks in a host's output, with their costs divided by ``per_unit``; lines of another form are ignored."""
     costs: dict[str, float] = {}
     samples = lost = 0
     cost_without_callers = 0.0
@@ -274,7 +277,8 @@ def fold(lines: Iterable[str], per_unit: float = 1.0) -> FoldedStacks:
 
 
 def lacks_callers(stack_of_frames: Sequence[str], perf_chain: Sequence[str]) -> bool:
-    """Whether outer callers of a stack are missing: the stack begins neither in a thread's first function nor in unnamed code.
+    """Whether outer callers are missing from a stack, because it begins neither in the first function of a thread nor
+    in unnamed code.
 
     ``perf_chain`` has perf's frames, innermost first.
     """
@@ -291,7 +295,7 @@ def program_name(thread: str) -> str:
 def chain_frames(chain: Iterable[str]) -> list[str]:
     """The frames of a chain, outermost first.
 
-    Consecutive addresses of a binary without symbols are one frame. Unknown outermost frames, such as callers of
+    Consecutive addresses of a binary without symbols are one frame. Unknown frames at the outer end, such as callers of
     just-in-time compiled code, are left out.
     """
     frames: list[str] = []
@@ -317,7 +321,9 @@ def stored_frame(perf_frame: str) -> str:
 
 
 def binary_name(path: str) -> str:
-    """The base name of a binary, from the path that perf prints for a file, the kernel, or memory without a file."""
+    """The base name of a binary, from the path that perf prints: for a file, for the kernel, or for memory without a
+    file.
+    """
     path = path.removesuffix(" (deleted)")
     name = path.rpartition("/")[2]
     if _COMPILED.fullmatch(path):
@@ -330,7 +336,9 @@ def binary_name(path: str) -> str:
 
 
 def limited_stacks(costs: Mapping[str, float]) -> dict[str, float]:
-    """The costliest ``MAX_STACKS`` stacks, and the functions of all further stacks below ``RARE``; no cost is lost."""
+    """The ``MAX_STACKS`` costliest stacks; all further stacks keep only their functions, below ``RARE``; no cost is
+    lost.
+    """
     ranked = sorted(costs, key=lambda text: (-costs[text], text))
     stacks = {text: costs[text] for text in ranked[:MAX_STACKS]}
     for text in ranked[MAX_STACKS:]:
@@ -357,7 +365,7 @@ def counts_beyond(short: Iterable[str], long: Iterable[str]) -> tuple[dict[str, 
 
 
 def numbers_by_item(lines: Iterable[str]) -> Counter[str]:
-    """Counted item → its number, from lines "NUMBER<tab>ITEM"; other lines are ignored."""
+    """Counted item → its number, from lines "NUMBER<tab>ITEM"; lines of another form are ignored."""
     numbers: Counter[str] = Counter()
     for line in lines:
         number, _, item = line.partition("\t")

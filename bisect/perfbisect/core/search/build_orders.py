@@ -1,17 +1,17 @@
 """The builds that build hosts begin now, and the builds of build hosts that are ended.
 
-A build takes far longer than a run, so a build begins before the search needs it. Each unmeasured build, finished or in
-flight, will split the range. So unmeasured builds and new builds together cut the range into parts of equal
-probability. After the runs of k such builds, one of the k + 1 parts remains, whatever the runs show. A candidate counts
-less if it probably does not build, or if its build takes longer, by the nearest builds in the compiler cache of a build
-host.
+A build takes far longer than a run, so a build begins before the search needs the build. Each unmeasured build,
+finished or in flight, will split the range when it is measured. So the unmeasured builds and the new builds together
+cut the range into parts of equal probability. After the runs of k such builds, one of the k + 1 parts remains, whatever
+the runs show. A candidate counts less if it probably does not build, or if its build takes longer, by the nearest
+builds in the compiler cache of a build host.
 
 The builds for the proof, of the most suspected candidates and their parents, are made before the proof begins. The
 builds that the search waits for begin first. A build in flight that has become almost useless is ended if another build
 promises more bits in the same time.
 
 A part is the set of candidates that lie below the same unmeasured builds. With n new builds, a part is cut into n + 1
-pieces of about equal probability. More probable parts get more of the new builds.
+pieces of about equal probability. More probable parts receive more of the new builds.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -42,7 +42,7 @@ Cost = Callable[[list[int]], Array]  # the cost of each of these candidates
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A candidate whose build cuts a part, and the expected bits of the cut."""
+    """A candidate whose build divides a part of the range, and the expected bits of this cut."""
 
     candidate: int
     bits: float
@@ -162,7 +162,7 @@ def _split(nodes: Nodes, inside: NDArray[np.bool_]) -> tuple[Nodes, Nodes]:
 
 
 def _evenness(share: Array, target: float) -> Array:
-    """The score of each share of a part below a cut: 1 if the share is the ``target``, otherwise less.
+    """The score of each share of a part that lies below a cut: 1 if the share equals ``target``, otherwise less.
 
     The ``target`` is the number of pieces below the cut, divided by the number of all pieces of the part.
     """
@@ -265,7 +265,7 @@ class _BuildsAhead:
 
     @cached_property
     def in_flight(self) -> frozenset[int]:
-        """The candidates that are being built, by build hosts and by hosts."""
+        """The candidates that build hosts and other hosts are building now."""
         of_hosts = {share.candidate for order in self.now.fleet.busy for share in order.plan}
         return self.now.fleet.candidates_in_build | (of_hosts - self.now.record.built_on_any_host)
 
@@ -291,7 +291,7 @@ class _BuildsAhead:
 
     @cached_property
     def chance(self) -> Array:
-        """The probability that each candidate builds, (size,); 0 if the candidate must not be chosen."""
+        """The probability that each candidate can be built, (size,); 0 if the candidate must not be chosen."""
         chance = build_chances(self.now)
         chance[[*self.now.record.built_on_any_host, *self.in_flight, *self.urgent, *self.prepared]] = 0.0
         chance[: self.now.graph.candidates.start] = 0.0

@@ -1,9 +1,9 @@
 """Branches that began before good, which may be slower or faster than good only because they lack changes of good.
 
 By default a branch is assumed to start as fast as good, because most branches do. The branch point of a branch is
-measured only if a verdict depends on its speed. A branch point with readings is compared with good like the two ends of
-a range. If the branch point and good differ, the readings of the branch are corrected by the difference, and the hunt
-continues.
+measured only if a verdict depends on its speed. A branch point with readings is compared with good in the way in which
+the ends of a range are compared. If the branch point and good differ, the readings of the branch are corrected by the
+difference, and the hunt continues.
 """
 
 import math
@@ -43,8 +43,9 @@ NEAR = 4  # most runs of a host between two runs that can be compared
 def decide_with_older_branches(hunt: Callable[[Situation], Decision], now: Situation) -> Decision:
     """The next order of ``hunt``, or an order that compares a branch point with good.
 
-    In a subrange, many branch points have readings for other subranges. Finished comparisons of branch points with good
-    are used. An unfinished comparison continues only if a named or suspected commit depends on the comparison.
+    In a subrange, many branch points have readings that were made for other subranges. Finished comparisons of branch
+    points with good are used. An unfinished comparison continues only if the comparison affects a named or suspected
+    commit.
     """
     graph, record, budget = now.graph, now.record, now.budget
     if not graph.branch_points:
@@ -132,7 +133,7 @@ def _compare_with_good(point: int, now: Situation) -> Decision:
 
 
 def _difference(comparison: Decision) -> tuple[Interval, ...]:
-    """The ratio of the branch point to good on each host class; empty if both are assumed to be equally fast."""
+    """The ratio of the branch point to good for each host class; empty if both are assumed to be equally fast."""
     return comparison.evidence if isinstance(comparison.order, Found | Inconclusive) else ()
 
 
@@ -161,7 +162,7 @@ def _with_equal_starts(
 
 
 def _needed_points(now: Situation, start: NDArray[np.int64], decision: Decision) -> list[int]:
-    """The branch points on which ``decision`` depends.
+    """The branch points whose speed ``decision`` depends on.
 
     A step that was compared with parents of its own branch depends on no branch point. If no commit can be named, or if
     several changes are likely, a branch that did not start with the speed of good may be the reason.

@@ -69,7 +69,7 @@ class LineEdit:
 
 @dataclass(frozen=True, slots=True)
 class DiffPiece:
-    """A part of a diff: edits of a file; or, without edits, all other changes of the file."""
+    """A part of a diff: edits of a file; without edits, the part is all other changes of the file."""
 
     file: int  # number of the file in the diff
     shown: DiffPart
@@ -115,7 +115,7 @@ class CommitDiff:
         return frozenset(range(len(self.pieces)))
 
     def with_parts(self, chosen: frozenset[int]) -> Iterator[tuple[Entry | None, Entry | None]]:
-        """The files that the chosen parts change: each file before the commit, and with the chosen parts."""
+        """The files that the chosen parts change, each as it was before the commit and as it is with these parts."""
         by_file = defaultdict[int, list[DiffPiece]](list)
         for number in sorted(chosen):
             by_file[self.pieces[number].file].append(self.pieces[number])
@@ -125,7 +125,7 @@ class CommitDiff:
                 yield old, new
 
     def files_of(self, chosen: Collection[int]) -> list[frozenset[int]]:
-        """A set of chosen parts for each file, one set for files outside of the program; of a single file, its parts."""
+        """A set of chosen parts for each file, a set for files outside of the program; of a single file, its parts."""
 
         def file_of(number: int) -> int:
             piece = self.pieces[number]
@@ -136,7 +136,7 @@ class CommitDiff:
         return files if len(files) > 1 else singles(chosen)
 
     def with_needed(self, chosen: frozenset[int], learnt: Mapping[int, Collection[int]]) -> frozenset[int]:
-        """The chosen parts and the parts that the chosen parts need to build, by their words and by ``learnt``."""
+        """The chosen parts and the parts that these parts need to build, by their words and by ``learnt``."""
         closed = chosen.union(*(part for number in chosen for part in (self.needed[number], learnt.get(number, ()))))
         return chosen if closed == chosen else self.with_needed(closed, learnt)
 
@@ -154,7 +154,7 @@ class CommitDiff:
 
     @cached_property
     def words(self) -> tuple[set[str], set[str]]:
-        """All words of the files before the commit, and after it."""
+        """The words of all files before the commit, and of all files after the commit."""
         old, new = ([getattr(file, side) for file in self.files] for side in ("before", "after"))
         of_old, of_new = ({word for file in files for word in WORD.findall(text_of(file))} for files in (old, new))
         return of_old, of_new
@@ -193,7 +193,7 @@ def text_of(entry: Entry | None) -> str:
 
 
 def defined_names(text: str, path: str) -> tuple[set[str], set[str]]:
-    """The names that a text seems to define, and the names with arguments; indented definitions count only in headers."""
+    """The names that a text seems to define, and the names with arguments; indented ones only if it is a header."""
     lines = text.splitlines()
     global_text = text if HEADER.search(path) else "\n".join(line for line in lines if not line[:1].isspace())
     groups = DEFINED.findall(global_text)
@@ -261,8 +261,9 @@ def ordered_parts(
 ) -> tuple[frozenset[int], ...]:
     """The sets of parts in an order in which each state probably builds, because needed parts come first.
 
-    Each ``turn`` has another order; the order of turn 0 builds most probably. ``learnt`` are needs that failures have
-    shown. Parts that need each other are one set; after turn 0, only needs by ``learnt`` join parts.
+    Each ``turn`` returns another order; the order of turn 0 is the order whose states most probably build. ``learnt``
+    are needs that failures have shown. Parts that need each other are one set; after turn 0, only needs by ``learnt``
+    join parts.
     """
     by_words = dict(enumerate(diff.needed))
     needs = learnt if turn else {number: {*words, *learnt.get(number, ())} for number, words in by_words.items()}
@@ -282,7 +283,7 @@ def ordered_parts(
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A sequence of states (sets of parts); each of ``steps`` adds parts to the previous state, the first to ``base``."""
+    """A sequence of states (sets of parts): ``base``, then each of ``steps`` adds parts to the previous state."""
 
     base: frozenset[int]
     steps: tuple[frozenset[int], ...]
@@ -302,9 +303,9 @@ PartRounds = Generator[Round, tuple[int, int] | None, None]
 
 
 def part_search(diff: CommitDiff, learnt: Learnt) -> PartRounds:
-    """The rounds of the search for the slow part and of the proof; the session has the verdict of the last round.
+    """The rounds of the search for the slow part, and of its proof; the verdict of the last round is in the session.
 
-    The caller adds to ``learnt`` the needs that failures show.
+    The caller adds the needs that failed builds show to ``learnt``.
     """
     all_parts, guilty = diff.all_parts, frozenset[int]()
     best: Round | None = None

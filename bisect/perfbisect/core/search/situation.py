@@ -7,8 +7,8 @@ ends. So the search may temporarily spend less than the budget, but never exceed
 A subrange is a part of a range: the commits that are reachable from one candidate and not from another candidate.
 
 A branch inside a subrange may have begun before the subrange's good end. The commit where such a branch began is a
-branch point of the subrange, as in any range. A candidate may lack changes that the good end has, or have other
-changes. The readings of the candidate are corrected for these changes, if the changes are known.
+branch point of the subrange, as a branch point of a range. A candidate may lack changes that the good end has, or have
+other changes. The readings of the candidate are corrected for these changes, if the changes are known.
 """
 
 import math
@@ -59,7 +59,7 @@ NOTHING_SPENT = Spent()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Budget:
-    """The limits of ``policy``, and the spending by ``record``, by the orders of ``fleet`` and by other hunts."""
+    """The limits of ``policy``, and what was spent: by ``record``, by the orders of ``fleet`` and by other hunts."""
 
     record: Record
     policy: Policy
@@ -78,7 +78,7 @@ class Budget:
 
     @property
     def may_build(self) -> bool:
-        """Whether another build may be attempted; failed attempts count."""
+        """Whether another build may be attempted; failed attempts are included in the spent builds."""
         return self.builds_left() > 0
 
     def builds_left(self, besides: Collection[int] = ()) -> float:
@@ -101,7 +101,7 @@ class Budget:
         return not new or self.builds_left(new) >= 0
 
     def within(self, order: Measure) -> Measure:
-        """``order`` with no more runs than the budget allows, divided evenly among its builds."""
+        """``order`` with at most as many runs as the budget allows, divided evenly among its builds."""
         runs_left = self.policy.max_runs - self._runs
         if not self.policy.max_runs or sum(share.runs for share in order.plan) <= runs_left:
             return order
@@ -118,7 +118,7 @@ class Budget:
 
     @property
     def _attempted(self) -> frozenset[int]:
-        """The candidates with an attempted or ordered build; a candidate that several hosts build counts once."""
+        """The candidates whose build was attempted or ordered; a candidate that several hosts build counts once."""
         return self.record.attempted.union(
             self.fleet.candidates_in_build, *(self._unbuilt(order) for order in self.fleet.busy)
         )
@@ -131,7 +131,7 @@ class Budget:
 
 @dataclass(frozen=True, eq=False)
 class Situation:
-    """A moment of the hunt over ``graph``: all that a decision depends on."""
+    """A moment of the hunt over ``graph``: everything on which a decision depends."""
 
     graph: Graph
     observations: Sequence[Observation]
@@ -158,7 +158,7 @@ class Situation:
 
     @cached_property
     def record(self) -> Record:
-        """The observations, arranged for the model."""
+        """The observations in the form that the model needs."""
         return arrange_observations(self.observations, self.policy, self.bad)
 
     @cached_property
@@ -173,7 +173,7 @@ class Situation:
         offset: Callable[[Reading], float] | None = None,
         **fields: Any,
     ) -> "Situation":
-        """A situation with the observations of this situation at other nodes; for the layers of the search.
+        """A situation with the observations of this situation moved to other nodes; for the layers of the search.
 
         ``node`` returns the new node of an observation, or None if the observation does not count. ``same_as`` returns
         the new node with the same binary as a build; if ``same_as`` is None, the build keeps its ``same_as``.
@@ -197,7 +197,7 @@ class Situation:
         return replace(self, observations=observations, **fields)
 
     def with_readings(self, counts: Callable[[Reading], bool], **fields: Any) -> "Situation":
-        """The situation without the readings that do not count, and with other ``fields``."""
+        """The situation without the readings of excluded observations, and with other ``fields``."""
         return self.remapped(
             lambda item: item.candidate if not isinstance(item, Reading) or counts(item) else None, **fields
         )
@@ -208,7 +208,7 @@ class Situation:
         return replace(self, spent_by_others=replace(full.spent_by_others, runs=runs))
 
     def missing(self, order: Measure) -> tuple[int, ...]:
-        """The candidates of ``order`` that build hosts have not built yet; empty if hosts build for themselves."""
+        """The candidates of ``order`` that build hosts have yet to build; empty if each host builds for itself."""
         if not self.fleet.has_build_host:
             return ()
         return tuple(
@@ -242,7 +242,7 @@ class Subrange:
         return int(self.node_of[candidate]) in self.graph.candidates
 
     def situation(self, full: Situation, changes: Mapping[int, Sequence[Interval]]) -> Situation:
-        """The part of the situation ``full`` in the subrange, with readings corrected for known ``changes``.
+        """The situation ``full`` restricted to the subrange, with readings corrected for known ``changes``.
 
         ``changes`` are the ratios of each change on each host class, by candidate. Equal binaries are represented by
         their first candidate in the subrange.
@@ -289,14 +289,14 @@ class Subrange:
         return sum(change * (int(of_good[step]) - int(of_build[step])) for step, change in logs.items())
 
     def candidates_of(self, nodes: Sequence[int]) -> tuple[int, ...]:
-        """The candidates of the whole graph at these nodes of the subrange."""
+        """The candidates of the whole graph that correspond to these nodes of the subrange."""
         return tuple(int(self.nodes[node]) for node in nodes)
 
     def central_candidates(self, chance: NDArray[np.float64]) -> list[int]:
-        """The candidates of the whole graph that halve the subrange about equally well, best first, without the ends.
+        """The candidates of the whole graph that halve the subrange about equally well, best first, without its ends.
 
-        The list is empty if no candidate between the ends can be measured. ``chance`` (whole's size,) is the
-        probability that each candidate builds.
+        The list is empty if no candidate between the ends can be measured. ``chance`` (size of the whole graph,) is the
+        probability that each candidate can be built.
         """
         below = ancestry_of(self.graph).ancestor_sums(self.graph.weight / self.graph.weight.sum())
         uneven = np.abs(np.where(np.isnan(below), 2.0, below) - 0.5)
@@ -335,7 +335,7 @@ def verdict_without_search(graph: Graph, record: Record, policy: Policy) -> Verd
 
 
 def undecided(belief: Belief, policy: Policy, reason: Reason) -> Inconclusive:
-    """The verdict with the smallest set of candidates that contains the culprit with the requested confidence."""
+    """A verdict with the smallest set of candidates that contains the culprit with the requested confidence."""
     candidates = credible_set(belief.culprit, min(policy.confidence, MAX_PROBABILITY))
     probabilities = tuple(min(float(belief.culprit[v]) * belief.change, MAX_PROBABILITY) for v in candidates)
     return Inconclusive(
@@ -370,8 +370,8 @@ def within_budget(decision: Decision, now: Situation) -> Decision:
 def credible_set(culprit: np.ndarray, confidence: float) -> tuple[int, ...]:
     """The fewest candidates that together have the probability ``confidence``, most probable first.
 
-    ``culprit`` (size,) is the probability of each candidate. The set contains all candidates that are as probable as
-    the last candidate, because no reading separates such candidates.
+    ``culprit`` (size,) is the probability of each candidate to be the culprit. The set contains all candidates that are
+    as probable as the last candidate, because no reading separates such candidates.
     """
     order = np.argsort(-culprit, kind="stable")
     total = np.cumsum(culprit[order])

@@ -14,9 +14,9 @@ with x > y is then distributed as the coefficients of the Gaussian binomial
 
 divided by their sum.
 
-The information of a reading is its mutual information with a binary label. The label is 1 with probability p. The
-reading is normal with unit variance, and its means for the two labels are d apart. Because the integral has no closed
-form, the integral is tabulated once, over logit p and log d², and interpolated.
+The information of a reading is its mutual information with a binary label. The probability that the binary label is 1
+is p. The reading is normal with unit variance, and its means for the two labels are d apart. Because the integral has
+no closed form, the integral is tabulated once, over logit p and log d², and interpolated.
 """
 
 import math
@@ -125,7 +125,7 @@ class Student:
 
 
 def log_sum_exp(logs: Array, axis: int | None = None) -> Array:
-    """The log of the sum of the exponentials of ``logs``."""
+    """The logarithm of the sum of the exponentials of ``logs``."""
     top = np.max(logs, axis=axis, keepdims=True)
     total: Array = np.log(np.exp(logs - top).sum(axis=axis, keepdims=True)) + top
     return np.squeeze(total, axis=axis)
@@ -147,8 +147,8 @@ def chi_square_quantile(z: float, freedom: float) -> float:
 def rank_sum_p_value(low: Sequence[float], high: Sequence[float]) -> float:
     """The p-value of the rank test that ``low`` has smaller values than ``high``.
 
-    The p-value is the probability of at most the observed number of pairs in which ``low`` is not below ``high``, if
-    both samples are drawn from one distribution. Equal values count as not below each other.
+    The p-value is the probability, if both samples are drawn from one distribution, that at most the observed number of
+    pairs has a ``low`` value that is not below the ``high`` value. Equal values count as not below each other.
     """
     x, y = np.asarray(low), np.asarray(high)
     exceptions = int((x[:, None] >= y[None, :]).sum())
@@ -175,7 +175,7 @@ def signed_rank_p_value(differences: Sequence[float]) -> float:
 
 @lru_cache(maxsize=128)
 def _rank_sum_probabilities(n: int, m: int) -> Array:
-    """The probabilities of at most 0, 1 … n·m pairs with x > y, for samples of n and m values."""
+    """The probabilities of at most k pairs with x > y, for k = 0, 1 … n·m and samples of n and m values."""
     ways = np.ones(1)
     for i in range(1, n + 1):
         longer = np.zeros(len(ways) + m + i)

@@ -1,8 +1,8 @@
-"""Trials measure in rounds without a search: comparisons, A/As, proofs, series of releases, nights of a branch.
+"""Trials without a search, which measure in rounds: comparisons, A/As, proofs, series of releases, nights of a branch.
 
-A trial's design is set up like a hunt. The plan of a trial orders the missing builds, then the rounds. In a round, each
-build is visited once for each workload. An order is one visit. The order and the events of its runs have the numbers of
-the workload and the round.
+The setup of a trial is made like the setup of a hunt. The plan of a trial orders the missing builds, then the rounds.
+In a round, each build is visited once for each workload. An order is one visit. The order and the events of its runs
+have the numbers of the workload and the round.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ BOTH = 2  # interleaved rounds of the first two builds, before they are also mea
 
 @dataclass(frozen=True, slots=True)
 class RoundsPlan:
-    """The plan of a trial; ``setup`` is the setup of this attempt."""
+    """The plan of a trial; ``setup`` is the setup of the present attempt."""
 
     log: SavedLog
     setup: SessionSetup
@@ -52,7 +52,7 @@ class RoundsPlan:
 
         A night whose tip cannot be built ends without a visit, because another attempt would fail, too. Raises
         EnvironmentFailure if the baseline or all other builds cannot be built, or, in a series of releases, if fewer
-        than two releases can be built. Raises EnvironmentFailure at the end if nothing could be measured.
+        than two releases can be built. Raises EnvironmentFailure at the end if no build could be measured.
         """
         trial, request = self.log.state, self.setup.request
         for number in range(len(request.subjects)):
@@ -92,7 +92,9 @@ class RoundsPlan:
                     yield Measure(plan, Purpose.ENDS, workload=work, round=number, together=trial.is_paired)
 
     def _both_ways(self) -> Iterator[Measure | PairingChosen]:
-        """Orders of interleaved and paired runs of the first two builds until a choice is possible, then the choice."""
+        """Orders of interleaved and of paired runs of the first two builds until one kind can be chosen, then the
+        choice.
+        """
         trial, request = self.log.state, self.setup.request
         commits = [subject.commit or subject.name for subject in request.subjects[:2]]
         if request.pairing is not Pairing.AUTO or trial.pairing or len(set(commits)) < 2:
@@ -220,7 +222,7 @@ def pairing_of(trial: TrialDesign, setup: SessionSetup) -> Pairing:
 
 
 def unused(subjects: Sequence[TrialBuild], configs: Sequence[ServerConfig]) -> Iterator[Warned]:
-    """A warning for each configuration whose settings were partly left out, because the recipe decides them."""
+    """A warning for each configuration that has unused settings, because the recipe decides these settings."""
     for name, config in {build.config: config for build, config in zip(subjects, configs, strict=True)}.items():
         if config.left_out:
             verb = "is" if len(config.left_out) == 1 else "are"
