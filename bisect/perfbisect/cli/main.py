@@ -92,7 +92,7 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click resolves it; for a mistyped verb the nearest verb is suggested."""
+        """Finds the command of a verb as click does; for a mistyped verb, the error suggests the nearest verb."""
         if args and not args[0].startswith("-") and args[0] not in VERBS:
             from difflib import get_close_matches
 
@@ -107,7 +107,7 @@ class Verbs(click.Group):
         return name, command, remaining
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of verbs, without importing them."""
+        """Writes the list of verbs without importing their modules."""
         with formatter.section("Commands"):
             formatter.write_dl(list(VERBS.items()))
 
@@ -171,7 +171,9 @@ MEMORY = 192 << 20  # bytes
 
 
 class NumpyMemoryCheck:
-    """Finds no module; raises MemoryError if numpy is imported with too little memory: its library would end the process."""
+    """Finder of modules that finds none; raises MemoryError if numpy is imported with too little memory: its library
+    would end the process.
+    """
 
     @staticmethod
     def find_spec(name: str, *_: object) -> None:
@@ -184,7 +186,7 @@ class NumpyMemoryCheck:
 
 
 def raise_interrupted(number: int, _frame: FrameType | None) -> None:
-    """Stop cleanly and resumably on SIGTERM and SIGHUP (the end of the terminal), as on Ctrl-C."""
+    """On SIGTERM and SIGHUP (the end of the terminal), stop cleanly and resumably, as on Ctrl-C."""
     if number == signal.SIGHUP:  # the shell may send it again, which must not interrupt the clean stop
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         discard_output()
@@ -256,7 +258,7 @@ def main() -> None:
 def flush_output() -> None:
     """Write the buffered output.
 
-    If that fails, standard output is replaced, so that Python does not fail again at exit.
+    If flushing fails, standard output is replaced, so that Python does not fail again at exit.
     """
     try:
         if sys.stdout is not None:

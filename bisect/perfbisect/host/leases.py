@@ -1,13 +1,13 @@
-"""Machines that are leased from a scheduler, by the commands of hosts.toml. Waiting in the scheduler's queue is all that
-happens here.
+"""Machines that are leased from a scheduler, by the commands of hosts.toml. This module waits in the scheduler's queue;
+no other module does.
 
-The steps of a job are: write a record, acquire, renew every minute, release, remove the record. Whatever happens in
-between, the job is released by its name, by this session or by the next.
+The steps of a job are: write a record, acquire, renew every minute, release, remove the record. If a session ends
+between these steps, however it ends, the job is released by its name, by this session or by the next session.
 
-So a killed session holds no machine: the state folder has a file for each job, named like the job, whose name is chosen
-at random before the scheduler is asked. Whether a job's session has ended is known for sessions on this machine. A job of
-another machine with the same home folder is left alone until it is old. A process that releases an abandoned job locks
-its file meanwhile.
+So a killed session holds no machine. The state folder has a file for each job; the file has the name of the job, which
+is chosen at random before the scheduler is asked. Whether the session of a job has ended can be found out only for
+sessions on this machine. A job of another machine with the same home folder is left alone until it is old. A process
+that releases an abandoned job locks the job's file until the release has ended.
 """
 
 import fcntl
@@ -53,7 +53,7 @@ Say = Callable[[str], None]
 
 
 class LeaseEnded(EnvironmentFailure):
-    """The lease of a machine has ended: nothing may be done on it any more."""
+    """The lease of a machine has ended: no command may run on the machine any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class LeaseRequest:
 
     @property
     def kind(self) -> str:
-        """Lease and features, the beginning of the machines' names in messages."""
+        """The prefix of a leased machine's name in messages: the lease, then the features."""
         return f"{self.lease.name}:{self.features}"
 
 
@@ -121,7 +121,7 @@ class Acquisition:
                 machine.ended = True  # permanently: two threads renew
 
     def keep(self) -> None:
-        """Renew all leases until it is stopped."""
+        """Renew all leases until ``stopped`` is set."""
         while not self.stopped.wait(self.wanted.lease.every):
             for machine in self.machines:
                 self.renew(machine)
@@ -131,7 +131,9 @@ _held: dict[str, Machine] = {}  # machines of this process, by the name of the h
 
 
 def machine(name: str) -> Machine:
-    """The machine that this process has leased under that name. Raises EnvironmentFailure if there is none."""
+    """The machine that this process has leased for the host ``name``. Raises EnvironmentFailure if the process has
+    leased no such machine.
+    """
     if name not in _held:
         raise EnvironmentFailure(f"host {name} is not leased now")
     return _held[name]
@@ -219,7 +221,8 @@ def _ended(record: LeaseRecord) -> bool:
 
 @contextmanager
 def leased(wanted: LeaseRequest, show: Show, say: Say) -> Iterator[Acquisition]:
-    """Lease machines for the block, however it ends. ``say`` is called for jobs that could not be released.
+    """Lease machines for the ``with`` block, and release them however the block ends. ``say`` is called for jobs that
+    could not be released.
 
     Raises EnvironmentFailure if the scheduler grants no machine.
     """
@@ -255,7 +258,7 @@ def leased(wanted: LeaseRequest, show: Show, say: Say) -> Iterator[Acquisition]:
 def _acquire(job: Acquisition, show: Show) -> list[tuple[str, str]]:
     """Wait in the queue; return the address of each machine, and the scheduler's name of its lease.
 
-    If it is interrupted, the command is ended, and with it the place in the queue.
+    If the wait is interrupted, the scheduler's command is ended, and its place in the queue is lost.
     """
     wanted, lease = job.wanted, job.wanted.lease
     count = len(wanted.names)
@@ -330,9 +333,10 @@ def _text(stream: IO[bytes]) -> str:
 
 
 def run_briefly(command: Sequence[str], text: str = "", limit: float = LIMIT) -> tuple[int, str]:
-    """The status of a command that does not wait, and its output; -1 if it does not end within ``limit`` seconds.
+    """Run a command that ends soon; returns its status and its output, or the status -1 if it does not end within
+    ``limit`` seconds.
 
-    Of a failed command only the last line of output. ``text`` is its input.
+    For a failed command, the output is only its last line. ``text`` is its input.
     """
     try:
         done = subprocess.run(
@@ -364,12 +368,14 @@ class LeasedHost(DelegatingHost):
         host.subscribe(lambda _: machine.look())
 
     def acquire(self) -> None:
-        """Acquire the host itself. Its lease is released at the end of the session."""
+        """Acquire the host itself. The lease of the host is released at the end of the session."""
         with self.around():
             super().acquire()
 
     def execute(self, command: Command) -> Result:
-        """Run a command. A failure after the end of the lease means nothing."""
+        """Run a command. If the command failed after the end of the lease, raises LeaseEnded instead of returning the
+        failure.
+        """
         result = super().execute(command)
         if not result.ok:
             self.machine.check()

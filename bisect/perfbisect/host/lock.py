@@ -1,17 +1,18 @@
 """The lock of a machine: one session at a time measures on it, for all users and all root folders.
 
 A process that has the lock or waits for it keeps a ticket: a file in a folder that all users of the machine share,
-where nobody can remove another user's file. The process with a read-only ticket has the lock. A process that finds no
-read-only ticket, and no ticket with an earlier place in the queue, makes its own ticket read-only and looks again. If
-two processes do this at once, at least one sees the other and steps back. So the decision depends neither on a clock
-nor on a file lock that a process may keep.
+where no user can remove a file of another user. The process with a read-only ticket has the lock. A process that finds
+no read-only ticket, and no ticket with an earlier place in the queue, makes its own ticket read-only and looks again.
+If two processes do this at the same time, at least one process sees the ticket of the other process and withdraws. So
+neither a clock nor a file lock that a process may keep decides which process gets the lock.
 
 The owner of a ticket touches the ticket once a minute (the heartbeat); after ten minutes without a heartbeat the ticket
 is abandoned. The modification time of a ticket is the uptime of the machine at the last heartbeat, so that a change of
-the clock does not make the ticket seem abandoned. A user may forge that time, but not the time of the last change of
-the file; if the two disagree, the lock waits for a heartbeat. The owner is a process on the controller, which may be
-another machine. If the owner is known to have ended (on a machine with the same boot and container), its tickets are
-ignored. An owner that was disconnected for more than ten minutes notices that it has lost the lock, and stops.
+the clock does not make the ticket seem abandoned. A user may forge the modification time of a ticket, but not the time
+of the last change of the file's metadata; if the two times disagree, the lock waits for a heartbeat. The owner is a
+process on the controller, which may be another machine. If the owner is known to have ended (on a machine with the same
+boot and container), its tickets are ignored. An owner that was disconnected for more than ten minutes notices that it
+has lost the lock, and stops.
 """
 
 import atexit
@@ -126,8 +127,8 @@ class HostLock:
         self._writing = threading.RLock()
 
     def queue(self, waiting: WaitCallback | None, *, take: bool) -> None:
-        """Wait for the turn of this session, and ``take`` the lock. Without ``waiting``, raise EnvironmentFailure if it
-        is not the turn of this session.
+        """Wait for the turn of this session; with ``take``, take the lock. Without ``waiting``, raise
+        EnvironmentFailure if it is not the turn of this session.
         """
         self._ended.set()
         self._ended = threading.Event()
@@ -156,13 +157,15 @@ class HostLock:
             waiting(None)
 
     def number(self, name: str) -> None:
-        """Show others the number of a hunt, or the name of a trial: "a hunt for …" becomes "hunt 12 for …"."""
+        """Put the number of a hunt, or the name of a trial, into the text that other users see: "a hunt for …" becomes
+        "hunt 12 for …".
+        """
         _, kind, about = self.purpose.split(" ", 2)
         self.purpose = f"{kind} {name} {about}"
         self._write(_HOLDS)
 
     def _write(self, mode: str) -> list[Ticket]:
-        """Write the ticket with that mode, and return the tickets of other sessions."""
+        """Write the ticket with the mode ``mode``, and return the tickets of other sessions."""
         with self._writing:
             if mode != self._mode or not self._since:
                 self._since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -181,7 +184,7 @@ class HostLock:
             return foreign
 
     def confirm(self) -> None:
-        """Raise EnvironmentFailure if the lock was abandoned for too long and another process has taken it."""
+        """Raise EnvironmentFailure if the lock had no heartbeat for too long and another process has taken it."""
         if uptime() - self.seen > 2 * BEAT:  # the host was unreachable, or this process was suspended
             self._sign()
         if self.lost:
@@ -229,7 +232,8 @@ _waited: dict[tuple[str, PurePosixPath], HostLock] = {}  # places of this proces
 
 @contextmanager
 def hold(host: Host, purpose: str, waiting: WaitCallback | None = None, session: str = "") -> Iterator[HostLock]:
-    """Acquire the host, and hold the lock of its machine. Jobs that still run there belong to an earlier owner.
+    """Acquire the host, and hold the lock of its machine. Jobs that still run on the machine then belong to an earlier
+    owner of the lock.
 
     If another session holds the lock or came earlier, wait for it if ``waiting`` is given; otherwise raise
     EnvironmentFailure with the name of the owner. Raises UsageError if ``session`` itself already uses the root folder,
@@ -254,8 +258,8 @@ def hold(host: Host, purpose: str, waiting: WaitCallback | None = None, session:
 
 
 def wait(host: Host, waiting: WaitCallback) -> None:
-    """Wait for the turn of this process; ``hold`` then takes the lock. Other sessions wait until this process waits
-    elsewhere.
+    """Wait for the turn of this process; ``hold`` then takes the lock. Other sessions must wait until this process
+    waits for another host.
     """
     key = host.name, host.root
     if key not in _waited:
@@ -270,7 +274,7 @@ def holder(host: Host) -> Owner | None:
 
 
 def machine(host: Host) -> str:
-    """The identity of a machine, as far as its locks show; hosts are locked in this order."""
+    """The identity of a machine, as its lock files show it; hosts are locked in the order of these identities."""
     return host.script(_MACHINE, _folders()[0], check=False).stdout
 
 

@@ -1,14 +1,15 @@
 """From an entry of hosts.toml to a host: its kind of connection, and the right to its root folder.
 
-The scheme of the address chooses the kind; a new kind is a module with ``connect``, and a line in CONNECTIONS.
+The scheme of a host's address determines the kind of connection. To add a kind, write a module with ``connect``, and
+add a line to CONNECTIONS.
 
 Everything below a root folder may be removed without a question, so it must belong to perfbisect. A root has a marker,
 the file ``.perfbisect``, whose only line says what the folder is and which version marked it. A missing or empty folder
-becomes a root and gets a marker. Any other folder is refused until the user adopts it. Also refused is a folder in
-which other users may have put links to files of this user: a folder of another user (except the superuser), or a folder
-that anyone may write to, unless the marker belongs to this user. Always refused are ``/``, a folder that is or contains
-the home folder, a repository, a folder of its git directory, and a folder inside the folders of another root. A
-symbolic link is judged by its target.
+becomes a root and gets a marker. A folder that has contents but no marker is refused until the user adopts it. Also
+refused is a folder in which other users may have put links to files of this user: a folder of another user (except the
+superuser), or a folder that anyone may write to, unless the marker belongs to this user. Always refused are ``/``, a
+folder that is or contains the home folder, a repository, a folder of its git directory, and a folder inside the folders
+of another root. For a symbolic link, these rules apply to the target of the link.
 """
 
 import shlex
@@ -141,7 +142,7 @@ CONNECTIONS: dict[str, Connect] = {"local": local.connect, "ssh": ssh.connect, "
 
 
 def connect(entry: HostEntry) -> Host:
-    """The host of ``entry``, acquired, with the right to its root folder; see ``_claim``.
+    """The host of ``entry``, acquired, and permitted to use its root folder; see ``_claim``.
 
     An entry with ``through`` needs no address. ``local`` is a scheme by itself; any other address without a scheme is
     an ssh destination. Raises EnvironmentFailure if the host cannot be reached, if its root folder cannot be created or

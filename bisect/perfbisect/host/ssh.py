@@ -44,7 +44,9 @@ ps -e -o pid= -o sess= -o args= | awk -v mark="$1" '
 
 
 def connect(entry: HostEntry, destination: str) -> "SshHost":
-    """The host at an ssh destination; a relative root begins in the home of the remote user. See ``registry.Connect``."""
+    """The host at an ssh destination; a relative root is a path in the remote user's home folder. See
+    ``registry.Connect``.
+    """
     root = entry.root if entry.root.startswith(("/", "~")) else f"~/{entry.root}"
     return SshHost(entry.name, PurePosixPath(root), SshConnection(entry.name, destination, entry.port))
 
@@ -112,16 +114,17 @@ class SshHost(RemoteHost["Connection"]):
             return self._status(channel), stdout, stderr
 
     def end(self, mark: str) -> None:
-        """Kill the rest of the command with that mark, after a lost connection or an interruption."""
+        """Kill the remaining processes of the command with that mark, after a lost connection or an interruption."""
         self.exchange(remote.script(Command(("sh", "-c", _END, "end", mark))), b"", "perfbisect-end", 60)
 
 
 def receiver(length: int, mark: str) -> str:
     """The command line that reads a script of ``length`` bytes from stdin and runs it.
 
-    The user's login shell has to understand it, and it is equal for all scripts. head reads exactly ``length`` bytes. A
-    truncated script is not executed at all, because a shell refuses a script without its last brace. If ``head`` is
-    killed, the shell kills itself, because it would run an empty script with status 0.
+    The command line is valid in every login shell that a user may have, and has the same text for all scripts except
+    the length and the mark. head reads exactly ``length`` bytes. A truncated script is not executed at all, because a
+    shell refuses a script without its last brace. If ``head`` is killed, the shell kills itself, because it would run
+    an empty script with status 0.
     """
     receive = f'perfbisect_script=$(head -c {length}) || kill -s KILL $$; eval "$perfbisect_script"'
     return f"exec sh -c '{receive}' {mark}"
@@ -130,7 +133,8 @@ def receiver(length: int, mark: str) -> str:
 def _read(receive: Callable[[int], bytes], close: Callable[[], None]) -> bytes:
     """The bytes of a stream up to its end. The status shows whether the connection was lost.
 
-    Raises TooMuch after closing the channel, which ends the other stream, too.
+    For a stream that is too long, the function closes the channel, which also ends the other stream, and raises
+    TooMuch.
     """
     came = bytearray()
     with suppress(EOFError):  # the end of a channel without its connection
@@ -175,7 +179,7 @@ class SshConnection(HostConnection["Connection"]):
         self.port = port
 
     def is_connected(self, state: "Connection") -> bool:
-        """Whether the connection is not lost."""
+        """Whether the connection is open."""
         return bool(state.is_connected)
 
     def drop(self, state: "Connection") -> None:
@@ -225,7 +229,7 @@ class SshConnection(HostConnection["Connection"]):
 
 def _hops(connection: "Connection") -> list[Any]:
     """A connection and the connections to its jump hosts; the jump host next to the host comes first. A gateway that is
-    a string is a command of the user that connects.
+    a string is left out, because it is a command of the user's settings and not a connection.
     """
     hops: list[Any] = [connection]
     while hops[-1].gateway is not None and not isinstance(hops[-1].gateway, str):

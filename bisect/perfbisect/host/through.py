@@ -1,7 +1,7 @@
 """A host behind a command such as ``srun`` or ``docker exec``: a machine, an allocation or a container.
 
 One shell on the host runs many commands at once. So a scheduler treats all commands of the step or container alike, and
-a command needs no step of its own. An answer is one line with the outputs in base64. Other lines on stdout are from the
+a command needs no step for itself. An answer is one line with the outputs in base64. Other lines on stdout are from the
 command that leads to the host, such as a notice of a scheduler, and are skipped.
 """
 
@@ -93,7 +93,9 @@ Answer = tuple[int, bytes, bytes]  # status, stdout, stderr
 
 
 def connect(entry: HostEntry, _destination: str) -> "ThroughHost":
-    """The host behind ``entry.through``; a relative root begins in the home there. See ``registry.Connect``."""
+    """The host behind ``entry.through``; a relative root is a path in the home folder on that host. See
+    ``registry.Connect``.
+    """
     root = entry.root if entry.root.startswith(("/", "~")) else f"~/{entry.root}"
     return ThroughHost(entry.name, PurePosixPath(root), Shell(entry.name, entry.through))
 
@@ -105,7 +107,7 @@ class ThroughHost(RemoteHost["ShellProcess"]):
     connection: "Shell"
 
     def exchange(self, script: str, stdin: bytes, mark: str, limit: float) -> Answer:
-        """Run a script once in the shell; an interruption ends it. See ``RemoteHost.exchange``."""
+        """Run a script once in the shell; an interruption ends the script. See ``RemoteHost.exchange``."""
         running = self.connection.open()
         number, future = running.send(script.encode(), stdin)
         try:
@@ -146,12 +148,12 @@ class Shell(Connection["ShellProcess"]):
     tells_at_once = True
 
     def __init__(self, name: str, command: Sequence[str]) -> None:
-        """Start nothing yet. ``command`` runs the command that is appended to it."""
+        """Start nothing yet. ``command`` is the prefix with which a command runs on the host."""
         super().__init__(name)
         self.command = tuple(command)
 
     def connected(self) -> "ShellProcess":
-        """A new shell. Raises EnvironmentFailure if it does not start."""
+        """A new shell. Raises EnvironmentFailure if the shell does not start."""
         return ShellProcess(self.name, self.command)
 
     def is_connected(self, state: "ShellProcess") -> bool:

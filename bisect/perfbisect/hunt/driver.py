@@ -265,7 +265,7 @@ class Driver:
     def _continue_search(self, number: int, member: SessionMember) -> Generator[Numbered]:
         """Reopen a hunt that can go on after its plan: with the next round in a diff, or by another metric.
 
-        Another metric is looked for if the metric of the hunt does not tell the ends apart.
+        Another metric is looked for if the metric of the hunt does not differ between the ends.
         """
         if member.diff_lifecycle and member.verdict and not member.failure:
             if problem := (yield from self._events_of(number, member.diff_lifecycle.next_round(member.verdict))):

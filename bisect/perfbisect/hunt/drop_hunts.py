@@ -85,7 +85,8 @@ class HuntedComparison:
 
 
 def candidates_between(settings: Settings, subjects: Sequence[TrialBuild]) -> dict[str, int | str]:
-    """Title of two neighbouring builds → the number of candidates between them, or the reason against a hunt.
+    """Maps the title of each pair of neighbouring builds to the number of candidates between the two builds, or to the
+    reason why no hunt is possible.
 
     Raises UsageError if no hunt between any two builds is possible.
     """

@@ -232,8 +232,8 @@ def measure_reason(
 ) -> Generator[TimedEvent]:
     """Carry out the studies of the reason of a verdict's first step, except measurements that the log already has.
 
-    ``hunt_count`` is the number of hunts that have shared the time of the session. The studies may take ``seconds``; 0:
-    the usual shares of the hunt's time.
+    ``hunt_count`` is the number of hunts that have shared the time of the session. The studies may take ``seconds``; 0
+    means the usual shares of the hunt's time.
     """
     if (step := explained_step(verdict)) is None:
         return
@@ -307,7 +307,7 @@ def measure_part(part: StudyPart, study: ReasonStudy, allowed: float) -> Generat
                 yield Measure((PlannedRuns(build, 1),), Purpose.EXPLAIN, host_number)
 
     def append(event: Event, _: int | None) -> TimedEvent:
-        """Store a result of the study. Other events, which the search would read, are only shown.
+        """Store a result of the study. Other events are only shown, because the search would read them in the log.
 
         A build that fails ends the study.
         """

@@ -1,9 +1,9 @@
 """The forecast of hunts before they begin: builds, runs, time and disk, and the commands for both ends (`--dry-run`).
 
-The modules that would run the commands compose them, but run nothing. The hosts are only asked for memory, cores,
-compiler, counters of perf, the user and a free port. The checkout and small files, which would be copied to the host,
-are made in a temporary folder of this machine. In the commands, the path of the host's root folder replaces the path of
-this temporary folder.
+The commands are composed by the modules that would run them, but no command runs. The hosts are only asked for memory,
+cores, compiler, counters of perf, the user and a free port. The checkout and small files, which would be copied to the
+host, are made in a temporary folder of this machine. In the commands, the path of the host's root folder replaces the
+path of this temporary folder.
 """
 
 from collections import deque

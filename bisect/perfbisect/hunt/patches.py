@@ -199,7 +199,7 @@ def _needs_by_words(diff: CommitDiff, state: frozenset[int], error: str) -> set[
 
 
 def need_pairs(part: int, partners: Iterable[int], state: frozenset[int]) -> set[tuple[int, int]]:
-    """Pairs of a part and each partner. In each pair, the part that is in the state comes first."""
+    """Pairs of ``part`` and each of ``partners``. In each pair, the part that is in the state comes first."""
     return {(part, partner) if part in state else (partner, part) for partner in partners}
 
 

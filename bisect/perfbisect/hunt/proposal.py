@@ -145,7 +145,7 @@ def _known_repository(repo: Repository, url: str, tree: SourceTree, range_: Prop
 
 
 def _revision(version: str, range_: ProposedRange) -> str:
-    """An end of the range as a revision of git, which needs no recipe."""
+    """An end of the range as a revision of git; such a revision is understood without a recipe."""
     tagged = range_.patterns and not version.startswith("HEAD")
     return possible_tags(version, range_.patterns[:1])[0] if tagged else version
 

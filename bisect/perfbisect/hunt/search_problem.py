@@ -1,4 +1,4 @@
-"""The search of a hunt as a planner of the loop, and the history as its log."""
+"""The search of a hunt as a planner of the loop, and the history as the log of the search."""
 
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -103,7 +103,7 @@ class SavedLog:
         self.state.begin_attempt(CLOCK.now())
 
     def append(self, event: Event, workload: int | None = None) -> TimedEvent:
-        """Store an event; returns it with its time."""
+        """Store an event; returns the event with the time of storing it."""
         at = CLOCK.now()
         self.history.append(self.hunt, event, at)
         return at, event
@@ -128,8 +128,8 @@ def run_search(
 def many_runs_warning(problem: SearchProblem, decision: Decision, log: SavedLog) -> Warned | None:
     """A warning that the hunt will probably take 300 runs or more; otherwise, or if the noise is unknown, None.
 
-    If exact counts show the change, too, exact counts find the culprit, and timed runs only prove it. In this case, the
-    expected number of runs is calculated for a search among two candidates.
+    If exact counts show the change, too, the expected number of runs is calculated for a search among two candidates,
+    because the counts find the culprit, and timed runs only prove it.
     """
     ends = ([run for run in log.state.runs_of_equal_binaries(problem.commits[end]) if run.counted] for end in (0, -1))
     difference = instruction_change(*ends) if problem.prior.count_cost else None

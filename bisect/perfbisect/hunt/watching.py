@@ -35,16 +35,16 @@ class View(Protocol):
     """Shows sessions, which are identified by their numbers in the history. Closing a view restores the terminal."""
 
     def add_earlier_events(self, hunt: int, events: Iterable[TimedEvent]) -> None:
-        """Take the events of earlier attempts, before all other events of the session."""
+        """Add the events of earlier attempts to the view, before all other events of the session."""
 
     def add_events(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Add new events of the present attempt to the view."""
 
     def set_states(self, rows: Sequence[SessionRow]) -> None:
-        """Take a row for each hunt, if other processes carry out the hunts."""
+        """Set the displayed rows, one for each hunt, if other processes carry out the hunts."""
 
     def end_hunt(self, hunt: int, at: float) -> None:
-        """Take the end of a session; ``at`` is the time of its latest event."""
+        """Show the end of a session; ``at`` is the time of its latest event."""
 
     def close(self) -> None:
         """End the display."""

@@ -1,8 +1,9 @@
 """A database server during a visit: starts the server from a build on a copy of the data, waits until the server is
 ready, stops it, and never leaves it running.
 
-Its settings depend only on the host as it was when the hunt began. They do not depend on the data, whose size is unknown until a
-server has loaded it, and never quite equal for two builds. So all builds run with equal settings.
+The settings of a server depend only on the state of the host when the hunt began. The settings do not depend on the
+size of the data, which is unknown until a server has loaded the data, and is never quite equal for two builds. So all
+builds run with equal settings.
 """
 
 import errno
@@ -88,7 +89,9 @@ class Service:
 
     @property
     def env(self) -> Mapping[str, str]:
-        """The recipe's environment variables, and a folder for temporary files: servers remove files of others there."""
+        """The recipe's environment variables, and a separate folder for temporary files, because in a shared folder
+        some servers remove files of other servers.
+        """
         filled = {name: fill_text(text, self.values) for name, text in self.recipe.env.items()}
         return {"TMPDIR": str(self.folder / "tmp"), **filled}
 
@@ -97,7 +100,7 @@ class Service:
         return [*self.user_switch, *fill_command(command, self.values)]
 
     def probe(self) -> Result:
-        """One attempt to reach the server: ok if it answers."""
+        """Try once to reach the server; the result is ok if the server answers."""
         return jobs.run(self.host, self.argv(self.recipe.ready), timeout=LONGEST_PROBE, cwd=self.folder, env=self.env)
 
     def do_all(self, commands: Iterable[Sequence[str]], stage: str = "prepare") -> None:
@@ -160,7 +163,7 @@ def by_path(argv: list[str]) -> list[str]:
     program is missing.
 
     A program that is given by its path belongs to the build, so the commit is at fault if the program is missing.
-    Programs of the host are checked earlier.
+    Programs of the host were checked earlier.
     """
     return ["sh", "-c", 'exec "$@"', "sh", *argv] if "/" in argv[0] else argv
 
@@ -168,7 +171,8 @@ def by_path(argv: list[str]) -> list[str]:
 def service_in(
     host: Host, system: Installation, folder: PurePosixPath, cpus: str = "", *, write: bool = True
 ) -> Service | None:
-    """The server of a build, in the folder of a visit; None if there is none. With ``write`` its configuration file is put there.
+    """The server of a build, in the folder of a visit; None if the build needs no server. With ``write``, the
+    configuration file of the server is written into this folder.
 
     Raises RecipeError if the recipe's configuration file cannot be read.
     """
@@ -198,7 +202,7 @@ def user_switch(host: Host, recipe: Server) -> tuple[str, ...]:
 
 
 def owner(host: Host, recipe: Server | None) -> str:
-    """The user id that must own the data; "" for the user's own."""
+    """The user id that must own the data; "" if the user that runs perfbisect owns the data."""
     return NOBODY if recipe and user_switch(host, recipe) == AS_NOBODY else ""
 
 
@@ -206,8 +210,9 @@ def owner(host: Host, recipe: Server | None) -> str:
 def serve(service: Service) -> Iterator[Job]:
     """The server, ready, as a job; stopped at the end, and killed with all its children if it does not stop.
 
-    Its log is kept only if something failed. Raises RunFailed, with the end of the server's log, if the server does not become
-    ready or does not end well; EnvironmentFailure if another process listens on its port or socket.
+    The log of the server is kept only after a failure. Raises RunFailed, with the end of the server's log, if the
+    server does not become ready or does not end well; EnvironmentFailure if another process listens on its port or
+    socket.
     """
     if service.probe().ok:
         where = f"on host {service.host.name}, at the address of the server to measure"
@@ -228,7 +233,7 @@ def serve(service: Service) -> Iterator[Job]:
 
 
 def wait_until_ready(service: Service, job: Job) -> None:
-    """Probe until the server answers. Raises RunFailed if it ends, or does not answer in time."""
+    """Probe until the server answers. Raises RunFailed if the server ends, or does not answer in time."""
     deadline = time.monotonic() + service.recipe.ready_timeout
     while not (probed := service.probe()).ok:
         ended(service, job, "before it was ready")
@@ -271,7 +276,7 @@ def failure(service: Service, job: Job, sentence: str, stage: str = "start") -> 
 
 
 def log_excerpt(log: str) -> str:
-    """The lines that best explain the end of a server: the last lines, and errors further up."""
+    """The lines that best explain the end of a server: the last lines, and earlier lines with errors."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     last, errors = lines[-LOG_LINES:], [line for line in lines if _ERROR.search(line[:LONGEST_LINE])]
     if errors and not any(line in errors for line in last):
@@ -305,8 +310,9 @@ def stop(service: Service, job: Job) -> None:
 def pids(service: Service, job: Job) -> tuple[int, ...]:
     """The processes that perf attaches to: the server, and then all its descendants. Raises RunFailed if the server has ended.
 
-    perf also follows processes that these start later. For a server with one process per connection, the server's own process is
-    enough if only connections are counted: they do not exist yet.
+    perf also follows processes that the listed processes start later. If only connections are counted, and the server
+    starts a process for each connection, perf attaches only to the server's first process and follows the processes of
+    the connections, which start later.
     """
     # The first process below a job's leader is ``timeout``.
     processes = descendants(service.host.run(["ps", "-e", "-o", "pid=", "-o", "ppid="]).stdout, job.pid)[1:]
@@ -365,7 +371,9 @@ def placeholders(
 
 
 def configuration(builder: Builder, values: Values) -> str:
-    """The builder's configuration file, filled in; "" if it has none. Raises RecipeError."""
+    """The builder's configuration file, with its placeholders filled in; "" if the builder has none. Raises
+    RecipeError.
+    """
     if builder.server is None:
         return ""
     texts = {name: ("off", "on")[v] if isinstance(v, bool) else str(v) for name, v in builder.server.settings.items()}

@@ -43,7 +43,7 @@ def place(host: Host, folder: str, files: Files) -> PurePosixPath:
 
 
 def recipe_archive(builder: Builder) -> bytes:
-    """A tar archive of the recipe's files and of those it inherits, with equal bytes for equal contents."""
+    """A tar archive of the recipe's files and of the files that it inherits, with equal bytes for equal contents."""
     return archive(recipe_files(builder))
 
 

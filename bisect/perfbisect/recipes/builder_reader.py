@@ -222,7 +222,7 @@ class TreeFacts:
 def recipe_for_tree(builder: Builder, facts: TreeFacts) -> Builder:
     """The recipe for one tree, without blocks: the changes of every block whose conditions hold are merged, in order.
 
-    Raises RecipeError if the result is not a valid recipe.
+    Raises RecipeError if the merged recipe is not valid.
     """
     table = msgspec.to_builtins(msgspec.structs.replace(builder, when=[]))
     for block in builder.when:
@@ -288,7 +288,7 @@ def check_distinct_patch_names(patches: Iterable[Patch]) -> None:
 
 
 def read_patch(path: Path) -> bytes:
-    """The bytes of a patch. Raises UsageError if it cannot be read, is a folder, or is too large."""
+    """The bytes of a patch. Raises UsageError if the patch cannot be read, is a folder, or is too large."""
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST + 1)

@@ -34,14 +34,14 @@ _SUFFIXES = {"k": 1e3, "M": 1e6, "G": 1e9}
 
 
 class Name(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Another key of the value, for results with a matching name."""
+    """Another key of the value, which applies to results whose names match."""
 
     name: str
     value: str
 
 
 class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A row of ``outputs.toml``, which describes its keys."""
+    """A row of ``outputs.toml``; the file describes the keys."""
 
     name: str
     json: str = ""
@@ -58,7 +58,7 @@ class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     repeated: Literal["median", "last"] = "median"
 
     def results(self, text: str, documents: Sequence[Any]) -> dict[str, "Result"]:
-        """The results in an output by their names; ``documents`` is the JSON in it."""
+        """The results in an output by their names; ``documents`` are the JSON documents in the output."""
         by_name: dict[str, list[Result]] = {}
         walked = (table for document in documents for table in _tables_at(document, self.json.split(".")))
         for fields in self._matches(text) if self.lines else walked:
@@ -87,7 +87,7 @@ class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return replace(every[0], value=value)
 
     def _matches(self, text: str) -> Iterator[Mapping[str, Any]]:
-        """The groups of each match with a value, together with the groups of earlier matches without one."""
+        """The named groups of each match with a value, together with the groups of earlier matches without a value."""
         common: dict[str, str] = {}
         if re.search(self.has, text, re.MULTILINE):
             for match in re.finditer(self.lines, text, re.MULTILINE):
@@ -143,7 +143,8 @@ def known_formats() -> tuple[Format, ...]:
 def recognise_output(text: str, result_pattern: str) -> RecognisedOutput | None:
     """The results of an output, or those whose names match ``result_pattern``; None if no format is recognised.
 
-    Of several results, those count that are better in the same direction as the first. Raises UsageError if none matches.
+    If several results match, only the results that are better in the same direction as the first result are measured.
+    Raises UsageError if none matches.
     """
     documents = _first_json_document(text)
     row = next((row for row in known_formats() if row.results(text, documents)), None)
@@ -196,7 +197,7 @@ def read_results(outputs: Sequence[Output], text: str) -> dict[str, float]:
 
 
 def read_result(output: Output, text: str) -> float:
-    """The result ``output`` in a later output, in its unit. Raises NoNumber if it is missing."""
+    """The result ``output`` in a later output, in its unit. Raises NoNumber if the output lacks the result."""
     if values := read_results([output], text):
         return values[output.result]
     raise NoNumber(f"the output has no metric: it lacks the result {output.result} of {output.format}")
@@ -208,8 +209,8 @@ def is_rate(unit: str) -> bool:
 
 
 def filter_arguments(outputs: Sequence[Output]) -> tuple[str, ...]:
-    """Words after a command by which it measures these results, and perhaps a few more; empty if its format has no
-    filter.
+    """The words after a command that make it measure these results, and perhaps a few more; empty if the format of the
+    results has no filter.
     """
     words = next((row.filter for row in known_formats() if row.name == outputs[0].format and row.filter), ())
     names = [output.result for output in outputs]
@@ -229,7 +230,7 @@ def _any_name_pattern(names: Iterable[str]) -> str:
 
 
 def number_in_unit(result: Result, unit: str) -> float:
-    """The number of a result in a unit, as exact as benchmarks print it."""
+    """The number of a result in a unit, with as many digits as benchmarks print."""
     return float(f"{result.value / _seconds_of_unit(unit):.12g}")
 
 
@@ -262,7 +263,7 @@ def _text_at(fields: Mapping[str, Any], key: str) -> str:
 
 
 def _tables_at(value: Any, keys: Sequence[str], names: Mapping[str, str] = {}) -> Iterator[Mapping[str, Any]]:
-    """The tables at a path into JSON, each with the keys for the stars in the path."""
+    """The tables at a path in a JSON document, each with the keys that the stars in the path stand for."""
     if not keys:
         if isinstance(value, dict):
             yield {**value, **names}

@@ -1,7 +1,7 @@
-"""TOML to typed structs, and back. An error names the file, the key, the value and what is allowed.
+"""Converts TOML to typed structs, and structs to TOML. An error names the file, the key, the value and what is allowed.
 
-msgspec checks the types. Its error does not name the key inside a table of free names (``variants[...]``), so the entries
-of a wrong value are checked one by one.
+msgspec checks the types. An error of msgspec does not name the key inside a table whose keys the user chooses
+(``variants[...]``), so the entries of a wrong value are checked one by one.
 """
 
 import math
@@ -61,7 +61,9 @@ class Location:
 
 
 def read_table(file: Path) -> Table:
-    """The contents of a TOML file. Raises RecipeError if it cannot be read, is not TOML, or has an unusable value."""
+    """The contents of a TOML file. Raises RecipeError if the file cannot be read, is not TOML, or has an unusable
+    value.
+    """
     text = read_text(file)
     try:
         table = tomllib.loads(text)
@@ -79,7 +81,7 @@ def read_table(file: Path) -> Table:
 def all_values(value: object, location: Location, depth: int = DEPTH) -> Iterator[tuple[Location, object]]:
     """All values at every depth of a table or list except tables and lists, and the keys of tables.
 
-    Raises RecipeError if it is nested too deeply.
+    Raises RecipeError if the value is nested too deeply.
     """
     if not depth:
         raise location.mistake("is nested too deeply.")
@@ -104,7 +106,7 @@ def _check_value(value: object, location: Location) -> None:
 
 
 def read_text(file: Path) -> str:
-    """The text of a file. Raises RecipeError if it cannot be read."""
+    """The text of a file. Raises RecipeError if the file cannot be read."""
     try:
         return file.read_text(encoding="utf-8")
     except OSError as error:
@@ -151,7 +153,9 @@ def _validation_error(error: msgspec.ValidationError, value: object, kind: Any, 
 
 
 def _shape_of_type(kind: Any, value: object) -> Any:
-    """The struct, list or dict of an annotated or optional type; of several, the type of this value."""
+    """The struct, list or dict of an annotated or optional type. For a union of several such types, the result is the
+    type of ``value``.
+    """
     if get_origin(kind) is Annotated:
         return _shape_of_type(get_args(kind)[0], value)
     if get_origin(kind) in (Union, UnionType):
@@ -164,7 +168,9 @@ def _shape_of_type(kind: Any, value: object) -> Any:
 
 
 def _typed_entries(value: object, shape: Any) -> Iterator[tuple[str | int, object, Any]]:
-    """The entries of a table or list of that shape, with the types that they must have; free names are entries, too."""
+    """The entries of a table or list of that shape, with the types that they must have; in a table whose keys the user
+    chooses, the keys are entries, too.
+    """
     if isinstance(value, list) and get_origin(shape) is list:
         yield from ((index, entry, get_args(shape)[0]) for index, entry in enumerate(value))
     elif isinstance(value, dict) and get_origin(shape) is dict:
@@ -229,10 +235,10 @@ def merged_tables(base: object, overrides: object) -> Any:
 def inherited_tables(
     start: Location, named: Sequence[tuple[str, Location]], read: Callable[[Location], Table], noun: str
 ) -> dict[Location, Table]:
-    """The tables of a recipe, of the recipe that it extends, of the recipe that this extends, and so on, by location.
+    """The tables of a recipe and of all recipes that it extends, directly or through other recipes, by location.
 
     ``named`` are all recipes; a recipe that extends its own name means the next recipe of that name. Raises RecipeError
-    if there is none, and for a cycle.
+    if an extended recipe does not exist, and if recipes extend each other in a cycle.
     """
     tables, location = {start: read(start)}, start
     while base := tables[location].get("extends", ""):

@@ -68,7 +68,7 @@ class Prose:
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """Remarks about the parts of the section, each with an advice or ""."""
+    """Remarks about the parts of the section, each with its advice ("" for no advice)."""
 
     texts: tuple[tuple[str, str], ...]
 
@@ -83,7 +83,9 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A drawing of a page. ``text_lines`` show the drawing in text reports; they are empty if text cannot show it."""
+    """A drawing of a page. ``text_lines`` show the drawing in text reports; ``text_lines`` are empty if text cannot
+    show the drawing.
+    """
 
     draw: "Callable[[], Markup]"
     line_above: str = ""
@@ -157,7 +159,9 @@ def nonempty_sections(*sections: Section | None) -> tuple[Section, ...]:
 
 
 def host_line(host: HostFacts) -> str:
-    """A line about a host: processor, cores, memory, kernel, compiler; its name alone if they are unknown."""
+    """A line about a host: processor, cores, memory, kernel, compiler; only the name of the host if these facts are
+    unknown.
+    """
     if not host.cores:
         return host.name
     size = f"{count(host.cores, 'core')}, {host.memory_mib / 1024:.0f} GiB"
@@ -165,6 +169,6 @@ def host_line(host: HostFacts) -> str:
 
 
 def tools_and_settings(hosts: Sequence[HostFacts]) -> tuple[Facts, ...]:
-    """The tools and settings of each host, folded; none for a host without them."""
+    """The tools and settings of each host, collapsed at first; hosts without tools and settings are left out."""
     by_host = ((host.name, (*host.tools.items(), *host.settings.items())) for host in hosts)
     return tuple(Facts(pairs, f"Tools and settings of {name}") for name, pairs in by_host if pairs)

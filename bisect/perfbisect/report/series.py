@@ -1,7 +1,7 @@
 """The report of a series of releases: the line of each workload with its steps, and the commands that hunt for them.
 
-Also the reports of a watched branch, whose builds are the tips of all nights, merged into one trial; and of a series that was
-measured elsewhere, whose builds are commits.
+This module also makes the reports of a watched branch, whose builds are the tips of all nights, merged into one trial,
+and of a series that was measured elsewhere, whose builds are commits.
 
 The chart has a row for each release, from the oldest to the newest, so that names of any length and any number of
 releases fit a terminal. In the chart, a dot is the level of a release, and a bar is the common level of the releases up
@@ -77,7 +77,9 @@ def line_figures(
 
 
 def installed_release_sections(trial: SessionState) -> Iterator[Section]:
-    """The drawings of installed releases that were compared, with their steps if there are enough releases to detect any."""
+    """The charts of the installed releases that were compared; the steps are marked if there are enough releases to
+    detect any.
+    """
     if trial.request.is_release_line:
         lines, names = speed_lines(trial), [subject.name for subject in trial.request.subjects]
         steps_part = (Prose(tuple(series_sentences(lines, names))),) if any(line.scatter for line in lines) else ()
@@ -85,7 +87,9 @@ def installed_release_sections(trial: SessionState) -> Iterator[Section]:
 
 
 def series_sections(trial: SessionState) -> Iterator[Section]:
-    """The line of each workload, for a page as a drawing; the steps, and commands to hunt; tables of all levels and steps."""
+    """The line of each workload (on a page, as a drawing), the steps with the commands that hunt for them, and tables
+    of all levels and steps.
+    """
     lines, names = speed_lines(trial), [subject.name for subject in trial.request.subjects]
     hunts = tuple(hunt_command(trial, hunt) for hunt in suggested_hunts(lines, trial.request.metric))
     parts = (Prose(tuple(series_sentences(lines, names))), *((Code(hunts, "To find the commits"),) if hunts else ()))
@@ -116,7 +120,7 @@ def level_table(trial: SessionState, lines: Sequence[SpeedLine]) -> Table:
 
 
 def step_table(trial: SessionState, lines: Sequence[SpeedLine]) -> Table:
-    """The table of steps: a row for each."""
+    """The table of steps, with a row for each step."""
     rows = [Row((*step_cells(trial, step), Cell(line.work))) for line in lines for step in line.steps]
     head = ("after", "since", "within (95 %)", "ratio (95 %)")
     plain = ("after", "since", "not before", "not after", "ratio", "low", "high", "real", "workload")
@@ -124,7 +128,9 @@ def step_table(trial: SessionState, lines: Sequence[SpeedLine]) -> Table:
 
 
 def step_cells(trial: SessionState, step: LevelStep) -> tuple[Cell, Cell, Cell, Cell]:
-    """Cells of a step: the builds before and after it, the builds that it is between with 95 %, and its ratio."""
+    """Cells of a step: the builds before and after it, the builds between which the step is with a probability of 95 %,
+    and the ratio of the step.
+    """
     names = [subject.name for subject in trial.request.subjects]
     tone = "worse" if makes_worse(step, trial.request.metric) else "better"
     size = (f"{step.size.middle:.6f}", f"{step.size.low:.6f}", f"{step.size.high:.6f}")
@@ -185,7 +191,7 @@ class ImportedLine:
         )
 
     def sentence(self) -> str:
-        """A line about the series: commits, scatter, readings left out, steps."""
+        """A line about the series: its commits, its scatter, the readings that were left out, and its steps."""
         outliers, scatter_of_line = self.line.ratios.count(None), self.line.scatter
         scatter = "" if scatter_of_line is None else f" with a scatter of {percent(scatter_of_line)}"
         omitted = f", {count(outliers, 'outlier')} omitted" if outliers else ""
@@ -193,7 +199,7 @@ class ImportedLine:
         return printable(f"{self.line.work}: {count(len(self.commits), 'commit')}{scatter}{omitted}: {steps}")
 
     def json_object(self) -> dict[str, Any]:
-        """The series as JSON has it."""
+        """The series as an object for JSON output."""
         steps = [
             step_object(step, self.commits, self.metric)
             | {"false_alarm": step.chance, "command": shell_words(self.hunt_words(step))}
@@ -204,7 +210,7 @@ class ImportedLine:
 
 
 def imported_line_texts(lines: Sequence[ImportedLine]) -> Iterator[str]:
-    """A line for each series, and a table of their steps; below each step is the command that hunts for it."""
+    """A line for each series, and a table of their steps; below each step is the command that hunts for the step."""
     yield from (entry.sentence() for entry in lines)
     rows, hunts = [], []
     for entry in lines:
@@ -268,7 +274,7 @@ def requested_series(trial: SessionState) -> ReleaseSeries:
 
 
 def series_object(trial: SessionState) -> dict[str, Any]:
-    """The lines, their steps and the hunts as JSON has them."""
+    """The lines, their steps and their hunts, as an object for JSON output."""
     lines, names = speed_lines(trial), [subject.name for subject in trial.request.subjects]
     return {
         "rate": RATE,

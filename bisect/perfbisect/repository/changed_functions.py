@@ -1,10 +1,11 @@
 """The functions that a commit changes, by the lines that its diff removes or adds in source code.
 
 Removed lines are looked up in the parent's files, added lines in the commit's. A function has only moved if its text is
-equal on both sides except for comments and white space. A function that no profile contains may be inlined. So functions
-that name it are searched as well, in the whole tree of the commit, and their callers, if no profile contains these.
+equal on both sides except for comments and white space. A function that no profile contains may be inlined. For such a
+function, the whole tree of the commit is searched for functions that name it, and also for the callers of these
+functions, if no profile contains them.
 
-Files are identified by their contents in git, so that no path can deceive perfbisect; symbolic links are no files.
+Files are identified by their contents in git, so that no path can deceive perfbisect; symbolic links are ignored.
 """
 
 import re
@@ -103,7 +104,9 @@ def changed_functions(repo: Repository, parent: str, commit: str, profiled: Coll
 
 
 def functions_made_by_macros(search: "CallerSearch", macros: Iterable[str], files: Iterable[ChangedFile]) -> list[str]:
-    """The functions as which a file that includes one of ``files`` defines ``macros``; the macros make their bodies."""
+    """The functions that result if a file includes one of ``files`` and defines ``macros`` as names of functions; the
+    macros generate the bodies of the functions.
+    """
     included = re.compile(rf"#\s*include.*(?:{'|'.join(re.escape(PurePosixPath(file.path).name) for file in files)})")
     texts_of = {name: search.sources_containing([name]).values() for name in macros}
     around = {name: filter(included.search, texts) for name, texts in texts_of.items()}
@@ -199,7 +202,9 @@ def function_in_hunk_header(scope: str) -> str:
 def functions_with_changed_text(
     hunks: Mapping[str, Sequence[HunkLines]], *sides: tuple[Mapping[str, str], Mapping[str, Sequence[Definition]]]
 ) -> Iterator[str]:
-    """The functions that hunks touch and whose code differs. ``sides``: texts and functions of the parent, of the commit."""
+    """The functions that hunks touch and whose code differs. ``sides`` has the texts and functions of the parent, and
+    then of the commit.
+    """
     touched: dict[str, None] = {}
     bodies: list[dict[str, Counter[str]]] = []
     for number, (text, functions) in enumerate(sides):

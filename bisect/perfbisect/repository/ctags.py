@@ -1,8 +1,8 @@
 """Finds the functions of source files with Universal Ctags, an optional program that prints where functions begin and
 end.
 
-It reads texts of any origin: the texts are in a separate folder under names that are made here, ctags reads no
-configuration and starts no program, and its time is limited.
+Ctags reads texts of any origin safely: the texts are in a separate folder under names that this module makes, ctags
+reads no configuration and starts no program, and its time is limited.
 """
 
 import json

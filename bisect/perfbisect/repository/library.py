@@ -1,9 +1,9 @@
-"""GitPython, sealed like every other call of git: it gets only the environments and options of ``git``.
+"""GitPython, sealed like every other call of git: GitPython gets only the environments and options of ``git``.
 
-By default it would pass on the whole environment of this process, search for the repository again, and run `git version`
-on import. So it is imported with a sealed environment, gets the repository that git has found, and each of its commands
-starts in ``Sealed.execute``. It reads objects of a repository. Operations that can run programs, references and the graph
-are left to git. If GitPython reports an error in an object, git is asked again.
+By default GitPython would pass on the whole environment of this process, search for the repository again, and run git
+on import. So GitPython is imported with a sealed environment, gets the repository that git has found, and each of its
+commands starts in ``Sealed.execute``. GitPython reads objects of a repository. Operations that can run programs,
+references and the graph are left to git. If GitPython reports an error in an object, git is asked again.
 
 This module is imported only where it is used, because the import takes a tenth of a second.
 """
@@ -40,7 +40,7 @@ Header = tuple[str, str, int]  # hash, type and size in bytes of an object
 
 
 class IsolatedGit(Git):
-    """git in a repository. Its stderr goes to a file, so that it never waits for a reader."""
+    """git in a repository. The stderr of git goes to a file, so that git never waits until its stderr is read."""
 
     def __init__(self, repository: Repository, stderr_file: IO[bytes]) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class IsolatedGit(Git):
     def execute(  # type: ignore[override]
         self, command: Sequence[str], istream: int | None = None, **_: Any
     ) -> "Git.AutoInterrupt":
-        """Start a command as a process, the only way in which GitPython reads objects."""
+        """Start a git command as a process; GitPython reads objects only by such processes."""
         process = subprocess.Popen(
             ["git", *OPTIONS, *repository_arguments(self._repository), *command[1:]],
             cwd=self._repository.git_dir,
@@ -72,7 +72,7 @@ class ObjectReader(Repo):
         self.odb = GitCmdObjectDB(str(repository.objects), self.git)
 
     def object_header(self, name: str) -> Header | None:
-        """The header of an object by any name for git; None if the name is unknown or ambiguous."""
+        """The header of an object, given by any name that git understands; None if the name is unknown or ambiguous."""
         try:
             sha, kind, size = self.git.get_object_header(name)
         except ValueError:
@@ -84,13 +84,13 @@ class ObjectReader(Repo):
         return self.git.get_object_data(name)[3]
 
     def tree(self, name: str) -> Tree:  # type: ignore[override]
-        """The tree of a commit; for the name of a tree, this tree. Raises ValueError if there is none."""
+        """The tree of a commit; for the name of a tree, this tree. Raises ValueError if the object does not exist."""
         sha, _, _ = self.git.get_object_header(f"{name}^{{tree}}")
         return Tree(self, bytes.fromhex(_text(sha)), Tree.tree_id << 12, "")
 
     def tree_entries(self, name: str, *, recursive: bool) -> Iterator[IndexObject]:
         """The entries of a tree; with ``recursive``, everything below it except folders. Raises ValueError or TypeError
-        if it is no tree.
+        if the object is not a tree.
         """
         top = self.tree(name)
         items = top.traverse() if recursive else top

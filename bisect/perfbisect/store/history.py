@@ -131,7 +131,7 @@ class History:
         return session
 
     def append(self, session: int, event: "Event", at: float) -> None:
-        """Append ``event`` to the log of a session, and its rows to the other tables. Then all data are on disk."""
+        """Append ``event`` to a session's log, and its rows to the other tables; all data are on disk at the return."""
         from perfbisect.core.domain.events import LIVE_ONLY
 
         if isinstance(event, LIVE_ONLY):
@@ -309,11 +309,11 @@ class History:
         return self.owner(*self.columns(session, "coalesce(origin, '')", process))
 
     def owner(self, origin: str, process: str | None) -> str:
-        """The owner by two columns of a session; "" for the user. The user owns all sessions of the default history."""
+        """The owner in two columns of a session; "" for the user. The user owns all sessions of the default history."""
         return str(origin or ("" if is_default_history(self.path) else owner_if_other_user(process)))
 
     def trial(self, name: str) -> "SessionState":
-        """The trial of that name, such as c3. Raises UsageError if the history has no such trial."""
+        """The trial with a name such as c3. Raises UsageError if the history has no such trial."""
         return self.read_trial(self.trial_number(name))
 
     def trial_number(self, name: str) -> int:
@@ -388,7 +388,7 @@ class History:
         return any(process and is_running(process) for (process,) in self.select(latest, [session]))
 
     def latest_hunt(self) -> int:
-        """The user's newest hunt, or else the newest hunt. Raises UsageError if the history has no hunts."""
+        """The user's newest hunt, or the newest hunt of all users. Raises UsageError if the history has no hunts."""
         [(newest,)] = self.select(f"SELECT coalesce(max(iif({OWN.format('hunts')}, id, NULL)), max(id)) FROM hunts")
         if newest is None:
             raise UsageError(f"The history {self.path} has no hunts yet.", "`bisect run` begins a hunt.")

@@ -1,7 +1,7 @@
 """The log of a session in its stored form, and the rows that each event adds to other tables in the same transaction.
 
-A decoded event equals the event that was appended, except for digits of a belief. No decision reads a stored belief,
-because resume calls the search again.
+A decoded event equals the event that was appended, except that a belief has fewer digits. No decision reads a stored
+belief, because resume calls the search again.
 """
 
 import json

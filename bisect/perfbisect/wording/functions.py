@@ -138,7 +138,7 @@ def instruction_location(explanation: Explanation) -> str:
 
 
 def instruction_sentence(explanation: Explanation, earlier: str = "") -> str:
-    """A sentence about a function that executes more or fewer instructions; "" without counts or news.
+    """A sentence about a function that executes more or fewer instructions; "" without counts, or if nothing is new.
 
     The function has the largest difference, or is a changed function that the ``earlier`` sentence does not name. The
     relation of the function to the commit is left out if the ``earlier`` sentence has this relation.

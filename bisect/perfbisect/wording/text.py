@@ -21,7 +21,8 @@ UNSAFE = re.compile(
 
 
 def safe(text: str) -> str:
-    r"""Text that is safe to print: signs that steer a terminal or deceive become escapes, and passwords are masked.
+    r"""Text that is safe to print: characters that control a terminal or deceive a reader are escaped, and passwords
+    are masked.
 
     >>> print(safe("\x1b]0;title\x07"))
     \x1b]0;title\x07
@@ -39,7 +40,9 @@ def safe_json(text: str) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether a text is one line of printable ASCII, as most texts are. This test is much faster than ``UNSAFE``."""
+    """Whether a text is one line of printable ASCII, as most texts are. ``_is_plain`` is much faster than a search for
+    ``UNSAFE``.
+    """
     return text.isascii() and text.rstrip("\n").isprintable()
 
 

@@ -86,7 +86,7 @@ def json_value(value: Any) -> Any:
 
 
 def write_json(answer: QueryResult) -> None:
-    """Write an array with one object per line. Raises UsageError if two columns have one name."""
+    """Write an array with one object per line. Raises UsageError if two columns have the same name."""
     from perfbisect.core.domain.codec import without_infinity
 
     if twice := [name for name in answer.columns if answer.columns.count(name) > 1]:

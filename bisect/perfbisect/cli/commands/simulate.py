@@ -52,12 +52,12 @@ COST = ParsedParam("COST", _cost)  # (number, "runs" or "minutes")
 
 
 def share_option(name: str, default: str, text: str, **how: bool) -> Decorator:
-    """The option of that name, whose value is a share."""
+    """The command-line option with that name, whose value is a share."""
     return click.option(name, type=ShareParam(**how), default=default, show_default=True, help=text)
 
 
 def cost_option(name: str, default: str, text: str) -> Decorator:
-    """The option of that name, whose value is a cost."""
+    """The command-line option with that name, whose value is a cost."""
     return click.option(name, type=COST, default=default, show_default=True, help=text)
 
 

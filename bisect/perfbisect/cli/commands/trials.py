@@ -202,7 +202,8 @@ def compare(given: CommandOptions) -> int:
 def hunt_drops_and_print(comparison: str, given: CommandOptions) -> int:
     """Hunt the drops of a comparison, and print it with the culprits; returns the exit status.
 
-    The hunts are shown as by `bisect run`; if standard output is for the table alone, as lines on standard error.
+    The hunts are shown as `bisect run` shows them, or, if standard output is for the table alone, as lines on standard
+    error.
     """
     from perfbisect.cli.sessions import view_opener
     from perfbisect.hunt.attempt import Caller

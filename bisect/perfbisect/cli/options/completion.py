@@ -105,7 +105,7 @@ def workload_names_of_builder(ctx: click.Context, incomplete: str) -> Mapping[st
 
 @completion_from
 def workload_list_names(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
-    """The names of workloads and groups for the last item of a list with commas."""
+    """The names of workloads and groups for the last item of a comma-separated list."""
     begun, comma, last = incomplete.rpartition(",")
     workloads = offered_workloads(ctx)
     described = {**{workload.group: "a group" for workload in workloads}, **workload_summaries(workloads, last)}
@@ -113,7 +113,9 @@ def workload_list_names(ctx: click.Context, incomplete: str) -> Mapping[str, str
 
 
 def workload_summaries(workloads: "Iterable[Workload]", incomplete: str) -> dict[str, str]:
-    """Name → summary of workloads; with the names of their suites if no short name begins with the typed text."""
+    """Maps the names of workloads to their summaries; the names include the suites if no short name begins with the
+    typed text.
+    """
     from perfbisect.recipes.workload import qualified_name
 
     short = {workload.name: workload.summary for workload in workloads}
@@ -154,7 +156,7 @@ def host_names(ctx: click.Context, _incomplete: str) -> Mapping[str, str]:
 
 
 def builder_option(text: str, **how: Any) -> Decorator:
-    """``--builder NAME``; ``text`` is its help, ``how`` further arguments of click."""
+    """The option ``--builder NAME``; ``text`` is its help, ``how`` has further arguments for click."""
     return click.option("--builder", "-b", metavar="NAME", shell_complete=builder_names, help=text, **how)
 
 

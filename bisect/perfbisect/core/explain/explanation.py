@@ -100,9 +100,9 @@ def explanation(
     """The explanation of the difference between ``culprit`` and ``parent`` (full hashes).
 
     ``search_runs`` are the runs of both builds in the search, parent first. For a counter that the search and the
-    explanation measured, the more precise interval counts (``counter_rows``). If the explanation has few runs, the runs
-    of the search are added. Exact counts are always from the search, because the hunt decided by exact counts. ``step``
-    is the change in the verdict on ``metric``.
+    explanation measured, the more precise interval is used (``counter_rows``). If the explanation has few runs, the
+    runs of the search are added. Exact counts are always from the search, because the hunt decided by exact counts.
+    ``step`` is the change in the verdict on ``metric``.
     """
     commits, operation = (parent, culprit), operation_unit(search_runs, metric)
     runs_with_operations = [[with_operations(facts, operation, metric) for facts in side] for side in search_runs]

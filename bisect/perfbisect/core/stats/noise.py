@@ -76,7 +76,9 @@ def noise_of_metric(runs: Sequence[tuple[int, RunFacts]], metric: str) -> Noise 
 
 
 def noise_of_runs(runs: Sequence[TimedRun], runs_share_start: bool) -> Noise | None:
-    """The noise in the runs of an A/A; None for fewer than two. ``runs_share_start``: whether a visit has several runs."""
+    """The noise in the runs of an A/A; None for fewer than two runs. ``runs_share_start``: whether a visit has several
+    runs.
+    """
     if len(runs) < 2:
         return None
     tame = _without_outliers(runs)

@@ -138,7 +138,7 @@ def culprits_of(history: History, hunt: int | str | None, minutes: float, say: C
 
     The range of a search is from the culprit's parent to the culprit. ``minutes`` is the time limit of each search; 0
     means no limit. If there are several searches, ``say`` is called with their list; ``say`` is also called with
-    failures. Raises UsageError if there is no culprit.
+    failures. Raises UsageError if no culprit is named.
     """
     if isinstance(hunt, str):
         numbers = [member.hunt for member in read_batch(history, int(hunt[1:])).hunts if member.hunt]
@@ -191,7 +191,7 @@ def _searches_of(history: History, claim: Claim, minutes: float) -> list[Setting
 
 @contextmanager
 def narrowing(settings: Settings, waiting: WaitCallback | None, events: Iterable[Event] = ()) -> Iterator[SessionSetup]:
-    """The setup of a search in a diff that goes on after ``events``. The commits of the search exist until the end of
+    """The setup of a search in a diff that continues after ``events``. The commits of the search exist until the end of
     the ``with`` block.
 
     Raises UsageError if the repository lacks an end of the search, or if both ends differ only in ignored paths.

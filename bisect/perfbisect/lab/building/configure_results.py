@@ -1,15 +1,15 @@
 """Results of cmake's configure step, for the next clean build of a session whose configure step would find the same results.
 
-A clean build that configures in full keeps results of checks, such as ``HAVE_FSEEKO``, and the facts about the compiler, in
-``root/work/BUILDER/configured``. The next clean build starts with them if it would run the same checks: by the same commands, in
-the same session, on the same host, with the same ``CMakeLists.txt``, ``*.cmake`` and ``*.in``. It must then generate the same
-files, byte for byte, as the build that configured in full. If it does not, it configures in full, too, and so do all builds after
-it. Results that may depend on other files of the tree are not kept: results of ``try_compile`` itself, and of checks of programs in
-a tree that reads files.
+A clean build that configures in full keeps results of checks, such as ``HAVE_FSEEKO``, and the facts about the
+compiler, in ``root/work/BUILDER/configured``. The next clean build starts with these results if it would run the same
+checks: by the same commands, in the same session, on the same host, with the same ``CMakeLists.txt``, ``*.cmake`` and
+``*.in``. This next build must generate the same files, byte for byte, as the build that configured in full. If the
+files differ, this build and all later builds configure in full. Results that may depend on other files of the tree are
+not kept: results of ``try_compile`` itself, and, in a tree that reads files, results of checks of programs.
 
 Commands of ``--build`` use these results, too, if all of them are commands of build systems, and the first is the only
-configure step, is cmake's, and makes a folder in the copy of the tree. For these commands, checks are compared by all
-files of the copy of the tree.
+configure step, is cmake's, and makes a folder in the copy of the tree. In this case, the next build needs the same
+``CMakeLists.txt``, ``*.cmake`` and ``*.in`` in the whole copy of the tree.
 
 The cache of autotools is not used, because with a cached result many configure scripts skip other work of the check,
 and because checks read headers of the tree.

@@ -1,9 +1,10 @@
 """Links that can be repeated: recorded while a build runs, and repeated by a linker that puts functions in another order.
 
-While a build runs, COMPILER_PATH leads gcc and clang to ``recorder/ld`` in place of each linker: it links, and records how.
-The variable has one value in all builds of a host: ccache hashes it, and would otherwise find nothing. After the installation
-``keep`` repeats the links of the installed files, unchanged: a link that gives other code than the installed file is not used.
-The records of the other links stay beside the build, in ``links``:
+While a build runs, COMPILER_PATH leads gcc and clang to ``recorder/ld`` instead of each linker; this script links, and
+records the link. COMPILER_PATH is the same for all builds of a host, because ccache hashes the variable and would
+otherwise find no cached file. After the installation, ``keep`` repeats the link of each installed file unchanged; if
+the code of the result differs from the installed file, this link is not used. The records of the other links stay
+beside the build, in ``links``:
 
     plan               one line for each installed file that can be linked again: the id of its link, its path
     ID/argv, cwd …     see ``recorder/ld``
@@ -11,7 +12,7 @@ The records of the other links stay beside the build, in ``links``:
     root               the root folder of the host that recorded, if it differs
 
 ``link`` makes a build's layout of a seed: a copy of its installation by hard links, in which these files are replaced.
-No seed is ever an argument of a compiler: ccache could take one seed for another.
+No seed is ever an argument of a compiler: ccache might not distinguish two seeds.
 """
 
 import hashlib
@@ -272,7 +273,9 @@ def movable(variant: Variant, recorder: Recorder | None) -> Variant:
 
 
 def for_compiler(build: Build, recorder: Recorder | None) -> str:
-    """Options to follow the compiler's name in a recipe with flags of its own, which does not use the flags of ``movable``."""
+    """The options to append to the name of the compiler in a recipe that sets its own flags, because such a recipe
+    ignores the flags of ``movable``.
+    """
     commands = repr([build.configure, build.compile, build.install, build.env])
     own_flags = not build.system and "{cflags}" not in commands
     return f" {SECTIONS}" if recorder and own_flags else ""
@@ -297,7 +300,8 @@ def unavailable(reason: str) -> Warned:
 def keep(
     host: Host, work: PurePosixPath, paths: Sequence[str], variant: Variant, recorder: Recorder, built: BuildFacts
 ) -> BuildFacts:
-    """Keep the links of installed files in ``work``: of these ``paths`` below its prefix, or of all files if there are none.
+    """Keep the links of installed files in ``work``: of the files ``paths`` below the prefix, or of all files if
+    ``paths`` is empty.
 
     Returns the facts of the build, with the linker of its layouts, or the reason why it cannot be linked again.
     """
@@ -306,7 +310,7 @@ def keep(
 
 
 def _keep(host: Host, work: PurePosixPath, paths: Sequence[str], recorder: Recorder) -> str:
-    """Keep links; returns why there are none to keep, or ""."""
+    """Keep links; returns "", or the reason why no link can be kept."""
     links, prefix = work / FOLDER, work / "prefix"
     files = host.script(_MEASURED, links, prefix, *paths, timeout=LONG).stdout.split("\0")[:-1]
     if len(files) > max(MAX_FILES, len(paths)):
@@ -325,7 +329,8 @@ def _keep(host: Host, work: PurePosixPath, paths: Sequence[str], recorder: Recor
 
 
 def link(host: Host, key: str, seed: int, linker: Linker) -> str:
-    """Link the build with that key again, in the layout of a seed, unless that exists; returns the key of the layout.
+    """Link the build with that key again, in the layout of a seed, unless this layout exists; returns the key of the
+    layout.
 
     Raises BuildFailed if the linker fails, and BuildFilesChanged if files of the build have changed since it was made.
     """

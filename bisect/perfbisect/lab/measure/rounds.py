@@ -1,8 +1,9 @@
 """Rounds of paired runs: two builds are measured at the same time on the same cores, so that a disturbance affects both.
 
-Each build has a path, a copy of the data, a server, and a client of its own. Both runs begin at the same moment; the run that ends
-first keeps its share of the cores busy until the other has ended. A round in which the two shares were not alike, or the two runs
-did not overlap, does not count and is made again. If two builds cannot be paired, they are interleaved.
+Each build has a path, a copy of the data, a server, and a client of its own. Both runs begin at the same moment; the
+run that ends first keeps its share of the cores busy until the other has ended. A round does not count, and is
+repeated, if the two shares of the cores were not equal, or if the two runs did not overlap. If two builds cannot be
+paired, they are interleaved.
 """
 
 import math
@@ -50,7 +51,7 @@ def _kib(text: str, name: str) -> int:
 
 
 class TurnsAdvised(Exception):
-    """Two builds cannot be paired here; the text says why."""
+    """Raised if two builds cannot be paired on this host; the message says why."""
 
 
 def shared_cores(entry: HostEntry, allowed: str, threads: int, *, server: bool) -> HostEntry:
@@ -80,7 +81,9 @@ def _listed(cores: Sequence[int]) -> str:
 
 @dataclass
 class Rounds:
-    """Measures two builds at the same time; ``at`` is the side that it deals with, to which an error belongs."""
+    """Measures two builds at the same time; ``at`` is the side that is being handled, so that an error can be assigned
+    to a build.
+    """
 
     context: RunContext
     succeeded: Callable[[], None]
@@ -89,7 +92,7 @@ class Rounds:
     begun: int = field(default=0, init=False)
 
     def visit(self, sides: Sequence[Side], turns: Sequence[Turn]) -> Generator[LabEvent]:
-        """One visit of both: for servers all rounds that are left, otherwise one round.
+        """One visit of both builds: for servers all remaining rounds, otherwise one round.
 
         Raises TurnsAdvised, and the errors of ``Runner.visit``.
         """
@@ -131,7 +134,7 @@ class Rounds:
         return note
 
     def _round(self, visits: Sequence[Visit]) -> Generator[RunProgress | Warned, None, list[RunFacts]]:
-        """One round; [] if it did not count."""
+        """The runs of one round; [] if the round is invalid."""
         host, running = self.context.host, dict[int, StartedRun]()
         self.begun += 1
         order = (0, 1) if self.begun % 2 else (1, 0)  # alternate, so that the first to start has no advantage
@@ -169,7 +172,7 @@ class Rounds:
 
 
 def invalid(first: RunFacts, two: RunFacts) -> str:
-    """Why a round does not count; "" if it does."""
+    """The reason why a round is invalid; "" if the round is valid."""
     beside = min(run.started + run.seconds for run in (first, two)) - max(first.started, two.started)
     if beside < OVERLAP * min(first.seconds, two.seconds):
         return "the two runs did not overlap long enough"

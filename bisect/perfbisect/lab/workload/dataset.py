@@ -6,8 +6,8 @@ files and bytes, and for a server by its answers to the workload's ``check``. A 
 the build that loaded the data may be wrong itself: the data counts as damaged only if the build answers as expected on
 data that it has loaded itself.
 
-A build may fail to start on the data of its key, if an earlier commit changed the format within a version. Then it loads data
-itself, under the key KEY-BUILD.
+A build may fail to start on the data of its key, if an earlier commit changed the format within a version. A build that
+does not start on the data of its key loads data itself, under the key KEY-BUILD.
 """
 
 import hashlib
@@ -85,8 +85,9 @@ class DatasetRecord(msgspec.Struct, frozen=True):
 def key(builder: Builder, workload: Workload, values: Values, format_read: str = "") -> str:
     """The key of the data that this workload needs; "" if it needs none.
 
-    It depends on the system, its on-disk format, its settings, its initialisation, and the inputs of loading; not on a build.
-    ``values`` are the placeholders, ``format_read`` is the output of the format command.
+    The key depends on the system, its on-disk format, its settings, its initialisation, and the inputs of loading; the
+    key does not depend on a build. ``values`` are the placeholders, ``format_read`` is the output of the format
+    command.
     """
     script = lua.preparing(workload)
     if script is None and builder.server is None and not workload.prepare_commands:
@@ -191,7 +192,7 @@ class Loading:
 
 
 def format_argv(system: Installation, folder: PurePosixPath) -> list[str]:
-    """The recipe's command that prints the format of the data without a server; ``folder`` is that of the visit."""
+    """The recipe's command that prints the format of the data without a server, in the ``folder`` of the visit."""
     return fill_command(system.builder.dataset.format_command, {**system.values, "data": str(folder / "data")})
 
 
@@ -221,10 +222,10 @@ class DatasetKeeper:
         self._reloaded: set[str] = set()  # keys of data that was damaged
 
     def load(self, system: Installation) -> Generator[Warned]:
-        """Load the data for a build, unless it is loaded and undamaged; then ``keys`` has its key.
+        """Load the data for a build, unless it is loaded and undamaged; afterwards ``keys`` has the key of the data.
 
-        Raises RunFailed if it cannot be loaded, JobLost if the host has lost the work, UsageError if it would differ from the
-        data of earlier sessions, DatasetDamaged if it is damaged for a second time.
+        Raises RunFailed if the data cannot be loaded, JobLost if the host has lost the work, UsageError if it would
+        differ from the data of earlier sessions, DatasetDamaged if the data is damaged for a second time.
         """
         commit, data_key = system.commit, ""
         while commit not in self.keys:
@@ -246,10 +247,11 @@ class DatasetKeeper:
             yield Warned(f"{text} {self.keys[commit]}: {why}", UNLIKE)
 
     def _make(self, system: Installation) -> tuple[str, bool]:
-        """(key of the data for a build, whether it was loaded just now); the key is "" if the build needs no data.
+        """The key of the data for a build, and whether the data was loaded just now; the key is "" if the build needs
+        no data.
 
-        A build that has refused data gets data under the shared key that another build has loaded; if it has refused all of
-        these, its own. Raises RunFailed if loading fails.
+        A build that has refused data gets data that another build has loaded under the same key; if the build has
+        refused all such data, it loads its own data. Raises RunFailed if loading fails.
         """
         if not (name := key(system.builder, self.workload, system.values, self._format(system))):
             return "", False
@@ -268,7 +270,9 @@ class DatasetKeeper:
         return name, True
 
     def _load_anew(self, system: Installation) -> list[str]:
-        """Load data by this build into the folder of the visit; returns the answers to the check. Raises RunFailed."""
+        """Load data with this build into the folder of the visit; returns the server's answers to the check. Raises
+        RunFailed.
+        """
         loading = self._loading(system, copy(self.host, "", system.builder.server))
         if (service := loading.service) is None:
             loading.load()
@@ -336,7 +340,9 @@ class DatasetKeeper:
             raise RunFailed(why, stage="prepare", log=str(pristine(self.host, name) / log)) from None
 
     def damaged(self, key: str, damaged: DatasetDamaged) -> Warned:
-        """Remove damaged data, so that it is loaded again; returns the warning. Raises the error if it was removed before."""
+        """Remove damaged data, so that it is loaded again; returns the warning. If the data was already removed once in
+        this session, raises the error instead.
+        """
         if key in self._reloaded:
             again = "The dataset was already loaded again in this session"
             damaged.advice = f"{again}, so the disk of host {self.host.name} may be failing."
@@ -348,7 +354,9 @@ class DatasetKeeper:
         return Warned(f"{damaged}; the dataset is loaded again")
 
     def refuse(self, system: Installation, key: str, failure: RunFailed) -> bool:
-        """Whether ``load`` will give a server, which did not start on data that another build has loaded, other data."""
+        """Whether ``load`` will give the server other data, after the server did not start on data that another build
+        has loaded.
+        """
         refused = self._refused.setdefault(system.commit, {})
         if not key or failure.stage != "start" or key in refused:
             return False
