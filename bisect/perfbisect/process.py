@@ -2,8 +2,8 @@
 to /proc, and a clock that never jumps.
 
 A history stores the owner of each process as USER@MACHINE:NUMBER. The number is a secret in the user's state folder,
-so that no file of another user is taken for a file of this user. Machines that share the state folder have the same
-number.
+so that a file of another user is never mistaken for a file of this user. Machines that share the state folder have
+the same number.
 
 The machine's clock is read only at the start of the process. A later time is the start time plus the elapsed time,
 including suspensions of the machine, even if its clock was set in between. So differences of times are durations.
@@ -40,13 +40,14 @@ def placeholder_process(origin: str = "imported") -> str:
     """A text that replaces the identity of the process, on another machine, that worked on the session. The text
     names this user as the owner.
 
-    If ``origin`` is "exported", the text has no secret, so that every reader of the file sees another user's session.
+    If ``origin`` is "exported", the text contains no secret number, so every reader of the file treats the session as
+    a session of another user.
     """
     return f"{user_at_machine() if origin == 'exported' else user_at_machine_and_secret()} {origin} 0 0 0"
 
 
 def owner_if_other_user(process: object) -> str:
-    """The owner of a session on which the process worked, if another user; "" if this user is the owner."""
+    """The owner of a session on which the process worked, if the owner is not this user; otherwise ""."""
     name, *rest = str(process).split(" ")
     if name == user_at_machine_and_secret() and len(rest) == 4:
         return ""
@@ -68,7 +69,9 @@ def user_at_machine_and_secret() -> str:
 
 @lru_cache
 def _read_or_create_secret(path: Path) -> str:
-    """The content of the file. A missing file is made at once with all its content, because another process may read it."""
+    """The content of the file. A missing file is created together with its content, because another process may read
+    it at any time.
+    """
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(f"maker-{os.getpid()}")
@@ -135,7 +138,7 @@ class MonotonicClock:
 
 
 def uptime() -> float:
-    """Seconds since the machine was started."""
+    """Seconds since the machine booted."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

@@ -106,7 +106,7 @@ class Host(ABC):
             self.connection.open()
 
     def release(self) -> None:
-        """Close the connection. A later command opens it again."""
+        """Close the connection. A command after the release opens the connection again."""
         if self.connection:
             self.connection.close()
 
@@ -139,8 +139,8 @@ class Host(ABC):
         and run once more. So every command must be idempotent: killed at any point and run again, it has the same
         effect and prints the same output.
 
-        Raises CommandFailed if ``check`` and the status is not 0 (124 after ``timeout`` seconds), EnvironmentFailure if
-        the host cannot be reached or the program does not exist.
+        Raises CommandFailed if ``check`` is true and the status is not 0 (the status is 124 after ``timeout``
+        seconds), EnvironmentFailure if the host cannot be reached or the program does not exist.
         """
         return check_result(self.name, self.execute(Command(tuple(argv), cwd, env, stdin.encode(), timeout)), check)
 
@@ -158,7 +158,7 @@ class Host(ABC):
     def stream(self, argv: Sequence[str]) -> Iterator[socket.socket]:
         """Run ``argv`` with its stdin and stdout connected to the socket that is yielded, for data too large for ``run``.
 
-        Leaving the context closes the socket and waits for the command. It is not run again.
+        Leaving the context closes the socket and waits until the command has ended. It is not run again.
 
         Raises CommandFailed if the status is not 0, ConnectionLost if the connection is lost, EnvironmentFailure like
         ``run``.
@@ -247,7 +247,7 @@ class DelegatingHost(Host):
 
     @abstractmethod
     def around(self) -> AbstractContextManager[None]:
-        """A context for every command, which may raise an error instead."""
+        """A context in which every command is run; the context may raise an error in place of the command."""
 
     def execute(self, command: Command) -> Result:
         """Run a command; see ``Host.execute``."""
@@ -274,7 +274,7 @@ class StoppableHost(DelegatingHost):
 
     @contextmanager
     def around(self) -> Iterator[None]:
-        """Cancel the command if ``stop`` is set."""
+        """Raise Cancelled in place of the command if ``stop`` is set."""
         if self.stop.is_set():
             self.stop.clear()
             raise Cancelled

@@ -67,11 +67,11 @@ class Connection(ABC, Generic[T]):
 
     @abstractmethod
     def drop(self, state: T) -> None:
-        """Close a connection by its state."""
+        """Close a connection, given its state."""
 
     def open(self) -> T:
-        """The state of the connection, opened if it is closed. Raises EnvironmentFailure; ConnectionLost if it was open
-        before.
+        """The state of the connection; the connection is opened if it is closed. Raises EnvironmentFailure, or
+        ConnectionLost if the connection was open before.
         """
         with self._lock:
             if self._now is None or not self.is_connected(self._now):
@@ -87,7 +87,7 @@ class Connection(ABC, Generic[T]):
             return self._now
 
     def close(self) -> None:
-        """Close the connection. The next use opens it again."""
+        """Close the connection. The next use of the connection opens it again."""
         with self._lock:
             self._drop()
 
@@ -97,15 +97,16 @@ class Connection(ABC, Generic[T]):
             self.drop(now)
 
     def subscribe(self, listener: Listener) -> Unsubscribe:
-        """Report events to ``listener`` until the returned function is called."""
+        """Report connection events to ``listener`` until the returned function is called."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     def reopen(self, lost: ConnectionLost, deadline: float) -> None:
         """Reopen a lost connection, with growing pauses between attempts, until ``deadline`` (of ``time.monotonic``).
 
-        Raises ConnectionLost after that, and any other error of ``open`` at once. After a timeout or an interruption
-        later calls try only once, so that cleaning up on an unreachable host does not wait again.
+        Raises ConnectionLost after ``deadline``, and any other error of ``open`` at once. After a timeout or an
+        interruption, later calls try only once, so that cleaning up a host that cannot be reached does not wait
+        again.
         """
         pause, reported, failure = 0.5, False, lost
         try:
@@ -155,7 +156,9 @@ def script(command: Command) -> str:
 
 
 def surrounded(command: Command) -> str:
-    """The beginning of a script, which enters the folder of the command, sets its environment, and checks its program."""
+    """The first lines of a script, which change to the working folder of the command, set its environment, and check
+    that its program exists.
+    """
     if wrong := [name for name in command.added if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)]:
         raise ValueError(f"not a name of an environment variable: {wrong[0]!r}")
     lines = ["umask o-w", *(f"export {name}={shlex.quote(value)}" for name, value in command.added.items())]
@@ -192,12 +195,13 @@ class RemoteHost(Host, Generic[T]):
     def exchange(self, script: str, stdin: bytes, mark: str, limit: float) -> tuple[int, bytes, bytes]:
         """Run a script once and return status, stdout, stderr. Raises ConnectionLost and TooMuch.
 
-        ``end`` finds the script by ``mark``. After ``limit`` seconds without output, the connection counts as lost.
+        ``end`` finds a running script by its ``mark``. After ``limit`` seconds without output, the connection counts
+        as lost.
         """
 
     def end(self, mark: str) -> None:
-        """Kill the rest of a script with that mark. By default, this does nothing, because nothing of a script is
-        left. Raises EnvironmentFailure.
+        """Kill everything that is left of the script with that mark. By default, this does nothing, because nothing
+        of a script is left. Raises EnvironmentFailure.
         """
 
     def execute(self, command: Command) -> Result:

@@ -1,1 +1,1 @@
-"""The application: set up a hunt or a trial, lock hosts, run the loop."""
+"""The application: sets up a hunt or a trial, locks its hosts, and runs its loop."""

@@ -62,7 +62,7 @@ class SessionLabs:
         return [event for event in finished if host in ("", event.host or self.setup.settings.host)]
 
     def builds_made(self, candidates: Candidates, host: str = "") -> BuildsMade:
-        """The builds of candidates that earlier attempts have made on one host, by default on any host."""
+        """The builds of candidates that earlier attempts at the hunt have made on one host, by default on any host."""
         finished, first = self._finished_builds(host), self.setup.settings.host
         made_on = {} if host else {event.facts.commit: event.host or first for event in finished}
         return BuildsMade(candidates, {event.facts.commit: event.facts.key for event in finished}, made_on)
@@ -100,7 +100,7 @@ class SessionLabs:
         builds: BuildsMade | None,
         seeds: LayoutSeeds | None,
     ) -> Lab:
-        """The lab of a hunt on the host of that number. Setting ``stop`` cancels the work of the lab; ``seeds`` are
+        """The lab of a hunt on the host with that number. Setting ``stop`` cancels the work of the lab; ``seeds`` are
         the seeds of randomized layouts.
         """
         site, settings = stoppable(self.setup.hosts[number], stop), self.setup.settings
@@ -187,7 +187,8 @@ def workers_of(
     builds.
 
     ``commits`` are the candidates. If a ``study`` is given, the workers carry out the study in place of timed runs.
-    ``together``: the session has several hunts, although ``hunts`` may have a single open hunt.
+    ``together`` is true if the session has several hunts, even if ``hunts`` has only a single hunt because the other
+    hunts have ended.
     """
     first = next(iter(hunts.values()))
     sites, is_trial = first.setup.hosts, bool(first.setup.request.works)
@@ -240,7 +241,7 @@ def workers_of(
 
 
 def timed_or_counted(timed: Lab, counted: Lab, candidates: Candidates) -> Lab:
-    """A lab that carries out orders of timed runs by one lab, and orders of exact counts by another lab.
+    """A lab that passes orders of timed runs to one lab and orders of exact counts to another lab.
 
     If the instructions of a build cannot be counted, events report this, and the build can still be timed.
     """
@@ -270,7 +271,7 @@ def timed_or_counted(timed: Lab, counted: Lab, candidates: Candidates) -> Lab:
 
 
 def uncounted(candidate: int, facts: SkipFacts) -> Iterator[LabEvent]:
-    """The events that say to the user, and to the search, that the instructions of a build cannot be counted."""
+    """The events that tell the user and the search that the instructions of a build cannot be counted."""
     text = f"the instructions of {facts.commit[:10]} cannot be counted: {facts.reason}"
     yield Warned(text, "Its time is measured in any case. With --no-counts, the hunt counts no instructions.")
     yield Uncounted(candidate, facts)
@@ -284,7 +285,7 @@ def stoppable(site: PreparedHost, stop: threading.Event) -> PreparedHost:
 
 @contextmanager
 def connection_events(hosts: Sequence[Host], listener: Listener) -> Iterator[None]:
-    """Within a block, forward connection events (retrying, restored) of hosts to ``listener``, as warnings."""
+    """Within a block, pass connection events (retrying, restored) of hosts to ``listener`` as warnings."""
 
     def forward(text: str) -> None:
         with suppress(Cancelled):

@@ -74,7 +74,7 @@ def resolve_settings(
 
 
 def resolve_skips(settings: Settings, builder: Builder) -> dict[str, str]:
-    """The commits of --skip: each text of the option → the text with full hashes."""
+    """The commits that --skip names: text of each option → the same text with full hashes."""
     git = open_repository(Path(settings.repository))
     return {
         text: DOTS.join(resolve_commit(git, revision, builder.release_tags) for revision in revisions_in(text))
@@ -115,7 +115,7 @@ def choose_metric(requested: str, workloads: Sequence[Workload]) -> str:
 def recognises_output(settings: Settings, workloads: Sequence[Workload]) -> bool:
     """Whether the command prints results that perfbisect is to recognise and measure.
 
-    Raises UsageError if --only is given although no results are to be recognised.
+    Raises UsageError if --only is given although the command's output is not searched for results.
     """
     may_recognise = settings.metric in ("", AUTO) and len(workloads) == 1 and not settings.policy.slow_after
     if may_recognise and workloads[0].has_unspecified_result:
@@ -129,7 +129,7 @@ def recognises_output(settings: Settings, workloads: Sequence[Workload]) -> bool
 
 
 def worse_direction(metric: str) -> Direction:
-    """The direction in which a metric gets worse."""
+    """The direction of a metric that means worse."""
     return Direction.DROP if find_metric(metric).higher_is_better else Direction.RISE
 
 
@@ -171,9 +171,9 @@ def resolve_commits(
 def choose_system(git: Repository, builder: Builder, commits: Mapping[str, str], settings: Settings) -> str:
     """The build system for a range with these ends (revision → commit); "" if no build system is used.
 
-    No build system is used if the recipe has commands. If --run is given without a recipe, and no tree has a build
-    system, the trees are measured as they are checked out. Raises UsageError if a tree lacks the build system of the
-    recipe, if a tree has no build system, and if options for a build system have no effect.
+    No build system is used if the recipe gives build commands. If --run is given without a recipe, and no tree has a
+    build system, the trees are measured as they are checked out. Raises UsageError if a tree lacks the build system
+    of the recipe, if a tree has no build system, and if options for a build system have no effect.
     """
     without_recipe = settings.quick is not None and settings.quick.build == ()  # --run without --build
     build = Build() if without_recipe else required_build(builder)

@@ -3,8 +3,9 @@
 outcomes = begin(setups, Caller(path of the history, open_view, waiting, begun))
 
 Each hunt has a log and a verdict. The hunts of one session have the same range, builder and host. In the history,
-several hunts are a batch without a file (`bisect show b3`). A hunt fails alone if its workload fails at an end of the
-range. A failure of the whole session (the host, Ctrl-C) is raised, with the command that resumes the session.
+several hunts are a batch without a file (`bisect show b3`). If the workload of a hunt fails at an end of the range,
+only this hunt fails. A failure of the whole session (a fault of the host, or Ctrl-C) is raised, together with the
+command that resumes the session.
 """
 
 import math
@@ -65,7 +66,7 @@ class Resumption:
 def begin(
     setups: Sequence[SessionSetup], caller: Caller, in_batch: tuple[int, int] | None = None, replaced: int = 0
 ) -> tuple[HuntOutcome, ...]:
-    """Begin hunts or a trial, and carry them out to their ends. Returns how each hunt has ended.
+    """Begin hunts or a trial, and carry them out to their ends. Returns the result of each hunt.
 
     ``in_batch``: the number of a batch that has a file, and the index of the hunt in that batch. ``replaced``: the
     number of a hunt that is removed from the history once the new hunts have begun.
@@ -93,9 +94,11 @@ def new_hunt(history: History, setup: SessionSetup) -> SessionSetup:
 
 
 def with_prior_knowledge(history: History, settings: Settings) -> Settings:
-    """The settings with the noise of a run and the cost of a build, relative to a run, from earlier hunts.
+    """The settings, completed by values from earlier hunts: the noise of a run, and the cost of a build relative to a
+    run.
 
-    The earlier hunts were on hosts of the same class as the first host. Hunts on the first host are preferred.
+    The earlier hunts were on hosts of the same class as the first host. Values from hunts on the first host are
+    preferred.
     """
     prior, by_host = settings.prior, settings_by_host_of_class(settings)
     all_costs = (read_typical_costs(history, on_one_host) for on_one_host in by_host)
@@ -108,7 +111,9 @@ def with_prior_knowledge(history: History, settings: Settings) -> Settings:
 
 
 def disk_warnings(history: History, setup: SessionSetup) -> tuple[Warned, ...]:
-    """Warnings about disks that are too small for a hunt, by the sizes of builds and data in earlier hunts."""
+    """Warnings about disks that are too small for a hunt, estimated from the sizes of builds and data in earlier
+    hunts.
+    """
     expected = upkeep.expected_builds(len(setup.span.candidates), setup.settings.policy.max_builds)
     warnings = [
         warning
@@ -145,11 +150,12 @@ def store_sessions(
 
 
 def resume(session: int | str, batch: Batch | None, caller: Caller, how: Resumption) -> tuple[HuntOutcome, ...]:
-    """Continue a hunt (by number), a trial (by name), or the open hunts of a ``batch``, at the ends of their logs.
+    """Continue a hunt (by number), a trial (by name), or the unfinished hunts of a ``batch``, after the last events
+    of their logs.
 
-    If a hunt of a batch cannot be continued, it fails, and the other hunts continue. If no hunt can go on, the error
-    of the first hunt is raised. This error is RunsNotComparable if new runs could not be compared with the earlier
-    runs. Raises UsageError for a trial that is complete.
+    If a hunt of a batch cannot be continued, it fails, and the other hunts continue. If no hunt can be continued, the
+    error of the first hunt is raised. The error is RunsNotComparable if new runs could not be compared with the
+    earlier runs. Raises UsageError for a trial that is complete.
     """
     with ExitStack() as stack:
         history = stack.enter_context(closing(History.open(caller.path)))
@@ -203,7 +209,8 @@ def resume(session: int | str, batch: Batch | None, caller: Caller, how: Resumpt
 
 
 def store_verdicts(history: History, batch: Batch, numbers: Sequence[int]) -> list[Verdict | None]:
-    """Store the verdicts of the logs in the batch, because a killed session may have failed to do so.
+    """Store in the batch the verdicts that the hunts' logs contain, because a killed session may have failed to do
+    so.
 
     Returns the verdict of each hunt; None for each hunt without a verdict.
     """
@@ -223,9 +230,11 @@ def resumed_hunts(
     requested: Sequence[Settings],
     waiting: WaitCallback | None,
 ) -> tuple[dict[int, SessionSetup], dict[int, PerfBisectError]]:
-    """The setups of the hunts that go on, and the errors of the hunts that cannot go on, by the indexes of the hunts.
+    """The setups of the hunts that can be continued, and the errors of the hunts that cannot be continued, by the
+    indexes of the hunts.
 
-    Hunts with a verdict have neither a setup nor an error. Raises the first error if no hunt can go on.
+    A hunt with a verdict is neither in the setups nor in the errors. Raises the first error if no hunt can be
+    continued.
     """
     failures: dict[int, PerfBisectError] = {}
     setups: dict[int, SessionSetup] = {}

@@ -93,7 +93,7 @@ class BuildHostChecks:
         return all(finding.level is not Level.REFUSED for finding in build_findings(inspect_host(request)))
 
     def _connect(self, name: str) -> tuple[Warned, ...]:
-        """Connect to a build host and check that it can build. Returns warnings."""
+        """Connect to a build host and check whether it can build. Returns warnings."""
         entry = load_host(name, self.settings.hosts_path)
         host = connect(entry)
         if self.waiting:
@@ -150,8 +150,8 @@ class PreparedHost:
 class HostLocks:
     """The locks by which the labs of one session share its hosts. Each host that only builds has a second lock.
 
-    ``held`` are the locks of hosts that the session holds, by the names of the hosts. ``shared`` are the builds that
-    machines share.
+    ``held`` are the locks of hosts that the session holds, by the names of the hosts. ``shared`` gives access to the
+    builds that machines share.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ def check_architectures(host: Host, build_host: Host) -> None:
 
 
 def other_processor(host: Host, build_host: Host, builder: Builder, variant: str) -> Iterator[Warned]:
-    """A warning if a build host compiles for its own processor and ``host`` has another processor."""
+    """A warning if a build host compiles for the processor that it has and ``host`` has another processor."""
     if not for_processor(builder, find_variant(builder, variant or builder.variant)):
         return
     built_for, measured_on = ask(build_host, PROCESSOR), ask(host, PROCESSOR)
@@ -195,9 +195,9 @@ def other_processor(host: Host, build_host: Host, builder: Builder, variant: str
 def build_ahead(entries: Sequence[HostEntry]) -> bool:
     """Whether all hosts of a hunt (``entries``) have the same build hosts, so that these can build ahead.
 
-    If the build hosts differ, each host has at most one build host, which builds when the host needs a build. Raises
-    UsageError if a host has several build hosts and another host of the hunt has different build hosts; or if another
-    host of the hunt is one of these build hosts.
+    If the build hosts differ, each host may have only one build host, which builds when the host needs a build.
+    Raises UsageError if a host has several build hosts and another host of the hunt has different build hosts; or if
+    another host of the hunt is one of these build hosts.
     """
     measuring = {entry.name for entry in entries}
     sets = {frozenset(entry.build_hosts_except_itself) for entry in entries}
@@ -218,10 +218,10 @@ def lock_hosts(
 ) -> Iterator[dict[str, HostLock]]:
     """Hold the locks of all hosts of a session during a block; yields the locks by the hosts' names.
 
-    Other sessions see the ``purpose`` in a lock. The locks are taken in the order of the machines, so that two hunts
-    cannot deadlock. Before the locks are released, unfinished builds on build hosts are ended, and the last visit's
-    copy of the data is removed. If the session has failed, this copy stays, because the copy may show the cause. Raises
-    UsageError if two names lead to one root folder.
+    Other sessions see ``purpose`` in the lock of a host. The locks are taken in the order of the machines, so that
+    two hunts cannot deadlock. Before the locks are released, running builds on build hosts are ended, and the last
+    visit's copy of the data is removed. If the session has failed, the last visit's copy of the data is kept, because
+    it may show the cause. Raises UsageError if two names refer to one root folder.
     """
     build_hosts = [build_host.host for site in sites for build_host in site.build_hosts]
     hosts = {host.name: host for host in (*build_hosts, *(site.host for site in sites))}
@@ -278,7 +278,7 @@ def leased_hosts(
     because the machine's level is known. Leases for hosts with the same features are requested together if the
     scheduler supports this. Hosts with more features are leased first, because fewer machines have all of these
     features. So all sessions lease in the same order. Two sessions may still wait for each other if machines are
-    leased one by one, or have the features of several groups.
+    leased individually, or if machines have the features of several groups.
     """
     leases.release_jobs_of_killed_sessions(say)
     leased_names = _leased_names(names, hosts_path, terms.builders)
@@ -289,7 +289,7 @@ def leased_hosts(
 
 
 def _lease_fit_machines(request: LeaseRequest, show: Show, say: Say, unfit: Mapping[str, str]) -> ExitStack:
-    """Lease machines that are not unfit. Closing the returned stack releases these machines.
+    """Lease machines that no fitness check has found unfit. Closing the returned stack releases these machines.
 
     Unfit machines stay leased until fit machines are leased, because otherwise the scheduler would lend the unfit
     machines again. Raises EnvironmentFailure if the scheduler lends only unfit machines.
@@ -309,7 +309,8 @@ def _lease_fit_machines(request: LeaseRequest, show: Show, say: Say, unfit: Mapp
 
 
 def _leased_names(names: Sequence[str], hosts_path: str | Path, builders: bool) -> list[str]:
-    """The names of the leased hosts among ``names`` and, with ``builders``, among their build hosts; each name once.
+    """The names among ``names``, and with ``builders`` among the build hosts of these hosts, that have to be leased;
+    each name once.
 
     Raises UsageError if a host is in ``names`` twice.
     """
@@ -326,7 +327,9 @@ def _leased_names(names: Sequence[str], hosts_path: str | Path, builders: bool) 
 def _lease_requests(
     names: Sequence[str], hosts_path: str | Path, nodes: Mapping[str, str], purpose: str
 ) -> Iterator[LeaseRequest]:
-    """The requests for leased hosts that this process does not hold yet, in the order in which all sessions lease."""
+    """The requests for leased hosts that this process does not yet hold, in the order in which all sessions request
+    leases.
+    """
     groups: dict[tuple[str, str], list[str]] = {}
     for name in names:
         lease_name = parse_leased_host_name(name)

@@ -43,7 +43,7 @@ from perfbisect.recipes.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """Facts of a host from the earlier attempts of a hunt, which stay fixed. 0: the present value counts."""
+    """Facts of a host that earlier attempts of a hunt fixed for later attempts. 0: the present value is used."""
 
     builds: Mapping[str, str] = field(default_factory=dict)  # commit → key of its build
     datasets: Mapping[str, str] = field(default_factory=dict)  # commit → key of its data
@@ -59,10 +59,10 @@ class HostLab:
     """Measures candidates on one host, interleaved or paired. A HostLab does nothing on the host before the first
     measurement.
 
-    ``variant`` "" is the recipe's own choice. ``build_places`` are the hosts that build; if empty, the host itself.
-    If labs share builds, ``made`` contains the shared builds, and events of builds on another host contain that
-    host's name. ``counted`` is the method of exact counting if only instructions are measured. ``study`` makes a
-    study that the lab carries out instead of timed runs. in place of timed runs.
+    The ``variant`` "" means the variant that the recipe chooses. ``build_places`` are the hosts that build; if it is
+    empty, the measured host builds. If labs share builds, ``made`` contains the shared builds, and events of builds
+    on another host contain that host's name. ``counted`` is the method of exact counting, if only instructions are
+    measured. ``study`` makes a study that the lab carries out instead of timed runs.
     """
 
     place: LabHost
@@ -179,7 +179,7 @@ class HostLab:
     def _renew(
         self, turns: Sequence[Turn], layout_keys: Mapping[tuple[int, int], str], changed: BuildFilesChanged
     ) -> Generator[LabEvent, None, bool]:
-        """Have a changed build or layout made again; returns false if that did not help: then the change is its own failure."""
+        """Make a changed build or layout again; returns false if it changed again, which is a failure of the build."""
         built = self.builds.made.built
         keys = ((built[turn.candidate].facts.key, layout_keys.get((turn.candidate, turn.layout))) for turn in turns)
         turn = next(turn for turn, keys_of_turn in zip(turns, keys, strict=True) if changed.key in keys_of_turn)
@@ -210,7 +210,7 @@ class HostLab:
         return True
 
     def _distrust(self, candidate: int, failure: BuildFailed | RunFailed) -> Warned | None:
-        """A warning if an incremental build has failed: when its commit is ordered again, it is built in an empty folder."""
+        """A warning if a failed build is incremental; its commit is built in an empty folder when ordered again."""
         if not self.builds.made.built[candidate].facts.incremental:
             return None
         self._distrusted.add(candidate)
@@ -218,10 +218,11 @@ class HostLab:
         return Warned(text, "The commit gets a clean build instead.")
 
     def _turns(self, order: Measure) -> list[Turn]:
-        """The runs of a measurement in their order. Successive runs of one build in one layout share a visit of its server.
+        """The runs of a measurement in their order. Successive runs of one build in one layout share one visit, and
+        so one start of the server.
 
-        For rounds the turns of the two builds alternate. Both builds of a round have one layout, so that unchanged functions
-        are at equal places.
+        In paired rounds, the runs of the two builds alternate. Both builds of a round have the same layout, so that
+        functions that did not change have the same addresses.
         """
         seeds, commits = self.seeds if order.fresh else None, self.candidates.commits
         candidates, sequence = [share.candidate for share in order.plan], interleave(order.plan)
@@ -246,7 +247,7 @@ class HostLab:
         return turns
 
     def _link(self, turns: Sequence[Turn], layout_keys: dict[tuple[int, int], str]) -> Generator[LabEvent, None, bool]:
-        """Link builds for all turns in layouts before any run; adds the keys to ``layout_keys``. Returns whether all are linked."""
+        """Link builds in the layouts of all turns; adds keys to ``layout_keys``. Returns whether all are linked."""
         began = time.monotonic()
         unlinked = [turn for turn in turns if turn.layout and turn.left]
         for done, turn in enumerate(unlinked):
@@ -288,7 +289,7 @@ class HostLab:
     def _time(
         self, turns: Sequence[Turn], layout_keys: Mapping[tuple[int, int], str], *, together: bool
     ) -> Generator[LabEvent]:
-        """Time the runs of a measurement, whose builds all exist. ``layout_keys`` has the keys of builds in layouts."""
+        """Time the runs of a measurement, whose builds all exist. ``layout_keys`` has the keys of linked layouts."""
         if not self.builds.alone:  # builds of earlier sessions may run there
             end_all(self.place.host)
             self.builds.alone = True
@@ -302,11 +303,11 @@ class HostLab:
                 return
 
     def _run(self, turns: Sequence[Turn], layout_keys: Sequence[str]) -> Generator[LabEvent, None, bool]:
-        """Time successive runs of a candidate, or rounds of paired runs; returns whether all ended well.
+        """Time successive runs of a candidate, or rounds of paired runs; returns whether all runs ended well.
 
-        ``layout_keys`` has the key of each turn's layout, "" for the usual layout. A run that was stopped as too slow
-        has ended well; in the search, one such run is enough to decide again. If a candidate fails in a round, it is
-        run alone; if it does not fail alone, all later runs are interleaved.
+        ``layout_keys`` has the key of the layout of each turn; "" is the usual layout. A run that was stopped as too
+        slow counts as successful; in the search, one such run is enough for the next decision. If a candidate fails
+        in a round, it is run alone; if it does not fail alone, all later runs are interleaved.
         """
         began, first = time.monotonic(), turns[0]
         rounds = self.rounds if len(turns) > 1 else None
@@ -358,7 +359,7 @@ class HostLab:
         return True
 
     def _systems(self, turns: Sequence[Turn], layout_keys: Sequence[str]) -> Iterator[Installation]:
-        """The builds to measure, in the layouts of their turns. Raises TurnsAdvised if the host has no second path
+        """The builds to measure, each in the layout of its turn. Raises TurnsAdvised if the host has no second path
         for the second build of a pair.
         """
         for turn, key in zip(turns, layout_keys, strict=True):
@@ -373,7 +374,8 @@ class HostLab:
                 raise TurnsAdvised(f"the host has no place for a second build: {trouble}") from trouble
 
     def _system(self, candidate: int, layout_key: str = "", *, beside: bool = False) -> Installation:
-        """A built candidate, or its layout with that key, at the path where every build is measured; or ``beside`` it.
+        """A built candidate, or its layout with that key, at the path where every build is measured; with ``beside``,
+        at the second path.
 
         A server that may not run as root stays in the folder where it was installed, outside of the root folder,
         because its user may lack the right to read the folders above the root folder. Raises BuildFilesChanged if

@@ -1,6 +1,7 @@
 """Training of builds that are optimised with a profile: each workload is run once on an instrumented build.
 
-A run takes at most SECONDS, without warm-up. The data is that of measurements; this build loads it if it is not loaded yet.
+A training run takes at most SECONDS and has no warm-up. Training uses the data of measurements; the instrumented
+build loads the data if no build has loaded it.
 """
 
 import hashlib
@@ -57,7 +58,9 @@ class Trainer:
 
     @property
     def identity(self) -> str:
-        """All inputs of the runs, and the configuration of the server: a part of the keys of builds, equal on all hosts."""
+        """All inputs of the training runs, and the configuration of the server; this text is a part of the keys of
+        builds and is equal on all hosts.
+        """
         served = servers.identity(self.builder)
         server = [hashlib.sha256(served.encode()).hexdigest()[:16]] if served else []
         return " ".join([*(fingerprint(self.builder, shortened(workload), ()) for workload in self.workloads), *server])
@@ -68,7 +71,7 @@ class Trainer:
         return listed([qualified_name(workload) for workload in self.workloads])
 
     def check(self) -> None:
-        """Raise EnvironmentFailure if the host lacks a program of the workloads: that is no commit's fault."""
+        """Raise EnvironmentFailure if the host lacks a program of the workloads, because no commit is at fault."""
         request = CheckRequest(self.host, self.entry, builder=self.builder, workloads=self.workloads)
         require(self.host, needed(request))
         warnings(drivers(replace(request, answers=ask_all(self.host, [DRIVERS]))))
@@ -77,8 +80,9 @@ class Trainer:
         """Load all data, remove the profile counts that loading produced, and run each workload once; all steps are
         repeated if data has to be loaded again.
 
-        Returns false if that gave no profile. Raises BuildFailed if the build fails in a workload, DatasetDamaged for data that
-        is damaged again and again, EnvironmentFailure if counts cannot be merged.
+        Returns false if the runs produced no profile. Raises BuildFailed if the build fails in a workload,
+        DatasetDamaged if loaded data is damaged repeatedly, and EnvironmentFailure if profile counts cannot be
+        merged.
         """
         system = self._system(build)
         keepers = [DatasetKeeper(self.host, workload, {}) for workload in self.workloads]
@@ -133,9 +137,11 @@ def failed(build: Instrumented, workload: Workload, failure: RunFailed) -> Build
 
 
 def finish(host: Host, build: Instrumented) -> bool:
-    """Make the counts ready for use; returns false if there are none, or none that can be read.
+    """Convert the profile counts into the form that the compiler reads; returns false if there are no counts, or no
+    readable counts.
 
-    Raises EnvironmentFailure if clang's program for it is absent, of another version, or cannot write.
+    Raises EnvironmentFailure if clang's program that merges profiles is absent, is of another version, or cannot
+    write.
     """
     argv = ["sh", "-c", _FINISH, "finish", str(build.profile), build.cc, build.compiler]
     done = host.run(argv, check=False, timeout=600)

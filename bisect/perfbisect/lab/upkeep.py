@@ -1,7 +1,9 @@
-"""Disk space below a host's root folder and in the folder of shared builds; and the leftovers of killed sessions there.
+"""Frees disk space below a host's root folder and in the folder of shared builds, and removes the leftovers of killed
+sessions.
 
 Items that can be built or loaded again are freed, longest unused first. Shared builds in a bucket are freed by the
-rules of the bucket instead. The time of a build's or a dataset's folder is that of its last use.
+rules of the bucket instead. The time of the folder of a build or a dataset is the time of the last use of the build
+or dataset.
 """
 
 import math
@@ -85,12 +87,12 @@ class Item:
 
     @property
     def links(self) -> bool:
-        """Whether it is the recorded links of a build, which the build itself does not need."""
+        """Whether the item is the recorded links of a build, which are not needed to run the build."""
         return self.category == "builds" and self.path.endswith(LINKS)
 
     @property
     def left(self) -> bool:
-        """Whether it is useless: a leftover of an interrupted build or visit."""
+        """Whether the item is useless because an interrupted build or visit has left it."""
         return self.path == VISIT or self.name.endswith(".part")
 
 
@@ -127,14 +129,16 @@ def items_to_remove(items: Iterable[Item], limit_bytes: int, pinned_names: Colle
 
 
 def remove(host: Host, items: Sequence[Item]) -> None:
-    """Remove items. The caller holds the lock of the host."""
+    """Remove items. The caller must hold the lock of the host."""
     for begin in range(0, len(items), 200):
         paths = [f"./{item.path}" for item in items[begin : begin + 200]]
         host.run(["sh", "-c", _REMOVE, "remove", str(host.root), *paths], timeout=LONG)
 
 
 def expected_builds(candidates: int, limit: int) -> int:
-    """How many builds a hunt will keep: halvings, the two ends, and some neighbours; ``limit`` 0 is no limit."""
+    """The number of builds that a hunt is expected to keep: those of the halvings, the two ends, and some neighbours;
+    ``limit`` 0 is no limit.
+    """
     expected = math.ceil(math.log2(max(candidates, 2))) + 4
     return min(expected, candidates, limit or expected)
 
@@ -143,7 +147,7 @@ def too_little(host: Host, builds: Collection[str], datasets: Collection[str], e
     """A warning if the hunt is expected to fill the disk; the expected sizes are estimated from earlier ``builds``
     and ``datasets`` (keys).
 
-    No warning if nothing is known.
+    There is no warning if sizes are unknown.
     """
     free, needs = free_bytes(host), space_needed(host, builds, datasets, expected)
     if free is None or needs is None or needs[0] + LITTLE / 5 < free:
@@ -224,7 +228,7 @@ def clean_shared_folder(address: str, limit: int, now: float, *, dry_run: bool) 
     """Remove the longest unused builds until at most ``limit`` bytes stay, and leftovers of interrupted uploads.
 
     Returns the objects that were removed (with ``dry_run``, the objects that would be removed), and how many bytes
-    remain. Raises UsageError if the shared builds are in no folder.
+    remain. Raises UsageError if the shared builds are not in a folder.
     """
     if not address:
         raise UsageError("No folder of shared builds is configured.", "Set `builds` below [shared] in config.toml.")

@@ -135,7 +135,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The packages that provide one of a build's needs."""
+    """The distribution packages that provide a program, header or library that a build needs."""
 
     debian: str = ""  # on Debian and Ubuntu
     fedora: str = ""  # on Fedora, RHEL and their derivatives
@@ -197,14 +197,16 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Dataset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which builds can use the same loaded data."""
+    """The properties that decide which builds can use the same loaded data."""
 
     format: str = "1"  # the on-disk format; part of the dataset's key
     format_command: list[str] = []  # prints another part of the format; run with the build, in an empty visit
 
 
 class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A condition on the tree or the toolchain, and the changes (merged over the recipe)."""
+    """A condition on the tree or the toolchain, and the changes that are merged into the recipe if the condition is
+    true.
+    """
 
     version: VersionRule = ""  # ">=8.0.30", ">=3.8,<3.30"
     file: OfTree = ""  # exists in the tree
@@ -221,8 +223,8 @@ class PatchFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class Archive(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A tarball that a tree needs beside git, in the version that the tree names; {archives.NAME} is its unpacked
-    content.
+    """A tarball that a tree needs in addition to its git repository, in the version that the tree names;
+    {archives.NAME} is its unpacked content.
     """
 
     address: Tarball  # {version}, {version:_} (dots written as _)
@@ -278,7 +280,7 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     @property
     def work_name(self) -> str:
-        """The name of its repository and of its work folder on a host."""
+        """The name of the builder's repository and of its work folder on a host."""
         return self.home or self.name
 
 

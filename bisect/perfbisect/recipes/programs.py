@@ -216,7 +216,9 @@ def _escaped_script(text: str) -> str:
 
 
 def readable_word(word: str) -> str:
-    """A word of a command for readers; for a script above, which wraps another command, its purpose."""
+    """A word of a command as readers see it; a script of this module that wraps another command is replaced by its
+    purpose.
+    """
     is_script = word.startswith(_escaped_script(PRELUDE))
     return (
         ("install the measured programs" if word.endswith(_escaped_script(COPY)) else "build the measured programs")
@@ -249,12 +251,13 @@ def program_build_command(builder: Builder, build: Build, system: str, argv: lis
 
 
 def copy_program_commands(builder: Builder, build: Build) -> list[list[str]]:
-    """The command that brings programs to {prefix} that a tree builds and does not install, such as many benchmarks.
+    """The command that copies programs to {prefix} that the build of a tree makes but does not install, for example
+    many benchmarks.
 
-    The folder of a build is emptied for the next build, and a program finds shared libraries in it by its RUNPATH. So
-    these libraries are copied together with the program, into the folder of its copy. In each of these files the
-    RUNPATH is overwritten in place: ``$ORIGIN`` is not longer than the folder of the build, or the ``$ORIGIN/…``,
-    that it replaces. If the tree is built in place, a link to the program is enough.
+    The folder of a build is emptied before the next build, and a program finds shared libraries in that folder by its
+    RUNPATH. So these libraries are copied together with the program, into the folder of its copy. In each of these
+    files the RUNPATH is overwritten in place, which is possible because ``$ORIGIN`` is not longer than the folder of
+    the build, or the ``$ORIGIN/…``, that it replaces. If the tree is built in place, a link to the program is enough.
     """
     programs = started_program_lines(builder)
     top = "{prefix}" if build.in_place else "."

@@ -134,7 +134,9 @@ def candidate_object(report: HuntReport, sha: str, row: TestedCommit) -> dict[st
 
 
 def phase_entry(builds: Sequence[BuildFacts]) -> dict[str, Any]:
-    """The entry "phases", the seconds of builds by phase; empty if unknown, as in logs of earlier versions."""
+    """The entry "phases" with the seconds of each phase of the builds; empty if the phases are unknown, as in logs of
+    earlier versions.
+    """
     return {"phases": seconds} if (seconds := seconds_by_phase(builds)) else {}
 
 
@@ -200,10 +202,10 @@ def proof_object(proof: SessionState) -> dict[str, Any]:
 
 
 def session_end_json(history: History, session_id: str, failure: str = "", page: str = "") -> str | None:
-    """The JSON text about a hunt (12) or a trial (c3) that has ended, by itself or by ``failure``.
+    """The JSON text about a hunt (12) or a trial (c3) that has ended, with a result or by the error ``failure``.
 
-    ``page`` is the path of the session's HTML page, if a page was written. None if the session was interrupted, and
-    can go on.
+    ``page`` is the path of the session's HTML page, if a page was written. The result is None if the session was
+    interrupted and can be resumed.
     """
     hunt = session_id.isdecimal()
     listed = history.session_summary(int(session_id) if hunt else history.trial_number(session_id))

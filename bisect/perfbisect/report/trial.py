@@ -181,7 +181,7 @@ def column_legend(trial: SessionState) -> tuple[str, ...]:
 
 
 def ratio_table(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table:
-    """The table of ratios, with the culprits of hunted drops as notes; for programs culprits have columns of their own."""
+    """The table of ratios; culprits of hunted drops are notes or, in formats for programs, separate columns."""
     works = trial.request.works
     hunts = {(works[drop.work].name, drop.last): drop for drop in sorted(trial.hunts, key=lambda drop: drop.hunt)}
 
@@ -230,7 +230,7 @@ def rows_by_group(rows: Sequence[WorkloadRatios], make_cell: RatioCell, csv_colu
 
 
 def plotted_ratio_table(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table:
-    """The table of ratios for a page: a row for each workload and build, with its interval drawn."""
+    """The table of ratios for a page: a row for each workload and build, with a drawing of the ratio's interval."""
     drawn_rows = []
     for comparison in rows:
         for subject, ratio in zip(trial.request.subjects[1:], comparison.ratios, strict=True):
@@ -275,7 +275,7 @@ def cost_tables(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Iterator
 
 
 def counter_table(trial: SessionState, work: WorkloadRatios, title: str, make_cell: CounterCell) -> Table:
-    """The table of a workload's counters per operation; ``make_cell`` makes the further cells."""
+    """The table of a workload's counters per operation; ``make_cell`` makes the cells after the first column."""
     rows = [
         named_row(
             name, (value_cell(base), *(missing_cell() if ratio is None else make_cell(base, ratio) for ratio in ratios))

@@ -1,5 +1,5 @@
-"""The range of a hunt: the commits between two revisions, and the graph of those that can differ in speed; and commits
-with parts of a diff.
+"""The range of a hunt: the commits between two revisions, and the graph of the commits that can differ in speed; also
+commits that contain parts of a diff.
 
 The range is read with git's history simplification. A commit whose tree, without ignored paths, equals the tree of
 one of its parents cannot differ in speed from that parent: it is removed, and its children get the parent instead. If
@@ -7,15 +7,15 @@ the result of a merge equals one of its parents, only that parent is followed, b
 from the other parent.
 
 Parents outside of the range are replaced by node 0, the good end. A branch that began before good gets a separate
-node, its branch point, unless this equals good in all paths that count.
+node, its branch point, unless the branch point equals good in all paths that are not ignored.
 
-The parents outside the range (the boundary) are passed to git one by one. Otherwise, whether git recognises these
-parents as outside of the range in time could depend on the dates of commits. The graph must be the same each time it
-is read, because a resumed hunt uses it again. For the same reason git's commit graph file, which may be written at
-any time, is not used.
+The parents outside of the range (the boundary) are passed to git individually. Otherwise, whether git recognises
+these parents as outside of the range in time could depend on the dates of commits. The graph must be the same each
+time it is read, because a resumed hunt uses it again. Because the graph must not change, git's commit graph file,
+which may be written at any time, is not used.
 
-States between a commit and its parent are made of parts of its diff (``core/search/parts.py``), as commits in a temporary
-repository that borrows the objects of the user's.
+States between a commit and its parent consist of parts of the commit's diff (``core/search/parts.py``); they are
+stored as commits in a temporary repository that borrows the objects of the user's repository.
 """
 
 import re
@@ -53,7 +53,8 @@ def read_range(
 ) -> CommitRange:
     """The range between two commits, given by their full hashes; ``ignore`` has a recipe's glob patterns.
 
-    Raises UsageError if there is nothing to search: equal or swapped ends, no common history, no candidates.
+    Raises UsageError if there is nothing to search: the ends are equal or swapped, have no common history, or have no
+    candidates between them.
     """
     base = _merge_base(repo, good, bad)
     walk = ["rev-list", "--stdin", "--parents", *(["--first-parent"] if first_parent else [])]
@@ -186,8 +187,8 @@ class PartialDiffCommits:
     _made: dict[frozenset[int], str] = field(default_factory=dict)
 
     def make(self, states: Sequence[frozenset[int]]) -> tuple[str, ...]:
-        """The commit of each set of parts. Equal sets have the same commit; the commit of all parts is ``commit``
-        itself.
+        """The hash of a commit for each set of parts. Equal sets have the same commit; the commit of all parts is
+        ``commit`` itself.
         """
         commits = self._made
         commits |= {frozenset(): self.parent, self.diff.all_parts: self.commit}
@@ -251,7 +252,8 @@ def fast_import_path(path: str) -> bytes:
 def partial_diff_commits(
     repo: Repository, parent: str, commit: str, ignore: Sequence[str]
 ) -> Iterator[PartialDiffCommits]:
-    """The changes of a commit against a parent (full hashes), in parts; ``ignore`` has a recipe's glob patterns.
+    """The changes of a commit relative to a parent (both full hashes), divided into parts; ``ignore`` has a recipe's
+    glob patterns.
 
     Raises UsageError if the commit changes nothing outside of ignored paths.
     """
@@ -294,8 +296,8 @@ def parts_of_file(
 ) -> tuple[FileDiff, list[DiffPiece]]:
     """One changed file of a diff, with the parts into which its changes are divided.
 
-    ``hunks`` are old lines from and to, new lines from and to, and git's text beside them; lines are counted from 0, the
-    last is excluded.
+    A hunk of ``hunks`` has the first and the last old line, the first and the last new line, and the text that git
+    prints beside them; lines are counted from 0, and the last line is excluded.
     """
     entry = after or before
     assert entry, "only one of the two files exists"
@@ -350,7 +352,7 @@ def functions_in_block(lines: Sequence[bytes]) -> list[list[range]]:
 
 
 def is_function(text: bytes) -> bool:
-    """Whether a block is a whole function, perhaps with comments before it."""
+    """Whether a block of code is exactly one function, possibly preceded by comments."""
     code = re.sub(rb"/\*.*?\*/|//[^\n]*", b"", text, flags=re.DOTALL).strip()
     conditions = len(re.findall(rb"^\s*#\s*if", code, re.MULTILINE)) == len(
         re.findall(rb"^\s*#\s*endif", code, re.MULTILINE)
@@ -359,6 +361,6 @@ def is_function(text: bytes) -> bool:
 
 
 def line_with_function_name(text: Sequence[bytes]) -> str:
-    """The line of a function that has its name."""
+    """The first line of a function that contains its name."""
     code = [line for line in text if b"(" in line and not line.lstrip().startswith((b"/", b"*", b"#", b"@"))]
     return decoded([*code, *text][:1]).strip().removesuffix("{").strip()

@@ -1,4 +1,4 @@
-"""How a simulated host and its workload disturb readings, and how long builds and runs take.
+"""A model of how a simulated host and its workload disturb readings, and how long builds and runs take.
 
 The ``HostSpeed`` of a host changes with time, independently of the measurements.
 
@@ -131,7 +131,7 @@ class Drift:
 
 
 class JumpProcess:
-    """A value that is 0 at first and changes at random times; ``draw`` maps a value to the next value."""
+    """A value that is 0 at first and changes at random times; ``draw`` returns the next value for the present value."""
 
     def __init__(self, rng: np.random.Generator, length: float, draw: Callable[[float], float]) -> None:
         self._rng, self._length, self._draw = rng, length, draw

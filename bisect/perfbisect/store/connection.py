@@ -45,7 +45,9 @@ def default_history_path() -> Path:
 
 
 def history_option(history: Path | None) -> list[str]:
-    """The option --history with its value, as words of a command; empty for the default history (also None)."""
+    """The option --history with its value, as words of a command; empty if ``history`` is None or the default
+    history.
+    """
     return [] if history in (None, default_history_path()) else ["--history", str(history)]
 
 
@@ -74,7 +76,7 @@ def is_default_history(path: Path) -> bool:
 class ReadConnection(sqlite3.Connection):
     """A read-only connection, whose statements wait while the first writer makes the index of the write-ahead log.
 
-    SQLite alone would report an error at once.
+    Without this class, SQLite would report an error at once.
     """
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
@@ -87,7 +89,7 @@ class ReadConnection(sqlite3.Connection):
 class WriteConnection(sqlite3.Connection):
     """A connection for writing. Closing leaves an empty write-ahead log, for readers who cannot write to the folder.
 
-    SQLite alone would remove the log when the last connection that can write is closed.
+    Without this class, SQLite would remove the write-ahead log when the last connection that can write is closed.
     """
 
     def close(self) -> None:
@@ -129,7 +131,8 @@ def open_writer(path: Path) -> sqlite3.Connection:
     With ``synchronous = FULL`` every commit waits some milliseconds for the disk, while a run takes seconds, and a
     build minutes or hours. No commit of the database falls into a measured time, because events are appended between
     runs. The index of a write-ahead log is in shared memory, and hosts that share a file system do not share memory.
-    On a common file system, SQLite uses a journal in place of the write-ahead log, and each commit waits for readers.
+    On a file system that several hosts mount, SQLite uses a rollback journal in place of the write-ahead log, and
+    each commit waits for readers.
     """
     with sqlite_errors_explained(path), ExitStack() as unless_opened:
         _check_regular_file(path)
@@ -150,7 +153,9 @@ def open_writer(path: Path) -> sqlite3.Connection:
 
 
 def _check_regular_file(path: Path) -> None:
-    """Raise UsageError if ``path`` exists and is not a regular file. Opening a FIFO would wait, and ignore signals."""
+    """Raise UsageError if ``path`` exists and is not a regular file. Opening a FIFO would block, and would not react
+    to signals.
+    """
     if path.exists() and not path.is_file():
         raise UsageError(
             f"The history {path} cannot be opened: it is not a regular file.", "Give another file with --history."
@@ -161,8 +166,8 @@ def _make_empty_file(path: Path) -> None:
     """Make an empty file at ``path`` unless a file exists. First, the write-ahead log and the index of a history that
     was moved away are removed.
 
-    Another process may still write to the history that was moved. With the old index, the new history would share that
-    process's log, and the two histories would damage each other.
+    Another process may still write to the history that was moved. With the old index, the new history would use the
+    log of the process that still has the old history open, and the two histories would damage each other.
     """
     if path.exists():
         return
@@ -203,7 +208,7 @@ def _read_only_uri(path: Path) -> str:
 def _retried_statement(run_statement: Callable[[], sqlite3.Cursor], retried_code: int) -> sqlite3.Cursor:
     """The result of a statement, repeated for up to WAIT seconds while SQLite's error code is ``retried_code``.
 
-    SQLite itself waits for locks, but not for errors with this code.
+    SQLite repeats statements that meet a lock, but not statements that fail with this code.
     """
     deadline = time.monotonic() + WAIT
     while True:
@@ -273,7 +278,8 @@ def sqlite_errors_explained(path: Path) -> Iterator[None]:
 def damage_explained(history_name: str, damaged_item: str) -> Iterator[None]:
     """Translate any error while a stored value is read into EnvironmentFailure: the history is damaged.
 
-    ``damaged_item`` names hunt, table and row of the value; ``history_name`` is the history's path or address.
+    ``damaged_item`` names the hunt, table and row of the value; ``history_name`` is the path or address of the
+    history.
     """
     try:
         yield

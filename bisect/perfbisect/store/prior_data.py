@@ -33,7 +33,9 @@ ENOUGH_PAIRS = 8  # pairs of runs that an estimate of noise needs
 
 @dataclass(frozen=True, slots=True)
 class TypicalCosts:
-    """Typical seconds of a build and of a run on a host; None if the history has no build or no run of the host."""
+    """The typical seconds of a build and of a run on a host; a value is None if the history has no build or no run of
+    the host.
+    """
 
     build_seconds: float | None
     run_seconds: float | None  # seconds of a run, with the run's share of the visit
@@ -113,7 +115,8 @@ def unused_command_name(history: "History", quick: QuickCommand, name: str) -> s
 
 
 def read_failed_builds(history: "History", settings: Settings, since: float) -> tuple[SkipFacts, ...]:
-    """The commits whose build failed after ``since`` for the builder, variant and host, and never succeeded afterwards.
+    """The commits whose builds failed after ``since`` for the builder, variant and host, and have not succeeded since
+    then.
 
     Failures with another version of the recipe are ignored.
     """
@@ -157,7 +160,7 @@ def median_of_column(rows: list[tuple[Any, ...]]) -> float | None:
 
 
 def latest_build_and_dataset_keys(history: "History", settings: Settings) -> tuple[frozenset[str], frozenset[str]]:
-    """The keys of the latest builds, and the keys of the latest datasets, of comparable hunts on the host."""
+    """The keys of the latest builds and of the latest datasets of comparable hunts on the host."""
     builds = latest_build_values(history, settings, "build_key", "true", RECENT_BUILDS)
     datasets = latest_run_values(history, settings, "dataset_key", "dataset_key IS NOT NULL", 1)
     return frozenset(key for (key,) in builds), frozenset(key for (key,) in datasets)
@@ -248,6 +251,6 @@ def read_fitness_checks(history: "History", machine: str = "") -> dict[str, list
 
 
 def hunts_after_nights(history: "History", nights: Collection[int]) -> list[int]:
-    """The hunts that began because of these nights (trials of a watched branch), oldest first."""
+    """The hunts that were begun because of these nights (a night is a trial of a watched branch), oldest first."""
     about = "SELECT id FROM sessions WHERE kind = 'hunt' AND about IN (SELECT value FROM json_each(?)) ORDER BY id"
     return [hunt for (hunt,) in history.select(about, [json.dumps([*nights])])]

@@ -108,7 +108,8 @@ def numbers_with_related(source: History, names: Sequence[int | str]) -> list[in
     """The numbers of the named sessions, and of related sessions.
 
     Related sessions are the proofs of a hunt, the hunt of a proof, and the hunts for drops of a comparison. The name
-    of a batch (b2) stands for the batch's hunts. Raises UsageError if a batch is named of which no hunt has begun.
+    of a batch (b2) stands for all hunts of the batch. Raises UsageError if a batch is named of which no hunt has
+    begun.
     """
     numbers = set[int]()
     for name in names:
@@ -145,8 +146,9 @@ def copy_sessions(
 ) -> list[CopyResult]:
     """Copy sessions in short transactions, so that other processes can write between them.
 
-    ``origin`` becomes the owner of sessions that have no owner yet; with "", the owner is the target's owner. ``numbers``
-    are in order, so that a session comes after the session that it is about. ``verb`` is "imported" or "exported".
+    ``origin`` becomes the owner of sessions without an owner; if ``origin`` is "", the owner of the target history
+    becomes the owner. ``numbers`` must be sorted so that a session comes after the session to which it refers.
+    ``verb`` is "imported" or "exported".
     """
     process = placeholder_process(verb)
     done, copied_numbers, requests, turns = [], dict[int, int](), dict[int, TrialRequest](), WriteTurns(target, process)
@@ -179,9 +181,10 @@ def reading_snapshot(history: History) -> Iterator[None]:
 
 def copy_session(head: SessionHead, log: list[TimedEvent], write_turns: WriteTurns, origin: str) -> tuple[int, str]:
     """Copy a session; if the target already has the session, copy only the new entries of its log. Returns the number
-    in the target, and the outcome.
+    of the session in the target history, and the outcome.
 
-    The outcomes are listed at CopyResult. After each turn, the log in the target is a beginning of the source's log.
+    The class CopyResult lists the outcomes. After each transaction, the log in the target is the first part of the
+    source's log.
     """
     present = (
         "SELECT id, origin IS NULL, (SELECT count(*) FROM events WHERE session_id = s.id) FROM sessions s WHERE uid = ?"
@@ -290,7 +293,9 @@ def read_head(history: History, session: int) -> SessionHead:
 
 
 def range_start_event(history: History, hunt: int, settings: Settings, host: HostFacts) -> SessionStarted:
-    """The event that begins a hunt, with the hunt's range, from the tables. Raises ValueError for an invalid range."""
+    """The event that begins a hunt, including the hunt's range, read from the tables of the history. Raises
+    ValueError for an invalid range.
+    """
     commits, choices, merges, base = history.columns(hunt, "commits", "candidates - 1", "merges", "base_commit")
     span = history.candidates(hunt)
     check_field_values({"commits": commits, "choices": choices, "merges": merges})
@@ -302,7 +307,7 @@ def range_start_event(history: History, hunt: int, settings: Settings, host: Hos
 
 
 def checked_head(head: SessionHead, log: Sequence[TimedEvent], requests: Mapping[int, TrialRequest]) -> SessionHead:
-    """The ``head`` itself. Raises ValueError if reports could not read the session.
+    """The ``head`` itself. Raises ValueError if the session could not be shown by reports.
 
     ``requests`` are the requests of trials that were copied before this session.
     """
@@ -348,7 +353,7 @@ def head_with_target_numbers(head: SessionHead, target_numbers: Mapping[int, int
     """The ``head`` with session numbers of the target history; ``target_numbers`` maps numbers of the source to
     numbers of the target.
 
-    A hunt for a drop of a comparison that is not copied becomes a usual hunt.
+    A hunt for a drop of a comparison becomes an ordinary hunt if the comparison is not copied.
     """
     about = target_numbers.get(head.about or 0)
     if head.start_event.request.reverts and about is None:
@@ -362,7 +367,9 @@ def head_with_target_numbers(head: SessionHead, target_numbers: Mapping[int, int
 def write_until_turn_ends(
     db: "sqlite_utils.Database", session: int, head: SessionHead, log: Sequence[TimedEvent], write_turns: WriteTurns
 ) -> bool:
-    """Write the missing attempts of a session, and events until the turn is over. Returns whether all events fitted."""
+    """Write the missing attempts of a session, then events until the turn has ended. Returns whether all events
+    fitted.
+    """
     [have] = db.execute("SELECT count(*) FROM attempts WHERE session_id = ?", [session]).fetchone()
     for began, failure in head.attempts[have:]:
         row = {

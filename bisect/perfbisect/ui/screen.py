@@ -138,7 +138,9 @@ def elapsed_and_left(view: SessionView, now: float) -> list[str]:
 
 
 def justified_line(left: list[str], right: list[str], width: int, glyphs: Glyphs, begin: str, end: str) -> Text:
-    """One line with the facts ``left`` and ``right`` at its ends; facts of ``left`` are dropped first."""
+    """One line with the facts ``left`` at its left end and the facts ``right`` at its right end; if space is short,
+    facts of ``left`` are dropped first.
+    """
     behind = joined_facts(right, width, glyphs)
     front = joined_facts(left, width - cell_len(behind) - 2, glyphs)
     return Text.assemble((front, begin), " " * (width - cell_len(front) - cell_len(behind)), (behind, end))
@@ -194,7 +196,7 @@ def activity_lines(view: SessionView, width: int, now: float, glyphs: Glyphs) ->
 def build_host_line(
     view: SessionView, activity: ActiveBuild | ActiveRun | None, width: int, now: float, glyphs: Glyphs
 ) -> Text:
-    """What a build host is busy with, in one line."""
+    """The current activity of a build host, in one line."""
     if not isinstance(activity, ActiveBuild):
         return Text("free", "dim")
     word, (short, _) = "built     " if activity.is_finished else "building  ", view.activity_title(activity)
@@ -205,7 +207,7 @@ def build_host_line(
 def host_activity_lines(
     view: SessionView, activity: ActiveBuild | ActiveRun | None, width: int, now: float, glyphs: Glyphs
 ) -> list[Text]:
-    """Two lines: what a host is busy with, and its progress."""
+    """Two lines: the current activity of a host, and its progress."""
     match activity:
         case ActiveBuild() as build:
             word = "built     " if build.is_finished else "building  "
@@ -243,8 +245,8 @@ def build_line(view: SessionView, build: ActiveBuild, width: int, now: float, gl
 
 
 def bar_width_and_text(parts: list[str], width: int, glyphs: Glyphs) -> tuple[int, str]:
-    """The width of a progress bar, and the text to its right: the facts of ``parts`` that fit, first facts first.
-    Only long texts change the width.
+    """The width of a progress bar, and the text to its right: the facts of ``parts`` that fit, first facts first. The
+    width changes only if the text is long.
     """
     behind = joined_facts(parts, width - SMALLEST - 2, glyphs)
     return max(SMALLEST, min(60, width - max(36, cell_len(behind) + 2))), f"  {behind}"
@@ -276,7 +278,7 @@ def run_line(view: SessionView, run: ActiveRun, width: int, now: float, glyphs: 
 
 
 def latest_pair_lines(view: SessionView, width: int, glyphs: Glyphs) -> list[Text]:
-    """The latest pairs, until there is a verdict or the session has ended."""
+    """The latest pairs of runs; no lines after the verdict or the end of the session."""
     state = view.state
     if state.verdict or view.ended:
         return []
@@ -290,7 +292,9 @@ def latest_pair_lines(view: SessionView, width: int, glyphs: Glyphs) -> list[Tex
 
 
 def belief_lines(view: SessionView, width: int, glyphs: Glyphs) -> list[Text]:
-    """Two lines: the leader and its probability; the ratio of the ends and the noise. After the verdict the second alone."""
+    """Two lines: the most probable culprit and its probability; then the ratio between good and bad, and the noise.
+    After the verdict, only the second line is shown.
+    """
     posterior = view.state.belief
     if posterior is None or view.hunt is None:
         return []
@@ -313,7 +317,9 @@ def belief_lines(view: SessionView, width: int, glyphs: Glyphs) -> list[Text]:
 
 
 def warning_lines(view: SessionView, width: int, complete: bool) -> list[Text]:
-    """The forecast and the warnings, folded; unless ``complete`` the latest warnings, each cut to two lines."""
+    """The forecast and the warnings, wrapped to the width; unless ``complete`` is true, only the latest warnings,
+    each cut to two lines.
+    """
     first = folded_lines(view.forecast, width, "", 2, "dim") if view.forecast and view.state.verdict is None else ()
     texts = [advised(text, advice) for text, advice in view.state.warnings.items()]
     texts += [printable(text) for text in (view.state.belief.warnings if view.state.belief is not None else ())]
@@ -325,7 +331,7 @@ def warning_lines(view: SessionView, width: int, complete: bool) -> list[Text]:
 
 
 def verdict_sentences(view: SessionView, verdict: Verdict) -> tuple[str, ...]:
-    """The verdict in sentences, and the remedy that made commits build."""
+    """The verdict in sentences, and the added options with which commits that had failed could be built."""
     history = view.report_command(view.state.id).removeprefix(f"bisect show {view.state.id}")
     return *VerdictSentences(view.state, view.commit, history).sentences(verdict), *view.state.remedy
 
@@ -342,7 +348,7 @@ def verdict_lines(view: SessionView, width: int) -> list[Text]:
 
 
 def folded_lines(text: str, width: int, begin: str, max_lines: int, style: str = "") -> list[Text]:
-    """``text`` in at most ``max_lines`` lines of at most ``width`` columns; … marks a cut."""
+    """``text`` wrapped to at most ``max_lines`` lines of at most ``width`` columns; … marks omitted text."""
     start = text[: len(text) - len(text.lstrip())]
     held = text.strip().replace(" %", "\N{NO-BREAK SPACE}%")
     shape = textwrap.TextWrapper(width, start, begin, max_lines=max_lines, placeholder=" …")

@@ -37,7 +37,9 @@ def glyphs_for(encoding: str) -> Glyphs:
 
 
 def writable(text: str, encoding: str) -> str:
-    """``text`` with the same length, in which a similar sign or "?" replaces each sign that ``encoding`` lacks."""
+    """``text`` with the same length, in which each character that ``encoding`` lacks is replaced by a similar
+    character or "?".
+    """
     if encodable(text, encoding):
         return text
     return "".join(sign if encodable(sign, encoding) else ASCII_SIGNS.get(sign, "?") for sign in text)
@@ -55,7 +57,7 @@ def encodable(text: str, encoding: str) -> bool:
 
 
 def sparkline(values: Sequence[float], top: float, width: int, glyphs: Glyphs) -> str:
-    """The latest ``width`` values as blocks between 0 and ``top``."""
+    """The latest ``width`` values as block characters whose heights range from 0 to ``top``."""
     steps = len(glyphs.blocks) - 1
     return "".join(glyphs.blocks[min(steps, max(0, round(steps * v / top)))] for v in values[-width:] if top > 0)
 
@@ -69,7 +71,8 @@ def bar(fraction: float, width: int, glyphs: Glyphs) -> tuple[str, str]:
 def dumbbell(
     before: float, after: float, span: tuple[float, float], width: int, glyphs: Glyphs
 ) -> tuple[str, str, str]:
-    """A line of ``width`` columns with two joined values, in three parts: the values, and the line on both sides.
+    """A line of ``width`` columns on which two values are marked and joined, in three parts: the joined values, and the
+    rest of the line on both sides.
 
     The parts are ordered from left to right. ``span`` has the numbers at the two ends of the line.
     """

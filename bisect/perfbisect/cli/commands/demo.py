@@ -109,8 +109,8 @@ def are_planted_commits_named(
 
 
 def is_repository_of_demo(answer_file: Path) -> bool:
-    """Whether an earlier demo wrote the repository beside ``answer_file``. Raises UsageError if the file was not
-    written by `bisect demo`.
+    """Whether an earlier demo wrote the repository in the folder of ``answer_file``. Raises UsageError if the file
+    was not written by `bisect demo`.
     """
     import msgspec
 

@@ -132,7 +132,7 @@ def checks_by_machine(history: Path | None, hosts: Collection[str]) -> "FitnessB
 
 
 def fitness_cells(checks: "Sequence[Fitness]") -> tuple[str, ...]:
-    """The columns after the summary of a host: results of its checks."""
+    """The columns after the summary of a host, which show the results of its checks."""
     from perfbisect.wording.glyphs import glyphs_for, sparkline
     from perfbisect.wording.quantities import MISSING, moment
     from perfbisect.wording.trials import why_unfit
@@ -154,7 +154,9 @@ def fitness_cells(checks: "Sequence[Fitness]") -> tuple[str, ...]:
 
 
 def make_checks(listed: Collection[str], given: CommandOptions) -> bool:
-    """Make the due checks of the named hosts, by default of the hosts ``listed`` that were checked before; see ``check_hosts``."""
+    """Make the due checks of the named hosts or, if no host is named, of those ``listed`` hosts that were checked
+    before; see ``check_hosts``.
+    """
     from perfbisect.hunt.attempt import Caller, refuse_imported
     from perfbisect.hunt.trials.checks import check_hosts
     from perfbisect.recipes.inventory import expanded_names

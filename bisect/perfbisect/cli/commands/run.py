@@ -185,8 +185,8 @@ def run(given: CommandOptions) -> int:
 
 
 def good_and_bad(good: str, bad: str | None) -> tuple[str, str]:
-    """Both ends, also from git's A..B or A...B in place of the first. Raises UsageError if the good or the bad end is
-    missing.
+    """The good and the bad end; they may also be given as git's A..B or A...B in the first argument. Raises
+    UsageError if the good or the bad end is missing.
     """
     if bad is not None:
         return good, bad
@@ -210,7 +210,9 @@ def settings_by_workload(requested: Settings, direction: Direction | None) -> tu
 
 
 def claim_given_batch_hunt(batch: tuple[int, int, str], history: Path | None) -> int | None:
-    """Claim a hunt of a batch for this process, long before the hunt has a number; see ``store.batches.claim_batch_hunt``."""
+    """Claim a hunt of a batch for this process, long before the hunt gets a number; see
+    ``store.batches.claim_batch_hunt``.
+    """
     from contextlib import closing
 
     from perfbisect.store.batches import claim_batch_hunt
@@ -301,8 +303,8 @@ def steps(given: CommandOptions) -> int:
 
 
 def imported_lines(given: CommandOptions) -> "list[ImportedLine]":
-    """The lines of the chosen series with enough readings to find steps. Raises UsageError if there are none; a note names the
-    other series.
+    """The lines of the chosen series that have enough readings to find steps. Raises UsageError if the file has no
+    such lines. If the file has other series, a note names them.
     """
     import math
     from fnmatch import fnmatchcase

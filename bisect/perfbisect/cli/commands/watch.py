@@ -82,8 +82,8 @@ def watch(given: CommandOptions) -> None:
 
 
 def session_numbers(session_id: int | str, history: "History") -> list[int]:
-    """The number of a hunt or a trial, or of all hunts of a batch that have begun. Raises UsageError if there is no
-    such hunt or trial.
+    """The number of a hunt or a trial, or the numbers of all hunts of a batch that have begun. Raises UsageError if
+    there is no such hunt or trial.
     """
     from perfbisect.store.batches import read_batch
 
@@ -101,7 +101,7 @@ def session_numbers(session_id: int | str, history: "History") -> list[int]:
 
 
 def print_unfinished_end(session: "SessionSummary", history: Path) -> None:
-    """Say on standard error how a hunt without a verdict, or an incomplete trial, has ended."""
+    """Print on standard error why a hunt ended without a verdict, or why a trial is incomplete."""
     if session.state in ("failed", "interrupted"):
         reason = f": {printable(session.failure)}" if session.failure else ""
         name = f"Hunt {session.id}" if isinstance(session.id, int) else session.id

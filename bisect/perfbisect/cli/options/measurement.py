@@ -190,7 +190,9 @@ pairing_option = click.option(
 
 
 def round_options(visits: int, runs: int, text: str, least: int = 1) -> Decorator:
-    """The options of all trials: the number of rounds, with ``text`` as its help; runs in each; waiting, notification, history."""
+    """The options of all trials: the number of rounds (its help is ``text``), the runs of each visit, waiting,
+    notification, history.
+    """
     rounds_type = click.IntRange(least, COUNT.max)
     return adding_options(
         click.option("--visits", type=rounds_type, default=visits, show_default=True, help=text),
@@ -274,7 +276,9 @@ def requested_settings_of(given: CommandOptions, **decided: Any) -> Settings:
 
 
 def requested_policy(given: CommandOptions, stored: Policy | None = None) -> Policy:
-    """The rules from the options of their names; ``stored`` are the rules of a hunt in the history, for options not given."""
+    """The rules that the options request; ``stored`` are the rules of a hunt in the history, used for options that
+    are not given.
+    """
     options = vars(given) | {"max_minutes": given.max_time}
     rules = {name: options[name] for name in Policy.__dataclass_fields__ if options.get(name) is not None}
     if effect := rules.pop("min_effect", None):  # of a count, too
@@ -305,7 +309,9 @@ def announce_and_read_recipes(settings: Settings) -> "tuple[Builder, dict[str, W
 
 
 def trial_recipes(settings: Settings) -> "tuple[Settings, Builder, dict[str, Workload]]":
-    """(settings of a comparison with the names of its recipes and metric, builder, workloads); see ``announced_recipes``."""
+    """Three values: the settings of a comparison with the names of its recipes and its metric, the builder, and the
+    workloads; see ``announce_and_read_recipes``.
+    """
     from perfbisect.hunt.resolve import choose_metric, recognises_output, with_repository
 
     settings = with_repository(settings)
@@ -325,7 +331,9 @@ def trial_recipes(settings: Settings) -> "tuple[Settings, Builder, dict[str, Wor
 
 
 def announce_build_system(settings: Settings) -> None:
-    """Say on standard error which build system was recognised, and its commands; nothing if commands or a recipe build."""
+    """Print on standard error which build system was recognised, and its commands; print nothing if the user's
+    commands or a recipe make the build.
+    """
     if built := built_with(settings.system):
         note(f"Built with {built}")
 
@@ -333,7 +341,9 @@ def announce_build_system(settings: Settings) -> None:
 def announce_recipe_files(
     builder: "Builder | None" = None, workloads: "Iterable[Workload]" = (), hosts: "Iterable[HostEntry]" = ()
 ) -> None:
-    """Say on standard error which files these are from, unless they are shipped or in the user's configuration folder."""
+    """Print on standard error the files that contain these recipes and hosts, except files that perfbisect ships and
+    files in the user's configuration folder.
+    """
     from perfbisect.recipes.requested import untrusted_recipe_files
 
     for names, file in untrusted_recipe_files(builder, workloads, hosts).items():

@@ -127,7 +127,7 @@ def dumps(value: object) -> str:
 
 
 def to_plain(value: object) -> Any:
-    """The value as dictionaries, lists and plain numbers; numpy's numbers are converted."""
+    """The value as dictionaries, lists and plain numbers; numpy's numbers become plain numbers."""
     return msgspec.to_builtins(value, enc_hook=lambda number: number.item())
 
 

@@ -38,12 +38,12 @@ class Commit:
 
     @property
     def title(self) -> str:
-        """The subject in at most 72 characters, because some projects write a whole message into one line."""
+        """The subject, cut to 72 characters, because some projects write a whole message into one line."""
         return self.subject if len(self.subject) <= 72 else f"{self.subject[:71].rstrip()}…"
 
 
 def part_titles(parts: Sequence[DiffPart], limit: int = 3) -> str:
-    """The titles of at most ``limit`` parts of a diff, and the number of the other parts."""
+    """The titles of at most ``limit`` parts of a diff, and how many parts are not listed."""
     return ", ".join(
         [*(part.title for part in parts[:limit]), *([f"{len(parts) - limit} more"] if len(parts) > limit else [])]
     )
@@ -51,7 +51,7 @@ def part_titles(parts: Sequence[DiffPart], limit: int = 3) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SessionStarted:
-    """A session begins, or an interrupted session is resumed. The range of a hunt is known."""
+    """A session begins, or an interrupted session is resumed. The range of a hunt is known when this event occurs."""
 
     session: int  # id in the history
     host: HostFacts
@@ -143,7 +143,7 @@ class Warned:
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """A forecast of the builds and runs of a hunt, after the ends were measured."""
+    """A forecast of the number of builds and runs of a hunt, made after the ends were measured."""
 
     text: str  # a sentence
 
@@ -158,7 +158,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class BuildStarted:
-    """A build begins, or an earlier build is used."""
+    """A build begins, or a build that already exists is used."""
 
     candidate: int
     commit: Commit
@@ -191,7 +191,7 @@ class BuildFinished:
 
 @dataclass(frozen=True, slots=True)
 class BuildCancelled:
-    """A build ahead was ended before it was finished, because the build is no longer needed."""
+    """A build that was made ahead was cancelled, because it is no longer needed."""
 
     candidate: int
     commit: Commit
@@ -214,7 +214,7 @@ class CandidateSkipped:
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
-    """A timed run begins: run ``number`` of ``of`` in the present measurement."""
+    """A timed run begins: the run ``number`` of the ``of`` runs in the present measurement."""
 
     candidate: int
     number: int
@@ -270,7 +270,8 @@ class Uncounted:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """A run of the explanation, in which one group of counters was counted. The search ignores such a run.
+    """A run of the explanation, in which one group of counters was counted. The search ignores runs in which counters
+    were counted for the explanation.
 
     Runs of culprit and parent are interleaved. The n-th runs of both with the same group are compared.
     """
@@ -294,7 +295,7 @@ class Profiled:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The plan by which a build executes a statement of the workload. The search ignores the plan."""
+    """The plan by which the system executes a statement of the workload, in one build. The search ignores the plan."""
 
     candidate: int
     facts: PlanFacts
@@ -311,7 +312,7 @@ class ChangedFunctions:
 
 @dataclass(frozen=True, slots=True)
 class Unexplained:
-    """A part of the explanation ("counters", "plans" …) that cannot be measured, and the reason, a sentence."""
+    """A part of the explanation ("counters", "plans" …) cannot be measured; the reason is a sentence."""
 
     part: str
     reason: str
@@ -320,8 +321,8 @@ class Unexplained:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded:
-    """A session has ended: a hunt with its verdict, or a trial. Before and after an explanation, this event has the
-    same verdict.
+    """A session has ended: a hunt with its verdict, or a trial. The event occurs before and after an explanation,
+    with the same verdict.
     """
 
     verdict: Verdict | None = None  # None: all rounds of a trial are done

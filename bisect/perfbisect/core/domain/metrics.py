@@ -70,7 +70,9 @@ def _background_of_role(role: str, runs: Iterable[RunFacts]) -> Background | Non
 
 
 def background_share(run: RunFacts) -> float | None:
-    """The share of the due amount that was done, in the role that was furthest behind; None if no role is paced."""
+    """The amount of work that was done, divided by the amount that was due, in the role that was furthest behind;
+    None if no role has a fixed rate.
+    """
     worst = worst_background([run])
     return worst.held / worst.wanted if worst else None
 
@@ -226,7 +228,8 @@ def log_metric(run: RunFacts, metric: str) -> float | None:
 def log_metric_by_cpu(run: RunFacts, metric: str) -> float | None:
     """The logarithm of a time or a rate, from CPU time in place of time; None for other metrics, or without CPU time.
 
-    The shares of time that two builds on the same cores get vary more than the CPU time that the builds need.
+    Two builds on the same cores get varying shares of the cores' time; the CPU time that each build needs varies
+    less.
     """
     duration = (
         metric == "latency" and run.reported is None and math.isclose(metric_value(run, metric) or 0.0, 1000 / run.qps)
@@ -272,7 +275,9 @@ def shown_unit(metric: str, run: RunFacts | None = None) -> str:
 
 
 def has_metric_unit(run: RunFacts, metric: str) -> bool:
-    """Whether the shown number of a run has the metric's unit; ``--metric auto`` has counted and timed runs."""
+    """Whether the shown number of a run has the metric's unit; under ``--metric auto``, a hunt has both counted and
+    timed runs.
+    """
     return shown_unit(shown_metric(run, metric)) == shown_unit(metric)
 
 

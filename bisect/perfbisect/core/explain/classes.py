@@ -185,7 +185,9 @@ def is_notable(row: CounterRow) -> bool:
 
 
 def with_details(evidence: Evidence, rows: Mapping[str, CounterRow], slower: bool) -> Evidence:
-    """The evidence with counters that detail it, and the name of the detail: a cache, "storage", "lock", "scheduler"."""
+    """The evidence, together with the counters that detail it and the name of the detail: a cache, "storage", "lock",
+    "scheduler".
+    """
 
     def telling(*names: str) -> list[str]:
         """The counters, among ``names``, that rose by at least ``MIN_DETAIL_CHANGE``; for an improvement, that fell
@@ -230,12 +232,13 @@ def with_details(evidence: Evidence, rows: Mapping[str, CounterRow], slower: boo
 def with_kernel_or_layout(
     evidence: Evidence, rows: Mapping[str, CounterRow], functions: Sequence[FunctionRow], layouts: LayoutRatios | None
 ) -> Evidence:
-    """Evidence of slower memory, reclassified as time in the kernel or as code placement if other evidence shows so.
+    """The evidence; evidence of slower memory is reclassified as time in the kernel or as code placement if other
+    evidence shows this.
 
     Exact counts exclude the instructions of the kernel, so time in the kernel looks like slower instructions. Code
-    placement is suspected if the same instructions are executed, and front-end counters changed more than data
-    counters. Code placement is not suspected if all randomized layouts are slower, or if changed functions have most of
-    the loss.
+    placement is suspected if the numbers of executed instructions are equal and front-end counters changed more than
+    data counters. Code placement is not suspected if all randomized layouts are slower, or if changed functions have
+    most of the loss.
     """
     if (
         any(row.name == PER_INSTRUCTION for row in evidence.rows)
@@ -263,7 +266,7 @@ def with_kernel_or_layout(
 
 
 def miss_cycles(row: CounterRow) -> float:
-    """The rough cost of a change of a miss counter, in cycles per operation; 0.0 for other counters."""
+    """The approximate cost of a change of a miss counter, in cycles per operation; 0.0 for other counters."""
     return row.difference * MISS_COSTS[row.name][1] if row.name in MISS_COSTS else 0.0
 
 

@@ -5,9 +5,10 @@ because the whole chain is below every later commit. So each such chain of the h
 The set of segments strictly below each segment is stored as bits. A straight history is a single segment, so that
 every sum over ancestors is a prefix sum.
 
-If there are too many segments for a square of bits, only the bits for segments that still have weight are kept. If
-these columns are too many as well, the first-parent line from the bad end (the trunk) is answered exactly, and the
-other segments are left open (NaN). A side branch is searched only after its merge commit has become a candidate.
+If there are too many segments for a square matrix of bits, only the columns of segments that still have weight are
+kept. If these columns are also too many, only the segments of the trunk, the first-parent line of the bad end, are
+answered exactly; the other segments are left open (NaN). A side branch is searched only after its merge commit has
+become a candidate.
 
 **Classes.** A build is slow if the culprit is the build's commit or an ancestor of this commit. So readings show only
 the pattern of a culprit: the set of measured builds that the culprit makes slow. Culprits with the same pattern are a
@@ -89,7 +90,7 @@ class Ancestry:
 
     @cached_property
     def height(self) -> NDArray[np.int64]:
-        """The length of the longest path of commits below each candidate, shape (size,)."""
+        """The number of commits on the longest path below each candidate, shape (size,)."""
         length = np.diff(np.append(self._start, self.size))
         top: list[int] = []  # height of the last commit of each segment; lower segments come first
         for commits, below in zip(length.tolist(), self._below, strict=True):
@@ -184,7 +185,7 @@ def ancestry_of(graph: Graph) -> Ancestry:
 
 
 def _segment_heads(graph: Graph) -> NDArray[np.int64]:
-    """The first commit of the segment of each commit, shape (size,), by pointer doubling."""
+    """The first commit of the segment that contains each commit, shape (size,), found by pointer doubling."""
     count = np.diff(graph.parent_offsets)
     children = np.bincount(graph.parents, minlength=graph.size)
     head = np.arange(graph.size)
@@ -217,7 +218,8 @@ def with_suspected_weights(
 ) -> Graph:
     """The graph with the prior weights of commits that touch suspected paths (path → weight, path → commits).
 
-    ``commits`` are the commits of the nodes. A commit that touches several paths gets the largest weight.
+    ``commits`` are the commits of the nodes, in the order of the nodes. A commit that touches several paths gets the
+    largest weight.
     """
     factor: dict[str, float] = {}
     for path, weight in weights.items():
@@ -263,7 +265,9 @@ class Hypotheses:
         return share
 
     def slow_shares(self, candidate: int) -> NDArray[np.float64]:
-        """The share of each class's prior that makes ``candidate`` slow, (C,); a share between 0 and 1 splits the class."""
+        """For each class, (C,), the share of its prior weight on culprits that make ``candidate`` slow; a measurement
+        of ``candidate`` splits classes with shares between 0 and 1.
+        """
         inside = self.ancestry.ancestors(candidate) & (self.class_of >= 0)
         part = np.bincount(self.class_of[inside], self.weight[inside], len(self.prior)) / self.prior
         part[part > 1 - 1e-9] = 1.0
@@ -275,9 +279,9 @@ def separate_hypotheses(
 ) -> Hypotheses:
     """The classes of culprits that the builds of ``record`` separate.
 
-    ``second_prior`` (size,) is mixed into the prior; its weight is ``second_prior_share``. Two candidates with one
-    binary are equally fast, so a culprit below only one of the two is excluded. If this rule excludes all candidates,
-    because changes were made and reverted, the rule is ignored.
+    ``second_prior`` (size,) is mixed into the prior; its weight is ``second_prior_share``. Two candidates with the
+    same binary are equally fast, so a culprit that is an ancestor of only one of them is excluded. If this rule
+    excludes all candidates, because changes were made and reverted, the rule is ignored.
     """
     reach = ancestry_of(graph)
     weight = graph.weight.copy()

@@ -9,14 +9,15 @@ as a build that ran only on the slow side.
 So the runs before and after a jump are treated as runs of two hosts whose speeds differ by a constant, which is
 fitted. A jump is at the position where one shift, common to all builds that ran on both sides, most reduces the sum
 of absolute deviations from the medians of builds. This position is the estimate of a shift by least absolute
-deviations (Bai, Econometric Theory 11, 1995). A jump is estimated from the nearest runs only, because the host may
-also drift. Further jumps are searched for on both sides of a jump (binary segmentation, Vostrikova, 1981). The noise
-is estimated from differences between successive runs of a build, because few of these differences contain a jump.
-Runs of one visit share their disturbances and count as one run.
+deviations (Bai, Econometric Theory 11, 1995). A jump is estimated only from the runs nearest to it, because the host
+may also drift. Further jumps are searched for on both sides of a jump (binary segmentation, Vostrikova, 1981). The
+noise is estimated from differences between successive runs of a build, because few of these differences contain a
+jump. Runs of one visit share their disturbances and count as one run.
 
-Another position of a jump may explain the runs nearly as well. Runs between such positions belong to neither side of
-the jump. On a host with jumps, two builds are compared only if, for every jump between their runs, some build ran on
-both sides of the jump. A single run of a build does not connect two parts, because load may have disturbed the run.
+Another position of a jump may explain the runs nearly as well. Runs between positions that explain a jump nearly
+equally well belong to neither side of the jump. On a host with jumps, two builds are compared only if, for every jump
+between their runs, some build ran on both sides of the jump. A single run of a build does not connect two parts,
+because load may have disturbed the run.
 """
 
 from collections import defaultdict
@@ -45,7 +46,7 @@ def split_hosts_at_jumps(record: Record, model: NoiseModel) -> Record:
     """The record in which the runs between two jumps belong to a separate host and are corrected for the speed of
     that host.
 
-    Without jumps, ``record`` itself is returned.
+    If there are no jumps, ``record`` is returned unchanged.
     """
     if model.exact or model.paired or record.bound.any():
         return record
@@ -68,7 +69,7 @@ def split_hosts_at_jumps(record: Record, model: NoiseModel) -> Record:
 
 
 def _jump_positions(build: Sequence[int], value: Sequence[float]) -> list[int]:
-    """The positions of runs at which a host jumps, in order of time; empty without jumps."""
+    """The indexes of the runs at which the speed of a host jumps, in order of time; empty if there are no jumps."""
     order = np.argsort(build, kind="stable")
     steps = np.abs(np.diff(np.array(value)[order])[np.diff(np.array(build)[order]) == 0])
     noise = max(1.05 * float(np.median(steps)), TINY) if len(steps) else 0.0  # s.d. if readings are normal

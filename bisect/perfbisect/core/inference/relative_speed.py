@@ -5,10 +5,10 @@ Under each law of noise a difference of levels has a Student distribution, with 
 alone. Noise laws are weighted by the probability that the readings give them. The interval of a ratio is central
 (equal probabilities lie below and above it), and its middle is the median.
 
-The search's assumptions before the first reading are left out, so that the interval is as wide as the readings require.
-The noise of a run and the difference between two hosts have flat priors, and drift and visit effects can be larger than
-in the search. The ratio compares two builds, with their code placement; only decisions separate code placement from a
-change of the source (analysis.py).
+The assumptions that the search makes before the first reading are not used, so that the interval is as wide as the
+readings alone require. The noise of a run and the difference between two hosts have flat priors, and larger drift and
+visit effects are allowed than in the search. The ratio compares two builds, including their code placement; only
+decisions separate the effect of code placement from the effect of the source (analysis.py).
 """
 
 import math
@@ -35,7 +35,9 @@ PROBABILITIES = (0.025, 0.5, 0.975)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BuildSpeeds:
-    """The levels of M builds under H laws of noise, from the readings alone."""
+    """The levels of M builds under H laws of noise, computed from the readings without prior assumptions of the
+    search.
+    """
 
     record: Record
     probability: Array  # (H,) of each law
@@ -46,7 +48,7 @@ class BuildSpeeds:
     comparable: Mapping[int, frozenset[int]]
 
     def ratios(self, builds: Sequence[int], baseline: int) -> list[Interval]:
-        """The metric of each of ``builds`` relative to ``baseline``.
+        """The ratio of the metric of each of ``builds`` to the metric of ``baseline``.
 
         The interval is from 0 to infinity if no run of any build was repeated, or if the two builds cannot be
         compared. If runs were stopped, the interval is bounded on one side only.
@@ -80,7 +82,8 @@ class BuildSpeeds:
 def with_open_bounds(ratio: Interval, build_side: int, baseline_side: int) -> Interval:
     """The interval of the ratio, without bounds on the sides that stopped runs leave open.
 
-    ``build_side`` and ``baseline_side`` say where a level may be: -1 below, +1 above, 0 at the readings.
+    ``build_side`` and ``baseline_side`` say where the true level may be: -1 below the readings, +1 above the
+    readings, 0 at the readings.
     """
     below, above = -1 in (build_side, -baseline_side), 1 in (build_side, -baseline_side)
     return Interval(0.0 if below else ratio.low, ratio.middle, math.inf if above else ratio.high)
@@ -154,7 +157,8 @@ def candidate_ratios(
     The good end, candidates with its binary, and candidates that cannot be compared with the good end are left out.
     Hosts of one class (``host_classes`` by number) show the same ratios. For several host classes, the ratio on the
     leading class is shown; for candidates without runs on the leading class, the ratio on another class. A candidate
-    with paired runs or randomized layouts is compared by these runs if good has such runs, too.
+    with paired runs or runs in randomized layouts is compared by these runs if the good end has runs of the same
+    kind.
     """
     by_way = split_by_measurement_kind(observations) if model is USUAL else iter([(model, observations)])
     ratios: dict[int, Interval] = {}

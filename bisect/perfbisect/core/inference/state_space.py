@@ -47,10 +47,11 @@ class HostSpeeds:
     offset_error: Array  # (H, S - 1, S - 1), covariance
 
     def speed_at(self, host: int, law: int, remaining: float) -> tuple[Array, float]:
-        """The coefficients of the levels in the speed of a host, (M,), and the variance of its error.
+        """The speed of a host as a linear function of the levels: the coefficients, (M,), and the variance of the
+        error.
 
-        ``remaining`` is the share of the drift that remains at the time of interest. A host without readings has
-        coefficients of zero and the variance of the prior.
+        ``remaining`` is the share of the drift after the last reading that remains at the time of interest. A host
+        without readings has coefficients of zero and the variance of the prior.
         """
         builds = self.offset.shape[2]
         row = np.flatnonzero(self.hosts == host)
@@ -66,10 +67,10 @@ class HostSpeeds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LevelFit:
-    """Least squares of M levels and S - 1 host offsets on the whitened readings, under each of H laws.
+    """A least-squares fit of M levels and S - 1 host offsets to the whitened readings, under each of H laws.
 
-    Variances are in units of a law's s². The first M of the K = M + S - 1 coefficients are the levels. The last S - 1
-    of the R rows are pseudo-readings, which pull the offset of each host after the first towards zero.
+    Variances are in units of s² of the respective law. The first M of the K = M + S - 1 coefficients are the levels.
+    The last S - 1 of the R rows are pseudo-readings, which pull the offset of each host after the first towards zero.
     """
 
     model: NoiseModel
@@ -98,7 +99,7 @@ class LevelFit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Levels:
-    """The levels of M builds under H laws of noise; variances are in units of a law's s²."""
+    """The levels of M builds under H laws of noise; variances are in units of s² of the respective law."""
 
     model: NoiseModel
     mean: Array  # (H, M)
@@ -121,13 +122,15 @@ class Levels:
 
     @property
     def noise(self) -> float:
-        """The standard deviation of one run, with drift, as a fraction."""
+        """The standard deviation of one run, including drift, as a fraction."""
         return float(np.sqrt(self.probability @ (self.variance * (1 + self.drift**2))))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Groups:
-    """Groups of consecutive readings of one visit to one build, or to the two builds of a round."""
+    """Groups of consecutive readings from one visit to one build, or from one visit to the two builds of a paired
+    round.
+    """
 
     build: NDArray[np.int64]
     partner: NDArray[np.int64]  # -1 for unpaired runs
@@ -178,7 +181,7 @@ def fit_levels(record: Record, weight: Array, model: NoiseModel = USUAL) -> Leve
 
 
 def levels_for_search(fitted: LevelFit, run_noise: float | None = None) -> Levels:
-    """The levels for the search; ``run_noise`` is the known standard deviation of a run on the host."""
+    """The levels that the search uses; ``run_noise`` is the standard deviation of a run on the host, if it is known."""
     ours = np.flatnonzero(fitted.searched)
     prior, builds = fitted.prior[ours], len(fitted.runs)
     guess, worth = fitted.model.guessed_noise, fitted.model.guess_weight
@@ -233,12 +236,13 @@ def _group_readings(record: Record, weight: Array) -> _Groups:
 def _whiten_readings(
     groups: _Groups, builds: int, drift: Array, memory: Array, visit: Array, host_offset: float
 ) -> tuple[Array, Array, Array, Array]:
-    """The whitened columns [reading, build indicators, host indicators], log|S|, and each host's last state, by law.
+    """The whitened columns [reading, build indicators, host indicators], log|S|, and the last state of each host,
+    under each law.
 
-    Shapes of the first two, for S hosts: (H, groups + pseudo-readings, 1 + M + S - 1) and (H,). Pseudo-readings say
-    that the offset of each host after the first is about zero. The state is the filter's estimate of each host's
-    drift after the host's last reading: the mean, in the columns of the whitened readings, (S, H, columns), and the
-    variance, (S, H).
+    For S hosts, the whitened columns have the shape (H, groups + pseudo-readings, 1 + M + S - 1), and log|S| has the
+    shape (H,). Pseudo-readings say that the offset of each host after the first is about zero. The state is the
+    filter's estimate of each host's drift after the host's last reading: the mean, in the columns of the whitened
+    readings, (S, H, columns), and the variance, (S, H).
     """
     hosts, host = np.unique(groups.host, return_inverse=True)
     alone = groups.partner < 0

@@ -1,4 +1,5 @@
-"""The expected cost of the next builds, their chance to succeed, and the remaining time of builds in flight.
+"""The expected cost of the next builds, the probability that they succeed, and the remaining time of builds in
+progress.
 
 With a compiler cache, a build costs less if an existing build is near in the history. The cost of a build is a power
 of the distance to the nearest build, in candidates. The exponent is fitted to the builds made so far and shrunk
@@ -9,11 +10,12 @@ failed commit probably fail, too, if no successful build is between them. The pr
 the distance from a failed commit. The unit of distance is the extent of the failures so far, or the distance from the
 failure to the nearest success, whichever is smaller. So the search moves away from a failure in steps that double,
 then halves the distance to a success; the number of attempts is logarithmic in the length of a stretch of failures.
-Between two failures of a stretch, the chance to build decreases with every further failure, so that the attempts end.
+Between two failures of a stretch, the probability that a candidate builds decreases with every further failure, so
+that the search stops trying there.
 
 A failure on another branch may be caused by a commit that was never merged into this branch. So a failure on another
-branch is evidence only against the commit where the branches diverged. The descendants of the diverging commit share
-its doubt, less with distance.
+branch is evidence only against the commit where the branches diverged. The descendants of the diverging commit get a
+part of its doubt, which decreases with the distance.
 
 A candidate that the user left out was not tried, and is no evidence.
 """
@@ -59,7 +61,9 @@ def build_cost(
 
 
 def _cost_share(record: Record, candidates: Sequence[int], built: Collection[int]) -> Array:
-    """The cost of a successful build relative to the usual cost, by the distance to the nearest ``built`` candidate."""
+    """The cost of a successful build divided by the usual cost, as a function of the distance to the nearest
+    ``built`` candidate.
+    """
     power_law = _power_law(record)
     if power_law is None or not built:
         return np.ones(len(candidates))
@@ -168,7 +172,7 @@ def chance_to_build(
 
 
 def _lower_by_failures(chance: Array, reach: Ancestry, failed: set[int], built: Iterable[int]) -> None:
-    """Lower ``chance`` (size,), which is 1 for all candidates, by the failed builds."""
+    """Lower ``chance`` (size,), which is 1 for all candidates at first, according to the failed builds."""
     tried = sorted(failed | set(built))
     segment, below = reach.cut_into_pieces(tried)
     ancestors, descendants = _tried_relatives(segment[tried].tolist(), below)
@@ -209,7 +213,9 @@ def _lower_after_divergence(
     chance: Array, builds: "_Attempts", reach: Ancestry, segment: NDArray[np.int64], below: list[list[int]],
     relatives: list[tuple[int, int]],
 ) -> None:  # fmt: skip
-    """Lower the chance of descendants of a commit where a failing branch diverged, unless a build between succeeded."""
+    """Lower ``chance`` for descendants of a commit where a failing branch diverged, unless a build between them
+    succeeded.
+    """
     last = np.zeros(len(below), np.int64)
     last[segment] = np.arange(reach.size)  # a later candidate of a segment overwrites an earlier candidate
     height, likely = reach.height[last].tolist(), chance[last].tolist()
@@ -268,7 +274,9 @@ class _Attempts:
         )
 
     def spread(self, failures: int) -> tuple[float, float]:
-        """The distance within which further failures are expected, and the factor for the number of ``failures``."""
+        """The distance within which further failures are expected, and the factor that the number of ``failures``
+        determines.
+        """
         heights = [self.height[i] for i in _positions(failures)] or [0]
         return 1 + (max(heights) - min(heights)) / 2, DIVERGED_FADING ** max(len(heights) - 2, 0)
 

@@ -36,10 +36,10 @@ Fieller's 95 % interval contains all shares s for which the paired differences y
 
     |ȳ - s·x̄| ≤ t(0.975, n - 1) · √((S_yy - 2·s·S_xy + s²·S_xx) / n)
 
-with S the sample variances and covariance of x and y. Fieller's interval is right for any noise of the denominator x̄;
-an interval from the standard error of the ratio is not. If x̄ may be 0, the solutions are unbounded and there is no
-interval, because no loss is shown of which a share could be regained. Of trials with normal differences at most 5 %
-have an interval without the true share.
+with S the sample variances and covariance of x and y. Fieller's interval is right for any noise of the denominator
+x̄; an interval from the standard error of the ratio is not. If x̄ may be 0, the solutions are unbounded and there is
+no interval, because no loss is shown of which a share could be regained. If the differences are normal, at most 5 %
+of trials have an interval without the true share.
 """
 
 import math
@@ -103,7 +103,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRatios:
-    """The ratios of one workload, of each build to the base; None if the build or the base was not measured."""
+    """The ratio of each build to the base, in one workload; None if the build or the base was not measured."""
 
     work: str
     group: str
@@ -145,7 +145,7 @@ def compare_builds(trial: SessionState, metric: str) -> list[WorkloadRatios]:
 def mean_logs_by_round(trial: SessionState, work: int, metric: str) -> dict[int, dict[int, float]]:
     """Build → round → mean logarithm of the metric in a workload, from the runs that have the metric.
 
-    In paired runs the logarithm is relative to the first build's run of the pair.
+    In paired runs, the logarithm is that of the ratio to the first build's run of the pair.
     """
     logs: dict[int, dict[int, list[float]]] = {}
     beside: dict[str, tuple[TrialRun, float]] = {}
@@ -207,7 +207,7 @@ def paired_ratio(
 
 
 def is_every_ratio_measured(trial: SessionState) -> bool:
-    """Whether nothing failed in the trial, and every build has a ratio in every workload."""
+    """Whether every build has a ratio in every workload, and nothing in the trial failed."""
     ratios = (ratio for row in compare_builds(trial, trial.request.metric) for ratio in row.ratios)
     return not trial.skips and all(ratio is not None for ratio in ratios)
 
@@ -224,7 +224,7 @@ def builds_without_metric(trial: SessionState) -> list[tuple[int, int]]:
 def counter_medians(runs: Sequence[TrialRun], builds: range, metric: str) -> dict[str, tuple[float | None, ...]]:
     """For each metric: the median of the base, then for each of ``builds`` its median relative to the base.
 
-    The metrics are ``metric``, QPS, and each counter that the base has.
+    The metrics are ``metric``, QPS, and each counter that was measured for the base.
     """
     of_builds = [[run.facts for run in runs if run.subject == subject] for subject in (0, *builds)]
     relative: dict[str, tuple[float | None, ...]] = {}
@@ -324,7 +324,7 @@ class RevertOutcome(StrEnum):
 
 
 def revert_outcome(result: Regained | None) -> RevertOutcome:
-    """The outcome of a proof, by the interval of the regained share."""
+    """The outcome of a proof, determined by the interval of the regained share."""
     match result:
         case None:
             return RevertOutcome.UNMEASURED

@@ -26,17 +26,18 @@ The most extreme release of an arc is left out of m and of the mean, so that a s
 arc of one release is tested against a distribution with long tails (ODD degrees of freedom), which an unusual build
 rarely exceeds. The p-value of Student's z is multiplied by the number of arcs. If the smallest p-value is at most
 ``rate``, its arc is cut out. Then each part of the line is searched separately, with a part of ``rate`` that is
-proportional to its number of releases. At the end each cut is tested again between its neighbours, and moved to the
-position with the least residual sum of squares.
+proportional to its number of releases. At the end, each cut is tested again between its neighbouring cuts, and moved
+to the position with the smallest residual sum of squares.
 
-Several workloads share ``rate`` equally (Bonferroni), so that ``rate`` holds for a whole table.
+Each of several workloads gets an equal part of ``rate`` (Bonferroni), so that ``rate`` holds for the whole table.
 benchmarks/series/run.py counts how often a table without a change announces a step.
 
-**Readings measured elsewhere.** A series that another system measured has one reading for each commit, and the readings
-are often days apart. If a machine is slow for a week, neighbouring readings are alike. Single readings may be far off.
-Readings further than FAR standard deviations from the running median are left out. If neighbouring readings are alike,
-means of w successive readings scatter by more than 1/√w of the scatter of a reading. So the scatter of a line is the
-largest √w × scatter of means of w readings, for w in WIDTHS (block means, as in simulations: Law and Kelton, 1984).
+**Readings measured elsewhere.** A series that another system measured has one reading for each commit, and the
+readings are often days apart. If a machine is slow for a week, neighbouring readings are alike. Single readings may
+be outliers. Readings further than FAR standard deviations from the running median are left out. If neighbouring
+readings are alike, means of w successive readings scatter by more than 1/√w of the scatter of a reading. So the
+scatter of a line is the largest value, over all w in WIDTHS, of √w times the scatter of means of w readings (block
+means, as in simulations: Law and Kelton, 1984).
 """
 
 import math
@@ -73,7 +74,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class LevelStep:
-    """A change of the level that stays, or that lasts until the next step.
+    """A change of the level that persists, at least until the next step.
 
     Releases are numbered like levels. The change happened between the releases ``before`` and ``after``, which are
     neighbours.
@@ -171,11 +172,11 @@ class StepSearch:
         return Student(min(self.freedom, ODD) if width == 1 else self.freedom).two_sided_p_value(z)
 
     def rate_for(self, count: int) -> float:
-        """The part of the rate of false steps that a part of ``count`` releases has."""
+        """The part of the rate of false steps that is assigned to a part of the line with ``count`` releases."""
         return self.rate * count / len(self.levels)
 
     def settle_cuts(self, cuts: list[int]) -> list[int]:
-        """The cuts that remain significant between their neighbours, each at the position that fits best."""
+        """The cuts that are significant between their neighbouring cuts, each moved to the position that fits best."""
         for _ in range(len(self.levels)):
             bounds = [0, *cuts, len(self.levels)]
             chances = [self.relative_p_value(*bounds[index : index + 3]) for index in range(len(cuts))]
@@ -257,7 +258,9 @@ class SpeedLine:
 
     @property
     def plateaus(self) -> list[float | None]:
-        """The mean level between two steps, for each release; None before the first release that was measured."""
+        """For each release, the mean level between the step before and the step after it; None before the first
+        release that was measured.
+        """
         means: list[float | None] = []
         for start, end in pairwise([0, *(step.after for step in self.steps), len(self.ratios)]):
             logs = [math.log(ratio) for ratio in self.ratios[start:end] if ratio]
@@ -326,7 +329,7 @@ def line_of_readings(workload: str, readings: Sequence[float], rate: float) -> S
 
 
 def block_means(line: Array, width: int) -> list[float]:
-    """The means of blocks of ``width`` successive levels; a remainder of the first levels is left out."""
+    """The means of blocks of ``width`` successive levels; the first levels are left out if they do not fill a block."""
     return [float(x) for x in line[len(line) % width :].reshape(-1, width).mean(axis=1)]
 
 
@@ -367,7 +370,9 @@ def makes_worse(step: LevelStep, metric: str) -> bool:
 
 
 def suggested_hunts(lines: Sequence[SpeedLine], metric: str) -> list[SuggestedHunt]:
-    """The hunts for steps, changes for the worse first, then by size; steps between the same releases share a hunt."""
+    """The hunts for steps: first the changes for the worse, then by decreasing size; steps between the same two
+    releases share a hunt.
+    """
     steps_of: dict[tuple[bool, int, int], list[tuple[str, float]]] = {}
     for line in lines:
         for step in line.steps:

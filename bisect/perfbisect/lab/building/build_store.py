@@ -1,4 +1,4 @@
-"""The finished builds of a host: how they are kept, found, checked for changes, put in place, and sent to another host.
+"""The finished builds of a host: how they are stored, found, checked, put at the measured path, and sent to a host.
 
 A build is the folder ``root/builds/KEY/`` with ``prefix/``, ``log``, ``build.json``, ``files/``, and ``links/`` if
 its links are recorded. One rename makes the folder and its record appear together, so a folder of that name is always
@@ -13,9 +13,9 @@ else, so builds are compared with three files before each visit:
 
 All entries end with a NUL and are compared as bytes.
 
-A layout shares files with its build and with other layouts of the build. To link or to remove a layout changes the times of
-these files. Then ``seen`` of the build, and of layouts that are linked together, is noted anew: otherwise all contents would be
-read.
+A layout shares files with its build and with other layouts of the build. Linking or removing a layout changes the
+times of these files. Then ``seen`` of the build, and of layouts that are linked together, is noted again, because
+otherwise the next check would read all files.
 """
 
 import hashlib
@@ -183,7 +183,7 @@ def prefix(host: Host, key: str) -> PurePosixPath:
 
 
 def find(host: Host, key: str, sha: str) -> BuildRecord | None:
-    """A finished build, with ``sha`` as its commit; None if it has to be built again.
+    """A finished build, recorded as the build of commit ``sha``; None if the build has to be made again.
 
     None means: there is no build with that key, its record is unreadable, or its links are required and were removed.
     """
@@ -217,7 +217,7 @@ def check(host: Host, key: str) -> None:
 
 
 def _unchanged(host: Host, key: str, script: str, *arguments: object) -> None:
-    """Run a script that prints the changed files of the build with that key. Raises BuildFilesChanged if it prints any."""
+    """Run a script that prints changed files of the build with that key; BuildFilesChanged if it prints any."""
     if paths := host.script(script, *arguments, timeout=LONG).stdout:
         raise BuildFilesChanged(host.name, key, paths)
 
@@ -239,8 +239,8 @@ def keep(host: Host, facts: BuildFacts, version: str, installed: PurePosixPath, 
 def put_in_place(host: Host, builder: str, key: str, elsewhere: PurePosixPath | None = None) -> PurePosixPath:
     """Link ``root/work/BUILDER/prefix`` to a finished build, or to the installation ``elsewhere``; return that path.
 
-    Builds are installed at this path, so paths that a build contains are valid; and all builds are measured at this path.
-    Raises BuildFilesChanged if files of the build have changed since it was made.
+    Builds are installed at this path, so paths inside the files of a build are valid; all builds are also measured at
+    this path. Raises BuildFilesChanged if files of the build have changed since it was made.
     """
     fixed = host.root / "work" / builder / "prefix"
     installed, touched = (elsewhere, "") if elsewhere else (prefix(host, key), str(folder(host, key)))
@@ -252,7 +252,7 @@ def put_beside(host: Host, builder: str, key: str, elsewhere: PurePosixPath | No
     """Like ``put_in_place``, at a second path: for a build that runs while another build is at the first path.
 
     The build is copied to the folder ``beside``, and the second path replaces the first path in the copied files. Both
-    paths have the same length, so that nothing moves. The copy is checked for changes, too.
+    paths have the same length, so that no other content moves. The copy is checked for changes like the build.
     """
     first = host.root / "work" / builder / "prefix"
     fixed = first.with_name("second")
@@ -273,7 +273,7 @@ def put_beside(host: Host, builder: str, key: str, elsewhere: PurePosixPath | No
 
 
 def _incremental(host: Host, key: str) -> str:
-    """The hash of an incremental build's programs, as several trees may have led to it; "" for a clean build."""
+    """The hash of the programs of an incremental build, which several trees may have produced; "" for a clean build."""
     stored, _ = _stored(host, key)
     return stored.facts.binary if stored and stored.facts.incremental else ""
 
@@ -291,8 +291,8 @@ _DONE = (
 
 
 def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
-    """Send the build with that key to ``host``, unless the host has it; of an incremental build, with the same
-    programs. The recorded links of the build are not sent.
+    """Send the build with that key to ``host``, unless the host has it (for an incremental build: has a build with
+    the same programs). The recorded links of the build are not sent.
 
     Raises EnvironmentFailure if the build contains the path of its installation and that path differs on ``host``, and
     BuildFilesChanged if files of the build have changed since it was made.
@@ -344,7 +344,7 @@ def send_archive(host: Host, final_folder: PurePosixPath, read: Callable[[int], 
 
 
 def persistently(stream: Callable[[], None]) -> None:
-    """Call ``stream``, which sends to a host, and call it again if the connection breaks off."""
+    """Call ``stream``, which sends data to a host, and repeat the call if the connection breaks."""
     for _ in range(ATTEMPTS - 1):
         with suppress(ConnectionLost):
             return stream()
@@ -374,7 +374,8 @@ _LIBRARIES = """[ -d "$1" ] || exit 0; cd -- "$1" && find . -type f '(' -name '*
 
 
 def measured(host: Host, prefix: PurePosixPath, artifacts: Sequence[str], *, with_libraries: bool) -> list[str]:
-    """The paths below ``prefix`` that identify a build: these artifacts, and all libraries if a program may load any of them.
+    """The paths below ``prefix`` whose contents identify a build: the artifacts, and all libraries if a program may
+    load any library.
 
     Empty if these libraries are unknown, for example because a name is not UTF-8 and cannot be passed to commands.
     """

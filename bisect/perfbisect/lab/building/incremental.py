@@ -2,26 +2,26 @@
 commit.
 
 After a build, the file ``root/work/BUILDER/base`` says how the tree was made, from which commit, and under which key
-the build is stored. The next commit is checked out over its sources, where git does not touch unchanged files. The
-build system then makes everything again that depends on changed files:
+the build is stored. The next commit is checked out over the sources of the last build; git does not touch unchanged
+files. The build system then makes everything again that depends on changed files:
 
 - cmake, meson and cargo know on which files an object depends. If a file has changed that the configure step reads,
   this step is repeated from the beginning, because its results about options and the compiler may be wrong now. If no
   such file has changed, the configure step is skipped; except with cmake if files were added or removed, because cmake
   may look for files by a pattern.
 - make and autotools know from dependency files which objects depend on a file, if each object has such a file.
-  Without these, an incremental build is possible only if the changed files are sources that no file includes, and
-  texts. If a Makefile has changed, or files were added or removed, autotools generate their Makefiles again by
-  config.status. If compiler options have changed in a Makefile, in a configure script or in an input of such a
-  script, the build begins in an empty folder.
+  Without dependency files, an incremental build is possible only if the changed files are text files or source files
+  that no file includes. If a Makefile has changed, or files were added or removed, autotools generate their Makefiles
+  again by config.status. If compiler options have changed in a Makefile, in a configure script or in an input of such
+  a script, the build begins in an empty folder.
 
-Programs and archives are removed first, by make always, otherwise if files came or went: a program that is no longer made must
-not be measured.
+Programs and archives are removed before the build (with make always, otherwise if files were added or removed),
+because a program that the build no longer makes must not be measured.
 
 Commands of ``--build`` follow the rules of build systems if the commands start nothing but build systems.
 
-These rules are no proof: a rule of a tree may lack a dependency. So the search proves what it finds by clean builds
-(``core/search/clean_builds.py``).
+These rules do not guarantee a correct build, because the rules of a tree may lack a dependency. So the search proves
+what it finds by clean builds (``core/search/clean_builds.py``).
 """
 
 import hashlib
@@ -139,7 +139,7 @@ class IncrementalBuild:
     unlinked: tuple[str, int] | None = None  # the folder in which products of linkers are removed, and how deep
 
     def begin(self, host: Host, work: PurePosixPath) -> None:
-        """Bring the tree of the last build to the commit that is checked out."""
+        """Prepare the tree of the last build for a build of the commit that is checked out."""
         paths = "".join(f"{path}\0" for path in self.changed)
         host.script(_BEGIN, work, self.kept, self.copy, stdin=paths, timeout=LONG)
         if self.unlinked:
@@ -193,7 +193,7 @@ def note(context: BuildContext, plan: BuildPlan, commit: str, key: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """How and of which commit the tree of the last build was made."""
+    """The note about the tree of the last build: how and from which commit it was made."""
 
     made: str  # see ``how``
     commit: str
@@ -201,7 +201,7 @@ class Base:
 
 
 def take(context: BuildContext) -> Base | None:
-    """The noted ``Base``; None if there is none. The note is removed first: if the build is interrupted, the next
+    """The noted ``Base``; None if there is no note. The note is removed first: if the build is interrupted, the next
     build begins in an empty folder.
     """
     made, commit, key, *_ = [*context.host.script(_TAKE, context.work).stdout.split("\n"), "", ""]
@@ -318,7 +318,8 @@ class _TreeChange:
 def changes(host: Host, bare: PurePosixPath, old: str, new: str, ignore: Sequence[str]) -> list[tuple[str, str]] | None:
     """The files that differ between two commits, without the ignored paths: (A, M, D or T; path).
 
-    None if that is unknown: a submodule differs, a commit is absent, or a name is not UTF-8, which no command can get.
+    None if these files are unknown: a submodule differs, a commit is absent, or a name is not UTF-8 and cannot be
+    passed to commands.
     """
     options = ["-r", "-z", "--raw", "--no-renames", "--no-ext-diff", "--ignore-submodules=none"]
     listing = checkout.git(

@@ -1,11 +1,12 @@
 """A parser of the output of build tools, line by line: how far a build is and why it failed.
 
-Some errors occur because the compiler is years younger than the tree: ``known_errors.toml`` says which options mend
-them. The time to parse a line is at most proportional to the line's length, because repetitions in the patterns are
-bounded and begin with a fixed text.
+Some errors occur because the compiler is years younger than the tree; ``known_errors.toml`` names compiler options
+that prevent them. The time to parse a line is at most proportional to the line's length, because repetitions in the
+patterns are bounded and begin with a fixed text.
 
-The time of a build is split into phases by ``Stopwatch``: work beside the job that builds is timed around its calls. The job
-itself prints when its stages began, by the clock of the host, so that the seconds are equal if a later session follows the job.
+``Stopwatch`` splits the time of a build into phases: work outside of the job that builds is timed around its calls.
+The job prints the times at which its stages began, by the clock of the host, so that the durations are the same if a
+later session follows the job.
 """
 
 import re
@@ -265,7 +266,7 @@ def script(commands: Sequence[tuple[str, Sequence[str]]], note: str = "") -> str
     """A shell script that runs the commands of a build until a command fails; it prints each stage when it begins,
     and at the end the times at which the stages began.
 
-    ``note`` is its first line. No variable is set that a command might inherit.
+    ``note`` is its first line. The script sets no variable that a command might inherit.
     """
     lines = [f"printf '%s\\n' {shlex.quote(note)}"] if note else []
     lines.append(f"""trap 'printf "\\n%s\\n" "{SAID}{TOOK}] $* end "{_NOW}' EXIT""")
@@ -282,7 +283,9 @@ def script(commands: Sequence[tuple[str, Sequence[str]]], note: str = "") -> str
 
 @dataclass(frozen=True, slots=True)
 class BuildStep:
-    """Progress within one stage of a build: steps done of ``total``, which is 0 if unknown."""
+    """Progress within one stage of a build: the number of finished steps of ``total`` steps; ``total`` is 0 if it is
+    unknown.
+    """
 
     stage: str
     done: int = 0
@@ -290,7 +293,7 @@ class BuildStep:
 
 
 def follow(host: Host, job: jobs.Job, output: BuildLog) -> Generator[BuildStep, None, int]:
-    """Yield the progress of a build's job, read from its output; returns the status of the job."""
+    """Yield the progress of a build's job, parsed from the job's output; returns the exit status of the job."""
     lines = Work(jobs.wait(host, job))
     with closing(lines.work):
         for line in lines:
@@ -309,7 +312,7 @@ def staged(stage: str, work: Generator[tuple[int, int], None, T]) -> Generator[B
 
 @dataclass(frozen=True, slots=True)
 class Stopwatch:
-    """The seconds of each phase so far; a repeated phase counts each time."""
+    """The seconds of each phase so far; the seconds of a repeated phase are added up."""
 
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -319,13 +322,13 @@ class Stopwatch:
         return sum(self.seconds.values())
 
     def add(self, phases: Mapping[str, float]) -> None:
-        """Add the seconds of these phases."""
+        """Add the seconds of these phases to the totals."""
         for phase, seconds in phases.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
-        """A block whose seconds belong to that phase, except the seconds of phases within it."""
+        """A block whose duration is added to that phase, except the durations of phases within the block."""
         began, earlier = time.monotonic(), self.total
         try:
             yield
@@ -333,6 +336,8 @@ class Stopwatch:
             self.add({phase: time.monotonic() - began - (self.total - earlier)})
 
     def phases(self, elapsed: float) -> dict[str, float]:
-        """The phases of a build that took ``elapsed`` seconds; seconds that belong to no phase are ``OTHER``."""
+        """The seconds of each phase of a build that took ``elapsed`` seconds; seconds outside of all phases are
+        ``OTHER``.
+        """
         seconds = self.seconds | {OTHER: elapsed - self.total}
         return {phase: rounded for phase, took in seconds.items() if (rounded := round(took, 3)) > 0}

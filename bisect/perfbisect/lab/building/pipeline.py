@@ -1,9 +1,9 @@
-"""From a commit to an installed system, with ccache.
+"""Builds a commit: from the commit to an installed system, with ccache.
 
-Everything happens at fixed paths below ``root/work/BUILDER``: ``source``, an empty ``build``, and ``prefix``, from which the
-installation moves to its folder among the finished builds. All builds have equal paths and an equal environment, so that only
-the commit makes a difference. For the search a commit may be built in the tree of the last build instead (``incremental``).
-Configure, compile and install are one job on the host.
+Everything happens at fixed paths below ``root/work/BUILDER``: ``source``, ``build``, which is empty, and ``prefix``,
+from which the installation is moved to its folder among the finished builds. All builds have equal paths and an equal
+environment, so that only the commit makes a difference. For the search, a commit may instead be built in the tree of
+the last build (``incremental``). Configure, compile and install are one job on the host.
 """
 
 import time
@@ -76,8 +76,8 @@ def build_context(
 
 
 def key_of(context: BuildContext, sha: str) -> str:
-    """The key of the build of a commit, whether the build exists or not. Raises BuildFailed for a commit that git
-    cannot read.
+    """The key of the build of a commit, whether the build exists or not. Raises BuildFailed if git cannot read the
+    commit.
     """
     return commit_build(context, sha).key
 
@@ -90,16 +90,17 @@ def find(context: BuildContext, sha: str) -> InstalledBuild | None:
 def build(
     context: BuildContext, sha: str, shared: SharedBuilds | None = None, *, clean: bool = True
 ) -> Generator[BuildStep | Warned, None, InstalledBuild]:
-    """Build commit ``sha``, unless its build is stored; yields progress. If others have built the commit, their build
-    is fetched from the ``shared`` builds; otherwise the new build is offered to them. Both happen while the host does
-    nothing else, so that no run is disturbed. The build may be incremental unless ``clean`` is true; an incremental
-    build is never shared.
+    """Build commit ``sha``, unless its build is stored; yields progress. If other machines have built the commit,
+    their build is fetched from the ``shared`` builds; otherwise, the new build is added to the ``shared`` builds.
+    Both happen while the host does nothing else, so that no run is disturbed. The build may be incremental unless
+    ``clean`` is true; an incremental build is never shared.
 
-    If a build with several jobs at once fails, that is no verdict on the commit: the failure may depend on the order of the jobs,
-    or they have taken all memory. The build is repeated with one job. A build that a killed session has left running is followed
-    to its end. Closing the generator ends the build; nothing is left running. Raises BuildFailed if the commit cannot be checked
-    out, does not configure, compile or install, or fails in its training; JobLost if the host was restarted meanwhile;
-    EnvironmentFailure if something else is the host's fault.
+    If a build with several parallel jobs fails, the commit is not judged, because the failure may depend on the order
+    of the jobs, or the jobs may have used all memory. The failed build is repeated with one job. A build that a
+    killed session has left running is continued until its end. Closing the generator ends the build, and no process
+    is left running. Raises BuildFailed if the commit cannot be checked out, configured, compiled or installed, or if
+    its training fails; JobLost if the host was restarted during the build; EnvironmentFailure for any other fault of
+    the host.
     """
     began = time.monotonic()
     commit = commit_build(context, sha)

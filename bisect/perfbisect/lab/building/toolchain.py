@@ -43,7 +43,7 @@ NATIVE = re.compile(r"-m(?:arch|cpu|tune)=native|\btarget-cpu=native")
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """The programs that turn a tree into a binary."""
+    """The programs that turn a source tree into a binary."""
 
     name: str  # "gcc" or "clang"
     version: str  # "12.2.0"
@@ -72,7 +72,7 @@ def read_processor(commands: str) -> str:
     """A hash of the processor for which a compiler's internal ``commands`` generate code; "" if the commands do not
     name it.
 
-    It leaves out the sizes of caches, which differ between the cores of one processor.
+    The hash leaves out the sizes of caches, which differ between the cores of one processor.
     """
     words = {option or value for option, value in _RESOLVED.findall(commands)} - {"-march=native", "-mcpu=native"}
     return hashlib.sha256(" ".join(sorted(words)).encode()).hexdigest()[:16] if words else ""
@@ -117,8 +117,8 @@ NEEDED = ("git", "ccache", "ld", "objcopy", "readelf")
 
 
 def compilers(build: Build, variant: Variant) -> list[str]:
-    """The compilers that a build certainly uses. Whether the build uses the compilers that its environment variables
-    name is unknown.
+    """The compilers that a build is certain to use. Whether the build uses the compilers that its environment
+    variables name is unknown.
     """
     commands = repr((build.configure, build.compile, build.install))
     return [variant.cc, *([variant.cxx] if "{cxx}" in commands else [])]
@@ -132,7 +132,7 @@ def lacking_for(host: Host, programs: list[str], build: Build, variant: Variant)
 
 
 def own_packages(build: Build) -> Mapping[str, Package]:
-    """The packages that the recipe itself names."""
+    """The packages that the recipe names."""
     return {need: Package(named.debian, named.fedora) for need, named in build.packages.items()}
 
 
@@ -140,7 +140,9 @@ SYSTEM_FACTS = (SYSTEM, DEB_SRC)  # the facts of a host for ``how_to_build``
 
 
 def how_to_build(builder: Builder, answers: Answers) -> str:
-    """The command that installs the distribution's build dependencies of this system; "" if the recipe does not name it."""
+    """The command that installs the distribution's build dependencies of the system; "" if the recipe does not name
+    the distribution's package.
+    """
     source = Package(builder.debian, builder.fedora)
     return how_to_prepare(source, answers.get(SYSTEM) or "", described=bool(answers.get(DEB_SRC)))
 
@@ -195,7 +197,8 @@ def cache_environment(root: PurePosixPath, work: PurePosixPath, size: str, names
 
 
 def cache_namespace(host: Host, processor: str) -> str:
-    """A namespace that separates code for ``processor`` in a store that machines share; "" if ccache itself does.
+    """A namespace that separates code for ``processor`` in a compiler cache that machines share; "" if ccache itself
+    separates code by processor.
 
     Before 4.12 ccache hashes only the text ``-march=native``, which means different code on different processors; a
     tree's own build files may add this option.
@@ -204,7 +207,7 @@ def cache_namespace(host: Host, processor: str) -> str:
 
 
 def share_cache(host: Host, remote: str) -> None:
-    """Let ccache of this host share the store at ``remote``; "" for none.
+    """Make the ccache of this host share the store at ``remote``; if ``remote`` is "", ccache shares no store.
 
     The setting is written to ccache's configuration file, which only the user can read, because an address may
     contain a password, and the environment and the commands of builds are logged.
@@ -219,7 +222,7 @@ def share_cache(host: Host, remote: str) -> None:
 
 
 def unfit(version: tuple[int, int], remote: str) -> str:
-    """Why a ccache of that version cannot use the store: a text to follow its name; "" if it can."""
+    """Why a ccache of that version cannot use the store, as a text that continues "ccache"; "" if it can."""
     number, scheme = ".".join(map(str, version)), remote.partition(":")[0]
     if version < (4, 5):  # the first version with namespaces
         return f"is too old for a remote store: its version is {number}"
@@ -236,7 +239,7 @@ def try_remote(host: Host, remote: str) -> str:
     """Compile one file twice on a host, each time with an empty local cache: first to fill the store, then to read
     from it. Returns why that fails, or "".
 
-    The local cache of the host is not used. A few hundred bytes are stored, equal each time.
+    The local cache of the host is not used. A few hundred bytes are stored, the same bytes each time.
     """
     version = _ccache_version(host)
     if reason := unfit(version, remote):
@@ -256,7 +259,9 @@ def _ccache_version(host: Host) -> tuple[int, int]:
 
 
 def count_cached(log: str) -> tuple[int, int, int]:
-    """(hits, misses, hits from the remote store) of a counted statistics log: lines of a number and an event."""
+    """The numbers of hits, of misses and of hits from the remote store in a statistics log whose lines were counted:
+    each line is a number and an event.
+    """
     events = {event: int(number) for number, event in re.findall(r"^ *(\d{1,18}) (\w+)$", log, re.MULTILINE)}
     hits, remote = (sum(events.get(hit, 0) for hit in names) for names in (_HITS, _REMOTE))
     return hits, events.get(_MISS, 0), min(remote, hits)

@@ -32,7 +32,9 @@ class ProcessResult:
 
 
 def not_recorded() -> RunLost:
-    """The error for a run that ended well, but whose times could not be written: the disk was full for a moment, for example."""
+    """The error for a run that ended well but whose times could not be written, for example because the disk was full
+    for a moment.
+    """
     return RunLost(
         "the begin and the end of a run could not be written", "Check whether the disk of the host becomes full."
     )
@@ -59,5 +61,7 @@ class RunResult:
 
 
 def killed(status: int) -> str:
-    """The sentence for a status above 128, by which a shell reports a signal; "" for any other status, such as perf's 255."""
+    """The sentence for an exit status above 128, with which a shell reports that a signal ended the command; "" for
+    any other status, such as perf's 255.
+    """
     return f"the run was killed by signal {status - 128}" if status - 128 in SIGNALS else ""

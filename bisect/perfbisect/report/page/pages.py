@@ -1,11 +1,12 @@
 """HTML pages of sessions, lists of sessions, and the start page; each page is one file that includes its style and
 script.
 
-The start page of `bisect serve` is one screen: running sessions, the culprits of the last weeks, the lines of watched branches.
+The start page of `bisect serve` fits on one screen: running sessions, the culprits of the last weeks, the speed lines
+of watched branches.
 
 Values in templates are first made safe to show, and then escaped: control characters and characters that reorder text
-are written as escapes, and passwords in URLs are masked. The policy in a page's head lets a browser run the script
-and use the style with the given hashes, and load nothing.
+are written as escapes, and passwords in URLs are masked. The content security policy in a page's head lets a browser
+run the script and use the style with the given hashes, and load nothing.
 """
 
 import hashlib
@@ -47,12 +48,14 @@ CellOf = Callable[[SessionSummary], Cell]
 
 
 def session_page(document: Document, index_address: str = "") -> str:
-    """The page of a session; ``index_address`` is the address of the page that lists all sessions, or ""."""
+    """The HTML page of a session; ``index_address`` is the address of the page that lists all sessions, or ""."""
     return rendered_template("document.html", index_address, document=document)
 
 
 def index_page(sessions: Iterable[SessionSummary], id_cell: CellOf, parent_address: str = "") -> str:
-    """The page that lists a history, newest first; ``parent_address`` is the address of the page above it, or ""."""
+    """The page that lists the sessions of a history, newest first; ``parent_address`` is the address of the page
+    above it, or "".
+    """
     every = sorted(sessions, key=lambda session: session.started, reverse=True)
     return rendered_template("index.html", parent_address, table=session_table(every, id_cell))
 
@@ -84,7 +87,7 @@ def session_table(sessions: Iterable[SessionSummary], id_cell: CellOf) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class WatchedLine:
-    """The line of a branch or a series: ratios to its first point, oldest first; None is a gap."""
+    """The speed line of a branch or a series: ratios to its first point, oldest first; None is a gap."""
 
     title: str
     ratios: tuple[float | None, ...]
@@ -114,7 +117,9 @@ class WatchedLine:
 
 
 def watched_lines(trials: Sequence[SessionState], link: str) -> list[WatchedLine]:
-    """The lines of a series of releases, or of a branch by its nights, oldest first; ``link`` is the address of the last page."""
+    """The speed lines of a series of releases, or of a branch over its nights, oldest first; ``link`` is the address
+    of the last page.
+    """
     request = trials[-1].request
     if text := request.branch:
         nights = [trial for trial in trials if trial.request.works == request.works]
@@ -163,7 +168,7 @@ def culprit_table(hunts: Sequence[SessionSummary], id_cell: CellOf) -> Table:
 
 
 def plots_of_table(table: Table) -> tuple[int, Markup, list[Markup]]:
-    """The column before which a table has plots (-1: no plots), their axis, and the plot of each row."""
+    """The column of a table before which its plots are shown (-1: no plots), their axis, and the plot of each row."""
     column = PLOTTED_AT.get(table.kind, -1)
     if not table.plot_title:
         pairs = [line.plot if isinstance(line.plot, tuple) else (0.0, 0.0) for line in table.rows]
