@@ -53,7 +53,7 @@ def mask_credentials_in_fields(value: Any) -> Any:
 
 
 def _mask_users(word: re.Match[str]) -> str:
-    """A word with the users and passwords of its URLs masked. A URL extends to the next URL, or to the end of the word."""
+    """A word whose URLs have masked users and passwords. A URL extends to the next URL, or to the end of the word."""
     if "@" not in word[0]:
         return word[0]
     begin, *parts = SCHEME.split(word[0])

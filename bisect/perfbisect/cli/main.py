@@ -154,7 +154,7 @@ def bisect() -> None:
 
 
 def use_fixed_locale() -> None:
-    """Make this program do the same in every locale; its output keeps the encoding of the user's locale.
+    """Make the behaviour of this program the same in every locale; its output keeps the encoding of the user's locale.
 
     If that encoding lacks most characters, the program starts again in Python's UTF-8 mode, in which names of files and
     arguments keep their bytes. In a Turkish locale, sqlite3 would not recognise INSERT as a statement that changes

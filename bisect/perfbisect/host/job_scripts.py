@@ -1,4 +1,4 @@
-"""The shell scripts that start, lead, follow and end a job. See ``perfbisect.host.jobs``."""
+"""The shell scripts that start, supervise, follow and end a job. See ``perfbisect.host.jobs``."""
 
 # A collector copies one stream of the command into the job's file $1: the first $2 bytes immediately, for readers that
 # follow the job. The rest goes to parts of $3 bytes, named $1.1 and so on, of which only the last two stay; the leader

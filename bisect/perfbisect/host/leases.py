@@ -5,9 +5,9 @@ The steps of a job are: write a record, acquire, renew every minute, release, re
 between these steps, however it ends, the job is released by its name, by this session or by the next session.
 
 So a killed session holds no machine. The state folder has a file for each job; the file has the name of the job, which
-is chosen at random before the scheduler is asked. Whether the session of a job has ended can be found out only for
-sessions on this machine. A job of another machine with the same home folder is left alone until it is old. A process
-that releases an abandoned job locks the job's file until the release has ended.
+is chosen at random before the scheduler is asked. Whether the session of a job has ended is known only for sessions on
+this machine. A job of another machine with the same home folder is left alone until it is old. A process that releases
+an abandoned job locks the job's file until the release has ended.
 """
 
 import fcntl
@@ -162,7 +162,7 @@ class LeaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
 
 
 def note(record: LeaseRecord) -> Path:
-    """Store the record of a job that exists or may exist, and return the record's file."""
+    """Store the record of a job that exists or will perhaps exist, and return the file of the record."""
     path = state_folder() / FOLDER / f"{record.job}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
@@ -316,7 +316,9 @@ def _acquire(job: Acquisition, show: Show) -> list[tuple[str, str]]:
 
 
 def _named(wanted: LeaseRequest, found: Sequence[tuple[str, str]]) -> list[tuple[str, tuple[str, str]]]:
-    """The host of each machine: its earlier host; the other machines in the order in which acquire printed them."""
+    """Assigns the machines to hosts: a host gets its earlier machine again; the other machines are assigned in the
+    order in which ``acquire`` printed them.
+    """
     unassigned = list(found)
     by_name: dict[str, tuple[str, str]] = {}
     for name, node in wanted.nodes.items():
@@ -336,7 +338,7 @@ def run_briefly(command: Sequence[str], text: str = "", limit: float = LIMIT) ->
     """Run a command that ends soon; returns its status and its output, or the status -1 if it does not end within
     ``limit`` seconds.
 
-    For a failed command, the output is only its last line. ``text`` is its input.
+    For a failed command, the output is only its last line. ``text`` is the input of the command.
     """
     try:
         done = subprocess.run(
@@ -351,13 +353,13 @@ def run_briefly(command: Sequence[str], text: str = "", limit: float = LIMIT) ->
 
 
 def _released(command: Sequence[str]) -> str:
-    """Release a job; return why it failed, or ""."""
+    """Release a job; return the reason why this failed, or ""."""
     status, reason = run_briefly(command)
     return "" if status == 0 else reason or f"{command[0]} ended with status {status}"
 
 
 class LeasedHost(DelegatingHost):
-    """``host``, while ``machine`` is leased. Calls raise LeaseEnded if the lease has ended.
+    """``host``, while ``machine`` is leased. The methods raise LeaseEnded if the lease has ended.
 
     The host is given up as soon as the end of its lease is known, even if the connection could still be retried.
     """
@@ -383,8 +385,8 @@ class LeasedHost(DelegatingHost):
 
     @contextmanager
     def around(self) -> Iterator[None]:
-        """Raise LeaseEnded before the command if the lease has ended; if the host fails, ask whether the lease has
-        ended.
+        """Raise LeaseEnded before the command if the lease has ended. After a failure of the host, ask the scheduler
+        whether the lease has ended.
         """
         self.machine.check()
         try:

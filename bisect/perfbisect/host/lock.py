@@ -4,15 +4,15 @@ A process that has the lock or waits for it keeps a ticket: a file in a folder t
 where no user can remove a file of another user. The process with a read-only ticket has the lock. A process that finds
 no read-only ticket, and no ticket with an earlier place in the queue, makes its own ticket read-only and looks again.
 If two processes do this at the same time, at least one process sees the ticket of the other process and withdraws. So
-neither a clock nor a file lock that a process may keep decides which process gets the lock.
+which process gets the lock depends neither on a clock nor on a file lock that a process may keep.
 
 The owner of a ticket touches the ticket once a minute (the heartbeat); after ten minutes without a heartbeat the ticket
 is abandoned. The modification time of a ticket is the uptime of the machine at the last heartbeat, so that a change of
 the clock does not make the ticket seem abandoned. A user may forge the modification time of a ticket, but not the time
 of the last change of the file's metadata; if the two times disagree, the lock waits for a heartbeat. The owner is a
-process on the controller, which may be another machine. If the owner is known to have ended (on a machine with the same
-boot and container), its tickets are ignored. An owner that was disconnected for more than ten minutes notices that it
-has lost the lock, and stops.
+process on the controller, which may be another machine. If the owner ran in the same boot and container as the process
+that reads the ticket, and has ended, the ticket is ignored. An owner that was disconnected for more than ten minutes
+notices that it has lost the lock, and stops.
 """
 
 import atexit
@@ -165,7 +165,7 @@ class HostLock:
         self._write(_HOLDS)
 
     def _write(self, mode: str) -> list[Ticket]:
-        """Write the ticket with the mode ``mode``, and return the tickets of other sessions."""
+        """Write the ticket with the file mode ``mode``, and return the tickets of other sessions."""
         with self._writing:
             if mode != self._mode or not self._since:
                 self._since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -232,8 +232,8 @@ _waited: dict[tuple[str, PurePosixPath], HostLock] = {}  # places of this proces
 
 @contextmanager
 def hold(host: Host, purpose: str, waiting: WaitCallback | None = None, session: str = "") -> Iterator[HostLock]:
-    """Acquire the host, and hold the lock of its machine. Jobs that still run on the machine then belong to an earlier
-    owner of the lock.
+    """Acquire the host, and hold the lock of its machine. When a session acquires the lock, jobs that still run on the
+    machine belong to an earlier owner.
 
     If another session holds the lock or came earlier, wait for it if ``waiting`` is given; otherwise raise
     EnvironmentFailure with the name of the owner. Raises UsageError if ``session`` itself already uses the root folder,
@@ -286,7 +286,7 @@ def is_apart(host: Host) -> bool:
 
 
 def busy(host: Host, first: Ticket) -> EnvironmentFailure:
-    """The error for a host whose lock another session holds, or will have next."""
+    """The error for a host that is busy: another session holds its lock, or will have the lock next."""
     owner, state = first.owner, "measures there" if first.holds else "is next in the queue"
     later = f" If that session has ended, the host becomes free {ABANDONED / 60:.0f} minutes later."
     advice = f"Add --wait to wait for its end, or stop that session.{'' if is_local_process(owner.process) else later}"
@@ -294,7 +294,7 @@ def busy(host: Host, first: Ticket) -> EnvironmentFailure:
 
 
 def _counting(host: Host, *written: str) -> list[Ticket]:
-    """The tickets that count. If the clock was set, or a heartbeat may be forged, wait for the next heartbeat."""
+    """The tickets that are valid. If the clock was set, or a heartbeat may be forged, wait for the next heartbeat."""
     tickets = _tickets(host, *written)
     doubted = {ticket.name: ticket.changed for ticket in tickets if ticket.silent > ABANDONED}
     began = uptime()

@@ -1,15 +1,16 @@
-"""From an entry of hosts.toml to a host: its kind of connection, and the right to its root folder.
+"""Makes a host from an entry of hosts.toml: chooses the kind of connection, and checks the right to use the root
+folder.
 
 The scheme of a host's address determines the kind of connection. To add a kind, write a module with ``connect``, and
 add a line to CONNECTIONS.
 
-Everything below a root folder may be removed without a question, so it must belong to perfbisect. A root has a marker,
-the file ``.perfbisect``, whose only line says what the folder is and which version marked it. A missing or empty folder
-becomes a root and gets a marker. A folder that has contents but no marker is refused until the user adopts it. Also
-refused is a folder in which other users may have put links to files of this user: a folder of another user (except the
-superuser), or a folder that anyone may write to, unless the marker belongs to this user. Always refused are ``/``, a
-folder that is or contains the home folder, a repository, a folder of its git directory, and a folder inside the folders
-of another root. For a symbolic link, these rules apply to the target of the link.
+Everything below a root folder may be removed without asking the user, so the folder must belong to perfbisect. A root
+has a marker, the file ``.perfbisect``, whose only line says what the folder is and which version marked it. A missing
+or empty folder becomes a root and gets a marker. A folder that has contents but no marker is refused until the user
+adopts it. Also refused is a folder in which other users may have put links to files of this user: a folder of another
+user (except the superuser), or a folder that anyone may write to, unless the marker belongs to this user. Always
+refused are ``/``, a folder that is or contains the home folder, a repository, a folder of its git directory, and a
+folder inside the folders of another root. For a symbolic link, these rules apply to the target of the link.
 """
 
 import shlex
@@ -142,18 +143,18 @@ CONNECTIONS: dict[str, Connect] = {"local": local.connect, "ssh": ssh.connect, "
 
 
 def connect(entry: HostEntry) -> Host:
-    """The host of ``entry``, acquired, and permitted to use its root folder; see ``_claim``.
+    """The host of ``entry``, acquired and with a root folder that perfbisect may use; see ``_claim``.
 
-    An entry with ``through`` needs no address. ``local`` is a scheme by itself; any other address without a scheme is
-    an ssh destination. Raises EnvironmentFailure if the host cannot be reached, if its root folder cannot be created or
-    does not belong to perfbisect, or if this process does not hold the lease of the host.
+    An entry with ``through`` needs no address. The address ``local`` is itself a scheme; any other address without a
+    scheme is an ssh destination. Raises EnvironmentFailure if the host cannot be reached, if its root folder cannot be
+    created or does not belong to perfbisect, or if this process does not hold the lease of the host.
     """
     return adopt(entry, foreign=False)[0]
 
 
 def adopt(entry: HostEntry, *, foreign: bool = True) -> tuple[Host, tuple[str, ...]]:
-    """Connect to the host as ``connect`` does; returns the host and the contents of its root folder. With ``foreign``,
-    the root folder may be a folder that does not belong to perfbisect.
+    """Connect to the host as ``connect`` does; returns the host, and the names in a root folder that does not belong to
+    perfbisect. With ``foreign``, the root folder may be a folder that does not belong to perfbisect.
     """
     machine = leases.machine(entry.name) if entry.leased else None
     entry = leased_host_with_address(entry, machine.connection_placeholders) if machine else entry
@@ -181,8 +182,9 @@ def adopt(entry: HostEntry, *, foreign: bool = True) -> tuple[Host, tuple[str, .
 def _claim(host: Host, entry: HostEntry, *, adopt: bool) -> tuple[PurePosixPath, tuple[str, ...]]:
     """Create or check the root folder of a connected host, and return its path on the host.
 
-    ``host.root`` is the folder as the user wrote it: absolute, or with ``~``. A folder that is not perfbisect's is
-    refused, unless it is to be adopted: then the names of its contents are returned, too. Raises EnvironmentFailure.
+    ``host.root`` is the path as the user wrote it: absolute, or with ``~``. A folder that does not belong to perfbisect
+    is refused, or accepted with ``adopt``; in this case the names of its contents are returned, too. Raises
+    EnvironmentFailure.
     """
     line = f"perfbisect {__version__} uses this folder as its root, and may remove all files below it at any time"
     further = _IN_CACHE if host.root.name == "perfbisect" else ()

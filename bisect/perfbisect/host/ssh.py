@@ -131,7 +131,7 @@ def receiver(length: int, mark: str) -> str:
 
 
 def _read(receive: Callable[[int], bytes], close: Callable[[], None]) -> bytes:
-    """The bytes of a stream up to its end. The status shows whether the connection was lost.
+    """The bytes of a stream up to its end. The status of the command shows whether the connection was lost.
 
     For a stream that is too long, the function closes the channel, which also ends the other stream, and raises
     TooMuch.
@@ -147,8 +147,8 @@ def _read(receive: Callable[[int], bytes], close: Callable[[], None]) -> bytes:
 
 
 def copy(read: Callable[[int], bytes], write: Callable[[bytes], object], *closing: Callable[[], object]) -> None:
-    """Copy everything from one end to the other, then close. Copying ends if an end is closed or reads no more; the
-    status of the command shows this.
+    """Copy all data from one end to the other, then close both ends. Copying ends if an end is closed or reads no more;
+    the status of the command shows this.
     """
     closed = suppress(OSError, EOFError)  # EOFError: from a channel without its connection
     with closed:
@@ -188,7 +188,7 @@ class SshConnection(HostConnection["Connection"]):
             hop.client.close()
 
     def connected(self) -> "Connection":
-        """A new connection.
+        """Open a new connection.
 
         Raises EnvironmentFailure with advice if the host cannot be reached or refuses the login, HostKeyRefused if the
         host's key is not the known key.

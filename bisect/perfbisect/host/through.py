@@ -1,8 +1,8 @@
 """A host behind a command such as ``srun`` or ``docker exec``: a machine, an allocation or a container.
 
 One shell on the host runs many commands at once. So a scheduler treats all commands of the step or container alike, and
-a command needs no step for itself. An answer is one line with the outputs in base64. Other lines on stdout are from the
-command that leads to the host, such as a notice of a scheduler, and are skipped.
+a command needs no step for itself. An answer is one line with the outputs in base64. Other lines on stdout are skipped,
+because they are from the command that leads to the host, such as a notice of a scheduler.
 """
 
 import base64
@@ -102,7 +102,9 @@ def connect(entry: HostEntry, _destination: str) -> "ThroughHost":
 
 @dataclass(frozen=True, slots=True)
 class ThroughHost(RemoteHost["ShellProcess"]):
-    """A host whose commands run in one shell, which is restarted after it is lost; a stream has a separate process."""
+    """A host whose commands run in one shell, which is restarted after it is lost; each stream of a command has a
+    separate process.
+    """
 
     connection: "Shell"
 
@@ -153,7 +155,7 @@ class Shell(Connection["ShellProcess"]):
         self.command = tuple(command)
 
     def connected(self) -> "ShellProcess":
-        """A new shell. Raises EnvironmentFailure if the shell does not start."""
+        """Start a new shell. Raises EnvironmentFailure if the shell does not start."""
         return ShellProcess(self.name, self.command)
 
     def is_connected(self, state: "ShellProcess") -> bool:
@@ -220,7 +222,7 @@ class ShellProcess:
         return number, future
 
     def end(self, number: int) -> None:
-        """Kill a script with its processes."""
+        """Kill a script and its processes."""
         self._requests.put(b"end %d\n" % number)
 
     def _write(self) -> None:
@@ -243,8 +245,8 @@ class ShellProcess:
                         future.set_result((int(status or b"137"), base64.b64decode(out), base64.b64decode(err)))
 
     def _watch(self) -> None:
-        """Wait for the command's end, kill processes that it left on this machine and that keep its output open, and fail
-        all requests.
+        """Wait for the end of the command, kill the processes that it left on this machine and that keep its output
+        open, and let all requests fail.
         """
         self._process.wait()
         kill_group(self._process)

@@ -248,7 +248,9 @@ class Driver:
         return [number for number, member in enumerate(self.members) if member.is_open]
 
     def _member_number(self, workload: int | None) -> int:
-        """The number of an event's member: the only member, the workload's member, or the latest open member."""
+        """The number of the member to which an event belongs: the only member, the workload's member, or the latest
+        open member.
+        """
         if len(self.members) == 1:
             return 0
         if workload is not None:
@@ -330,7 +332,9 @@ def lab_of_several(labs: Mapping[int, Lab]) -> Lab:
     """A lab that measures several workloads on one host; ``labs`` has the lab of each workload by its number."""
 
     def measure(order: Measure) -> Generator[LabEvent]:
-        """Measure in the lab of the order's workload. A failure that concerns this workload alone becomes an event."""
+        """Carry out an order in the lab of its workload. A failure that concerns only the order's workload becomes an
+        event.
+        """
         try:
             yield from labs[order.workload](order)
         except PerfBisectError as trouble:
@@ -352,7 +356,7 @@ def as_build_for_another(event: Event) -> Event:
     """The event of a build, for the log of a hunt that has not ordered the build.
 
     The event keeps the seconds of the build, from which the search derives the cost of builds. The seconds of this
-    build do not count as time that the hunt has spent.
+    build are not added to the time that the hunt has spent.
     """
     if isinstance(event, BuildFinished):
         return replace(event, facts=replace(event.facts, reused=True))
@@ -378,7 +382,7 @@ def run_of_result(event: RunFinished, output: Output, *, is_ordered: bool) -> Ru
 
 
 def concerns_one_workload(trouble: PerfBisectError) -> bool:
-    """Whether a failure concerns only one workload, whose runs fail at an end of the range, or have no value."""
+    """Whether a failure concerns only one workload: its runs fail at an end of the range, or have no value."""
     if isinstance(trouble, RangeEndFailed):
         return isinstance(trouble.__cause__, RunFailed) and trouble.__cause__.stage not in BUILDING
     return isinstance(trouble, UsageError | NoMetricValues)

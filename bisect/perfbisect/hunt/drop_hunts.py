@@ -78,7 +78,7 @@ class HuntedComparison:
         history.enter_drop_hunt(self.trial.id, key_of(drop), hunt)
 
     def title(self, span: DropRange) -> str:
-        """The workloads and the builds of a range, in words."""
+        """A text that names the workloads and the two builds of a range."""
         subjects, works = self.trial.request.subjects, self.trial.request.works
         names = listed([works[drop.work].name for drop in span.drops])
         return printable(f"{names}, {subjects[span.first].name} to {subjects[span.last].name}")
@@ -202,8 +202,8 @@ def hunt_drops(name: str, caller: Caller, how: DropOptions) -> list[DropHunt | N
 def hunt_all(history: History, read: Callable[[], T], caller: Caller, how_to_continue: str) -> tuple[T, bool]:
     """Hunt all ranges of a comparison. Returns the comparison at the end, and whether all hunts have ended.
 
-    ``read`` reads the comparison again before each hunt. If a range cannot be hunted, the caller's ``say`` gets the
-    reason, and the next range follows. Raises Interrupted with ``how_to_continue``.
+    ``read`` reads the comparison again before each hunt. If a range cannot be hunted, ``say`` is called with the
+    reason, and the next range is hunted. Raises Interrupted with ``how_to_continue``.
     """
     tried, all_ended = set[tuple[int, int, int]](), True
     while True:
@@ -235,7 +235,7 @@ def with_open_reasons(history: History, hunts: Iterable[DropHunt], settings: Set
 
 
 def hunt_range(history: History, comparison: HuntedComparison, span: DropRange, caller: Caller) -> None:
-    """Hunt the drops of one range that have no verdict: begun hunts continue, and the other hunts begin.
+    """Hunt the drops of one range whose hunts have no verdict: begun hunts continue, and the other hunts begin.
 
     A hunt that cannot go on, because its workload or its range has changed, is replaced by a new hunt.
     """

@@ -230,7 +230,8 @@ def measure_reason(
     hunt_count: int = 1,
     seconds: float = 0.0,
 ) -> Generator[TimedEvent]:
-    """Carry out the studies of the reason of a verdict's first step, except measurements that the log already has.
+    """Carry out the studies of the reason for the first step of a verdict, except measurements that the log already
+    has.
 
     ``hunt_count`` is the number of hunts that have shared the time of the session. The studies may take ``seconds``; 0
     means the usual shares of the hunt's time.
@@ -342,7 +343,7 @@ def without_reused_builds(events: Iterable[TimedEvent]) -> Iterator[TimedEvent]:
 def turns_done(events: Iterable[Counted | Profiled | Planned]) -> Counter[int]:
     """The number of turns of each candidate, including interrupted turns.
 
-    A turn has one event for each group of counters, for each event of perf, or for each statement.
+    A turn of a study has one event for each group of counters, for each event of perf, or for each statement.
     """
     event_counts: Counter[tuple[int, str]] = Counter()
     for event in events:
@@ -370,7 +371,7 @@ def visit_overhead(events: Sequence[tuple[float, Event]]) -> float:
 def store_changed_functions(verdict: Verdict, log: SavedLog, repository: Path) -> Generator[TimedEvent]:
     """Read from the user's clone which functions the culprit of the verdict's first step changes, and store an event.
 
-    If the latest event of this kind in the log is equal, nothing is stored.
+    Nothing is stored if the latest such event in the log is equal.
     """
     step = explained_step(verdict)
     if step is None or not step.parents:

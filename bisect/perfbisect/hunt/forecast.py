@@ -111,7 +111,7 @@ def forecast_line(path: Path | None, hunts: Sequence[Settings], span: CommitRang
 def dry_run_lines(path: Path | None, hunts: Sequence[Settings]) -> Iterator[str]:
     """The lines of --dry-run for hunts over one range: the forecast, then a script with the commands.
 
-    The script has all commands for the bad end. For the good end and for further workloads, the script has only the
+    For the bad end, the script has all commands. For the good end and for further workloads, the script has only the
     commands that differ from the commands for the bad end. The forecast uses earlier hunts in the history at ``path``.
     """
     settings, *further_hunts = hunts
@@ -156,7 +156,7 @@ def script_lines(groups: Sequence[CommandGroup]) -> Iterator[str]:
 
 
 def list_commands(request: ListingRequest) -> tuple[CommandGroup, ...]:
-    """The commands of the build, of loading data, of a visit and of a run."""
+    """The commands that make the build, load the data, begin a visit, and measure a run."""
     with temporary_folder() as path:
         scratch, folder = LocalHost(request.host.name, PurePosixPath(path)), str(path)
         work = scratch.root / "work" / request.builder.work_name
@@ -260,7 +260,7 @@ def _loading(loading: dataset.Loading) -> Iterator[str]:
 
 
 def _served(service: Service | None, *lines: str) -> Iterator[str]:
-    """Commands between the start and the stop of the server; without a server, the commands alone."""
+    """The commands, between the commands that start and stop the server; without a server, the commands alone."""
     if service is None:
         yield from lines
         return

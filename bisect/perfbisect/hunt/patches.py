@@ -44,7 +44,7 @@ MAX_TRIED_COMMITS = 100  # largest number of commits on which a patch is tried, 
 def patches_of(settings: Settings, builder: Builder) -> tuple[Patch, ...]:
     """The patches of builds, in the order in which they are applied: first the recipe's patches, then --patch.
 
-    Raises UsageError if two patches have one name, or if patches or flags are given although nothing is built.
+    Raises UsageError if two patches have the same name, or if patches or flags are given although nothing is built.
     """
     patches = (*recipe_patches(builder), *settings.patches)
     check_distinct_patch_names(patches)
@@ -310,7 +310,8 @@ class PartSearch:
         return {(part, needed) for part, needed in pairs if needed not in self.learnt[part]}
 
     def advance(self, verdict: Verdict, errors: Mapping[str, tuple[str, ...]]) -> bool:
-        """Go on to the next round after the ``verdict`` of the present round. Returns whether there is a next round.
+        """Go on to the next round after the ``verdict`` of the present round. Returns whether the search has a next
+        round.
 
         ``errors`` are the errors of commits that do not build, by hash.
         """

@@ -67,10 +67,10 @@ class KnownRepository:
 def propose(path: Path, name: str = "", program: str = "", *, is_named: bool) -> RepositoryProposal | KnownRepository:
     """The recipe that ``bisect init`` proposes for the repository at ``path``, or the recipe that exists already.
 
-    ``is_named``: the user has named the path; otherwise the path is the current folder. If ``name`` is given, a recipe
-    of this name is proposed even if a recipe exists. ``program`` may be the benchmark, in addition to programs with
-    names like benchmarks. Raises UsageError if there is no repository, no range, no way to build or no benchmark, and
-    for a name that cannot be used.
+    ``is_named`` says that the user has named the path; otherwise the path is the current folder. If ``name`` is given,
+    a recipe of this name is proposed even if a recipe exists. ``program`` may be the benchmark, in addition to programs
+    with names like benchmarks. Raises UsageError if there is no repository, no range, no way to build or no benchmark,
+    and for a name that cannot be used.
     """
     repo = open_repository(path, is_named_by_user=is_named)
     url = config_value(repo, "remote.origin.url")
@@ -158,7 +158,7 @@ def _canonical(url: str) -> str:
 
 
 def _checked_name(name: str, *, is_option: bool) -> str:
-    """The ``name`` itself. Raises UsageError if a new builder or a new suite cannot have this name."""
+    """Returns the ``name`` itself. Raises UsageError if a new builder or a new suite cannot have this name."""
     advice = "Choose another name with --name NAME." if is_option else "Choose a name with --name NAME."
     if not _NAMES.fullmatch(name):
         raise UsageError(
@@ -172,7 +172,7 @@ def _checked_name(name: str, *, is_option: bool) -> str:
 
 
 def _version(repo: Repository, ends: Sequence[str]) -> list[str]:
-    """The command that prints a tree's version, if both ends have a file VERSION with a version only; else empty."""
+    """The command that prints a tree's version, if the file VERSION of both ends contains only a version; else empty."""
     texts = [git(repo, "cat-file", "blob", f"{commit}:VERSION", allowed=(0, 128)) for commit in ends]
     is_version = all(re.fullmatch(r"\s*v?[0-9]+(?:\.[0-9]+)+\S*\s*", text) for text in texts)
     return ["cat", "{source}/VERSION"] if is_version else []

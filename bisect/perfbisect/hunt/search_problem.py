@@ -211,8 +211,8 @@ def log_opening(
 ) -> Iterator[TimedEvent]:
     """Store the events before a search: ``started``, unless the session has begun already, and the skipped candidates.
 
-    ``failed`` are builds that failed in earlier hunts. Builds that failed in earlier hunts are not tried again, except
-    at the ends. ``left_out`` are commits that the user has excluded.
+    ``failed`` are builds that failed in earlier hunts. The builds in ``failed`` are not tried again, except at the
+    ends. ``left_out`` are commits that the user has excluded.
     """
     if started:
         yield log.append(started)

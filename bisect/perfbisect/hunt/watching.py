@@ -119,8 +119,8 @@ class FollowedHunt:
 class CompletedEvents:
     """Adds the RunStarted events to the stored events of a hunt, which must be given in order.
 
-    A run begins once its order is given, its builds are made and the previous run has ended. The expected duration of a
-    run is not known here. After a verdict, the studies of the reason are shown as runs.
+    A run begins once its order is given, its builds are made and the previous run has ended. RunStarted events are
+    added without the expected duration of the run. After a verdict, the studies of the reason are shown as runs.
     """
 
     hosts: tuple[str, ...] = ()
@@ -131,7 +131,7 @@ class CompletedEvents:
     started_runs: dict[str, int] = field(default_factory=dict)  # host → runs of its order that have begun
 
     def after(self, event: Event) -> Iterator[Event]:
-        """The event, and the RunStarted events that follow from the event."""
+        """The event itself, and then the RunStarted events that follow from it."""
         yield event
         match event:
             case SessionStarted():
@@ -164,7 +164,7 @@ class CompletedEvents:
                 pass
 
     def _host(self, name: str) -> str:
-        """The host of an event; ``name`` is "" if the session has one host."""
+        """The name of an event's host; ``name`` is "" if the session has only one host."""
         return name or self.hosts[0]
 
     def _next_run(self, host: str) -> Iterator[RunStarted]:

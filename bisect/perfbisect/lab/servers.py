@@ -208,10 +208,11 @@ def owner(host: Host, recipe: Server | None) -> str:
 
 @contextmanager
 def serve(service: Service) -> Iterator[Job]:
-    """The server, ready, as a job; stopped at the end, and killed with all its children if it does not stop.
+    """The server as a job, ready for connections; it is stopped at the end of the ``with`` block, and killed with its
+    child processes if it does not stop.
 
     The log of the server is kept only after a failure. Raises RunFailed, with the end of the server's log, if the
-    server does not become ready or does not end well; EnvironmentFailure if another process listens on its port or
+    server does not become ready or fails when it ends; EnvironmentFailure if another process listens on its port or
     socket.
     """
     if service.probe().ok:
@@ -322,7 +323,7 @@ def pids(service: Service, job: Job) -> tuple[int, ...]:
 
 
 def descendants(table: str, ancestor: int) -> tuple[int, ...]:
-    """The processes below ``ancestor`` in lines of "pid ppid", parents before their children."""
+    """The descendants of ``ancestor`` in lines of "pid ppid", parents before their children."""
     pairs = [tuple(map(int, line.split())) for line in table.splitlines()]
     family = [ancestor]
     for process in family:  # the loop appends to it

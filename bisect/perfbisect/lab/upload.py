@@ -1,4 +1,4 @@
-"""Small files of this machine that are brought to a host: recipes' own files, scripts of workloads."""
+"""Small files of this machine that are copied to a host: recipes' own files, scripts of workloads."""
 
 import base64
 import hashlib

@@ -77,8 +77,8 @@ def read_builder(file: Path, folders: Sequence[Path]) -> Builder:
 def recipe_files(builder: Builder) -> dict[str, Path]:
     """Maps each file below ``{recipe}``, by its name below that folder, to its path on this machine.
 
-    A recipe's file replaces a file of the same name of a recipe that it extends. Raises RecipeError for a link to a file
-    elsewhere.
+    A recipe's file replaces a file of the same name of a recipe that it extends. Raises RecipeError for a link to a
+    file outside of the recipe's folder.
     """
     files: dict[str, Path] = {}
     for folder in (*reversed(builder.inherited), builder.folder):
@@ -110,7 +110,7 @@ def _location(builder: Builder) -> Location:
 
 
 def _file_beside_recipe(builder: Builder, name: str, location: Location) -> Path:
-    """The file that a key of the recipe names. Raises RecipeError if it is not beside the recipe."""
+    """The file that a key of the recipe names. Raises RecipeError if the file is not beside the recipe."""
     files = recipe_files(builder)
     if name not in files:
         raise location.mistake(
@@ -180,7 +180,7 @@ def _check_conditional_blocks(sources: Mapping[Path, Table], table: Table) -> No
 
 
 def _check_builder(builder: Builder, location: Location) -> None:
-    """Check rules that types cannot express."""
+    """Check the rules of a builder that types cannot express."""
     for key in ("summary", "driver"):
         if not getattr(builder, key).strip():
             raise location.at(key).mistake("is empty.")
@@ -304,7 +304,7 @@ def read_patch(path: Path) -> bytes:
 
 
 def load_builder(name: str, user_path: str | Path = "") -> Builder:
-    """The builder with a name. Raises RecipeError for an unknown name, and for a mistake in the recipe."""
+    """The builder with that name. Raises RecipeError for an unknown name, and for a mistake in the recipe."""
     folders = recipe_folders(BUILDERS, user_path)
     return read_builder(item_by_name("builder", name, files_by_name(folders, FILE)), folders)
 

@@ -141,10 +141,11 @@ def known_formats() -> tuple[Format, ...]:
 
 
 def recognise_output(text: str, result_pattern: str) -> RecognisedOutput | None:
-    """The results of an output, or those whose names match ``result_pattern``; None if no format is recognised.
+    """The results of an output, or only the results whose names match ``result_pattern``; None if no format is
+    recognised.
 
     If several results match, only the results that are better in the same direction as the first result are measured.
-    Raises UsageError if none matches.
+    Raises UsageError if no result matches.
     """
     documents = _first_json_document(text)
     row = next((row for row in known_formats() if row.results(text, documents)), None)
@@ -246,7 +247,7 @@ def _number_with_suffix(value: object) -> float:
 
 
 def _value_at(fields: Mapping[str, Any], key: str) -> Any:
-    """The value at a key, or at a path of keys with points between; None if there is none."""
+    """The value at a key, or at a path of keys with points between; None if the output has no such value."""
     if key in fields:
         return fields[key]
     value: Any = fields

@@ -54,7 +54,7 @@ class Location:
         return RecipeError(f"{self.file}:{subject} {what}", advice)
 
     def unknown_name_error(self, noun: str, name: str, known: Iterable[str]) -> RecipeError:
-        """The error for an unknown name at this location; ``noun`` is the kind of the named item."""
+        """The error for an unknown name at this location; ``noun`` says what the name stands for."""
         names = [*known]
         advice = f"{noun.capitalize()}s: {sorted_list(names)}."
         return self.mistake(f'is "{name}", but no such {noun} exists.{similar_words_hint(name, names)}', advice)

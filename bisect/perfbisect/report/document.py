@@ -1,7 +1,8 @@
 """A report as a document: sections of parts, which do not depend on the format.
 
-``report/hunt.py`` and ``report/trial.py`` make documents; renderers write them as text, Markdown, CSV and pages. Texts are
-unescaped: renderers make them safe to show. Paragraphs that begin with two spaces are entries of a list.
+``report/hunt.py`` and ``report/trial.py`` make documents; renderers write them as text, Markdown, CSV and pages. Texts
+in a document are not escaped; renderers make them safe to show. Paragraphs that begin with two spaces are entries of a
+list.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence

@@ -61,7 +61,7 @@ def part_lines(part: Part) -> Iterator[str]:
 
 
 def prose_lines(texts: Iterable[str]) -> Iterator[str]:
-    """A line for each sentence, and for each entry of a list."""
+    """A line for each text: for a sentence, or for an entry of a list."""
     for text in texts:
         yield f"- {escaped(text.strip())}" if text.startswith("  ") else f"{escaped(text)}  "
 

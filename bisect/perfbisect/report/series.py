@@ -268,7 +268,7 @@ def text_chart(trial: SessionState, line: SpeedLine) -> Iterator[str]:
 
 
 def requested_series(trial: SessionState) -> ReleaseSeries:
-    """The request of a series of releases."""
+    """The series of releases that the trial was requested to measure."""
     assert trial.request.series is not None
     return trial.request.series
 

@@ -1,9 +1,9 @@
 """The functions that a commit changes, by the lines that its diff removes or adds in source code.
 
-Removed lines are looked up in the parent's files, added lines in the commit's. A function has only moved if its text is
-equal on both sides except for comments and white space. A function that no profile contains may be inlined. For such a
-function, the whole tree of the commit is searched for functions that name it, and also for the callers of these
-functions, if no profile contains them.
+Functions of removed lines are looked up in the files of the parent, functions of added lines in the files of the
+commit. A function has only moved if its text is equal on both sides except for comments and white space. A function
+that no profile contains may be inlined. For such a function, the whole tree of the commit is searched for functions
+that name it, and also for the callers of these functions, if no profile contains them.
 
 Files are identified by their contents in git, so that no path can deceive perfbisect; symbolic links are ignored.
 """
@@ -64,7 +64,8 @@ class HunkLines:
 def changed_functions(repo: Repository, parent: str, commit: str, profiled: Collection[str] = ()) -> ChangeFacts:
     """The changes of a commit, by functions; ``profiled`` are the names of functions in profiles.
 
-    Without ``profiled``, no callers are searched. Raises EnvironmentFailure if the repository lacks a commit.
+    If ``profiled`` is missing, callers are not searched for. Raises EnvironmentFailure if the repository lacks a
+    commit.
     """
     files, paths, notes = changed_sources(repo, parent, commit)
     old_texts = file_texts(repo, {file.path: file.before for file in files if file.before})
@@ -116,8 +117,9 @@ def functions_made_by_macros(search: "CallerSearch", macros: Iterable[str], file
 
 
 def replaced_lines(repo: Repository, parent: str, commit: str, paths: Iterable[str], some: bool) -> Lines:
-    """The replaced lines of a small change, as (path, old line, new line). If a file has other changes, the result is
-    empty, or, with ``some``, only this file is left out. For many or long lines the result is empty.
+    """The replaced lines of a small change, as (path, old line, new line). If a file has changes other than replaced
+    lines, the result is empty, or, with ``some``, only this file is left out. For many or long lines the result is
+    empty.
     """
     pairs: list[tuple[str, str, str]] = []
     for path in (path for path in paths if not BESIDE.search(path)):
@@ -176,7 +178,7 @@ def content_sizes(repo: Repository, names: Sequence[str]) -> list[int]:
 
 
 def hunks_of(repo: Repository, file: ChangedFile, old: Mapping[str, str], new: Mapping[str, str]) -> list[HunkLines]:
-    """The hunks of a file. A file that exists on one side only is one hunk."""
+    """The hunks of a file. A file that exists only in the parent or only in the commit is one hunk."""
     if not (file.before and file.after):
         (text,) = [side[file.path] for side in (old, new) if file.path in side] or [""]
         every, none = (1, text.count("\n") + 1), (1, 0)
@@ -223,7 +225,7 @@ def functions_with_changed_text(
 
 
 def without_comments(text: str) -> str:
-    """A source text without comments of C."""
+    """A source text without its C comments."""
     return COMMENT.sub(lambda match: match[1] or " ", text)
 
 

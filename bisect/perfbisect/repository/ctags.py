@@ -43,7 +43,7 @@ class Definition:
     macro: bool = False
 
     def is_within(self, first: int, last: int) -> bool:
-        """Whether the function has any of these lines; the last line is included."""
+        """Whether the function contains any line from ``first`` to ``last``."""
         return self.first <= last and first <= self.last
 
 
@@ -56,7 +56,7 @@ def is_source(path: str) -> bool:
 def universal_ctags(search_path: str | None = None) -> str | None:
     """The path of Universal Ctags in ``search_path``, a value of PATH (None: the present value); None if not installed.
 
-    Other programs named ctags print no ends of functions.
+    Other programs named ctags do not print where functions end.
     """
     searched = isolated_environment().get("PATH", "") if search_path is None else search_path
     for name in PROGRAMS:

@@ -2,7 +2,7 @@
 
 By default GitPython would pass on the whole environment of this process, search for the repository again, and run git
 on import. So GitPython is imported with a sealed environment, gets the repository that git has found, and each of its
-commands starts in ``Sealed.execute``. GitPython reads objects of a repository. Operations that can run programs,
+commands starts in ``Sealed.execute``. GitPython only reads objects of a repository. Operations that can run programs,
 references and the graph are left to git. If GitPython reports an error in an object, git is asked again.
 
 This module is imported only where it is used, because the import takes a tenth of a second.
@@ -84,13 +84,15 @@ class ObjectReader(Repo):
         return self.git.get_object_data(name)[3]
 
     def tree(self, name: str) -> Tree:  # type: ignore[override]
-        """The tree of a commit; for the name of a tree, this tree. Raises ValueError if the object does not exist."""
+        """The tree of a commit; for the name of a tree, this tree. Raises ValueError if there is no such commit or
+        tree.
+        """
         sha, _, _ = self.git.get_object_header(f"{name}^{{tree}}")
         return Tree(self, bytes.fromhex(_text(sha)), Tree.tree_id << 12, "")
 
     def tree_entries(self, name: str, *, recursive: bool) -> Iterator[IndexObject]:
-        """The entries of a tree; with ``recursive``, everything below it except folders. Raises ValueError or TypeError
-        if the object is not a tree.
+        """The entries of a tree; with ``recursive``, all entries of its subfolders, without the subfolders themselves.
+        Raises ValueError or TypeError if the object is not a tree.
         """
         top = self.tree(name)
         items = top.traverse() if recursive else top
@@ -104,7 +106,9 @@ def _text(value: str | bytes) -> str:
 
 @contextmanager
 def object_reader(repository: Repository) -> Iterator[ObjectReader]:
-    """A reader of the objects of a SHA-1 repository. Raises EnvironmentFailure at the end if git failed."""
+    """A reader of the objects of a SHA-1 repository. Raises EnvironmentFailure at the end of the ``with`` block if git
+    failed.
+    """
     with TemporaryFile() as said:
         opened = ObjectReader(repository, said)
         try:
@@ -137,7 +141,7 @@ class GitProgress(RemoteProgress):
         self._step: tuple[str, int, int] | None = None
 
     def parsed_progress(self, line: str) -> tuple[str, int, int] | None:
-        """The activity of a line, the steps done, and all steps; None for any other line."""
+        """The activity in a line of progress, the steps done, and all steps; None for any other line."""
         self._step = None
         self.new_message_handler()(line)
         return self._step

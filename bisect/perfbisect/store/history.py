@@ -100,7 +100,7 @@ class History:
         self.connection.close()
 
     def begin_session(self, settings: "Settings", start_event: "SessionStarted", at: float) -> int:
-        """Enter a new session of this process. Returns its number. The number in ``start_event`` is ignored."""
+        """Enter a new session of this process. Returns the session's number. The number in ``start_event`` is ignored."""
         with self.transaction():
             session = self.insert_session(settings, start_event, at)
             self.begin_attempt(session, at)
@@ -275,7 +275,7 @@ class History:
             return msgspec.json.decode(stored, type=Settings)
 
     def start_time(self, session: int) -> float:
-        """The start of a session, in seconds since the epoch."""
+        """The start time of a session, in seconds since the epoch."""
         return float(self.columns(session, "started")[0])
 
     def attempts(self, session: int) -> list[float]:

@@ -125,12 +125,12 @@ def as_utf8(row: Row) -> Row:
 
 
 def insert_row(db: "sqlite_utils.Database", table: str, row: Row) -> int:
-    """Insert a row into a table. Returns the number of the row."""
+    """Insert a row into a table. Returns the number of the inserted row."""
     return int(db.table(table).insert(as_utf8(row)).last_rowid or 0)
 
 
 def remove_session(db: "sqlite_utils.Database", session: int) -> None:
-    """Remove a session with its log. The session must not belong to a batch."""
+    """Remove a session with its log. The session must not be part of a batch."""
     for table, columns in TABLES.items():
         if "session_id" in columns.split():
             db.table(table).delete_where("session_id = ?", [session])

@@ -34,7 +34,7 @@ MIN_CHANGED_SHARE = 0.005  # smallest share of the total cost of a changed funct
 
 
 def sentences(explanation: Explanation) -> tuple[str, str]:
-    """Two sentences: where the difference is, and what the code does differently. An unknown sentence is ""."""
+    """Two sentences say where the difference is, and what the code does differently. An unknown sentence is ""."""
     location_text = location_sentence(explanation)
     return location_text, behaviour_sentence(explanation, location_text)
 
@@ -140,8 +140,8 @@ def instruction_location(explanation: Explanation) -> str:
 def instruction_sentence(explanation: Explanation, earlier: str = "") -> str:
     """A sentence about a function that executes more or fewer instructions; "" without counts, or if nothing is new.
 
-    The function has the largest difference, or is a changed function that the ``earlier`` sentence does not name. The
-    relation of the function to the commit is left out if the ``earlier`` sentence has this relation.
+    The sentence is about the function with the largest difference, or a changed function that the ``earlier`` sentence
+    does not name. The relation of the function to the commit is left out if the ``earlier`` sentence has this relation.
     """
     total, error = total_difference(explanation.counts)
     cost_before = sum(row.parent for row in explanation.counts)

@@ -1,4 +1,4 @@
-"""Makes texts from repositories, tools and hosts safe and readable. The module is light to import."""
+"""Makes texts from repositories, tools and hosts safe and readable. The import of this module is fast."""
 
 import json
 import re
@@ -119,7 +119,7 @@ def titled(metric: str) -> str:
 
 
 def execution(started: "ExecutionStarted") -> str:
-    """The purpose of an execution of a counted run, in words."""
+    """A text for the purpose of an execution in a counted run."""
     if not started.of:
         return f"counting, how long is long enough: {started.operations:,}"
     length = f" {started.operations:,} operations" if started.operations else ""

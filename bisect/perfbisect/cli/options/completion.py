@@ -161,7 +161,7 @@ def builder_option(text: str, **how: Any) -> Decorator:
 
 
 def workload_option(text: str, **how: Any) -> Decorator:
-    """``--workload NAME``; the arguments as of ``builder_option``."""
+    """The option ``--workload NAME``; see ``builder_option`` for the arguments."""
     return click.option("--workload", "-w", metavar="NAME", shell_complete=workload_names_of_builder, help=text, **how)
 
 

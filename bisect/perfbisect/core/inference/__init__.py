@@ -1,1 +1,1 @@
-"""From the log of a hunt to the probability of every candidate."""
+"""Calculates the probability of every candidate from the log of a hunt."""

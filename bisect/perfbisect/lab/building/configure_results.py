@@ -1,6 +1,6 @@
 """Results of cmake's configure step, for the next clean build of a session whose configure step would find the same results.
 
-A clean build that configures in full keeps results of checks, such as ``HAVE_FSEEKO``, and the facts about the
+A clean build that configures in full stores results of checks, such as ``HAVE_FSEEKO``, and the facts about the
 compiler, in ``root/work/BUILDER/configured``. The next clean build starts with these results if it would run the same
 checks: by the same commands, in the same session, on the same host, with the same ``CMakeLists.txt``, ``*.cmake`` and
 ``*.in``. This next build must generate the same files, byte for byte, as the build that configured in full. If the
@@ -99,10 +99,11 @@ _BELOW = r"[\w+-][\w.+-]*"  # the name of a file or a folder, never "..", nor a 
 
 
 def configured_in(argv: Sequence[str], prefix: str) -> tuple[int, str]:
-    """The index of the program in a command of ``--build``, and the folder that the command makes, which is "" unless
-    the program is cmake.
+    """The index of the program in a command of ``--build``, and the folder that the command makes; the folder is ""
+    unless the program is cmake.
 
-    The folder is also "" unless the command surely configures the copy of the tree in ``prefix`` alone, into a new folder.
+    The folder is also "" unless it is certain that the command configures the copy of the tree in ``prefix`` alone,
+    into a new folder.
     """
     at = next((index for index, word in enumerate(argv) if index > 2 and not re.match(r"\w+=", word)), len(argv))
     folder, source, words = "", ".", iter(argv[at + 1 :])

@@ -11,8 +11,8 @@ beside the build, in ``links``:
     ID/functions       the sections ``.text.NAME`` of its inputs
     root               the root folder of the host that recorded, if it differs
 
-``link`` makes a build's layout of a seed: a copy of its installation by hard links, in which these files are replaced.
-No seed is ever an argument of a compiler: ccache might not distinguish two seeds.
+``link`` makes the layout of a build for a seed: a copy of the build's installation by hard links, in which the files of
+``plan`` are replaced. No seed is ever an argument of a compiler: ccache might not distinguish two seeds.
 """
 
 import hashlib
@@ -86,7 +86,7 @@ class LayoutSeeds:
             self.used[run.commit] = max(run.layout, self.used.get(run.commit, 0))
 
     def following(self, commit: str) -> Iterator[int]:
-        """The next seeds for a commit."""
+        """The seeds of the next layouts of a commit."""
         return count(self.used[commit] + self.step if commit in self.used else self.first, self.step)
 
 
@@ -266,8 +266,8 @@ def install_recorder(host: Host) -> Recorder | None:
 
 
 def movable(variant: Variant, recorder: Recorder | None) -> Variant:
-    """The variant. If links are recorded, its compiler puts each function into a separate section, because a linker can
-    move sections.
+    """The variant with which a build is compiled. If links are recorded, its compiler puts each function into a
+    separate section, because a linker can move sections.
     """
     return msgspec.structs.replace(variant, cflags=f"{variant.cflags} {SECTIONS}".strip()) if recorder else variant
 
@@ -303,7 +303,8 @@ def keep(
     """Keep the links of installed files in ``work``: of the files ``paths`` below the prefix, or of all files if
     ``paths`` is empty.
 
-    Returns the facts of the build, with the linker of its layouts, or the reason why it cannot be linked again.
+    Returns the facts of the build, with the version of the linker, or with the reason why the build cannot be linked
+    again.
     """
     fixed = why_fixed(variant) or _keep(host, work, paths, recorder)
     return replace(built, linker="" if fixed else recorder.linker.version, fixed=fixed)

@@ -6,8 +6,8 @@ files and bytes, and for a server by its answers to the workload's ``check``. A 
 the build that loaded the data may be wrong itself: the data counts as damaged only if the build answers as expected on
 data that it has loaded itself.
 
-A build may fail to start on the data of its key, if an earlier commit changed the format within a version. A build that
-does not start on the data of its key loads data itself, under the key KEY-BUILD.
+A build may fail to start on the data of its key, if an earlier commit changed the on-disk format without a new version.
+A build that does not start on the data of its key loads data itself, under the key KEY-BUILD.
 """
 
 import hashlib
@@ -289,7 +289,7 @@ class DatasetKeeper:
         return Loading(self.host, system, self.workload, folder, service, placed)
 
     def _format(self, system: Installation) -> str:
-        """The output of the recipe's command for the format of a build's data. Raises RunFailed."""
+        """The output of the recipe's command that prints the on-disk format of a build. Raises RunFailed."""
         format_command = system.builder.dataset.format_command
         if not format_command:
             return ""

@@ -55,7 +55,7 @@ class Frame:
 
     @property
     def own_increase(self) -> float:
-        """The increase of its own cost; 0 for a mere difference of rounding."""
+        """The increase of the frame's own cost; 0 if the increase is only an error of rounding."""
         return (
             0.0
             if math.isclose(self.own_parent_cost, self.own_culprit_cost)
@@ -133,7 +133,9 @@ def flame_graph(parent_stacks: Stacks, culprit_stacks: Stacks, unit: str) -> Mar
 
 
 def frame_box(frame: Frame, depth: int, x: float, width: float, largest_increase: float, unit: str) -> Markup:
-    """The drawing of a frame; ``x`` and ``width`` are fractions of the width; ``largest_increase`` is of all frames."""
+    """The drawing of a frame; ``x`` and ``width`` are fractions of the width; ``largest_increase`` is the largest
+    increase of all frames.
+    """
     title = element("title", tooltip_text(frame, unit))
     area = element("rect", width="100%", height=ROW - 1)
     name = element("text", shortened_name(frame.name, SHOWN), x=3.0, y=13.0)
