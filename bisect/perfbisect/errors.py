@@ -20,7 +20,7 @@ class PerfBisectError(Exception):
     """A failure with a sentence for the user (``str(error)``), ``advice`` on what to do, and an exit status.
 
     The passwords of URLs are masked in the sentence and in the advice, because both are stored in the history.
-    ``option`` is the only wrong option of `bisect run`, without its --.
+    ``option`` is the name, without "--", of the option of `bisect run` that alone caused the error.
     """
 
     exit_status = ENVIRONMENT
@@ -73,7 +73,7 @@ def as_perfbisect_error(error: "PerfBisectError | OSError") -> PerfBisectError:
 
 
 class StdoutClosed(PerfBisectError):
-    """The reader of standard output has ended, as with `| head`: for a verb that prints, nothing is wrong."""
+    """The reader of standard output has ended, as with `| head`. A verb that only prints has not failed then."""
 
     exit_status = 0
 
@@ -82,7 +82,7 @@ class StdoutClosed(PerfBisectError):
 
 
 class InstructionsNotCounted(EnvironmentFailure):
-    """A run has ended without the count of its instructions."""
+    """A run has ended, but its instructions were not counted."""
 
 
 class CommandFailed(EnvironmentFailure):
@@ -141,7 +141,7 @@ class DatasetDamaged(EnvironmentFailure):
 
 
 class BuildFilesChanged(EnvironmentFailure):
-    """Files of a finished build have changed since the build ended. The commit must be built again."""
+    """Files of a finished build have changed since the build ended. The build of the commit must be made again."""
 
     def __init__(self, host: str, key: str, paths: str) -> None:
         named = ", ".join(paths.split("\n")[:-1])
@@ -153,11 +153,11 @@ class BuildFilesChanged(EnvironmentFailure):
 class BuildFailed(PerfBisectError):
     """A candidate cannot be checked out, configured, compiled or installed.
 
-    The hunt skips the candidate. This error is never the user's fault.
+    The hunt skips the candidate. This error is never caused by the user.
     """
 
     def __init__(self, sentence: str, *, stage: str, log: str, hint: str = "", errors: tuple[str, ...] = ()) -> None:
-        """``errors`` are the lines of the build that report errors, if there are several."""
+        """``errors`` are the lines in the build's output that report errors, if there are several such lines."""
         super().__init__(sentence, f"{hint} See {log}.".lstrip())
         self.stage = stage
         self.log = log

@@ -1,4 +1,5 @@
-"""Hardware, settings and other varying properties of a host: each fact is a command and a pure parser of its output.
+"""Facts about a host: hardware, settings and other properties. Each fact is a command and a pure function that parses
+its output.
 
 A parser gets the output of the command, and returns None if the output contains no answer.
 """
@@ -24,7 +25,8 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Fact(Generic[T_co]):
-    """A command ``argv``, and a parser ``read`` of its stdout, which returns None if that contains no answer."""
+    """A command ``argv``, and a function ``read`` that parses the command's stdout, and returns None if the stdout
+    contains no answer."""
 
     argv: tuple[str, ...]
     read: Callable[[str], T_co | None]
@@ -137,7 +139,8 @@ cp --reflink=always "$d/a" "$d/b" 2>/dev/null && echo yes || echo no"""
 
 @asked_by(*_shell(f"grep -H . {_CPUS}/vulnerabilities/*"))
 def MITIGATIONS(listing: str) -> str | None:
-    """The mitigations of the processor's vulnerabilities, without vulnerabilities that do not affect it."""
+    """The mitigations of the processor's vulnerabilities. Vulnerabilities that do not affect the processor are left
+    out."""
     rows = (line.rpartition("/")[2].partition(":") for line in listing.splitlines())
     states = [(name, state.strip()) for name, _, state in rows if state.strip()]
     affected = [f"{name} {state}" for name, state in states if state != "Not affected"]
@@ -146,7 +149,7 @@ def MITIGATIONS(listing: str) -> str | None:
 
 @asked_by("cat", "/proc/swaps")
 def SWAP(swaps: str) -> tuple[int, int] | None:
-    """MiB of swap, and MiB of it in use."""
+    """A pair: MiB of swap, and MiB of swap in use."""
     if not swaps.startswith("Filename"):
         return None
     sizes = re.findall(r"^\S+\s+\w+\s+(\d+)\s+(\d+)\s+-?\d+\s*$", swaps, re.MULTILINE)
@@ -155,7 +158,7 @@ def SWAP(swaps: str) -> tuple[int, int] | None:
 
 @asked_by("cat", "/proc/stat")
 def STEAL(stat: str) -> float | None:
-    """The share of busy time since boot that the hypervisor gave to others."""
+    """The share of the processors' busy time since boot that the hypervisor gave to other virtual machines."""
     match = re.search(r"^cpu +((?:\d+ ?)+)", stat)
     ticks = [int(word) for word in match[1].split()] if match else []
     if len(ticks) < 8:
@@ -176,7 +179,8 @@ def PORTS(tables: str) -> frozenset[int] | None:
 
 @asked_by("lscpu", "-J")
 def PROCESSOR(lscpu: str) -> str | None:
-    """The processor with its family and model numbers: in virtual machines several processors have one name."""
+    """The processor's name with its family and model numbers, because in virtual machines different processors can have
+    the same name."""
     name, family, model = CPU.read(lscpu), _FAMILY.read(lscpu), _MODEL.read(lscpu)
     numbers = ", ".join(filter(None, (family and f"cpu family {family}", model and f"model {model}")))
     return f"{name} ({numbers})" if name and numbers else name
@@ -249,7 +253,7 @@ def disk(host: Host) -> Fact[str]:
 
 
 def reflinks(host: Host) -> Fact[str]:
-    """Whether a file below the root folder can be copied without copying its blocks: "yes" or "no"."""
+    """Whether files below the root folder can be copied without copying their blocks: "yes" or "no"."""
     return Fact(_shell(_REFLINKS, "reflink", str(host.root)), read_line)
 
 

@@ -37,8 +37,8 @@ class LocalHost(Host):
     is_local = True
 
     def execute(self, command: Command) -> Result:
-        """Run a command; see ``Host.execute``. After a timeout, too much output or an exception none of its processes is
-        left.
+        """Run a command; see ``Host.execute``. After a timeout, too much output or an exception, no process of the
+        command is left.
         """
         with self._started(command, subprocess.PIPE) as process:
             try:
@@ -52,7 +52,7 @@ class LocalHost(Host):
 
     @contextmanager
     def begin(self, argv: tuple[str, ...], far: socket.socket) -> Iterator[Streamed]:
-        """Start a command with its stdin and stdout on the socket; see ``Host.begin``."""
+        """Start a command whose stdin and stdout are the socket; see ``Host.begin``."""
         with self._started(Command(argv), far.fileno()) as process:
             far.close()
             assert process.stderr
@@ -116,7 +116,7 @@ class LocalHost(Host):
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill the leader of a session with its children."""
+    """Kill the process that leads a session of processes, and its children."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 

@@ -1,13 +1,14 @@
-"""Carries out the hunts of a batch, each by a process of its own, as many at once as their hosts allow.
+"""Carries out the hunts of a batch, each in a process of its own. As many hunts run at once as the hosts allow.
 
 A signal, a lack of memory or an error ends the process of one hunt, but not the processes of other hunts. The process
-of a hunt is a `bisect run` as in a terminal, with the same locks, and goes on if the process of the batch ends. The
-process of the batch reads the states of the hunts from the history, as `bisect watch` does.
+of a hunt is a `bisect run`, with the same locks as one started in a terminal. The process continues if the process of
+the batch ends. The process of the batch reads the states of the hunts from the history, as `bisect watch` does.
 
 A host measures for one hunt at a time. Hunts begin in the order of the file. A hunt begins only on hosts that no
-earlier hunt waits for, so no hunt waits forever. A hunt with a choice of hosts prefers the home of its range: hosts on
-which hunts of the range were built, and whose builds the hunt can share. If the home of its range is busy, a hunt takes
-another free host only if no hunt of a range without a home waits for this host.
+earlier hunt waits for, so no hunt waits forever. The home of a range consists of the hosts on which hunts of the range
+were built. A hunt with a choice of hosts prefers the home of its range, because the hunt can share the builds there. If
+the home of its range is busy, a hunt takes another free host, unless a hunt of a range without a home waits for this
+host.
 """
 
 import json
@@ -91,7 +92,7 @@ def log_folder(history: History) -> Path:
 
 
 def log_of(history: History, batch: int, number: int) -> Path:
-    """The file with the output of a hunt of a batch; ``number`` is the index of the hunt in the batch."""
+    """The file with the output of a hunt in a batch; ``number`` is the position of the hunt in the batch, from 0."""
     return log_folder(history) / f"b{batch}" / f"{number + 1}.log"
 
 
@@ -114,7 +115,8 @@ def tasks_of(batch: Batch, history: History, ranges: Sequence[str] = ()) -> list
 
 
 def title_of(planned: PlannedHunt) -> str:
-    """The title of a hunt, before and after the hunt has begun: system or repository, workload, range."""
+    """The title of a hunt, which is the same before and after the hunt has begun: system or repository, workload,
+    range."""
     *options, good, bad = planned.arguments
     values = option_values(options)
     system = values.get("builder") or Path(planned.folder, values.get("repo", "")).name
@@ -281,7 +283,8 @@ def remove_unfit_choice(task: Task, hosts: Hosts, history: History) -> bool:
 
 
 def start(task: Task, hosts: Hosts, history: History) -> None:
-    """Start the process of a hunt in a new session of the system, so that Ctrl-C does not reach this process."""
+    """Start the process of a hunt in a new process session, so that Ctrl-C in the terminal of this process does not
+    interrupt the hunt."""
     task.hosts, task.stage = hosts, Stage.RUNNING
     options = ("--history", str(history.path.absolute()), "--wait", "--plain")
     if task.hunt is not None:
@@ -304,7 +307,7 @@ def start(task: Task, hosts: Hosts, history: History) -> None:
 
 
 def update(task: Task, history: History, view: View, followed: dict[int, FollowedHunt]) -> None:
-    """Show the new events of a running hunt in the view, and note its end."""
+    """Show the new events of a running hunt in the view; if the hunt has ended, note its end."""
     status = task.process.poll() if task.process else None
     view_updates: list[Callable[[], None]] = []
     with ending_on_error(task, history):
@@ -357,10 +360,10 @@ def last_error(log: Path, start: int = 0) -> str:
 
 @contextmanager
 def stopping_processes(tasks: Sequence[Task]) -> Iterator[None]:
-    """At the end of a block, stop running processes, as by Ctrl-C.
+    """At the end of a block, stop the processes that still run, as Ctrl-C would stop them.
 
-    Ctrl-C kills processes that do not stop, which loses no data. The processes get SIGTERM, because programs that a
-    script has started in the background ignore SIGINT.
+    If Ctrl-C is pressed while the processes are stopping, they are killed, which loses no data. The processes get
+    SIGTERM instead of SIGINT, because programs that a script has started in the background ignore SIGINT.
     """
     try:
         yield
@@ -380,7 +383,8 @@ def stopping_processes(tasks: Sequence[Task]) -> Iterator[None]:
 
 
 def range_key(folder: str, parts: Sequence[object]) -> str:
-    """A key that is equal for hunts that can share builds: the same folder, system, clone, ends and variant."""
+    """A key that is equal for hunts that can share builds. Such hunts have the same folder, system, clone, ends and
+    variant."""
     return json.dumps([folder, *map(str, parts)])
 
 

@@ -59,7 +59,7 @@ REMEMBERED = 30 * 86400.0  # seconds for which a failed build is not tried again
 
 
 class SessionLifecycle:
-    """The preparations and the end of a trial, or of one hunt of a session.
+    """The work before and after the measurements of a trial, or of one hunt of a session.
 
     After ``opening``, ``problem`` is the input of the search, and ``labs`` measure the candidates of the search.
     """
@@ -141,7 +141,8 @@ class SessionLifecycle:
 
     @property
     def has_new_needs(self) -> bool:
-        """Whether a failed build shows a new need of a part of a diff, so that the parts must be ordered again."""
+        """Whether a failed build shows that a part of a diff needs another part that was not known before. If so, the
+        parts must be ordered again."""
         parts, errors = self.setup.parts, build_errors(event for _, event in self.log.entries)
         return parts is not None and not parts.present.proven and bool(parts.new_needs(errors))
 

@@ -1,5 +1,5 @@
-"""The builds of a session: made on the hosts that build, for the present measurement or ahead of it, and brought to the host
-that measures."""
+"""The builds of a session: they are made on the hosts that build, when a measurement needs them or in advance, and are
+then copied to the host that measures."""
 
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass
 class BuildSite:
-    """Builds candidates on one host, and notes its builds in ``made``.
+    """Builds candidates on one host, and notes these builds in ``made``.
 
     Nothing is done on the host before the first build. If ``named``, its events have the name of the host. With ``layouts`` its
     builds can be linked again.
@@ -64,8 +64,8 @@ class BuildSite:
         return self.place.host.name
 
     def build(self, candidate: int, *, clean: bool = True) -> Generator[LabEvent, None, bool]:
-        """Build a candidate, unless it is built there; returns false if it is skipped. Waits until the host is free.
-        The build may be incremental, unless ``clean`` is true.
+        """Build a candidate, unless it is built there; returns false if it is skipped. The call waits until the host is
+        free. The build may be incremental, unless ``clean`` is true.
 
         Raises UsageError if builds would differ from those of earlier sessions, and EnvironmentFailure.
         """
@@ -77,9 +77,10 @@ class BuildSite:
         """Build a candidate, as ordered, unless it is built. The build stays on this host until another host needs it.
         If the build fails, the candidate is skipped.
 
-        Raises EnvironmentFailure if the host cannot do it, or its lock is lost: then the host builds no further; with HostUnreachable,
-        for a while. An error that is not the host's fault ends the hunt: an end of the range that does not build there would
-        not build on another host either, perhaps after hours.
+        Raises EnvironmentFailure if the host cannot build or its lock is lost; the host then builds no further
+        candidate. If the error is HostUnreachable, the host builds again once it is back. An error that is not the
+        host's fault ends the hunt: an end of the range that does not build there would not build on another host
+        either, perhaps after hours.
         """
         held = self.place.held
         assert held
@@ -97,8 +98,8 @@ class BuildSite:
             raise
 
     def find(self, candidate: int) -> Generator[LabEvent, None, bool]:
-        """Whether the host has a build of a candidate; if so, ``made`` notes it. On a host that only builds this does not wait for
-        the present build.
+        """Whether the host has a build of a candidate; a build that is found is added to ``made``. On a host that only
+        builds, this search does not wait for the present build.
         """
         with self.place.beside:
             context = yield from self._reported(candidate, self._open(candidate))
@@ -113,7 +114,8 @@ class BuildSite:
             return pipeline.key_of(context, self.candidates.commits[candidate])
 
     def has(self, key: str) -> bool:
-        """Whether the host has the build with that key. A host that cannot be reached builds no further."""
+        """Whether the host has the build with the given key. A host that cannot be reached is excluded from further
+        builds."""
         try:
             return build_store.has_build_or_layout(self.place.host, key)
         except EnvironmentFailure:
@@ -121,7 +123,7 @@ class BuildSite:
             return False
 
     def _open(self, candidate: int) -> Generator[LabEvent, None, BuildContext]:
-        """What all builds on this host share.
+        """The context of a build, which all builds on this host share.
 
         Before the first build, leftovers of earlier sessions are ended and removed, and the sources are sent; this is
         reported as a part of the candidate's build.
@@ -174,7 +176,8 @@ class BuildSite:
         return BuildStarted(candidate, self.candidates.describe(self.candidates.commits[candidate]), reused=reused)
 
     def _reported(self, candidate: int, work: Generator[BuildStep | LabEvent, None, T]) -> Generator[LabEvent, None, T]:
-        """Yield the events of a build on this host. The first says that it began, unless sending the sources said that already.
+        """Yield the events of a build on this host. The first event reports that the build began, unless this was
+        reported already when the sources were sent.
 
         No start is reported for a build that exists already.
         """
@@ -246,8 +249,8 @@ class CandidateBuilds:
         """Have a candidate built and installed on ``host``; returns whether it is worth measuring. A build that must be ``clean``
         replaces an incremental build.
 
-        A candidate is not worth measuring if it is skipped, or was built just now with the same binary as another candidate.
-        Raises EnvironmentFailure, and UsageError if builds would differ from those of earlier sessions.
+        A candidate is not worth measuring if it is skipped, or if its new build has the same binary as another
+        candidate. Raises EnvironmentFailure, and UsageError if builds would differ from those of earlier sessions.
         """
         while not self._is_here(candidate) or not self.made.usable(candidate, clean=clean):
             new = not self.made.usable(candidate, clean=clean)
@@ -266,7 +269,8 @@ class CandidateBuilds:
         return built is not None and self._here.get(candidate) == built.facts.key
 
     def _found(self, candidate: int) -> Generator[LabEvent, None, bool]:
-        """Whether one of several sites has built the candidate earlier; a single site checks that itself when it builds."""
+        """Whether one of the sites has built the candidate earlier. A single site is not asked, because it checks this
+        itself when it builds."""
         host = self.made.place(candidate)
         sites = sorted(self._left(), key=lambda site: site.name != host)
         if len(self.sites) == 1 or not sites:
@@ -353,7 +357,7 @@ class CandidateBuilds:
         return layout_key
 
     def unlink(self, layout_key: str) -> None:
-        """Remove a layout that ``link`` has made."""
+        """Remove a layout that was made by ``link``."""
         linked, key = self._linked.pop(layout_key, (self.host, ""))
         for host in {host.name: host for host in (linked, self.host)}.values():
             build_store.remove_build_or_layout(host, layout_key, key)

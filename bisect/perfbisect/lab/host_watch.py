@@ -1,5 +1,5 @@
-"""The watch over a host while it is measured: what has changed there, what its runs show, and whether the host or a commit is
-to blame for a failure."""
+"""Watches a host during measurements: which properties of the host have changed, what its runs show, and whether a
+failure is caused by the host or by the commit."""
 
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -39,7 +39,7 @@ SET = {name: SETTINGS[name] for name in ("governor", "turbo", "smt", "aslr", "hu
 
 
 def changed(host: str, before: HostFacts, after: HostFacts) -> tuple[Warned, ...]:
-    """A warning if a host differs from what it was earlier in the hunt."""
+    """A warning if the facts of a host differ from its facts earlier in the hunt."""
     differences = host_differences(before, after)
     advice = "Runs before and after the change may not be comparable. Undo the change, or begin a new hunt."
     return (
@@ -79,9 +79,10 @@ class HostWatch:
     warned: set[str] = field(default_factory=set)
 
     def guard(self, work: Generator[LabEvent]) -> Generator[LabEvent]:
-        """Check the host, then yield the events of a measurement there, with warnings about its runs.
+        """Check the host, then yield the events of a measurement on the host, and warnings about its runs.
 
-        Raises EnvironmentFailure if the disk is full, or the lock is lost: then no event of the measurement counts.
+        Raises EnvironmentFailure if the disk is full or the lock is lost. If the lock is lost, the events of the
+        measurement are invalid.
         """
         self.held.confirm()
         yield from self.check()
@@ -96,7 +97,7 @@ class HostWatch:
             yield from background_rate_warnings(of_build, self.warned)
 
     def check(self) -> Iterator[Warned]:
-        """Warnings of changes on the host. Raises EnvironmentFailure if no space is left for another build."""
+        """Warnings of changes on the host. Raises EnvironmentFailure if the disk has no space for another build."""
         space = free(self.host.root)
         answers = ask_all(self.host, (*PASSING, *SET.values(), space))
         present = {name: value for name, fact in SET.items() if (value := answers.get(fact))}
@@ -113,7 +114,7 @@ class HostWatch:
 
 
 def busy_client(run: RunFacts, warned: set[str]) -> Iterator[Warned]:
-    """Warn once if the client of a run was so busy that it may limit the rate."""
+    """Warn once if the client of a run was so busy that it may limit the measured rate."""
     share = largest_client_load([run])
     if share is not None and share >= BUSY and "client" not in warned:
         warned.add("client")
@@ -125,7 +126,7 @@ def busy_client(run: RunFacts, warned: set[str]) -> Iterator[Warned]:
 
 
 def background_rate_warnings(runs: Sequence[RunFacts], warned: set[str]) -> Iterator[Warned]:
-    """Warn once of a build that, over these runs together, does not sustain the background rate of the workload."""
+    """Warn once about a build that, in these runs together, does not reach the background rate of the workload."""
     load, build = worst_background(runs), runs[0].build_key
     if load and not load.sustained and build not in warned:
         warned.add(build)
@@ -170,8 +171,8 @@ class RetryPolicy:
     """Decides for the candidates of one lab whether failed or lost work is repeated."""
 
     def __init__(self, host: Host, candidates: Candidates, workload: str = "") -> None:
-        """The policy is for work on ``host``: for runs of ``workload``, or for builds if ``workload`` is "". Asks the
-        host for its present boot."""
+        """The policy is for work on ``host``: for runs of ``workload``, or for builds if ``workload`` is "". The
+        constructor asks the host for the identity of its present boot."""
         self.host = host
         self.candidates = candidates
         self.workload = workload
@@ -180,13 +181,14 @@ class RetryPolicy:
         self._changed: set[str] = set()  # keys of builds that were changed since a run last ended well
 
     def succeeded(self) -> None:
-        """Note that a build or a run has ended well."""
+        """Note that a build or a run has ended successfully."""
         self._losses = 0
         self._changed.clear()
 
     def changed(self, key: str) -> bool:
-        """Whether to make a changed build, or layout, again. If it changes twice before a run has ended well, that is the
-        candidate's failure. A layout shares files with its build, so both may have changed, one after the other.
+        """Whether to make a changed build, or layout, again. If it changes twice before a run has ended successfully,
+        the candidate fails. A layout and its build share files, so both may be found changed, one after the other; each
+        of them may be made again once.
         """
         again = key not in self._changed
         self._changed.add(key)
@@ -195,8 +197,8 @@ class RetryPolicy:
     def lost(self, candidate: int, lost: JobLost, stage: str, began: float) -> Warned | CandidateSkipped:
         """A warning if lost work is to be repeated; after too many losses the candidate is skipped.
 
-        Raises the loss instead if the candidate is not at fault: the host has been restarted meanwhile, or the connection is the
-        reason.
+        If the candidate is not at fault, because the host was restarted meanwhile or the connection failed, raises the
+        loss instead.
         """
         self._losses += 1
         of_host = isinstance(lost, RunLost)
@@ -212,9 +214,9 @@ class RetryPolicy:
     def failed(self, candidate: int, failure: BuildFailed | RunFailed, began: float) -> CandidateSkipped:
         """The event that reports that a failed candidate is skipped.
 
-        Raises EnvironmentFailure if the disk is full, which is not the candidate's fault, and RangeEndFailed for an end of the range:
-        without it nothing can be found. Most often the machine or the recipe has to be fixed then; after that the hunt can go
-        on.
+        Raises EnvironmentFailure if the disk is full, which is not the candidate's fault. Raises RangeEndFailed if the
+        candidate is an end of the range, because a hunt needs measurements of both ends. If RangeEndFailed is raised,
+        usually the machine or the recipe must be fixed, after which the hunt can continue.
         """
         name = self.candidates.name(candidate)
         if is_full(self.host):

@@ -48,8 +48,8 @@ _GO_BENCHMARK = re.compile(r"^func (Benchmark\w+)\(\w+ \*testing\.B\)", re.MULTI
 
 
 def find_benchmarks(systems: Iterable[str], good: SourceTree, bad: SourceTree) -> tuple[str, list[Benchmark]]:
-    """The first of these build systems with benchmarks that both ends have, and these benchmarks: best guess first,
-    each name once.
+    """A pair: the first of ``systems`` for which the ends have common benchmarks, and these benchmarks, best guess
+    first, each name once.
     """
     for system in systems:
         older = {benchmark.workload.name for benchmark in _likely_benchmarks(system, good)}
@@ -64,7 +64,7 @@ def find_benchmarks(systems: Iterable[str], good: SourceTree, bad: SourceTree) -
 
 
 def _likely_benchmarks(system: str, tree: SourceTree) -> list[Benchmark]:
-    """The likely benchmarks of a tree; without a build ``system``, only of a tree in Python."""
+    """The likely benchmarks of a tree; if ``system`` is "", only benchmarks in Python are found."""
     if not system:
         return [*_python_benchmarks(tree)] if main_language(tree.paths) == "Python" else []
     candidates = [*_OF_SYSTEM[system](tree)]
@@ -77,7 +77,7 @@ def _likely_benchmarks(system: str, tree: SourceTree) -> list[Benchmark]:
 
 
 def _program_benchmark(tree: SourceTree, path: str, targets: list[str], options: list[str] | None = None) -> Benchmark:
-    """The benchmark of a program at this path below {prefix}, which is not installed."""
+    """The benchmark of a program that is not installed, at this path below {prefix}."""
     name = PurePosixPath(path).name
     description = f"{name}, which is built and run in a copy of the tree"
     server = name.removesuffix("benchmark") + "server"
@@ -181,8 +181,8 @@ def _make_rules(tree: SourceTree, names: tuple[str, ...]) -> Iterator[Benchmark]
 
 
 def _benchmark_target(system: str, tree: SourceTree) -> Iterator[Benchmark]:
-    """A target that runs the benchmark. The target is also built in advance, during the build, so that a run compiles
-    nothing."""
+    """A make or cmake target that runs the benchmark. The target is also built in advance, during the build, so that a
+    run compiles nothing."""
     options: list[str] = []
     if system == "cmake":
         _, everything, options = _cmake_files(tree)

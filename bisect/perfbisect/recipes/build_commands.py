@@ -60,12 +60,13 @@ def _tree_and_prefix(build: Build) -> tuple[str, list[str]]:
 
 
 def _build_command(builder: Builder, build: Build, system: str, argv: list[str], folder: str = ".") -> list[str]:
-    """The command that builds the recipe's targets, or else the programs that are started."""
+    """The command that builds the recipe's targets, or, if the recipe has no targets, the programs that are started."""
     return [*argv, *build.targets] if build.targets else program_build_command(builder, build, system, argv, folder)
 
 
 def cmake_commands(builder: Builder, build: Build, _: Collection[str]) -> Build:
-    """A Release configuration, in which projects leave out checks, with the variant's options instead of its -O3.
+    """A build with cmake's build type Release, in which projects disable checks. The variant's options replace the -O3
+    of this build type.
 
     Ninja is used if it is installed.
     """
@@ -160,8 +161,9 @@ exec "$source/configure" "$@"
 def autotools_commands(builder: Builder, build: Build, paths: Collection[str]) -> Build:
     """A build by a configure script, or by a configure.ac from which the script is made.
 
-    Scripts of GNU Autoconf are run out of the tree. Handwritten scripts may not support that; for these the folder of the
-    build is a copy of the tree. A static library is not built beside the shared library that is loaded.
+    Scripts made by GNU Autoconf are run in a build folder outside of the tree. Handwritten scripts may not support
+    that; for these the folder of the build is a copy of the tree. A static library is not built beside the shared
+    library that is loaded.
     """
     source, in_tree = _tree_and_prefix(build)
     unneeded = ["--disable-silent-rules", "--disable-maintainer-mode"]
@@ -208,7 +210,7 @@ fi
 
 
 def make_commands(builder: Builder, build: Build, _: Collection[str]) -> Build:
-    """A Makefile alone, in a copy of the tree.
+    """A build with a Makefile only, in a copy of the tree.
 
     Makefiles have no common way to set the compiler's options: some Makefiles append to CFLAGS, others ignore CFLAGS.
     Therefore the compiler is replaced by a script. The script puts the variant's options first, so that the tree's
@@ -250,7 +252,8 @@ def cargo_commands(builder: Builder, build: Build, paths: Collection[str]) -> Bu
 
 
 def go_commands(builder: Builder, build: Build, _: Collection[str]) -> Build:
-    """All commands of the module, with vendored modules, or modules of the host's cache; ``targets`` are packages."""
+    """All commands of the module are built, with vendored modules or with modules of the host's cache; ``targets`` are
+    packages."""
     argv = ["env", "-C", _tree_and_prefix(build)[0], "go", "build", "-trimpath", "-o", "{prefix}/bin/", *build.options]
     return Build(
         configure=[["mkdir", "-p", "{prefix}/bin/"]],

@@ -28,7 +28,8 @@ AUTO = "auto"  # instead of a system: each commit has its own
 
 @dataclass(frozen=True, slots=True)
 class IncrementalBuilds:
-    """The conditions under which a build system may build a commit in the tree of another."""
+    """The conditions under which a build system may build a commit incrementally, in the tree of another commit's
+    build."""
 
     inputs: str  # pattern of the files on which the results of its configure step depend
     # whether that step can be repeated in an existing folder; otherwise the commit is built in an empty folder
@@ -113,7 +114,8 @@ _MAKING = (
 
 
 def command_to_build_program(program: str, paths: Iterable[str], text: str) -> str:
-    """The command that builds a program in a tree with these paths and this ``text`` of its build files; "" if unknown."""
+    """The command that builds a program, in a tree with these paths whose build files have this ``text``; "" if
+    unknown."""
     name = program.rpartition("/")[2]
     for says, source, command in _MAKING:
         says, source = (pattern.format(re.escape(name)) for pattern in (says, source))
@@ -124,7 +126,8 @@ def command_to_build_program(program: str, paths: Iterable[str], text: str) -> s
 
 
 def system_for_commit(system: str, paths: Collection[str]) -> str:
-    """The system of one commit with these paths; ``system`` is the range's. "" if the commit has none."""
+    """The build system for one commit with these paths; ``system`` is the build system of the range. "" if the commit
+    has none."""
     systems = systems_in(paths)
     return system if system in systems else next(iter(systems), "")
 
@@ -148,7 +151,7 @@ def build_with_needs(build: Build) -> Build:
 def build_with_commands(builder: Builder, system: str, paths: Collection[str]) -> Build:
     """The recipe's ``[build]`` with the commands of ``system`` for a tree with these ``paths``.
 
-    Environment, needs and artifacts of the recipe are kept and extended.
+    The environment, the needs and the artifacts of the recipe are kept, and the build system's are added.
     """
     build = builder.build or Build()
     commands = SYSTEMS[system].commands(builder, build, paths)
@@ -181,7 +184,8 @@ def commands_hash(system: str) -> str:
 
 
 def system_of_commit(builder: Builder, paths: frozenset[str]) -> str | None:
-    """The build system of a commit with these ``paths``; "" if the recipe has commands, None if the tree has no system."""
+    """The build system for a commit with these ``paths``; "" if the recipe has its own commands, None if the tree has
+    no known build system."""
     if builder.build is None or has_commands(builder.build):
         return ""
     return system_for_commit(builder.build.system, paths) or None

@@ -1,7 +1,8 @@
-"""``hosts.toml``: the machines that build and measure, and leases, the commands by which other machines are leased.
+"""``hosts.toml`` defines the machines that build and measure, and leases: commands by which further machines are
+leased.
 
-``slurm:quiet`` is a machine with the feature quiet, leased by the commands of ``[leases.slurm]``; ``slurm:quiet*3`` are
-three of them, called ``slurm:quiet/1`` and so on.
+``slurm:quiet`` is a machine with the feature quiet that is leased by the commands of ``[leases.slurm]``;
+``slurm:quiet*3`` are three such machines, named ``slurm:quiet/1`` to ``slurm:quiet/3``.
 """
 
 import re
@@ -80,7 +81,7 @@ class HostEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def all_build_hosts(self) -> tuple[str, ...]:
-        """The hosts that build for this host, without duplicates; by default the host itself."""
+        """The hosts that build for this host, each once; by default only the host itself."""
         return tuple(dict.fromkeys(expanded_names(self.build_hosts or [self.name])))
 
     @property
@@ -109,7 +110,8 @@ class LeasedEntry(HostEntry, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class LeaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Commands of this machine that lease others from a scheduler. All except acquire are repeated if they fail.
+    """The commands by which this machine leases other machines from a scheduler. All except acquire are repeated if
+    they fail.
 
     If the command acquire fails by itself, it has leased no machine, or has returned the leased machines.
     """
@@ -151,13 +153,13 @@ class LeasedHostName:
 
 
 def parse_leased_host_name(name: str) -> LeasedHostName | None:
-    """The parts of the name of a leased host; None for any other name."""
+    """The parts of the name of a leased host; None if ``name`` is not such a name."""
     match = _NAME.fullmatch(name)
     return LeasedHostName(match[1], match[2], int(match[3] or 1)) if match else None
 
 
 def expanded_names(names: Iterable[str]) -> tuple[str, ...]:
-    """The names, with ``*3`` expanded to three names. Raises UsageError for an impossible number."""
+    """The host names, with ``NAME*3`` expanded to three names. Raises UsageError for an impossible number."""
     every: list[str] = []
     for name in names:
         parsed = parse_leased_host_name(name)
@@ -207,7 +209,7 @@ def load_lease(name: str, user_path: str | Path = "") -> LeaseEntry:
 
 
 def _checked_lease(lease: LeaseEntry, name: str, location: Location) -> LeaseEntry:
-    """The lease with its name and file. Raises RecipeError for mistakes that types cannot express."""
+    """The lease, completed by its name and its file. Raises RecipeError for mistakes that the types do not exclude."""
     for key, allowed in COMMANDS.items():
         check_placeholders_in(getattr(lease, key), location.at(key), allowed)
     for key in WAY:

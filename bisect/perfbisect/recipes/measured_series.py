@@ -52,7 +52,7 @@ class MeasurementRow:
 
 @dataclass(slots=True)
 class MeasuredSeries:
-    """The measured values of one result, by commit, in order of time."""
+    """The measured values of one result, each with its commit, in order of time."""
 
     name: str
     is_rate: bool  # whether higher is better
@@ -65,7 +65,8 @@ class MeasuredSeries:
 
 
 def read_sorted_series(path: Path) -> tuple[list[MeasuredSeries], bool]:
-    """The series of a file, sorted by time, and whether they were in order. Raises UsageError."""
+    """The series of a file, sorted by time; and whether the series were already in this order in the file. Raises
+    UsageError."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -156,7 +157,7 @@ def rows_of_json(text: str, path: Path) -> Iterator[MeasurementRow]:
 
 
 def rows_of_github_action(suites: Mapping[str, Any], path: Path) -> Iterator[MeasurementRow]:
-    """The rows of github-action-benchmark: suites with their commits."""
+    """The rows of a file of github-action-benchmark, which lists suites with their commits."""
     better = {"customBiggerIsBetter": "ops/s", "customSmallerIsBetter": "s"}  # independent of the unit
     for suite, entries in suites.items():
         for entry in entries:
@@ -177,7 +178,8 @@ def rows_of_bencher_perf(results: Sequence[Mapping[str, Any]], path: Path) -> It
 
 
 def rows_of_bencher_reports(reports: Sequence[Mapping[str, Any]], path: Path) -> Iterator[MeasurementRow]:
-    """The rows of `bencher report list` with results, which has a list for each iteration of a report."""
+    """The rows of `bencher report list` whose reports have results; a report has a list of results for each
+    iteration."""
     for report in reports:
         for result in (item for iteration in report["results"] for item in iteration):
             for measured in result["measures"]:

@@ -1,8 +1,9 @@
-"""A proposed builder and suite for a repository without a recipe, guessed from names and build files of its tree.
+"""Proposes a builder and a suite for a repository without a recipe, by guesses from file names and build files of its
+tree.
 
-A proposal only guesses: nothing here runs, and the user may change what is written. Ignored paths are left out of the
-checkout, so a build must not need them: files that a build file names stay, and so does a folder with code or a build
-file.
+A proposal is only a guess: no command is run for the proposal, and the user may change the written recipe. Ignored
+paths are left out of the checkout, so a build must not need them: files that a build file names stay, and so does a
+folder with code or a build file.
 """
 
 import re
@@ -55,7 +56,7 @@ class SourceTree:
         return {path: self.texts[path] for path in paths if is_own_code(path) and condition(PurePosixPath(path))}
 
     def is_benchmark_program(self, program: PurePosixPath) -> bool:
-        """Whether a program is the wanted program, has a name like a benchmark, or is in such a folder."""
+        """Whether a program is ``tree.wanted``, has a name like a benchmark, or is in a folder for benchmarks."""
         return program.name == self.wanted or is_benchmark_path(program)
 
 
@@ -129,7 +130,7 @@ _NEWS = re.compile(r"(?:changes|changelog|news|history|release-?notes)(?:\.txt)?
 
 
 def is_unread_prose(tree: SourceTree, path: str, commands: str) -> bool:
-    """Whether a file of the tree is prose that neither its build files nor these commands name."""
+    """Whether a file of the tree is prose that is mentioned neither in the tree's build files nor in ``commands``."""
     alone = SourceTree(frozenset({path}), {})
     named = f"{_text_naming_files(tree)}\n{commands}"
     is_news = _NEWS.fullmatch(PurePosixPath(path).name) is not None
@@ -202,7 +203,7 @@ class Benchmark:
 
 @dataclass(frozen=True, slots=True)
 class RecipeProposal:
-    """A proposed recipe: guesses from the files of a tree, and the chosen benchmark."""
+    """A proposed recipe, made from guesses about the files of a tree and from the chosen benchmark."""
 
     name: str
     of: str  # the revision whose tree was read
@@ -249,6 +250,6 @@ HINT = "rate = 'ops/s: ([0-9.]+)', or cost = '…' where lower is better.\n"
 
 
 def _toml_text(table: Mapping[str, Any]) -> str:
-    """TOML with each list on one line; strings contain no line breaks, which are escapes."""
+    """TOML in which each list is on one line. Line breaks in strings are written as escapes."""
     text = tomli_w.dumps({key: value for key, value in table.items() if value}, indent=0)
     return text.replace("[\n", "[").replace(",\n]", "]").replace(",\n", ", ")

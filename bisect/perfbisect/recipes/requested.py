@@ -52,7 +52,8 @@ TRUTHS = {"true": True, "on": True, "false": False, "off": False}
 
 
 def load_requested(settings: Settings) -> tuple[Builder, Workload]:
-    """Builder and workload with the overrides of the settings. Raises UsageError for contradictory options."""
+    """The builder and the workload that the settings request, with the overrides of the settings. Raises UsageError for
+    contradictory options."""
     quick = settings.quick
     builder = requested_builder(settings)
     if quick is None:
@@ -75,7 +76,8 @@ def with_settings(workload: Workload, settings: Settings) -> Workload:
 
 
 def requested_workloads(settings: Settings, builder: Builder, names: str) -> dict[str, Workload]:
-    """The workloads ``names``, or the workload of a command, by unambiguous names. Raises like ``choose_workloads``."""
+    """The workloads with the given ``names``, or the workload of the user's command, by unambiguous names. Raises like
+    ``choose_workloads``."""
     if settings.quick:
         return {(command := quick_workload(settings.quick, builder)).name: command}
     return choose_workloads(names, builder.driver, settings.workloads_path)
@@ -154,14 +156,15 @@ def _file_hash_variable(commands: Sequence[str]) -> list[str]:
 
 
 def _build_commands(option_name: str, commands: Sequence[str], variables: Sequence[str]) -> list[list[str]]:
-    """Build commands in the form of recipes; they are run in {prefix}. Raises UsageError for a mistake in them."""
+    """Build commands in the form of recipes; they are run in {prefix}. Raises UsageError if the commands have a
+    mistake."""
     argvs = [command_words(command) for command in commands]
     check_placeholders_in(argvs, LINE.at(option_name), BUILD_PLACEHOLDERS)
     return [["env", "-C", "{prefix}", *variables, *argv] for argv in argvs]
 
 
 def _with_then_commands(builder: Builder, quick: QuickCommand | None) -> Builder:
-    """The builder with the commands of --then after its commands."""
+    """The builder with the commands of --then added after its own commands."""
     if not quick or not quick.then:
         return builder
     if builder.build is None:
@@ -173,7 +176,8 @@ def _with_then_commands(builder: Builder, quick: QuickCommand | None) -> Builder
 
 
 def file_hashes(commands: Sequence[str]) -> Iterator[str]:
-    """A hash of each file outside of the tree that commands name by its full path, such as a benchmark."""
+    """For each file outside of the tree that commands name by its full path, such as a benchmark: a hash of its
+    content."""
     for path in re.findall(r"/[^\s;|&()<>\"'`$*?]+", " ".join(commands)):
         with suppress(OSError):
             if Path(path).is_file():
@@ -328,10 +332,8 @@ def has_config(builder: Builder, name: str) -> bool:
 
 
 def load_config(builder: Builder, name: str) -> ServerConfig:
-    """The configuration ``name``.
-
-    Raises UsageError if there is none, or if the builder's server has no configuration file.
-    """
+    """The configuration ``name``. Raises UsageError if the configuration does not exist, or if the builder's server has
+    no configuration file."""
     server = builder.server
     if server is None or not server.config:
         raise UsageError(
@@ -379,7 +381,7 @@ def unknown_config_error(builder: Builder, name: str) -> UsageError:
 
 
 def _comparable_name(word: str) -> str:
-    """A setting's name in the form by which servers compare it."""
+    """The name of a setting, normalised as servers normalise names to compare them."""
     return word.lower().replace("-", "_").removeprefix("loose_")
 
 

@@ -1,7 +1,7 @@
 """Profiles of a culprit and its parent, and their export to the file formats of other tools.
 
-A folded stack is a line `outermost;…;innermost cost`. Costs are per operation; in the lines they are per million operations,
-because the tools that read them expect whole numbers.
+A folded stack is a line `outermost;…;innermost cost`. Costs are per operation. In the written files they are per
+million operations, because the tools that read the files expect integers.
 """
 
 import json

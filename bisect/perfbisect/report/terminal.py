@@ -83,7 +83,7 @@ def part_lines(part: Part, width: int | None, indent: str) -> Lines:
 
 
 def fact_lines(section: Facts) -> Iterator[str]:
-    """Names and values; a repeated name is omitted."""
+    """The lines of names with their values. A name that is equal to the name in the line above is omitted."""
     wide = max(len(name) for name, _ in section.pairs)
     for name, group in groupby(section.pairs, key=lambda pair: pair[0]):
         for number, (_, text) in enumerate(group):
@@ -99,7 +99,8 @@ def remark_lines(text: str, indent: str, width: int | None) -> Iterable[str]:
 
 
 def table_lines(part: Table, width: int | None) -> list[str]:
-    """The lines of a table. A narrow ``width`` removes minor columns, then the end of the last column."""
+    """The lines of a table. If ``width`` is too small, minor columns are left out, and then the last column is
+    shortened."""
     rows = [[printable(cell.text) for cell in row.cells] for row in part.rows]
     inner = width - 2 if width and part.minor_columns else None
     return table(part.head, rows, right=part.right_aligned, width=inner, drop=part.minor_columns)

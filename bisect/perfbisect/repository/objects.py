@@ -1,6 +1,6 @@
 """Objects of a repository, read by GitPython: headers, contents, and the tree of a commit.
 
-GitPython reads SHA-1 repositories. SHA-256 repositories, and trees in which it finds errors, are read by git commands.
+GitPython reads SHA-1 repositories. Git commands read SHA-256 repositories, and trees in which GitPython finds errors.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -48,7 +48,8 @@ class TreeFiles:
 
 
 def object_headers(repo: Repository, names: Sequence[str]) -> list["Header | None"]:
-    """Hash, type and size of objects, by any names for git; None for an unknown name.
+    """The hash, the type and the size of each object; objects are given by any names that git accepts. None for an
+    unknown name.
 
     Raises EnvironmentFailure if git fails.
     """

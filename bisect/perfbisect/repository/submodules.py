@@ -232,7 +232,8 @@ def find_submodule(
 def find_locally(
     origin: SubmoduleOrigin, repo: Repository, submodule: Submodule
 ) -> tuple[ModuleSource | None, list[str]]:
-    """The source of a submodule of ``repo`` on this machine; and a reason for each folder that cannot be used."""
+    """The source of a submodule of ``repo`` on this machine, None if there is none; and for each folder that cannot be
+    used, the reason."""
     tried = []
     cached = () if origin.refused else (_cached_repository(origin.address, repo.object_format).git_dir,)
     for location in (*origin.places, *(folder for folder in cached if folder.exists())):
@@ -285,7 +286,8 @@ def _folders_in_clone(repo: Repository, submodule: Submodule, name: str) -> Iter
     """The folders of a submodule in the user's clone.
 
     These are repositories of that name below the git directory, and below the main one of a linked work tree; and the
-    submodule's folder in the checkout, if it has a repository and no link leads to it. No commit can contain a `.git`.
+    submodule's folder in the checkout, if it has a repository and no link leads to it. A commit cannot contain an entry
+    named `.git`.
     """
     if name:
         common = git(repo, "rev-parse", "--git-common-dir").removesuffix("\n")

@@ -27,7 +27,7 @@ from perfbisect.simulate.world import World, build_host_number
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HuntResult:
-    """The verdict of a simulated hunt, and the hunt's costs."""
+    """The verdict and the costs of a simulated hunt."""
 
     verdict: Verdict
     belief: Belief
@@ -153,7 +153,8 @@ class SimulatedWorkers:
         order.unreported, order.end = [], self._time
 
     def next(self) -> tuple[int, Observation | OrderEnded]:
-        """The next observation of the order that ends first; see ``Workers.next``."""
+        """The next observation of the order that ends first; see ``Workers.next``. If the order has no further
+        observation, the event is its end."""
         worker, first = min(self._orders.items(), key=lambda item: item[1].end)
         if worker >= len(self.hosts):
             self._time = max(self._time, first.end)

@@ -94,9 +94,10 @@ ALONE = ("nothing", "reverted", "slope")  # values without a culprit
 
 
 def draw_steps(pattern: str, graph: Graph, culprit: int, drop: float, rng: np.random.Generator) -> Steps:
-    """The change of the log metric for each commit that changes the speed: the culprit's ``drop``, and random changes.
+    """For each commit that changes the speed, the change of the log metric: ``drop`` for the culprit, random values for
+    the other commits.
 
-    ``pattern`` is a value of `bisect simulate --steps`.
+    ``pattern`` is a value of the option `bisect simulate --steps`.
     """
     start, end, candidates = graph.candidates.start, graph.size, graph.candidates
     sizes = [multiple * drop for multiple in EXTRA_STEPS.get(pattern, ())]
@@ -153,11 +154,11 @@ class Scenario:
         )
 
     def culprit(self, seed: int) -> int:
-        """The culprit of a seed: the candidate with the drop."""
+        """The culprit in the world of a seed: the candidate with the drop."""
         return int(random_generator(seed, RandomDraw.CULPRIT).choice(np.array(self.graph.candidates)))
 
     def _draw_layout_modes(self, seed: int) -> tuple[float, frozenset[int]]:
-        """The gap between two modes of layout, and the candidates whose usual layout is in the slow mode."""
+        """The gap between the two modes of layout, and the candidates whose usual layout is in the slow mode."""
         if not self.habits.modes[1]:
             return 0.0, frozenset()
         rng = random_generator(seed, RandomDraw.MODES)

@@ -1,4 +1,5 @@
-"""Pushes the sessions of a history to the central history: the missing entries of each log, in the order of the log.
+"""Pushes the sessions of a history to the central history. For each session, the missing entries of its log are added
+in the order of the log.
 
 The last entry that was pushed is stored with the session (``pushes``), in the transaction that adds entries. Only one
 process at a time adds entries to a session. A push that is interrupted therefore loses no entry and duplicates no
@@ -75,7 +76,8 @@ def push(
     is_running: bool | None = None,
     report_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> PushResult:
-    """Push all own sessions of a history, or only ``only_session``, under the name ``origin``.
+    """Push all sessions that this history itself has recorded, or only ``only_session``; their names begin with
+    ``origin``.
 
     ``is_running``: whether a process works on the sessions; None: another process works on a session if the history
     says so. ``report_progress`` is called with the number of finished sessions and the number of all sessions. Sessions

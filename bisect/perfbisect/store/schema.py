@@ -108,11 +108,12 @@ def candidates_view_query(fact_sql: str) -> str:
 
     ``fact_sql`` is the SQL for a fact of a run in the ``body`` of its event, with {} for the name of the fact.
 
-    The view has every commit that a hunt built, skipped or measured, on each host: the rows of ``touched``. The column
-    ``metric_value`` is the mean of the hunted metric, in its unit. The column ``rqps`` is the mean of QPS relative to
-    the base: for paired runs, relative to the base's run in the pair; for interleaved runs, relative to the base's runs
-    just before and after; null if no run of the base was made in the same way. In addition, `bisect show` computes
-    intervals, and compares a commit without runs of the base by way of the builds that were measured with the commit.
+    The view has a row for each host and each commit that a hunt built, skipped or measured there (the rows of
+    ``touched``). The column ``metric_value`` is the mean of the hunted metric, in its unit. The column ``rqps`` is the
+    mean of QPS relative to the base. A paired run is compared with the base's run in the same pair; an interleaved run
+    is compared with the base's runs just before and after. The column is null if no run of the base was made in the
+    same way. In addition, `bisect show` computes intervals, and compares a commit without runs of the base by way of
+    the builds that were measured with the commit.
     """
     names = ("counted", "slower_than", "layout", "round")
     # The way in which a run was made. For paired runs, the text after the last / identifies the pair.
@@ -239,7 +240,8 @@ def primary_key(table: str) -> tuple[str, ...]:
 
 
 def create_table_sql(table: str, key_columns: Sequence[str], column_sql: Callable[[str, str], str]) -> str:
-    """The CREATE TABLE statement of a table. ``column_sql`` returns a column's type, default and references."""
+    """The CREATE TABLE statement of a table. The function ``column_sql`` returns a column's type, default and
+    references."""
     lines = [
         f"  {column} {column_sql(table, column)}{'' if column in OPTIONAL else ' NOT NULL'}"
         for column in TABLES[table].split()
@@ -263,9 +265,11 @@ def schema_statements() -> Iterator[str]:
 
 
 def foreign_object(connection: "sqlite3.Connection") -> str:
-    """The name of a table or trigger of a file whose SQL differs from this schema; "" if no SQL differs.
+    """The name of a table or trigger in a file whose SQL differs from the SQL of this schema; "" if there is no
+    difference.
 
-    A view in place of a table, a computed column or a trigger would execute SQL of the file's author.
+    The check is necessary because a view in place of a table, a computed column or a trigger would execute SQL that the
+    file's author wrote.
     """
     sql_of = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
     odd = [name for name in TABLES if sql_of.get(name) != create_table_sql(name, primary_key(name), sqlite_column_sql)]
@@ -274,7 +278,8 @@ def foreign_object(connection: "sqlite3.Connection") -> str:
 
 
 def replace_outdated_views(connection: "sqlite3.Connection", *, read_only: bool = False) -> None:
-    """Replace the views that differ from this version's views. With ``read_only``, only this connection sees new views."""
+    """Replace the views that differ from this version's views. With ``read_only``, the new views are temporary, so that
+    only this connection sees them."""
     sql_of = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'view'"))
     if outdated := [name for name, sql in VIEWS.items() if sql_of.get(name) != f"CREATE VIEW {name} AS {sql}".rstrip()]:
         statement = "CREATE TEMP VIEW {0}" if read_only else "DROP VIEW IF EXISTS {0}; CREATE VIEW {0}"
@@ -283,7 +288,8 @@ def replace_outdated_views(connection: "sqlite3.Connection", *, read_only: bool 
 
 
 def create_schema(connection: "sqlite3.Connection") -> None:
-    """Create the tables of an empty file. A second process that creates the tables waits for the first process."""
+    """Create the tables in an empty database file. A second process that creates the tables waits for the first
+    process."""
     connection.execute("BEGIN IMMEDIATE")
     with connection:
         if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:

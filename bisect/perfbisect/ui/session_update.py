@@ -1,4 +1,4 @@
-"""Updates of a session's view by events: pure functions."""
+"""Pure functions that update a session's view by events."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -125,7 +125,7 @@ def _view_with_former_ratios(view: SessionView, event: Event, at: float) -> Sess
 
 
 def with_state(view: SessionView, state: SessionState) -> SessionView:
-    """The view with another state, and the tested commits of its present range by candidate."""
+    """The view with the state ``state``, and with the tested commits of the state's present range, by candidate."""
     return replace(
         view, state=state, tested={state.node[sha]: row for sha, row in state.tested.items() if sha in state.node}
     )
@@ -179,7 +179,8 @@ def layout_ratio_text(view: SessionView) -> str:
 def activity_after(
     former: ActiveBuild | ActiveRun | None, event: LabEvent, at: float
 ) -> ActiveBuild | ActiveRun | None:
-    """The build or run that a host is busy with after ``event``, given the ``former``; None if neither."""
+    """The build or run that a host is busy with after ``event``; ``former`` is the activity before the event. None if
+    the host is idle."""
     match event:
         case BuildStarted(candidate):
             return ActiveBuild(candidate, at)

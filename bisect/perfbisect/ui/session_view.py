@@ -47,7 +47,7 @@ class SessionRow:
 
 @dataclass(frozen=True, slots=True)
 class ActiveBuild:
-    """A build that is in progress, or is the latest that finished on its host. Times are seconds since the epoch."""
+    """A build that is in progress, or the latest finished build of its host. Times are seconds since the epoch."""
 
     candidate: int
     since: float
@@ -59,7 +59,7 @@ class ActiveBuild:
 
 @dataclass(frozen=True, slots=True)
 class ActiveRun:
-    """A run that is in progress, or is the latest that finished on its host. Times are seconds since the epoch."""
+    """A run that is in progress, or the latest finished run of its host. Times are seconds since the epoch."""
 
     candidate: int
     since: float
@@ -146,7 +146,7 @@ class SessionView:
 
     @property
     def report_hint(self) -> str:
-        """A line with the command that shows the report; "" before the hunt is known."""
+        """A line with the command that shows the full report; "" before the number of the hunt is known."""
         return f"Full report: {self.report_command(self.hunt.session)}" if self.hunt else ""
 
     def sha(self, candidate: int) -> str:
@@ -159,7 +159,8 @@ class SessionView:
         return printable_commit(started.with_part_titles(commit, candidate) if started else commit)
 
     def activity_title(self, activity: ActiveBuild | ActiveRun) -> tuple[str, str]:
-        """Two texts for a build or run: a commit and its subject. Of a trial the build and "", or its place and the run."""
+        """Two texts that describe a build or run. In a hunt, they are the commit and its subject. In a trial, they are
+        the build and "" for a build, or the present place and the number of the run for a run."""
         if self.trial and isinstance(activity, ActiveRun):
             return self.place, f"run {activity.number} of {activity.runs_of_order}"
         if self.trial:
@@ -179,7 +180,7 @@ class SessionView:
         return classify(self.state, self.sha(candidate), self.ratios_to_good) if candidate in self.tested else None
 
     def is_baseline(self, candidate: int) -> bool:
-        """Whether a candidate has the binary of the good end."""
+        """Whether a candidate has the same binary as the good end."""
         return self.state.binary_of(self.sha(candidate)) == self.state.binary_of(self.sha(0))
 
     def ratio(self, candidate: int) -> Interval | None:
@@ -215,7 +216,7 @@ class SessionView:
 
     @property
     def ends_differ(self) -> bool:
-        """Whether the hunt takes the ends to differ; until then the probability of a culprit has no meaning."""
+        """Whether the hunt assumes that the ends differ. Until then, the probability of a culprit has no meaning."""
         return self.state.purpose is not Purpose.ENDS and not isinstance(
             self.state.verdict, NotReproduced | CodePlacement
         )
@@ -275,7 +276,7 @@ class SessionView:
 
     @property
     def highest_rate(self) -> float:
-        """The highest rate so far, in operations per second."""
+        """The highest rate of all runs so far, in operations per second."""
         ended = [operations_per_second(run) or 0.0 for row in self.tested.values() for run in row.runs]
         current = [
             qps for doing in self.activity_by_host.values() if isinstance(doing, ActiveRun) for qps in doing.samples
@@ -292,8 +293,8 @@ OVERDUE = 0.1  # share of an estimate that is shown as left if it was too short
 def minutes_left(view: SessionView, now: float) -> float | None:
     """Estimated minutes from ``now`` (epoch seconds) until the verdict; None while too little is known.
 
-    Of a hunt: the entropy of the belief times the cost of each bit gained so far, and the runs of the proof. Of a trial:
-    the remaining runs times the median cost of a run.
+    Of a hunt: the entropy of the belief times the cost of each bit gained so far, and the runs of the proof. In a
+    trial, the estimate is the number of remaining runs times the median cost of a run.
     """
     if view.trial:
         costs = [run.cost for run in view.trial.runs]
@@ -322,13 +323,14 @@ def minutes_left(view: SessionView, now: float) -> float | None:
 
 
 def entropy_in_bits(belief: Belief) -> float:
-    """Shannon entropy of the culprit, in bits; 0 if one candidate has all of the probability."""
+    """The Shannon entropy of the belief about the culprit, in bits; 0 if a single candidate has all of the
+    probability."""
     share = belief.culprit[belief.culprit > 0]
     share = share / share.sum() if len(share) else share
     return float(-(share * np.log2(share)).sum())
 
 
 def candidates_with_probability(belief: Belief, share: float) -> int:
-    """The smallest number of candidates whose probabilities sum up to ``share`` of the total probability."""
+    """The size of the smallest set of candidates whose probabilities add up to ``share`` of the total probability."""
     cumulative = np.cumsum(np.sort(belief.culprit)[::-1])
     return min(len(cumulative), int(np.searchsorted(cumulative, share * cumulative[-1])) + 1)

@@ -55,7 +55,7 @@ class SafeOutput(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """The encoding of the stream behind."""
+        """The encoding of the underlying stream."""
         return self.raw.encoding or "utf-8"
 
     @property
@@ -87,7 +87,7 @@ class SafeOutput(io.TextIOBase):
         return self.raw.fileno()
 
     def isatty(self) -> bool:
-        """Whether the stream behind is a terminal."""
+        """Whether the underlying stream is a terminal."""
         return self.raw.isatty()
 
     def writable(self) -> bool:
@@ -105,15 +105,16 @@ class SafeOutput(io.TextIOBase):
 
 
 def safe_output(stream: TextIO, *, raises: bool = True) -> SafeOutput:
-    """The stream as an Output; unchanged if it is one."""
+    """The stream as an Output; a stream that is an Output already is returned unchanged."""
     output: object = stream
     return output if isinstance(output, SafeOutput) else SafeOutput(stream, raises=raises)
 
 
 def make_streams_safe() -> None:
-    """Make all text safe that this process prints. Raises EnvironmentFailure if standard output is closed.
+    """Make all text that this process prints safe. Raises EnvironmentFailure if standard output is closed.
 
-    Closed standard input and standard error become /dev/null, so that no other file gets their numbers.
+    If standard input or standard error is closed, it is connected to /dev/null, so that no other file gets its
+    descriptor.
     """
     closed = sys.stdout is None
     for number in range(3):
@@ -145,14 +146,14 @@ def note(text: str) -> None:
 
 
 def ask(question: str, highest: int) -> int:
-    """The number from 1 to ``highest`` that the user answers on the terminal; by default 1."""
+    """The number from 1 to ``highest`` that the user enters on the terminal; 1 if the user enters nothing."""
     import click
 
     return int(click.prompt(question, type=click.IntRange(1, highest), default=1))
 
 
 def replace_line(text: str) -> None:
-    """Replace the line of the cursor. Standard error must be a terminal."""
+    """Replace the terminal line in which the cursor is. Standard error must be a terminal."""
     output = safe_output(sys.stderr, raises=False)
     output.write_unchanged(START_OF_LINE)
     output.write(text)

@@ -1,1 +1,1 @@
-"""One module for each verb, named as the verb."""
+"""Each module has one verb, and has the name of the verb."""

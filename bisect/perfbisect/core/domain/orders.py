@@ -54,7 +54,7 @@ class Interval:
 
 
 def ratio_of_log(log: float) -> float:
-    """The ratio whose logarithm is ``log``, limited to exp(±700), the range of floating-point numbers."""
+    """The ratio whose logarithm is ``log``; the logarithm is limited to ±700, so that the ratio is a finite float."""
     return math.exp(min(LARGEST_LOG, max(-LARGEST_LOG, log)))
 
 
@@ -99,10 +99,8 @@ OTHER_HUNT = -1  # instead of a workload's number: an order of another hunt, who
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Measure the builds of ``plan`` by interleaved runs; missing builds are made first.
-
-    The candidate of interest is first in ``plan``, before its references. A candidate with no runs is only built.
-    """
+    """Measure the builds of ``plan`` by interleaved runs; missing builds are made first. The first candidate in
+    ``plan`` is the candidate of interest; its references follow. A candidate with 0 runs is only built."""
 
     plan: tuple[PlannedRuns, ...]
     purpose: Purpose
@@ -235,7 +233,8 @@ class MergeBase:
 
 @dataclass(frozen=True, slots=True)
 class UnsettledRange:
-    """A subrange, reachable from ``bad`` and not from ``good``, that may contain changes without a named commit."""
+    """A subrange that may contain changes without a named commit: commits reachable from ``bad`` and not from
+    ``good``."""
 
     good: int
     bad: int
@@ -311,7 +310,8 @@ def explained_step(verdict: Order | None) -> Step | None:
 
 
 def interleave(plan: tuple[PlannedRuns, ...]) -> tuple[int, ...]:
-    """The candidates of ``plan``, one entry per run; the runs of each candidate are spread evenly.
+    """The candidates of ``plan`` in the order of their runs, one entry for each run; the runs of a candidate are
+    spread.
 
     Slow changes of the host (heat, neighbours, frequency) cancel if the compared builds are interleaved.
 
@@ -361,7 +361,7 @@ class Fleet:
 
     @property
     def has_build_host(self) -> bool:
-        """Whether a build host is available, so that hosts measure builds that build hosts made."""
+        """Whether a build host is available; hosts then measure only builds that build hosts have made."""
         return self.build_hosts > len(self.gone_build_hosts)
 
     @property
@@ -377,7 +377,7 @@ class Fleet:
 
     @property
     def runs_in_progress(self) -> int:
-        """The number of runs of all present orders."""
+        """The number of runs in all present orders."""
         return sum(share.runs for order in self.busy for share in order.plan)
 
     @property
@@ -388,7 +388,7 @@ class Fleet:
 
     @property
     def candidates_in_measurement(self) -> frozenset[int]:
-        """All candidates of all present orders."""
+        """All candidates of all present orders, including references."""
         return frozenset(share.candidate for order in self.busy if order.workload != OTHER_HUNT for share in order.plan)
 
     def renumbered(self, numbers: Mapping[int, int]) -> "Fleet":

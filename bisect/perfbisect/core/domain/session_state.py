@@ -57,7 +57,7 @@ MUTABLE = (
 
 @dataclass(frozen=True, slots=True)
 class TestedCommit:
-    """A commit that was built, measured or skipped, and the cost."""
+    """A commit that was built, measured or skipped, and the cost of this work."""
 
     commit: Commit  # only its hash if no build of it was announced
     builds: tuple[BuildFacts, ...] = ()  # in order of time, with reused builds
@@ -99,7 +99,7 @@ class TestedCommit:
 
     @property
     def hit_rate(self) -> float | None:
-        """The share of compilations that ccache answered; None if nothing was compiled."""
+        """The fraction of compilations that used ccache's results; None if nothing was compiled."""
         return cache_hit_rate(self.new_builds)
 
 
@@ -297,7 +297,7 @@ class SessionState:
         self.request = replace(self.request, subjects=tuple(subjects))
 
     def _with_learned_facts(self, request: TrialRequest) -> TrialRequest:
-        """The request of another attempt, with the facts of builds from earlier attempts."""
+        """The request of another attempt, with facts about builds that earlier attempts have learned."""
         subjects = [
             replace(
                 new,

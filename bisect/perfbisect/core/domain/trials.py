@@ -24,7 +24,7 @@ def next_round(trial: SessionState) -> int:
 
 
 def pairs_made(trial: SessionState) -> int:
-    """The number of pairs of runs that were made."""
+    """The number of paired runs that were made; each pair counts as one."""
     return sum(bool(run.facts.round) for run in trial.runs) // 2
 
 
@@ -45,7 +45,8 @@ def comparable_runs(trial: SessionState, work: int | None = None) -> list[TrialR
 
 
 def runs_of_workload(trial: SessionState, work: int) -> list[TrialRun]:
-    """The runs of a workload; a run that several results share is renumbered to ``work``."""
+    """The runs of a workload. A run whose output has the results of several workloads is returned with the number
+    ``work``."""
     if not trial.request.shared:
         return [run for run in trial.runs if run.work == work]
     name = trial.request.works[work].name
@@ -56,8 +57,8 @@ def runs_of_workload(trial: SessionState, work: int) -> list[TrialRun]:
 def visits_of_round(trial: SessionState) -> list[tuple[int, int]]:
     """The workload and build of each visit of a round, without failed builds and workloads with a failed baseline.
 
-    In a series of releases, every failed build, even the first, is a gap. A proof with a failed build has no visits,
-    because a proof needs all of its builds.
+    In a series of releases, every failed build, even the first, is left out and leaves a gap. A proof with a failed
+    build has no visits, because a proof needs all of its builds.
     """
     request, failed = trial.request, {(skip.work, skip.subject) for skip in trial.skips}
     if request.kind is TrialType.PROVE and (failed or any(build.trouble for build in request.subjects)):
@@ -72,7 +73,7 @@ def visits_of_round(trial: SessionState) -> list[tuple[int, int]]:
 
 
 def remaining_rounds(trial: SessionState) -> range:
-    """The numbers of the rounds still to be made; an incomplete round does not count."""
+    """The numbers of the rounds that are still to be made; an incomplete round is made again under a new number."""
     runs = Counter((run.round, run.work, run.subject) for run in comparable_runs(trial))
     due = [visit for visit in visits_of_round(trial) if visit[1] or not trial.is_paired]
     complete = sum(
@@ -86,8 +87,9 @@ def visiting_order(subjects: Sequence[int], round_number: int, *, shuffled: bool
     """The order in which subjects are visited in a round. The order is reversed in every second round: A B C, then C B
     A.
 
-    If ``shuffled``, the order is drawn anew for every two rounds. A round of many subjects is long, and a machine that
-    is slow for a part of the round would slow down neighbours, which looks like a change of speed.
+    If ``shuffled``, the order is drawn anew for every two rounds. A round of many subjects takes long, and the machine
+    may be slow for a part of it. Without shuffling, this would slow down neighbouring subjects, which looks like a
+    change of speed.
     """
     drawn = list(subjects)
     if shuffled:

@@ -3,7 +3,7 @@
 The self cost of a function is the cost of its own code, without its callees: samples × period ÷ operations, over all runs
 of a build. So the differences of all functions sum to the difference between the builds.
 
-A number of samples has a Poisson distribution, so the standard deviation of the number is its square root. The spread
+A number of samples has a Poisson distribution, so its standard deviation is the square root of the number. The spread
 of the differences between rounds shows further sources of variation. The error is the larger of the Poisson error and
 the spread. Exact counts repeat to parts per million of the total.
 
@@ -153,11 +153,10 @@ def off_cpu_rows(
 ) -> tuple[FunctionRow, ...]:
     """The rows of ``function_rows`` for off-CPU profiles: the wait is charged to the function that called the library or kernel.
 
-    All threads wait in the scheduler of the kernel, and most threads call the scheduler through the language's library.
-    Stacks of interrupted threads are excluded, because such threads waited only for a processor. Idle threads wait as
-    long as the other threads work, so the costs of the parent are scaled to the duration of an operation of the
-    culprit. The result is empty for fewer than two rounds, because the variation of waits is estimated from the
-    differences between rounds.
+    All threads wait in the kernel's scheduler, and most threads call it through a library of their language. Stacks of
+    interrupted threads are excluded, because such threads waited only for a processor. Idle threads wait as long as the
+    other threads work, so the costs of the parent are scaled to the duration of an operation of the culprit. The result
+    is empty for fewer than two rounds, because the variation of waits is estimated from the differences between rounds.
     """
     if min(map(len, profiles)) < 2:
         return ()
@@ -170,7 +169,8 @@ def off_cpu_rows(
 def function_rows(
     profiles: ProfilesOfBoth, change: ChangeFacts | None = None, function_names: Collection[str] | None = None
 ) -> tuple[FunctionRow, ...]:
-    """The functions of both builds, largest difference first; functions that exchanged cost rank by the net difference.
+    """The functions of both builds, largest difference first. Functions that exchanged cost are ordered by the net
+    difference of their group.
 
     ``profiles`` are returned by ``comparable_profiles``, in order of time. ``function_names`` are the functions that
     occur in profiles of the builds and are not inlined everywhere; the default is the functions in ``profiles``.
@@ -223,8 +223,9 @@ def exchange_groups(
 ) -> Iterator[Mapping[FunctionKey, FunctionKey]]:
     """Groups of functions that exchanged cost: a function that lost (gained) cost, and partners that gained (lost) it.
 
-    Each group maps a function to its partner: the first function to its largest partner, and each partner to the first
-    function. A function that fits into several groups is in the group in which lost and gained costs agree best.
+    Each group maps a function to its partner. The partner of the first function is the function with which it exchanged
+    most; the partner of all other functions is the first function. A function that fits into several groups is in the
+    group in which lost and gained costs agree best.
     """
     smallest_cost = MIN_MOVED_SHARE * max(before.total, after.total)
     differing = [key for key, row in rows.items() if row.beyond_noise and abs(row.difference) > smallest_cost]
@@ -316,9 +317,11 @@ def with_summary_row(rows: Sequence[FunctionRow]) -> Sequence[FunctionRow]:
 def with_commit_changes(
     rows: Sequence[FunctionRow], profiles: ProfilesOfBoth, change: ChangeFacts, function_names: Collection[str]
 ) -> Iterator[FunctionRow]:
-    """The rows with the commit's changes: to the function, to functions inlined into the function, or to its callers.
+    """The rows with the commit's changes added: changes to the function, to functions inlined into it, or to its
+    callers.
 
-    Functions of the kernel and of libc (``SYSTEM_BINARY``) count as unchanged, whatever their names.
+    Functions of the kernel and of libc (``SYSTEM_BINARY``) are treated as unchanged, even if the commit changes
+    functions with the same names.
     """
     changed, bodies = changed_and_inlined(change, function_names, profiles)
     changed_names = changed | bodies.keys()
@@ -340,11 +343,8 @@ def changed_and_inlined(
     change: ChangeFacts, function_names: Collection[str], profiles: ProfilesOfBoth
 ) -> tuple[set[str], dict[str, tuple[str, ...]]]:
     """The functions among ``function_names`` that a commit changes; and a map from a function to the changed functions
-    that are inlined into it.
-
-    A function that calls all other functions and has almost no self cost is not in the second result, because the
-    functions inlined into such a function may never run.
-    """
+    that are inlined into it. A function that calls all other functions and has almost no self cost is not in the second
+    result, because the functions inlined into such a function may never run."""
     short_names = {scope_and_name(function)[1] for function in change.functions}
     named_alike = [name for name in function_names if scope_and_name(name)[1] in short_names]
     changed = {name for name in named_alike if any(may_be_same(name, function) for function in change.functions)}
@@ -362,7 +362,8 @@ def own_share(key: FunctionKey, build: BuildCosts) -> float:
 
 
 def costs_below(names: Collection[str], profiles: Sequence[ProfileFacts]) -> Mapping[FunctionKey, Mapping[str, float]]:
-    """Function → its nearest ancestor among ``names`` → cost per operation of the function below that ancestor."""
+    """Function → its nearest ancestor among ``names`` → cost per operation of the function in calls by this
+    ancestor."""
     operations = sum(run.operations for run in profiles)
     costs: defaultdict[FunctionKey, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for run in profiles:
@@ -375,11 +376,9 @@ def costs_below(names: Collection[str], profiles: Sequence[ProfileFacts]) -> Map
 
 
 def inlined_changes(change: ChangeFacts, function_names: Collection[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each function among ``function_names`` with the changed functions that are inlined into it, nearest callee first.
-
-    Profiles do not contain inlined functions as functions of their own. The source code shows that a function calls the
-    inlined function, directly or through other functions that no profile contains.
-    """
+    """For each function among ``function_names``, the changed functions that are inlined into it, nearest callee first.
+    Profiles do not contain inlined functions as functions of their own. The source code shows that the function calls
+    the inlined function: directly, or through other functions that are also missing in all profiles."""
     names_by_short_name: dict[str, list[str]] = {}
     for name in function_names:
         names_by_short_name.setdefault(scope_and_name(name)[1], []).append(name)

@@ -1,7 +1,7 @@
 """The analysis of all readings at one moment of a hunt, and the belief that views and the record show.
 
-**Ends.** Before a commit between the ends is built, runs of both ends are interleaved until their difference is clear
-of noise and layout, or until a difference of interest would have been shown.
+**Ends.** Before a commit between the ends is built, runs of both ends are interleaved until their difference is clearly
+larger than noise and layout, or until a difference of interest would have been shown.
 
 **The proof of a culprit.** The search prefers builds whose first readings deviated by chance, and a host may have been
 slow while a build was measured. So a culprit is named only after new runs, made after the culprit and its parent had
@@ -64,7 +64,7 @@ class Contrast:
 
     @property
     def detectable_drop(self) -> float:
-        """The smallest drop that would have been shown, as a fraction."""
+        """The smallest drop that the measurements so far would have shown, as a fraction."""
         return float(-np.expm1(-(SHOWN + POWER) * self.error))
 
     def probability_above(self, drop: float) -> float:
@@ -118,7 +118,7 @@ def prior_belief(graph: Graph, model: NoiseModel = USUAL) -> Belief:
 
 
 def _without_nan(slow: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The probabilities ``slow`` without rounding errors, with 0.5 in place of NaN."""
+    """The probabilities ``slow``, clipped to 0–1 against rounding errors, with 0.5 in place of NaN."""
     result: NDArray[np.float64] = np.clip(np.where(np.isnan(slow), 0.5, slow), 0.0, 1.0)
     return result
 
@@ -146,7 +146,7 @@ POSSIBLE = 0.1  # probability of a change of interest, above which few rounds do
 
 @dataclass(frozen=True, eq=False)
 class Analysis:
-    """The results of all readings, at one moment of the hunt over ``graph`` under ``policy``."""
+    """The results of all readings at one moment of a hunt of ``graph`` under ``policy``."""
 
     graph: Graph
     policy: Policy
@@ -168,7 +168,7 @@ class Analysis:
 
     @cached_property
     def speeds(self) -> BuildSpeeds:
-        """The levels for the ratios that are shown, fitted between jumps of the hosts; decisions do not depend on jumps."""
+        """The levels for the shown ratios, fitted between jumps of hosts' speeds; decisions do not depend on jumps."""
         parted = split_hosts_at_jumps(self.raw_record, self.model)
         if parted is self.raw_record:
             return speeds_of_fit(self.record, self.fitted)
@@ -194,7 +194,8 @@ class Analysis:
 
     @property
     def has_search_begun(self) -> bool:
-        """Whether a build between the ends was measured; false in a subrange, whose builds another search may have measured."""
+        """Whether a build between the ends was measured; false in a subrange, which another search may have
+        measured."""
         ends = (0, self.record.name_of_build(self.graph.size - 1))
         return not self.is_subrange and any(b not in ends for b in self.record.builds)
 
@@ -210,7 +211,7 @@ class Analysis:
 
     @property
     def should_give_up(self) -> bool:
-        """Whether a change of interest is unlikely, or cannot be shown by more runs of the ends."""
+        """Whether a change of interest is improbable, or cannot be shown by more runs of the ends."""
         ends, smallest = self.ends, min_log_change(self.policy)
         if ends.runs < self.model.fewest_end_runs:
             return False
@@ -235,14 +236,14 @@ class Analysis:
         return _end_runs(self.graph.size - 1, lacking, self.model)
 
     def further_end_runs(self) -> Measure:
-        """The order of the runs of both ends that make the difference clear, at most about half of the runs so far."""
+        """The order of the runs of both ends that make the difference clear: at most about half of the runs so far."""
         ends, bad = self.ends, self.graph.size - 1
         needed = ends.runs * ((1.1 * ends.required_score / max(ends.normal_score, 0.3)) ** 2 - 1)
         return _end_runs(bad, int(np.clip(np.ceil(needed), 1, max(2, min(ends.runs // 2 + 1, 8)))), self.model)
 
     @property
     def shows_change(self) -> bool:
-        """Whether the readings show a change, so that the readings can show the place of the change."""
+        """Whether the readings show that the ends differ, and so can show where the change is."""
         return self.ends_differ and not self.should_give_up
 
 
@@ -290,7 +291,7 @@ ReadingPositions = NDArray[np.int64]  # positions in the record
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairwiseProof:
-    """The comparison of the culprit with one parent by new runs."""
+    """The comparison of the culprit with one parent, by new runs only."""
 
     parent: int
     runs: int  # new runs of the build with fewer new runs
@@ -344,11 +345,8 @@ def missing_proof_runs(analysis: Analysis, culprit: int, proofs: Sequence[Pairwi
 
 
 def _pairwise_proof(record: Record, levels: Levels, culprit: int, parent: int, reach: int) -> PairwiseProof:
-    """The proof against one parent.
-
-    New runs are used if they are within ``reach`` readings of a run of the other build. Of paired runs, all rounds
-    count that were made after both builds had readings.
-    """
+    """The proof against one parent. New runs are used if they are within ``reach`` readings of a run of the other
+    build. Of paired runs, all rounds are used that were made after both builds had readings."""
     slow, fast = record.reading_positions(culprit), record.reading_positions(parent)
     if levels.model.paired:
         rows, above = record.paired_differences(parent, culprit)
@@ -368,7 +366,7 @@ def _pairwise_proof(record: Record, levels: Levels, culprit: int, parent: int, r
 
 
 def _proof_by_drop(parent: int, drop: float, variance: float, runs: int, levels: Levels) -> PairwiseProof:
-    """The proof by a drop in ``runs`` new runs; ``variance`` is in units of the variance of a run."""
+    """The proof by a drop measured in ``runs`` new runs; ``variance`` is in units of the variance of a run."""
     freedom = max(levels.freedom - levels.mean.shape[1], 2.0)
     error = levels.noise * math.sqrt(variance)
     return PairwiseProof(parent, runs, Contrast(drop, error, freedom, runs, levels.noise))
@@ -388,7 +386,7 @@ def _values_as_on_one_host(
 
 
 def _variance_of_centre(count: int) -> float:
-    """The variance of the centre of ``count`` values with a variance of 1."""
+    """The variance of the centre (``_centre``) of ``count`` values that have a variance of 1."""
     return SPREAD.get(count, TRIMMED) ** 2 / count
 
 

@@ -1,12 +1,12 @@
-"""The noise models, which are assumptions before the first reading, and the weights and modes that readings show.
+"""The noise models (assumptions before the first reading), and the weights and modes that the readings show.
 
-* ``USUAL``: timed runs of builds in the usual layout. Each build has a different layout, whose effect does not average
-  out over repetitions, and the host drifts.
+* ``USUAL``: timed runs of builds in the usual layout. The layout of each build is different, its effect does not
+  average out over repetitions, and the speed of the host drifts.
 * ``RANDOMIZED_LAYOUTS``: timed runs in randomized layouts. The layout changes with every visit, so its effect is part
   of the visit effect and of the noise of a run, and averages out over repetitions.
-* ``EXACT``: counts that repeat, such as instructions. Exact counts do not drift, and layout and other load on the host
-  have no effect. So little noise shows steps that timed runs would hide, although many of these steps are of no
-  interest.
+* ``EXACT``: counts that repeat, such as instructions. Exact counts do not drift, and they do not depend on layout or on
+  other load on the host. With so little noise, counts show steps that are too small for timed runs, although many of
+  these steps are of no interest.
 
 All sizes are in log units; small log units are fractions.
 
@@ -17,9 +17,9 @@ reading is judged against the nearer of the two ends, unless the reading is a co
 **Modes.** In some programs every layout is either fast or slow, by the placement of one hot loop. With such modes, all
 builds have two speeds, with the same gap of 10 % or more between the speeds, while runs in one mode vary by 1 %. If the
 gap counted as noise, every smaller change would be hidden. So if the modes are clearly distinct, readings in the slow
-mode are raised by the gap. A reading whose mode is uncertain counts less. If the effects of layouts are spread
-continuously, as in most programs, no reading is changed. Readings are assumed to lie around four levels: the levels of
-the two compared builds in the fast mode and in the slow mode.
+mode are raised by the gap. A reading has less weight if it is uncertain in which mode it was taken. If the effects of
+layouts are spread continuously, as in most programs, no reading is changed. Readings are assumed to lie around four
+levels: the levels of the two compared builds in the fast mode and in the slow mode.
 """
 
 from dataclasses import dataclass, replace
@@ -70,7 +70,8 @@ class NoiseModel:
     randomized_layouts: bool = False  # whether each run is in a randomized layout
 
     def measurement(self, plan: tuple[PlannedRuns, ...], purpose: Purpose) -> Measure:
-        """The order of runs of this kind: usual or randomized layouts, interleaved or paired."""
+        """The order to measure ``plan`` in the way of this model: in usual or randomized layouts, by interleaved or
+        paired runs."""
         return Measure(plan, purpose, fresh=self.randomized_layouts, together=self.paired)
 
     @property
@@ -189,7 +190,8 @@ def weigh_readings(record: Record, good: int, bad: int, model: NoiseModel = USUA
 
 
 def _run_sd(deviation: NDArray[np.float64], builds: int, model: NoiseModel) -> float:
-    """The noise of a run, from deviations around build medians; outliers are cut at four times the typical deviation."""
+    """The standard deviation of a run, from deviations around build medians; deviations beyond four times the typical
+    deviation are cut."""
     if not len(deviation):
         return model.guessed_noise
     free = max(len(deviation) - builds, 1)
@@ -240,7 +242,7 @@ class _Modes:
 
 
 def remove_modes(record: Record, good: int, bad: int) -> tuple[Record, Array]:
-    """The record as if all layouts were in the fast mode, and the trust in each reading, from 0 to 1."""
+    """The record with all readings corrected to the fast mode, and the trust in each reading, from 0 to 1."""
     ends = record.name_of_build(good), record.name_of_build(bad)
     modes = _recognise_modes(record, *ends)
     if modes is None:

@@ -1,17 +1,18 @@
 """The choice of the next measurement by expected bits for its cost.
 
 The options are all measured builds with the ends, and the unbuilt candidates that split the most probable hypotheses
-best. Each option has a number of runs, and a number of reference runs that estimate the drift. The score of an option
-is bits / (build cost^0.7 + runs). With the full cost, a rule that looks one step ahead repeats builds too often.
+best. Each measurement option has a number of runs, and a number of reference runs that estimate the drift. The score of
+an option is bits / (build cost^0.7 + runs). With the full cost, a rule that looks one step ahead repeats builds too
+often.
 
-If build hosts build ahead, a build in flight costs the time until it is finished. Until the build is finished, a host
-measures existing builds, if such measurements promise enough bits.
+If builds are made in advance on build hosts, the cost of a build in progress is the time until the build is finished.
+Until the build is finished, a host measures existing builds, if such measurements promise enough bits.
 
 A candidate splits the range into its ancestors and all other candidates. The best candidate to build is the candidate
 that splits the posterior most evenly. The best split of the whole posterior is its median. In addition, each of the
 most probable hypotheses is split twice: at the candidate nearest to the posterior's median, and at the median of the
-hypothesis. Candidates that may not build have a lower score. The range is first cut at the candidates that other hosts
-are measuring, so that two hosts never work on the same part of the range.
+hypothesis. Candidates whose builds are likely to fail have a lower score. The range is first cut at the candidates that
+other hosts are measuring, so that two hosts never work on the same part of the range.
 """
 
 import math
@@ -82,7 +83,8 @@ def best_splits(
 
 
 def _cells(groups: Hypotheses, busy: Collection[int]) -> list[NDArray[np.bool_]]:
-    """The cells into which the candidates that other hosts are measuring cut the range; masks, each (size,)."""
+    """The cells into which the range is cut by the candidates that other hosts are measuring; each cell is a mask of
+    shape (size,)."""
     cells = [np.ones(len(groups.class_of), bool)]
     for candidate in sorted(busy):
         below = groups.ancestry.ancestors(candidate)
@@ -230,8 +232,8 @@ def _scores_of_interleaved_runs(
     ``cost``, of shape (options, 2), is the cost in runs of the missing builds: of the candidate, and of its references.
     ``likely`` (options,) is the probability that the candidate builds. ``references`` (options, M) are the weights of
     builds in the mean of the references. The speed of the host is estimated from earlier readings and from the
-    references, weighted by their precision. ``drift`` (options, M) and ``variance`` (options, batches) are from
-    ``_expected_drift``.
+    references; each estimate is weighted by its precision. ``drift`` (options, M) and ``variance`` (options, batches)
+    are from ``_expected_drift``.
     """
     count = BATCH_REFERENCES
     # the weight of the references
@@ -247,8 +249,8 @@ def _scores_of_interleaved_runs(
 def _scores_of_paired_runs(
     prediction: Prediction, cost: Array, likely: Array, references: Sequence[Sequence[int]], builds: int
 ) -> tuple[NDArray[np.int64], Array]:
-    """The row of the better reference, (options,), and the expected bits for each run of paired runs, (options,
-    batches).
+    """A pair of arrays: the row of the better reference, of shape (options,), and the expected bits for each run of
+    paired runs, of shape (options, batches).
 
     A pair has the candidate and one of its references. A candidate's references are one or two rows of ``builds`` rows.
     """
@@ -273,7 +275,8 @@ ENDS_AND_PROOF, CLEAR, MOST_FIXED_RUNS = 12.0, 6.0, 80.0
 
 
 def expected_runs(candidates: int, drop: float, noise: float, build_runs: float) -> float:
-    """The expected runs of a hunt: of the search with the best bits for the cost, of the ends, and of the proof.
+    """The expected number of runs of a hunt: the sum for the ends, for the search with the most bits for its cost, and
+    for the proof.
 
     ``drop`` is a fraction (0.05: 5 %), ``noise`` the standard deviation of a run as a fraction; both are above 0. A
     build costs ``build_runs`` runs.
@@ -292,10 +295,10 @@ SIZES, FIRST, PLACEMENT_EFFECT, HOUR = (0.003, 0.004, 0.005, 0.006, 0.008, 0.01,
 
 
 def detectable_effect(now: Situation) -> float:
-    """The smallest change that can probably be shown within the budget of the hunt, or within an hour; as a fraction.
+    """The smallest change that a hunt can probably show within its budget, or within an hour, as a fraction.
 
-    The noise is estimated from the first runs of both ends. The returned change is the policy's ``min_effect`` until
-    there are enough runs of the ends, and never more.
+    The noise is the standard deviation of a run, estimated from the first runs of both ends. The returned change is the
+    policy's ``min_effect`` until there are enough runs of the ends, and never more.
     """
     policy, name, ends = now.policy, now.record.name_of_build, (0, now.record.name_of_build(now.bad))
     of_ends = [run for run in now.readings if not (run.layout or run.host) and name(run.candidate) in ends]
@@ -375,11 +378,8 @@ def _reference_builds(
     record: Record, groups: Hypotheses, posterior: Posterior, rows: Sequence[int], on_host: Collection[int]
 ) -> list[list[int]]:
     """The rows of the reference builds for each candidate; a candidate is given by its row in ``rows``, or by -1 if it
-    has no readings.
-
-    The reference builds are the nearest certainly fast and the nearest certainly slow build. The proof will need both
-    builds, too. Builds that exist on the host (``on_host``) are preferred.
-    """
+    has no readings. The reference builds are the nearest certainly fast and the nearest certainly slow build. The proof
+    will need both builds, too. Builds that exist on the host (``on_host``) are preferred."""
     belief = groups.slow @ posterior.culprit
     runs = np.array([record.run_count(build) for build in record.builds])
     usable = [row for row, build in enumerate(record.builds) if build not in record.skipped]

@@ -203,7 +203,8 @@ def _settle_subrange(
 
 
 def _half_spans(results: _Results, part: Subrange) -> list[_Span] | None:
-    """The halves of a subrange; empty for a small subrange, None if the budget does not allow to measure the middle."""
+    """The two halves of a subrange. The list is empty for a small subrange; the result is None if the budget does not
+    allow a measurement of the middle."""
     if len(part.graph.candidates) * SMALLEST <= len(part.whole.candidates):
         return []
     if results.now.model.exact and results.steps:
@@ -250,7 +251,7 @@ def _spans_around_failures(results: _Results, part: Subrange, candidates: Sequen
 
 
 def _unfinished(results: _Results, part: Subrange, decision: Decision) -> Inconclusive:
-    """The verdict on a subrange whose next order is not allowed by the budget."""
+    """The verdict on a subrange if the budget does not allow the next order of its search."""
     policy, belief = results.now.policy, decision.belief
     if not decision.evidence or belief.change < LIKELY:
         return no_suspect(results.spent_budget, policy, belief.effect if decision.evidence else UNKNOWN)
@@ -298,7 +299,8 @@ def _spans_around_step(results: _Results, part: Subrange, step: Step) -> list[_S
 
 
 def _span_before(results: _Results, part: Subrange, node: int) -> _Span:
-    """The subrange up to the candidate ``node``, from good, or from the branch point of a branch that lacks good.
+    """The subrange that ends with the candidate ``node``. It begins with good, or with the branch point of a branch
+    that does not contain good.
 
     If good or the branch point cannot be measured, the subrange begins at the nearest tested ancestor of good or of the
     branch point.

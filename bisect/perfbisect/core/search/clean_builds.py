@@ -5,7 +5,7 @@ Such an incremental build is fast, and sometimes wrong, because a Makefile may n
 header. So the ends, a named commit, and the parents of a named commit are built in an empty folder. If a clean build
 has another binary than the earlier incremental build, or if the clean build fails, the readings of the incremental
 build are dropped (``SessionState``). If a proof by clean builds contradicts the search, or if the search ends without a
-name, the search begins again. The new search makes no incremental builds. Readings of incremental builds are not used,
+name, the search begins again. The new search makes only clean builds. Readings of incremental builds are not used,
 except readings of commits whose clean build has the same binary.
 """
 

@@ -1,18 +1,19 @@
 """Randomized layouts separate the effect of code placement from the effect of the source, if builds can be linked
 again.
 
-A hunt begins with the usual layout of each build. The usual layout is drawn once for each build, and neighbouring
-builds share much of it. So a commit that only moves code can look like a change, and pass every proof by more runs.
-Therefore the named commit is compared with its parents once more, each run in a randomized layout. The effect of a
-randomized layout is a part of the noise of a run, and repetitions average this effect out.
+A hunt begins with the usual layout of each build. The usual layout of each build is drawn once, at random, and
+neighbouring builds share much of the layout. So a commit that only moves code can look like a change of speed, and more
+runs confirm this wrong result. Therefore the named commit is compared with its parents once more, each run in a
+randomized layout. The effect of a randomized layout is a part of the noise of a run, and repetitions average this
+effect out.
 
 * If randomized layouts also show the difference, the commit is the culprit. The ranks of the readings must be
-  improbable by chance, because the layouts of a build may have any distribution, for example two modes. The required
-  probability is lower for more layouts, because each further comparison may mislead by chance. Over all comparisons,
-  the probability of a chance result is about 1 %. * If randomized layouts do not show the difference, the difference
-  was caused by code placement. Because of code placement, the readings in the usual layout are no evidence, and the
-  search begins again with randomized layouts only. The builds exist already, so the new search costs only runs and
-  links.
+  improbable by chance. Ranks are used because the layouts of a build may have any distribution, for example two modes.
+  The required probability is lower for more layouts, because each further comparison may mislead by chance. Over all
+  comparisons, the probability of a chance result is about 1 %. * If randomized layouts do not show the difference, the
+  difference was caused by code placement. Because of code placement, the readings in the usual layout are no evidence,
+  and the search begins again with randomized layouts only. The builds exist already, so the new search costs only runs
+  and links.
 * If the search with the usual layout names no commit, for a reason that layout can cause (a tie, for example), the
   search also begins again with randomized layouts.
 
@@ -79,7 +80,7 @@ BY_LAYOUT = (  # reasons that randomized layouts can remove
 
 @dataclass(frozen=True, slots=True)
 class LayoutComparison:
-    """The comparison of a named commit with a parent, in randomized layouts."""
+    """The comparison of a named commit with one of its parents in randomized layouts."""
 
     parent: int
     usual: float  # the difference with the usual layout, in log units
@@ -89,7 +90,7 @@ class LayoutComparison:
 
     @property
     def compared(self) -> int:
-        """The number of layouts of the build with fewer layouts."""
+        """The number of compared layouts of each build; if the builds have different numbers, the smaller number."""
         return self.layouts.compared if self.layouts else 0
 
     @property
@@ -111,7 +112,7 @@ class LayoutComparison:
 
     @property
     def missing(self) -> int:
-        """The number of further layouts of each build to measure."""
+        """The number of layouts of each build that are still to be measured."""
         if self.shown or self.absent or self.compared >= MOST:
             return 0
         return max(FEWEST - self.compared, min(self.compared // 2, STEP))
@@ -259,7 +260,8 @@ def _weakest(comparisons: Sequence[LayoutComparison]) -> LayoutComparison:
 def _randomized_decision(
     decision: Decision, usual: Verdict | Measure, comparisons: Comparisons, randomized: Situation
 ) -> Decision:
-    """The decision in randomized layouts, with the comparisons of the commits named in the usual layout."""
+    """The decision by runs in randomized layouts, and the comparisons of the commits that were named in the usual
+    layout."""
     match decision.order:
         case Found() | Several() as verdict:
             of_verdict = {step.candidate: compare_with_parents(randomized, step) for step in all_steps(verdict)}

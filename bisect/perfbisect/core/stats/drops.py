@@ -1,22 +1,22 @@
 """Which drops of a comparison are hunted, and between which two builds.
 
-Each build is compared with its left neighbour in the table. If a build is slower than its left neighbour, the hunt
-searches the range between these two builds. Several small losses in a row may be too small to be shown between
-neighbours. So if a build is slower than the first build, and no two neighbours up to this build show a drop, the hunt
-searches the range from the first build to this build. If several builds are slower than the first build, only the range
-from the first build to the earliest of these builds is hunted, because the later builds still have the loss of the
-earliest build.
+Each build is compared with the build to its left in the table (its left neighbour). If a build is slower than its left
+neighbour, the hunt searches the range between these two builds. Several small losses in a row may be too small to be
+shown between neighbours. So if a build is slower than the first build, and no two neighbours up to this build show a
+drop, the hunt searches the range from the first build to this build. If several builds are slower than the first build,
+only the range from the first build to the earliest of these builds is hunted, because the later builds still have the
+loss of the earliest build.
 
-A drop is announced if the metric is worse by ``min_loss`` or more and the difference is real. All differences between
-neighbours and from the first build, over all workloads, are one family, in which false discoveries are controlled
-(``largest_real_p_value``). The difference of the second build from the first is in the family once. In a comparison of
-two builds, the family consists of the differences in the table. At most 5 of 100 comparisons of equal builds announce a
-drop; a test of this project simulates such comparisons.
+A drop is announced if the metric is worse by at least ``min_loss`` and the difference is real (not by chance). All
+differences between neighbours and from the first build, over all workloads, are one family, in which false discoveries
+are controlled (``largest_real_p_value``). The difference of the second build from the first is in the family once. In a
+comparison of two builds, the family consists of all differences in the table. At most 5 of 100 comparisons of equal
+builds announce a drop; a test of this project simulates such comparisons.
 
 A hunt of commits needs two revisions that are built and configured alike. So prebuilt binaries, and builds with an
-additional configuration, are left out. Neighbours and the first build are determined for each variant separately. A
-build that failed in a workload is left out of that workload's comparisons; the builds before and after the failed build
-are then neighbours.
+additional configuration, are left out. A build's neighbours and the first build are determined separately for each
+variant. A build that failed in a workload is left out of that workload's comparisons; the builds before and after the
+failed build are then neighbours.
 """
 
 from collections.abc import Collection, Iterable, Sequence

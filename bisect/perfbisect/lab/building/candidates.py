@@ -50,11 +50,11 @@ class FairLock:
 
 @dataclass(frozen=True, slots=True)
 class LabHost:
-    """A host on which a lab works, while the lab holds ``lock``: several labs may share the host.
+    """A host on which a lab works. Several labs may share the host; each lab holds ``lock`` while it works.
 
     A short task that only reads or writes files of the host, to send or to link a build, holds ``beside``. On a host
     that only builds, ``beside`` is a second lock (``only_builds``), so that such a short task does not wait for the end
-    of the present build. The host's builds are given to the ``shared`` builds and fetched from them.
+    of the present build. New builds of the host are copied to the ``shared`` builds, and builds are fetched from there.
     """
 
     host: Host
@@ -122,7 +122,8 @@ class Mended(Exception):
 
 
 def mend(context: BuildContext, sha: str, failure: KnownFailure) -> Generator[BuildStep | Warned]:
-    """Build a commit that fails with a known error, with options that mend the error. Raises Mended if it builds then."""
+    """Build a commit that fails with a known error, with options that mend the error. Raises Mended if the commit
+    builds with the options."""
     error, flags = failure.known, context.builder.flags
     for _ in range(MAX_REMEDIES):
         mended = flags.plus(error.flags)
@@ -149,13 +150,13 @@ def mend(context: BuildContext, sha: str, failure: KnownFailure) -> Generator[Bu
 
 
 class BuildsMade:
-    """Builds by candidate, and the name of the host that has each. A thread that changes them holds ``lock``."""
+    """Builds by candidate, and the name of the host that has each. A thread that changes the builds holds ``lock``."""
 
     def __init__(
         self, candidates: Candidates, known: Mapping[str, str] | None = None, places: Mapping[str, str] | None = None
     ) -> None:
-        """Prebuilt candidates count as built. ``known`` has the key of each commit's build of earlier sessions, ``places`` its
-        host.
+        """Prebuilt candidates count as built. ``known`` maps a commit to the key of its build in earlier sessions,
+        ``places`` to the host of this build.
         """
         self.built: dict[int, InstalledBuild] = dict(candidates.prebuilt)
         self.places: dict[int, str] = {}
@@ -176,8 +177,8 @@ class BuildsMade:
     def open(self, context: BuildContext, candidate: int) -> None:
         """Add a host for builds; ``candidate`` is the first that it will build.
 
-        Raises UsageError if the host would build differently than earlier in the hunt, EnvironmentFailure if it would build
-        differently than another host.
+        Raises UsageError if the host would now build differently than earlier in the hunt, and EnvironmentFailure if
+        the host would build differently than another host.
         """
         name, commits, earlier = context.host.name, self._candidates.commits, self._earlier
         built = next((commit for commit in commits if commit in earlier), None)
@@ -201,7 +202,8 @@ class BuildsMade:
             self.contexts[name] = context
 
     def tidy_once(self, host: str, work: Iterator[Warned]) -> Iterator[Warned]:
-        """End and remove what earlier sessions left on a host, once per host; yields the warnings about it."""
+        """End the processes and remove the files that earlier sessions left on a host, once for each host; yields
+        warnings about them."""
         with self.lock:
             first = host not in self._tidied
             self._tidied.add(host)
@@ -215,7 +217,8 @@ class BuildsMade:
         return None if first == candidate else first
 
     def unlike(self, built: InstalledBuild) -> str:
-        """Why a build may have another program than an earlier build: one of the two lacks a part of its tree; or ""."""
+        """The reason why a build may run another program file than an earlier build, because one of the two builds
+        lacks a part of its tree; "" if there is no such reason."""
         builds = [build for build in self.built.values() if build.facts.system == built.facts.system]
         for partial, complete in [*((built, build) for build in builds), *((build, built) for build in builds)]:
             for program, (path, *rivals) in partial.facts.programs.items() if partial.facts.partial else ():

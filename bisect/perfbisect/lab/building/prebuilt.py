@@ -93,16 +93,17 @@ _LIBRARY = re.compile(r"error while loading shared libraries: ([\w.+-]+): cannot
 
 
 def is_tarball(path: str) -> bool:
-    """Whether a path ends as tarballs do."""
+    """Whether a path ends with a file name extension of tarballs."""
     return path.endswith(tuple(UNPACKERS))
 
 
 def take(host: Host, builder: Builder, name: str, path: str) -> InstalledBuild:
-    """The installed system at ``path``, a folder of the host or a tarball of this machine; the user named it ``name``.
+    """The installed system at ``path``, which is a folder of the host or a tarball of this machine; ``name`` is the
+    name that the user gave to the system.
 
-    The recipe's conditions on the version are evaluated for the version that the installed system prints; conditions on a
-    tree or a compiler never hold. Raises UsageError if no such system is found, EnvironmentFailure if the host cannot
-    unpack it.
+    The recipe's conditions on the version are evaluated for the version that the installed system prints. Conditions on
+    a tree or on a compiler are always false. Raises UsageError if there is no such system at ``path``, and
+    EnvironmentFailure if the host cannot unpack the tarball.
     """
     began = time.monotonic()
     tarball = unpack(host, path) if is_tarball(path) else ""
@@ -183,9 +184,10 @@ def _folder(host: Host, path: str) -> PurePosixPath:
 
 
 def unpack(host: Host, path: str, advice: str = _ADVICE) -> str:
-    """Unpack a tarball among the builds of the host, unless it is there and unchanged; returns its key.
+    """Unpack a tarball into a folder among the builds of the host, unless the folder exists and is unchanged; returns
+    the key of the build.
 
-    Raises UsageError, with ``advice``, for a tarball that cannot be read, or would do harm.
+    Raises UsageError, with ``advice``, for a tarball that cannot be read or whose content would damage the host.
     """
     programs = next(programs for ending, programs in UNPACKERS.items() if path.endswith(ending))
     through = [f"--use-compress-program={program}" for program in programs]
@@ -218,7 +220,7 @@ def unpack(host: Host, path: str, advice: str = _ADVICE) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """An archive that a commit needs."""
+    """An archive that the build of a commit needs."""
 
     name: str
     version: str

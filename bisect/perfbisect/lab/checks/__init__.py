@@ -24,7 +24,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A sentence about a host, and the command or the step that fixes the problem."""
+    """A sentence about a host, and a command or a step that solves the problem."""
 
     level: Level
     topic: str
@@ -38,7 +38,8 @@ ok, note, warning, refused = (partial(Finding, level) for level in Level)
 
 @dataclass(frozen=True, slots=True)
 class CheckRequest:
-    """What a host is checked for: measurements of ``metric``, or only builds; and of which system, if known."""
+    """The subject of a host's check: measurements of ``metric``, or only builds; and the system that is built, if
+    known."""
 
     host: Host
     entry: HostEntry

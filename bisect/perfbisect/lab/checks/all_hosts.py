@@ -58,7 +58,8 @@ DIFFERENCES: Mapping[str, tuple[Level, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class BuildSide:
-    """The properties of a build host that decide which binaries it makes, and how fast; by the keys of DIFFERENCES, "" if unknown."""
+    """The properties of a build host that decide which binaries it makes and how fast it builds. The properties are
+    given by the keys of DIFFERENCES; an unknown property is ""."""
 
     name: str
     values: Mapping[str, str]
@@ -92,7 +93,7 @@ def read_side(host: Host, variant: Variant) -> BuildSide:
 def differing(host: str, sides: Sequence[BuildSide], *, native: bool) -> Iterator[Finding]:
     """Findings about how the build hosts of ``host`` differ: refused if they make other binaries of the same commit.
 
-    ``native`` is whether they compile for their own processor.
+    ``native`` is true if the build hosts compile for their own processor.
     """
     for names in _by_value((side.folder, side.name) for side in sides).values():
         if len(names) > 1:
@@ -134,7 +135,7 @@ class CheckScope:
 
     @property
     def settings(self) -> Variant:
-        """The compiler settings of the builds; usual settings if the system is unknown."""
+        """The compiler settings of the builds; the default settings if the system is unknown."""
         return find_variant(self.builder, self.variant or self.builder.variant) if self.builder else Variant()
 
 
@@ -155,14 +156,14 @@ class Checked:
 
 
 def check_all(entries: Sequence[HostEntry], scope: CheckScope) -> tuple[tuple[Checked, ...], tuple[Finding, ...]]:
-    """The findings of each host, and findings about how the build hosts of a host differ."""
+    """The findings about each host, and the findings about differences between the build hosts of a host."""
     with ThreadPoolExecutor(AT_ONCE, "doctor") as pool:
         checked = tuple(pool.map(lambda entry: check(entry, entries, scope), entries))
     return checked, tuple(differences(entries, checked, scope))
 
 
 def check(entry: HostEntry, entries: Sequence[HostEntry], scope: CheckScope) -> Checked:
-    """Check one host. Names of build hosts that do not exist are refused."""
+    """Check one host. A finding refuses names of build hosts that do not exist."""
     builds_for = tuple(measuring.name for measuring in entries if entry.name in measuring.build_hosts_except_itself)
     results = [*unknown(entry, entries)]
     checked = Checked(entry.name, builds_for)
@@ -183,7 +184,8 @@ def check(entry: HostEntry, entries: Sequence[HostEntry], scope: CheckScope) -> 
 
 
 def unknown(entry: HostEntry, entries: Sequence[HostEntry]) -> Iterator[Finding]:
-    """Refuse build hosts that are not in hosts.toml. Hosts on lease are not in it, and are not leased for a check."""
+    """Refuse build hosts that are not in hosts.toml. Leased hosts are not in hosts.toml; they are not checked, because
+    a check leases no hosts."""
     names = {entry_of_host.name for entry_of_host in entries}
     for name in entry.build_hosts_except_itself:
         if name not in names and not parse_leased_host_name(name):
@@ -192,7 +194,7 @@ def unknown(entry: HostEntry, entries: Sequence[HostEntry]) -> Iterator[Finding]
 
 
 def differences(entries: Sequence[HostEntry], checked: Sequence[Checked], scope: CheckScope) -> Iterator[Finding]:
-    """How the build hosts of each host differ, as far as they can be reached."""
+    """Findings about how the build hosts of each host differ. Build hosts that cannot be reached are left out."""
     sides = {host.name: host.side for host in checked if host.side}
     native = scope.builder is not None and for_processor(scope.builder, scope.settings)
     for entry in entries:

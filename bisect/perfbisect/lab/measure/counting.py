@@ -1,9 +1,9 @@
 """Counts instructions exactly and repeatably: by perf in user space, or by valgrind if a host has no counters.
 
-A counted run is two executions, the second with twice the operations of the first. The count is the difference, so that
-no start-up is in it. Nothing else may differ between the executions. Each has a new copy of the data, one thread, equal
-seeds, no warm-up by the clock, no random addresses, and the random numbers of ``fixed_random.c``. Counts then repeat to
-parts per million, on a busy machine, too.
+A counted run is two executions, the second with twice the operations of the first. The count is the difference of both
+executions, which excludes the instructions of the start-up. Nothing else may differ between the executions. Each has a
+new copy of the data, one thread, equal seeds, no warm-up by the clock, no random addresses, and the random numbers of
+``fixed_random.c``. Counts then repeat to parts per million, on a busy machine, too.
 
 The length is the number of operations of the shorter execution. A new hunt finds it with its first build (``next_length``); all
 builds on a host have one length.
@@ -82,7 +82,7 @@ _VERSION = re.compile(r"valgrind-[0-9]+(\.[0-9]+)*")
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """How instructions are counted on a host."""
+    """The way in which instructions are counted on a host."""
 
     method: str  # PERF, or the name and version of valgrind: runs by different methods are not compared
     prefix: tuple[str, ...] = ()  # of a command, so that its addresses are not random
@@ -147,7 +147,8 @@ def functions_on(host: Host, folder: PurePosixPath) -> str:
     """The instructions and calls of each function that were counted during a visit, from the files in the visit's
     folder; see ``counts_of``.
 
-    Inlined functions are separated by debug lines, if a binary has them and the host has addr2line.
+    Inlined functions are separated with the help of debug lines, if a binary has debug lines and the host has
+    addr2line.
     """
     argv = ["sh", "-c", _FUNCTIONS, "functions", str(folder), _FRAME + _READ, _FRAME + _INLINED, _ADD_UP]
     return carry_out(host, HostCommand(argv, "callgrind", "run", LIMIT, folder, merged=False, name=NAME))
@@ -179,8 +180,8 @@ def counting_time(workload: Workload, runs: Sequence[RunFacts]) -> float:
     """About how many seconds an exact count takes, judged by these timed runs of a build; 0 without runs.
 
     The computation of an operation becomes slower under the counter. At least a few operations are counted, even if
-    operations are long. Waits take as long as ever, in the number of operations that execute enough instructions. A
-    command without a length is counted once, unchanged.
+    operations are long. Waits are not slowed down; their time is multiplied by the number of operations that execute
+    enough instructions. A command that has no length is counted once, as it is.
     """
     runs = [run for run in runs if run.operations]
     if not runs:
@@ -196,7 +197,8 @@ def counting_time(workload: Workload, runs: Sequence[RunFacts]) -> float:
 
 
 def cost(method: str, workload: Workload) -> tuple[float, float]:
-    """The cost of a count, about: seconds, and in addition a factor of the time of a run."""
+    """The approximate cost of a count as (seconds, factor): the cost is the seconds plus the factor times the time of a
+    run."""
     if method == PERF:
         return 1.0, 2.0
     return (3 * ENOUGH * SLOWER / SPEED, 1.0) if has_length(workload) else (1.0, USUALLY)
@@ -233,7 +235,8 @@ def next_length(lengths: Mapping[int, float], enough: float = ENOUGH) -> int:
 
 
 def chosen_length(lengths: Mapping[int, float], enough: float = ENOUGH) -> int:
-    """The shorter length of a counted run, chosen from the lengths that were tried (length → instructions)."""
+    """The length of the shorter execution of a counted run, chosen from the lengths that were tried (length →
+    instructions)."""
     longest = max(lengths)
     beyond = lengths[longest] - lengths[min(lengths)]
     return max(1, round((longest - min(lengths)) * enough / beyond))

@@ -1,4 +1,4 @@
-"""perf stat around a run, counting exactly the measured window. Pure, except ``probe`` and ``counts``.
+"""Runs perf stat around a run, so that exactly the measured window is counted. Pure, except ``probe`` and ``counts``.
 
 perf starts with its counters disabled. The workload's first operation after the warm-up enables them through the
 control FIFO, and its end disables them again; see workloads/perfbisect.lua.
@@ -52,8 +52,8 @@ def wrap(
 ) -> list[str]:
     """``argv`` under perf, which counts ``pids`` if there are any, otherwise the command itself.
 
-    ``folder`` contains the FIFOs ``control`` and ``ack``, which enable and disable the counters; ``whole`` counts from
-    start to end instead. perf writes the result to ``counters`` there.
+    The FIFOs ``control`` and ``ack`` in ``folder`` enable and disable the counters. If ``whole``, the counters instead
+    run from start to end. perf writes the result to ``counters`` there.
     """
     attached = ["-p", ",".join(map(str, pids))] if (pids := tuple(pids)) else []
     controlled = [] if whole else ["--delay=-1", "--control", f"fifo:{folder / 'control'},{folder / 'ack'}"]
@@ -65,9 +65,9 @@ def wrap(
 def parse(text: str) -> dict[str, float | None]:
     """The counters in the output of ``perf stat -x ,``; None for an event that is not supported or was not counted.
 
-    If perf has counted an event for a part of the time, its number is extrapolated to the whole time. On a CPU with two kinds of
-    cores perf extrapolates for each kind, as if everything had run there: the true count is the mean of these numbers, weighted
-    by the time on each kind.
+    If perf has counted an event for only a part of the time, the number is extrapolated to the whole time. On a CPU
+    with two kinds of cores, perf extrapolates the number for each kind as if everything had run on this kind. The true
+    number is then the mean of the numbers of both kinds, weighted by the time on each kind.
     """
     return {event: _value(parts) for event, parts in _counted(text).items()}
 
@@ -120,13 +120,13 @@ def missed(output: Iterable[str]) -> bool:
 
 
 def killed(errors: Iterable[str]) -> bool:
-    """Whether perf reports that a signal ended its command: perf's own status is 0 then."""
+    """Whether perf reports that a signal ended its command, because perf's own exit status is then 0."""
     return any(_KILLED.fullmatch(line) for line in errors)
 
 
 def probe(host: Host) -> Counters:
-    """The events that perf can count on the host, found by trying all events. Raises EnvironmentFailure if it cannot
-    count."""
+    """The events that perf can count on the host, found by trying all events. Raises EnvironmentFailure if perf cannot
+    count on the host."""
     if missing(host, ["perf"]):
         raise EnvironmentFailure(f"perf is not installed on host {host.name}", how_to_install(["perf"]))
     trial = host.run(["perf", "stat", "-x", ",", "-e", ",".join(EVENTS), "--", "true"], check=False)
@@ -175,7 +175,7 @@ def read_stamps(text: str) -> tuple[Stamp, ...]:
     """The stamps that STAMP printed at the begin and the end of a run; fewer than two if the run was killed or the disk
     is full.
 
-    A measured program could write there, too: other text is left out.
+    Other text in the output is ignored, because a measured program could write there, too.
     """
     return tuple(Stamp(*map(float, line.groups())) for line in islice(_LINE.finditer(text), 2))
 
@@ -235,17 +235,20 @@ def beside(
     argv: Sequence[str], folder: PurePosixPath, device: str, *, watched: bool = True, other: PurePosixPath | None = None,
     threads: int = 1,
 ) -> list[str]:  # fmt: skip
-    """``argv`` with vmstat beside it, and iostat on ``device`` unless that is empty; only the command unless ``watched``.
+    """``argv``, with vmstat running at the same time, and iostat for ``device`` unless ``device`` is empty. Unless
+    ``watched``, only the command runs.
 
-    The reports are written to ``vmstat`` and ``iostat`` in ``folder``, the host's clock at begin and end to ``time``. ``other`` is
-    the folder of the paired run: both begin at one signal and last equally long, each with ``threads`` threads.
+    The reports are written to the files ``vmstat`` and ``iostat`` in ``folder``. The host's clock at the begin and the
+    end of the run is written to ``time``. ``other`` is the folder of the paired run: both begin at one signal and last
+    equally long, each with ``threads`` threads.
     """
     options = [str(folder), "yes" if watched else "", device.removeprefix("/dev/"), str(other or ""), str(threads)]
     return ["sh", "-c", _BESIDE, "beside", *options, *argv]
 
 
 def rows(tool: str, report: str) -> list[Row]:
-    """One row per second in the report of vmstat, or of iostat for one device, by the names in the header.
+    """One row for each second of a report of vmstat, or of iostat for one device. A row maps the names in the header to
+    values.
 
     Headers may be repeated and may change: old versions of iostat write ``Device:``, and the order differs between
     versions. The first row of vmstat is left out, because it has averages since boot.
@@ -265,7 +268,8 @@ def rows(tool: str, report: str) -> list[Row]:
 def means(rows: Sequence[Row], begin: float, end: float) -> dict[str, float | None]:
     """The mean of each column over the rows of the window; row i covers the seconds from i to i + 1.
 
-    ``begin`` and ``end`` are in seconds after the start of the report. A row belongs to the window if its middle does.
+    ``begin`` and ``end`` are seconds since the start of the report. A row belongs to the window if the middle of its
+    second is in the window.
     """
     inside = [row for second, row in enumerate(rows) if begin <= second + 0.5 <= end]
     return {name: fmean(row[name] for row in inside) for name in inside[0]} if inside else {}

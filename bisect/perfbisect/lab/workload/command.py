@@ -34,7 +34,8 @@ PERCENTILES = {"p95": "95.000000", "p99": "99.000000"}
 
 
 class OutputRecognised(Exception):
-    """Not a failure: the first run of a workload has shown which numbers of its output are measured."""
+    """Not a failure: reports which numbers of a workload's output are measured, as recognised in the workload's first
+    run."""
 
     def __init__(self, workload: Workload, found: RecognisedOutput, words: tuple[str, ...] = ()) -> None:
         """``words``, after the workload's command, restrict it to these numbers."""
@@ -44,7 +45,7 @@ class OutputRecognised(Exception):
 
 @dataclass(slots=True)
 class Recognition:
-    """Recognises the output of a workload whose recipe does not say which number is measured."""
+    """Finds the numbers in the output of a workload whose recipe does not say which number is measured."""
 
     workload: Workload
     found: RecognisedOutput | None = None
@@ -52,7 +53,8 @@ class Recognition:
     numbers: bool = False  # the first output has numbers, though
 
     def take(self, ended: ProcessResult, result: RunResult) -> RunResult:
-        """The result of a run with the numbers of its output. Raises UsageError if the numbers asked for are not among them."""
+        """The result of a run, to which the numbers of its output are added. Raises UsageError if the numbers asked for
+        are not among them."""
         if self.over:
             return result
         if pattern := self.workload.known:  # by an earlier session; whether it can be measured alone is not known
@@ -95,8 +97,8 @@ class Recognition:
             raise OutputRecognised(self.workload, recognised_output, alone.workload.filter)
 
     def told(self) -> Iterator[Warned]:
-        """Warn once that an output with numbers is in no known format. Raises OutputRecognised if the output is in a
-        known format."""
+        """Warn once that an output has numbers but no known format. Raises OutputRecognised if the output is in a known
+        format."""
         if self.found:
             raise OutputRecognised(self.workload, self.found)
         if self.numbers:
@@ -221,7 +223,8 @@ def _args(workload: Workload) -> dict[str, str]:
 
 
 def timed(workload: Workload, filled: Values, folder: PurePosixPath, under: Sequence[str] = ()) -> list[str]:
-    """The argv of a timed run; ``folder`` is that of the visit, ``under`` is the prefix of the command itself."""
+    """The argv of a timed run; ``folder`` is the folder of the visit, and ``under`` is a prefix that is put before the
+    command."""
     command = [*fill_command(workload.command, filled), *workload.filter]
     return ["sh", "-c", _TIMED, "timed", str(folder / CLOCK), *under, *command]
 
@@ -267,8 +270,8 @@ def outcome(ended: ProcessResult, workload: Workload) -> RunResult:
 
 
 def with_results(result: RunResult, values: Mapping[str, float], outputs: Sequence[Output]) -> RunResult:
-    """The result of a run, with the numbers that were read from its output. Raises NoNumber if none of ``outputs`` has
-    a number."""
+    """The result of a run, with the numbers that were read from its output. Raises NoNumber if the output has a number
+    for none of ``outputs``."""
     if not values:
         raise NoNumber(f"the output has no metric: it lacks all {len(outputs)} results of {outputs[0].format}")
     if result.reported is None:
@@ -278,7 +281,8 @@ def with_results(result: RunResult, values: Mapping[str, float], outputs: Sequen
 
 
 def reported_in(workload: Workload, stdout: str, errors: str = "") -> float | None:
-    """The rate or the cost in an output; None if the workload reports none. Raises ValueError if it is missing."""
+    """The rate or the cost that an output reports; None if the workload reports no rate and no cost. Raises ValueError
+    if the output lacks the rate or the cost."""
     if workload.output:
         return read_result(workload.output, stdout)
     where = workload.rate or workload.cost
@@ -286,7 +290,8 @@ def reported_in(workload: Workload, stdout: str, errors: str = "") -> float | No
 
 
 def _latency(pattern: str, stdout: str, stderr: str) -> float | None:
-    """Milliseconds; None if it is missing, or too short and so printed as 0: that is no reason to lose the run."""
+    """Milliseconds. None if the number is missing, or is so small that it was printed as 0, because such a run is still
+    valid."""
     try:
         return find_number(pattern, stdout, stderr)
     except ValueError:
@@ -322,9 +327,10 @@ def not_started(host: Host, prefix: PurePosixPath, workload: Workload, started: 
 
 
 def last(*streams: str) -> str:
-    """The last line that is not blank, of the last stream with such a line; shortened if it is long.
+    """The last line that is not blank; it is taken from the last stream that has such a line, and shortened if it is
+    long.
 
-    The prefix of the shell that reports a missing program is left out.
+    The prefix that the shell writes before a message on a missing program is removed.
     """
     for text in reversed(streams):
         if stripped := text.rstrip():

@@ -156,5 +156,5 @@ def complaint(lines: Iterable[str], status: int, limit: float) -> str:
 
 
 def complains(limit: float) -> Callable[[str, int], str]:
-    """``complaint`` for that time limit, as a function of the run's output and its status."""
+    """The function ``complaint`` with a fixed time limit; it takes the run's output and its status."""
     return lambda printed, status: complaint(lines_of(printed), status, limit)

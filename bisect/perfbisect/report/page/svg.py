@@ -20,7 +20,8 @@ Attribute = str | float | None
 def element(name: str, *content: str, **attributes: Attribute) -> Markup:
     """An element; content that is no Markup is escaped.
 
-    The attribute ``class_`` is written as class, ``_`` in other names as a hyphen; attributes that are None are omitted.
+    The attribute ``class_`` is written as class. In other names, ``_`` is written as a hyphen. Attributes with the
+    value None are omitted.
     """
     pairs = Markup("").join(
         Markup(' {}="{}"').format(Markup(key.rstrip("_").replace("_", "-")), escaped_value(value))
@@ -31,7 +32,7 @@ def element(name: str, *content: str, **attributes: Attribute) -> Markup:
 
 
 def escaped_value(value: object) -> Markup:
-    """A value as Markup: text is made safe to show (wording.text.safe) and escaped; Markup is unchanged."""
+    """A value as Markup. Text is first made safe to show (wording.text.safe) and then escaped; Markup is unchanged."""
     if isinstance(value, Markup):
         return value
     return escape(coordinate(value) if isinstance(value, float) else safe(str(value)))
@@ -43,7 +44,7 @@ def concatenated(parts: Iterable[Markup]) -> Markup:
 
 
 def coordinate(value: float) -> str:
-    """A coordinate with at most two decimals: 12.5, 3; not finite: 0."""
+    """A coordinate with at most two decimals, such as 12.5 or 3; 0 for a value that is not finite."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if math.isfinite(value) else "0"
 
 
@@ -164,7 +165,8 @@ def axis_drawing(scale: Scale, label: str) -> Markup:
 
 
 def interval_drawing(estimate: Interval | None, scale: Scale, colour_class: str = "") -> Markup:
-    """The drawing of an interval: a line from end to end with a dot at its middle; ``colour_class`` is the colour of both.
+    """The drawing of an interval: a line from end to end, and a dot at the middle value. ``colour_class`` sets the
+    colour of the line and the dot.
 
     If an end is unknown, the line leads to the edge and has no dot. None is an empty drawing.
     """
