@@ -24,7 +24,7 @@ ATTRIBUTE = re.compile(  # of ccache's remote storage, and of the query of a URL
 def mask_credentials(text: str) -> str:
     """The text with *** in place of the passwords and tokens of its URLs.
 
-    >>> masked("redis://user:secret@cache:6379|password=other")
+    >>> mask_credentials("redis://user:secret@cache:6379|password=other")
     'redis://***@cache:6379|password=***'
     """
     if "://" not in text and ":\\/\\/" not in text:

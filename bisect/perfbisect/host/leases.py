@@ -4,10 +4,10 @@ no other module does.
 The steps of a job are: write a record, acquire, renew every minute, release, remove the record. If a session ends
 between these steps, however it ends, the job is released by its name, by this session or by the next session.
 
-So a killed session holds no machine. The state folder has a file for each job; the file has the name of the job, which
-is chosen at random before the scheduler is asked. Whether the session of a job has ended is known only for sessions on
-this machine. A job of another machine with the same home folder is left alone until it is old. A process that releases
-an abandoned job locks the job's file until the release has ended.
+So no machine stays leased for a killed session. The state folder has a file for each job; the file has the name of the
+job, which is chosen at random before the scheduler is asked. Whether the session of a job has ended is known only for
+sessions on this machine. A job of another machine with the same home folder is left alone until it is old. A process
+that releases an abandoned job locks the job's file until the release has ended.
 """
 
 import fcntl

@@ -1,7 +1,7 @@
 """A host behind a command such as ``srun`` or ``docker exec``: a machine, an allocation or a container.
 
-One shell on the host runs many commands at once. So a scheduler treats all commands of the step or container alike, and
-a command needs no step for itself. An answer is one line with the outputs in base64. Other lines on stdout are skipped,
+One shell on the host runs many commands at once. So all commands run in one step or container of the scheduler, and a
+command needs no separate step. An answer is one line with the outputs in base64. Other lines on stdout are skipped,
 because they are from the command that leads to the host, such as a notice of a scheduler.
 """
 

@@ -366,7 +366,8 @@ def as_build_for_another(event: Event) -> Event:
 
 
 def run_of_result(event: RunFinished, output: Output, *, is_ordered: bool) -> RunFinished | CandidateSkipped:
-    """The event of a shared run, for the log of a hunt for one result; ``is_ordered``: this hunt has ordered the run.
+    """The event of a shared run, for the log of a hunt for one result; ``is_ordered`` says that this hunt has ordered
+    the run.
 
     A run without the result of the hunt becomes a skipped candidate.
     """

@@ -66,8 +66,8 @@ class SearchProblem:
     def situation(self, state: SessionState, fleet: Fleet = ALL_FREE, *, shared: bool = False) -> Situation:
         """The input of the next decision, from the state of a log.
 
-        ``shared``: the hunt is one of several hunts, which share builds. If the metric has changed from time to counted
-        instructions, timed runs are not used as readings, but the budget of runs includes the timed runs.
+        ``shared`` says that the hunt is one of several hunts, which share builds. If the metric has changed from time
+        to counted instructions, timed runs are not used as readings, but the budget of runs includes the timed runs.
         """
         chosen, policy = state.pairing, self.policy
         if self.hosts:  # each host has builds of its own, so a build may be stale on one host and clean on another
@@ -245,8 +245,8 @@ def replay(
 
     Yields the number of runs of the range so far and the decision, for each decision up to the first verdict. If counts
     of instructions follow the verdict in the log, they are added to the verdict. Decisions by an earlier metric are
-    left out. ``shared``: the hunt is one of several hunts, which is also assumed if the log has builds that were made
-    for another hunt.
+    left out. ``shared`` says that the hunt is one of several hunts of a session; this is also assumed if the log has
+    builds that were made for another hunt.
     """
     metric_changes = [index for index, (_, event) in enumerate(events) if isinstance(event, MetricChosen)]
     last_change = metric_changes[-1] if metric_changes else -1

@@ -3,7 +3,7 @@ ready, stops it, and never leaves it running.
 
 The settings of a server depend only on the state of the host when the hunt began. The settings do not depend on the
 size of the data, which is unknown until a server has loaded the data, and is never quite equal for two builds. So all
-builds run with equal settings.
+builds of a hunt run with equal settings of the server.
 """
 
 import errno

@@ -286,7 +286,7 @@ class CallerSearch:
         return {name: [*names] for name, names in callers.items()}
 
     def sources_containing(self, words: Iterable[str]) -> dict[str, str]:
-        """The source files that contain any of ``words``: path → text."""
+        """Maps the path of each source file that contains any of ``words`` to the text of the file."""
         patterns_of_words = [option for word in words for option in ("-e", word)]
         plain = ("-l", "-z", "-I", "-F", "-w", "--full-name", "--no-recurse-submodules")
         patterns = [f":(top,icase,glob)**/*{extension}" for extension in LANGUAGES]

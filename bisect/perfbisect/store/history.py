@@ -309,7 +309,7 @@ class History:
         return self.owner(*self.columns(session, "coalesce(origin, '')", process))
 
     def owner(self, origin: str, process: str | None) -> str:
-        """The owner in two columns of a session; "" for the user. The user owns all sessions of the default history."""
+        """The owner of a session with these columns; "" for the user, who owns all sessions of the default history."""
         return str(origin or ("" if is_default_history(self.path) else owner_if_other_user(process)))
 
     def trial(self, name: str) -> "SessionState":

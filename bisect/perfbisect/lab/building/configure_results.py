@@ -3,9 +3,10 @@
 A clean build that configures in full stores results of checks, such as ``HAVE_FSEEKO``, and the facts about the
 compiler, in ``root/work/BUILDER/configured``. The next clean build starts with these results if it would run the same
 checks: by the same commands, in the same session, on the same host, with the same ``CMakeLists.txt``, ``*.cmake`` and
-``*.in``. This next build must generate the same files, byte for byte, as the build that configured in full. If the
-files differ, this build and all later builds configure in full. Results that may depend on other files of the tree are
-not kept: results of ``try_compile`` itself, and, in a tree that reads files, results of checks of programs.
+``*.in``. A build that starts with these results must generate the same files, byte for byte, as the build that
+configured in full. If the files differ, this build and all later builds configure in full. Results that may depend on
+other files of the tree are not kept: results of ``try_compile`` itself, and, in a tree that reads files, results of
+checks of programs.
 
 Commands of ``--build`` use these results, too, if all of them are commands of build systems, and the first is the only
 configure step, is cmake's, and makes a folder in the copy of the tree. In this case, the next build needs the same

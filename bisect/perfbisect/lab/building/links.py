@@ -73,7 +73,7 @@ def find_linker(host: Host) -> Linker | None:
 class LayoutSeeds:
     """The seeds of one host: its n-th run of a commit in a randomized layout has the n-th seed of ``first``, ``first + step`` …
 
-    So a resumed hunt continues with layouts that it has not measured, and hosts with different ``first`` never share a layout.
+    A resumed hunt therefore continues with new layouts, and hosts with different ``first`` never share a layout.
     """
 
     first: int = 1

@@ -55,8 +55,8 @@ class TurnsAdvised(Exception):
 
 
 def shared_cores(entry: HostEntry, allowed: str, threads: int, *, server: bool) -> HostEntry:
-    """The host with the cores that both builds of a round share. There are as many cores as one build has threads, so
-    that both builds use all of the cores.
+    """The host with the cores that both builds of a round share. The round has as many cores as one build has threads,
+    so that both builds use all of the cores.
 
     If each of the two builds had one core, the builds would be compared on different cores. Servers and clients run on
     separate cores if there is more than one core.
