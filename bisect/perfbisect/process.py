@@ -6,7 +6,8 @@ so that a file of another user is never mistaken for a file of this user. Machin
 the same number.
 
 The machine's clock is read only at the start of the process. A later time is the start time plus the elapsed time,
-including suspensions of the machine, even if its clock was set in between. So differences of times are durations.
+including suspensions of the machine, even if its clock was set in between. So the difference of two times is a
+duration.
 """
 
 import getpass
@@ -27,7 +28,7 @@ SOMEONE = "someone unknown"
 
 
 def this_process_identity() -> str:
-    """The identity of this process. No other process has the same identity, on any machine."""
+    """The identity of this process. No other process on any machine has the same identity."""
     return f"{machine_identity()} {os.getpid()} {start_ticks(os.getpid())}"
 
 
@@ -95,7 +96,7 @@ def is_local_process(process: str) -> bool:
 
 
 def machine_identity() -> str:
-    """The identity of this machine since its last boot, and of this container (its process namespace)."""
+    """A text that identifies the present boot of this machine, and this container (its process namespace)."""
     try:
         return f"{(PROC / 'sys/kernel/random/boot_id').read_text().strip()} {(PROC / 'self/ns/pid').readlink()}"
     except OSError:
@@ -133,7 +134,9 @@ class MonotonicClock:
         return self._begin + uptime()
 
     def advance_to(self, seconds: float) -> None:
-        """Make ``now`` return at least ``seconds``, which an earlier process recorded before the machine's clock was set back."""
+        """Make ``now`` return at least ``seconds``, a time that an earlier process recorded before the machine's
+        clock was set back.
+        """
         self._begin = max(self._begin, seconds - uptime())
 
 

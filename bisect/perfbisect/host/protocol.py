@@ -57,7 +57,7 @@ class Command:
         return Result(self.argv, status, out.decode(errors="replace"), err.decode(errors="replace"))
 
     def timed_out(self) -> "Result":
-        """The result of a command that was ended because it took too long."""
+        """The result of a command that was ended because it exceeded its time limit."""
         return Result(self.argv, TIMED_OUT, "", f"the command took more than {self.timeout:g} s")
 
 
@@ -72,12 +72,12 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """Whether the command ended with status 0."""
+        """Whether the exit status of the command was 0."""
         return self.status == 0
 
 
 class Streamed(NamedTuple):
-    """A command whose stdin and stdout are a socket; see ``Host.stream``."""
+    """A running command whose stdin and stdout are a socket; see ``Host.stream``."""
 
     errors: Callable[[int], bytes]  # reads its stderr
     # waits for it; takes the end of its stderr, and returns its status and its stderr without additions of ours
@@ -89,8 +89,9 @@ class Host(ABC):
     """A machine on which commands run. They write only below ``root``.
 
     ``run`` is for short commands. Long commands are jobs (``perfbisect.host.jobs``), which use only ``run``. A host
-    is a context manager: it is acquired on entry and released on exit. The module ``perfbisect.host.lock`` gives a
-    session the exclusive right to measure on a host. A kind of host implements ``execute`` and ``begin``.
+    is a context manager, which acquires the host on entry and releases it on exit. The module
+    ``perfbisect.host.lock`` gives a session the exclusive right to measure on a host. A kind of host implements
+    ``execute`` and ``begin``.
     """
 
     __slots__ = ()
@@ -133,7 +134,7 @@ class Host(ABC):
         timeout: float = 60.0,
         check: bool = True,
     ) -> Result:
-        """Run ``argv`` (never through a shell) and wait for it; ``env`` is added to the host's environment.
+        """Run ``argv`` (never through a shell) and wait until it ends; ``env`` is added to the host's environment.
 
         If the connection is lost during the command, it is unknown how far the command came: the command is killed
         and run once more. So every command must be idempotent: killed at any point and run again, it has the same
@@ -147,7 +148,7 @@ class Host(ABC):
     def script(
         self, text: str, *arguments: object, stdin: str = "", timeout: float = 60.0, check: bool = True
     ) -> Result:
-        """Run a script of a POSIX shell with ``arguments`` as its parameters; see ``run``."""
+        """Run a POSIX shell script with ``arguments`` as its parameters; see ``run``."""
         return self.run(["sh", "-c", text, "sh", *map(str, arguments)], stdin=stdin, timeout=timeout, check=check)
 
     @abstractmethod
@@ -156,7 +157,8 @@ class Host(ABC):
 
     @contextmanager
     def stream(self, argv: Sequence[str]) -> Iterator[socket.socket]:
-        """Run ``argv`` with its stdin and stdout connected to the socket that is yielded, for data too large for ``run``.
+        """Run ``argv`` with its stdin and stdout connected to a socket, which is yielded; for data that is too large
+        for ``run``.
 
         Leaving the context closes the socket and waits until the command has ended. It is not run again.
 
@@ -213,7 +215,7 @@ def no_space(host: str, detail: str) -> EnvironmentFailure:
 
 
 def too_much(host: str, argv: tuple[str, ...]) -> TooMuchOutput:
-    """The error for a command that was ended because it printed without end."""
+    """The error for a command that was ended because its output exceeded the limit."""
     return TooMuchOutput(
         f"on host {host}, {_shown(argv)} printed more than {PRINTED >> 20} MiB, so perfbisect ended the command"
     )

@@ -48,7 +48,7 @@ class Connection(ABC, Generic[T]):
     final: tuple[type[EnvironmentFailure], ...] = ()  # failures to open it that cannot be overcome by trying again
 
     def __init__(self, name: str) -> None:
-        """Store the host's ``name``, for messages; open nothing yet."""
+        """Store the host's ``name``, which messages show; no connection is opened."""
         self.name = name
         self.patience = PATIENCE
         self._now: T | None = None

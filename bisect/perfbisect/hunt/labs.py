@@ -1,4 +1,4 @@
-"""The labs of a session: one lab for each host, with the builds and datasets of earlier attempts."""
+"""The labs of a session: one lab for each host, which uses the builds and datasets of earlier attempts."""
 
 import threading
 from collections import defaultdict
@@ -44,7 +44,7 @@ BUILD_HOST_PATIENCE = 60.0  # seconds without the only build host, after which h
 
 @dataclass(frozen=True, slots=True)
 class SessionLabs:
-    """Makes the labs of a trial, or of one hunt of a session."""
+    """Makes the labs of a trial, or the labs of one hunt of a session."""
 
     setup: SessionSetup
     log: SavedLog
@@ -134,8 +134,8 @@ class SessionLabs:
         return timed_or_counted(timed.measure, counted.measure, candidates)
 
     def lab_of_trial(self, stop: threading.Event) -> Lab:
-        """The lab of a trial; ``stop`` cancels its work. A trial runs on one host, unless the trial compares hosts
-        instead of builds.
+        """The lab of a trial; setting ``stop`` cancels its work. A trial runs on one host, unless the trial compares
+        hosts instead of builds.
 
         Builds with the same variant and configuration share a lab.
         """

@@ -1,4 +1,4 @@
-"""Resolves the settings of a hunt or a trial by its recipes and its repository: metric, variant, clone, commits."""
+"""Completes the settings of a hunt or a trial from its recipes and its repository: metric, variant, clone, commits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -34,10 +34,11 @@ from perfbisect.repository.objects import small_file_texts, top_level_files, tre
 def resolve_settings(
     settings: Settings, direction: Direction | None = None, *, clone_progress: Progress | None = None
 ) -> Settings:
-    """The settings of a hunt with the values that recipe and repository determine: metric, clone, variant, commits.
+    """The settings of a hunt, completed by the values that the recipe and the repository determine: metric, clone,
+    variant, commits.
 
-    ``direction``: the direction of the hunted change; None: the direction that makes the metric worse. Errors in names
-    are raised before a repository is cloned.
+    ``direction`` is the direction of the hunted change; None means the direction in which the metric becomes worse.
+    Errors in names are raised before a repository is cloned.
     """
     settings = with_repository(settings)
     builder, workload = load_requested(settings)
@@ -169,9 +170,9 @@ def resolve_commits(
 
 
 def choose_system(git: Repository, builder: Builder, commits: Mapping[str, str], settings: Settings) -> str:
-    """The build system for a range with these ends (revision → commit); "" if no build system is used.
+    """The build system for a range with these ends (revision → commit); "" if the build uses no build system.
 
-    No build system is used if the recipe gives build commands. If --run is given without a recipe, and no tree has a
+    No build system is used if the recipe gives build commands. If --run is given without a recipe and no tree has a
     build system, the trees are measured as they are checked out. Raises UsageError if a tree lacks the build system
     of the recipe, if a tree has no build system, and if options for a build system have no effect.
     """

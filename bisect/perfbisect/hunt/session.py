@@ -1,4 +1,4 @@
-"""Begin and resume a session: one or several hunts over the same range, or a trial.
+"""Begins and resumes a session: one or several hunts over the same range, or a trial.
 
 outcomes = begin(setups, Caller(path of the history, open_view, waiting, begun))
 
@@ -53,7 +53,7 @@ Leased = Callable[[Settings, Mapping[str, str]], AbstractContextManager[None]]
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """The changes with which a session is resumed."""
+    """The changes that a user makes to a session when resuming it."""
 
     change_settings: Callable[[Settings], Settings]  # stored settings → the settings with which the session goes on
     lease: Leased | None = None
@@ -66,7 +66,7 @@ class Resumption:
 def begin(
     setups: Sequence[SessionSetup], caller: Caller, in_batch: tuple[int, int] | None = None, replaced: int = 0
 ) -> tuple[HuntOutcome, ...]:
-    """Begin hunts or a trial, and carry them out to their ends. Returns the result of each hunt.
+    """Begin hunts or a trial, and carry out all of their work. Returns the result of each hunt.
 
     ``in_batch``: the number of a batch that has a file, and the index of the hunt in that batch. ``replaced``: the
     number of a hunt that is removed from the history once the new hunts have begun.
@@ -87,7 +87,9 @@ def begin(
 
 
 def new_hunt(history: History, setup: SessionSetup) -> SessionSetup:
-    """The setup of a new hunt; its settings get prior knowledge from earlier hunts, and the hashes of its recipes."""
+    """The setup of a new hunt, whose settings include prior knowledge from earlier hunts and the hashes of its
+    recipes.
+    """
     settings = with_prior_knowledge(history, setup.settings)
     run_hash, build_hash = setup.run_hash(setup.workload), setup.build_hash()
     return replace(setup, settings=replace(settings, run_hash=run_hash, build_hash=build_hash))
@@ -132,8 +134,8 @@ def disk_warnings(history: History, setup: SessionSetup) -> tuple[Warned, ...]:
 def store_sessions(
     history: History, setups: Sequence[SessionSetup], in_batch: tuple[int, int] | None
 ) -> tuple[list[int], Batch | None]:
-    """Store new sessions in one transaction, several as a batch. Returns the numbers of the stored sessions, and the
-    number of their batch.
+    """Store new sessions in one transaction; several sessions are stored as a batch. Returns the numbers of the
+    stored sessions, and the number of their batch.
     """
     at, folder = CLOCK.now(), str(Path.cwd())
     batch_entries = [in_batch] if in_batch else []

@@ -60,7 +60,7 @@ class BuildHostChecks:
     compared: set[frozenset[str]] = field(default_factory=set)  # the names of hosts that build for one host
 
     def prepare(self, entry: HostEntry, host: Host) -> tuple[tuple[BuildHost, ...], tuple[Warned, ...]]:
-        """The build hosts of ``host``, in the order of hosts.toml, and the warnings of new checks.
+        """Returns the build hosts of ``host``, in the order of hosts.toml, and the warnings of new checks.
 
         Raises EnvironmentFailure if a build host lacks a tool, or if the build hosts would make different binaries of
         a commit. Raises UsageError if programs that are built on a build host cannot run on ``host``.
@@ -148,7 +148,8 @@ class PreparedHost:
 
 
 class HostLocks:
-    """The locks by which the labs of one session share its hosts. Each host that only builds has a second lock.
+    """The locks with which the labs of one session share the hosts of the session. Each host that only builds has a
+    second lock.
 
     ``held`` are the locks of hosts that the session holds, by the names of the hosts. ``shared`` gives access to the
     builds that machines share.
@@ -162,7 +163,7 @@ class HostLocks:
         self._second_locks = {name: FairLock() for name in only_build}
 
     def lab_host(self, host: Host, entry: HostEntry) -> LabHost:
-        """A host of the session in the form for a lab, with its locks."""
+        """A host of the session, with its locks, in the form that a lab needs."""
         name = host.name
         return LabHost(host, entry, self._locks[name], self._second_locks.get(name), self._shared, self._held.get(name))
 
@@ -216,9 +217,9 @@ def build_ahead(entries: Sequence[HostEntry]) -> bool:
 def lock_hosts(
     sites: Sequence[PreparedHost], purpose: str, waiting: WaitCallback | None
 ) -> Iterator[dict[str, HostLock]]:
-    """Hold the locks of all hosts of a session during a block; yields the locks by the hosts' names.
+    """Hold the locks of all hosts of a session during a block; yields the locks, by the names of the hosts.
 
-    Other sessions see ``purpose`` in the lock of a host. The locks are taken in the order of the machines, so that
+    Other sessions see ``purpose`` in the lock of a host. The locks are acquired in the order of the machines, so that
     two hunts cannot deadlock. Before the locks are released, running builds on build hosts are ended, and the last
     visit's copy of the data is removed. If the session has failed, the last visit's copy of the data is kept, because
     it may show the cause. Raises UsageError if two names refer to one root folder.

@@ -1,4 +1,4 @@
-"""The lab of a real host: builds missing builds, times the ordered runs, and reports events."""
+"""The lab of a real host, which makes missing builds, times the ordered runs, and reports events."""
 
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -56,8 +56,8 @@ class Earlier:
 
 @dataclass
 class HostLab:
-    """Measures candidates on one host, interleaved or paired. A HostLab does nothing on the host before the first
-    measurement.
+    """Measures candidates on one host, in interleaved or paired runs. A HostLab does nothing on the host before the
+    first measurement.
 
     The ``variant`` "" means the variant that the recipe chooses. ``build_places`` are the hosts that build; if it is
     empty, the measured host builds. If labs share builds, ``made`` contains the shared builds, and events of builds

@@ -1,4 +1,4 @@
-"""Training of builds that are optimised with a profile: each workload is run once on an instrumented build.
+"""Training of builds that are optimised with a profile: each workload runs once on an instrumented build.
 
 A training run takes at most SECONDS and has no warm-up. Training uses the data of measurements; the instrumented
 build loads the data if no build has loaded it.

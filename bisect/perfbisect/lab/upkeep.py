@@ -164,7 +164,7 @@ def space_needed(
 ) -> tuple[float, float] | None:
     """Two numbers: the bytes of the ``expected`` builds and one copy of the data, and the bytes of one build.
 
-    Judged by earlier ``builds`` and ``datasets`` (keys); None if there are none.
+    The sizes are estimated from earlier ``builds`` and ``datasets`` (keys); None if there are no earlier builds.
     """
     if not builds:
         return None
@@ -225,7 +225,7 @@ INTERRUPTED = 86400.0  # seconds after which an unfinished upload counts as inte
 
 
 def clean_shared_folder(address: str, limit: int, now: float, *, dry_run: bool) -> tuple[Sequence[StoredObject], int]:
-    """Remove the longest unused builds until at most ``limit`` bytes stay, and leftovers of interrupted uploads.
+    """Remove leftovers of interrupted uploads, and the longest unused builds until at most ``limit`` bytes remain.
 
     Returns the objects that were removed (with ``dry_run``, the objects that would be removed), and how many bytes
     remain. Raises UsageError if the shared builds are not in a folder.

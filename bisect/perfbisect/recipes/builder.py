@@ -1,7 +1,7 @@
 """The schema of a builder recipe, ``builders/NAME/builder.toml``.
 
-Commands are argument lists. perfbisect fills in ``{placeholders}``; PLACEHOLDERS lists them. A shell is used only if the
-recipe names it, as in ``["sh", "-c", "…"]``.
+Commands are argument lists. perfbisect replaces the ``{placeholders}`` in commands; PLACEHOLDERS lists them. A
+command runs in a shell only if the recipe names the shell, as in ``["sh", "-c", "…"]``.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -142,7 +142,7 @@ class Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class Build(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How a checkout becomes an installed system: by commands, or by a build system."""
+    """How a checkout becomes an installed system: by the recipe's commands, or by a build system."""
 
     # The build system; "": detected in the tree, for the whole range if its ends have one in common.
     system: Literal["", "cmake", "meson", "autotools", "make", "cargo", "go"] = ""
@@ -168,11 +168,12 @@ class Build(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How a server is initialised, started, polled and stopped. Absent for an embedded library.
 
-    Data is loaded by: initialise, start, create, the workload's loading, settle, stop. A visit starts the server on a
-    copy of the loaded data, carries out runs, and stops the server.
+    The steps of loading data are: initialise, start, create, the workload's loading, settle, stop. A visit starts the
+    server on a copy of the loaded data, carries out runs, and stops the server.
 
-    ``perf_scope`` says what perf counts: "server", the process of ``start`` and all its descendants, also later ones; or
-    "connections", only descendants that are started later, for servers with a process for each connection.
+    ``perf_scope`` says which processes perf counts: "server", the process of ``start`` and all its descendants,
+    including later ones; or "connections", only descendants that start later, for servers with a process for each
+    connection.
     """
 
     initialise: list[Argv]
@@ -216,7 +217,7 @@ class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class PatchFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A patch in the recipe's folder, applied to the commits that it fits before they are built."""
+    """A patch in the recipe's folder; before commits are built, the patch is applied to those commits that it fits."""
 
     file: str  # "patches/gcc-12.patch"
     version: VersionRule = ""  # of the trees that it is for: "<8.0.20"; by default all
@@ -235,7 +236,7 @@ class Archive(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One system: where its source is, and how a commit is built and run."""
+    """A system that can be measured: where its source is, and how a commit is built and run."""
 
     # Set by the reader.
     filled_in: ClassVar[frozenset[str]] = frozenset({

@@ -2,10 +2,10 @@
 the programs.
 
 A program is a path below {prefix}: one of the recipe's ``programs``, or a program that the command of --run starts. A
-build by a build system is successful if these programs exist. So only their targets are built if the system knows
-them. Otherwise everything is built, even if there are errors, and then the built programs are searched for. A server
-loads files that no option names, such as plugins, and would run without them and report nothing; so for a recipe with
-a server, everything has to be built.
+build by a build system is successful if these programs exist. So only the build targets of these programs are built
+if the build system knows the targets. Otherwise everything is built, even if there are errors, and then the built
+programs are searched for. A server loads files that no option names, such as plugins, and would run without them and
+report nothing; so for a recipe with a server, everything has to be built.
 
 Scripts run in {build}. The scripts of this module print lines that begin with ``SAID``, which give facts to the
 parser of the build's output (``log_parser``).
@@ -230,7 +230,7 @@ def readable_word(word: str) -> str:
 def program_build_command(builder: Builder, build: Build, system: str, argv: list[str], folder: str = ".") -> list[str]:
     """A command that builds the programs that are started.
 
-    ``argv`` builds everything in ``folder``; ``system`` is a text above.
+    ``argv`` builds everything in ``folder``; ``system`` is a shell text of this module for a build system.
     """
     programs = started_program_lines(builder)
     if not programs:

@@ -1,4 +1,6 @@
-"""Reports as JSON, with the published keys; and the notice of a session's end, for the command that --notify names."""
+"""Reports as JSON, with the published keys; and the message about a session's end for the command that --notify
+names.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -42,7 +44,7 @@ def json_text(contents: dict[str, Any]) -> str:
 
 
 def hunt_object(report: HuntReport) -> dict[str, Any]:
-    """The report of a hunt as `--json` prints it; patches are replaced by their hashes."""
+    """The report of a hunt in the form that `--json` prints; patches are replaced by their hashes."""
     state, settings, verdict, number = report.state, report.settings, report.state.verdict, report.summary.id
     contents: dict[str, Any] = msgspec.to_builtins({
         "hunt": report.summary.as_json_object(),
@@ -87,7 +89,7 @@ def hunt_object(report: HuntReport) -> dict[str, Any]:
 
 
 def change_object(report: HuntReport, change: NamedChange) -> dict[str, Any]:
-    """A change that the verdict names, as `--json` prints it."""
+    """A change that the verdict names, in the form that `--json` prints."""
     step, explanation = change.step, change.explanation
     return {
         "commit": change.commit,
@@ -111,7 +113,7 @@ def change_object(report: HuntReport, change: NamedChange) -> dict[str, Any]:
 
 
 def candidate_object(report: HuntReport, sha: str, row: TestedCommit) -> dict[str, Any]:
-    """A commit that was built, measured or skipped, as `--json` prints it."""
+    """A commit that was built, measured or skipped, in the form that `--json` prints."""
     runs = len(report.search_runs(row))
     return {
         "commit": report.commit(sha),
@@ -171,14 +173,14 @@ def trial_object(trial_state: SessionState) -> dict[str, Any]:
 
 
 def drop_hunt_object(state: SessionState, drop: DropHunt) -> dict[str, Any]:
-    """The hunt for a drop of a comparison, as `--json` prints it."""
+    """The hunt for a drop of a comparison, in the form that `--json` prints."""
     ends = {"first": state.request.subjects[drop.first].name, "last": state.request.subjects[drop.last].name}
     named = {"culprit": drop.culprit or None, "subject": drop.subject or None}
     return {"workload": state.request.works[drop.work].name} | ends | {"hunt": drop.hunt, "state": drop.state} | named
 
 
 def noise_object(trial_state: SessionState) -> dict[str, Any]:
-    """The result of an A/A; None, or empty lists, if there are too few runs."""
+    """The result of an A/A; entries are None, or empty lists, if there are too few runs."""
     estimate, pairs = noise.noise_of_trial(trial_state), noise.noise_of_paired_runs(trial_state)
     return {
         "noise": estimate,

@@ -1,7 +1,7 @@
-"""The document of a trial: a comparison, a proof, an A/A, or a series of releases.
+"""The report of a trial: a comparison, a proof, an A/A, or a series of releases.
 
-Tables have the layout of benchmark reports: a column for each build except the first, a row for each workload; in a row the
-numbers come first, the name last.
+Tables have the layout of benchmark reports: a column for each build except the first, and a row for each workload; in
+each row, the name comes after the numbers.
 """
 
 import math
@@ -152,7 +152,7 @@ def comparison_sections(trial: SessionState, rows: Sequence[WorkloadRatios], *, 
 
 
 def column_titles(trial: SessionState) -> tuple[str, ...]:
-    """The titles of columns: col-1, col-2 …, for each build except the baseline."""
+    """The column titles col-1, col-2 … for each build except the baseline."""
     return tuple(f"col-{number}" for number in range(1, len(trial.request.subjects)))
 
 
@@ -215,7 +215,7 @@ def interval_table(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table
 
 
 def rows_by_group(rows: Sequence[WorkloadRatios], make_cell: RatioCell, csv_columns: int) -> Iterator[Row]:
-    """A row for each workload, and an empty row between groups, unless each workload is a group of its own.
+    """A row for each workload, and an empty row between groups of workloads, unless each group has only one workload.
 
     In CSV each cell fills ``csv_columns`` columns.
     """
@@ -246,7 +246,7 @@ def plotted_ratio_table(trial: SessionState, rows: Sequence[WorkloadRatios]) -> 
 
 
 def cost_tables(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Iterator[Table]:
-    """Tables for each workload: the costs of an operation and its counters, absolute and relative to the first build."""
+    """Tables for each workload: the costs and the counters per operation, absolute and relative to the first build."""
     builds = [subject.name for subject in trial.request.subjects]
     unit = "cpu/o in % of the machine per o/s" if is_machine_cpu(trial) else "cpu/o in µs"
 
@@ -287,7 +287,7 @@ def counter_table(trial: SessionState, work: WorkloadRatios, title: str, make_ce
 
 
 def service_table(trial: SessionState) -> Table | None:
-    """The table of the background rates that each build sustained, failures coloured; None without background workloads."""
+    """The background rates that each build sustained, failures in colour; None if there are no background workloads."""
 
     def cell(rate: float, sustained: bool = True) -> Cell:
         return Cell(figure(rate), (f"{rate:.6g}", "" if sustained else "fails"), "" if sustained else "worse")

@@ -1,10 +1,10 @@
 """The range of a hunt: the commits between two revisions, and the graph of the commits that can differ in speed; also
 commits that contain parts of a diff.
 
-The range is read with git's history simplification. A commit whose tree, without ignored paths, equals the tree of
-one of its parents cannot differ in speed from that parent: it is removed, and its children get the parent instead. If
-the result of a merge equals one of its parents, only that parent is followed, because the result contains nothing
-from the other parent.
+Commits of the range are read with git's history simplification. A commit whose tree, without ignored
+paths, equals the tree of a parent cannot differ in speed from that parent; it is removed, and its children get that
+parent as their parent. If the result of a merge equals one of its parents, only that parent is followed, because the
+result contains nothing from the other parent.
 
 Parents outside of the range are replaced by node 0, the good end. A branch that began before good gets a separate
 node, its branch point, unless the branch point equals good in all paths that are not ignored.

@@ -33,7 +33,7 @@ def random_generator(seed: int, purpose: RandomDraw, number: int = 0) -> np.rand
 class HostModel:
     """The properties of a simulated host.
 
-    Fractions are changes or standard deviations of the log metric; times are in seconds. The value 0 disables a
+    Fractions are changes, or standard deviations, of the log metric; times are in seconds. The value 0 disables a
     property.
     """
 
@@ -120,7 +120,7 @@ class Drift:
         self._points = [float(rng.normal())]
 
     def at(self, seconds: float) -> float:
-        """The value of the process at a time."""
+        """The value of the process at a time in seconds."""
         index, fraction = divmod(seconds / self._step, 1)
         while len(self._points) < index + 2:
             pushes = self._rng.normal(size=256) * math.sqrt(1 - self._kept**2)

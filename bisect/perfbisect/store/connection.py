@@ -52,7 +52,7 @@ def history_option(history: Path | None) -> list[str]:
 
 
 def with_history(command: str, history: Path | None) -> str:
-    """A command to print, with the option --history unless the history is the default history."""
+    """A command for messages, with the option --history unless ``history`` is the default history."""
     return " ".join([command, *map(shlex.quote, history_option(history))])
 
 
@@ -128,11 +128,11 @@ def open_reader(path: Path) -> sqlite3.Connection:
 def open_writer(path: Path) -> sqlite3.Connection:
     """A connection that writes durably. The history is created if the file does not exist.
 
-    With ``synchronous = FULL`` every commit waits some milliseconds for the disk, while a run takes seconds, and a
-    build minutes or hours. No commit of the database falls into a measured time, because events are appended between
-    runs. The index of a write-ahead log is in shared memory, and hosts that share a file system do not share memory.
-    On a file system that several hosts mount, SQLite uses a rollback journal in place of the write-ahead log, and
-    each commit waits for readers.
+    With ``synchronous = FULL``, every commit to the database waits some milliseconds for the disk, which is short
+    compared with the seconds of a run and the minutes or hours of a build. No commit of the database falls into a
+    measured time, because events are appended between runs. The index of a write-ahead log is in shared memory, and
+    hosts that share a file system do not share memory. On a file system that several hosts mount, SQLite uses a
+    rollback journal in place of the write-ahead log, and each commit waits for readers.
     """
     with sqlite_errors_explained(path), ExitStack() as unless_opened:
         _check_regular_file(path)
@@ -163,8 +163,8 @@ def _check_regular_file(path: Path) -> None:
 
 
 def _make_empty_file(path: Path) -> None:
-    """Make an empty file at ``path`` unless a file exists. First, the write-ahead log and the index of a history that
-    was moved away are removed.
+    """Make an empty file at ``path`` if no file exists there. First, the write-ahead log and the index of a history
+    that was moved away are removed.
 
     Another process may still write to the history that was moved. With the old index, the new history would use the
     log of the process that still has the old history open, and the two histories would damage each other.
@@ -184,7 +184,9 @@ def _make_empty_file(path: Path) -> None:
 
 
 def shared_file_system(path: Path) -> str:
-    """The type of a history's file system if several hosts can mount it, such as nfs4; "" for a local file system."""
+    """The type of the file system of a history if several hosts can mount it, such as nfs4; "" for a local file
+    system.
+    """
     device = (path if path.exists() else path.parent).stat().st_dev
     for mount in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
         mounted, _, system = mount.partition(" - ")
@@ -194,7 +196,7 @@ def shared_file_system(path: Path) -> str:
 
 
 def device_and_inode(path: Path) -> tuple[int, int] | None:
-    """The identity of the file at a path: device and inode; None if there is no file."""
+    """The device and the inode of the file at a path, which identify the file; None if there is no file."""
     with suppress(OSError):
         return (status := path.stat()).st_dev, status.st_ino
     return None
@@ -221,7 +223,9 @@ def _retried_statement(run_statement: Callable[[], sqlite3.Cursor], retried_code
 
 
 def decoded_text(stored: bytes) -> str:
-    """A text of the history, from its bytes. Bytes that are not UTF-8 become surrogates, which are shown as escapes."""
+    """A text that is stored in the history, decoded from its bytes. Bytes that are not UTF-8 become surrogates, which
+    are shown as escapes.
+    """
     return stored.decode("utf-8", "surrogateescape")
 
 
@@ -276,7 +280,8 @@ def sqlite_errors_explained(path: Path) -> Iterator[None]:
 
 @contextmanager
 def damage_explained(history_name: str, damaged_item: str) -> Iterator[None]:
-    """Translate any error while a stored value is read into EnvironmentFailure: the history is damaged.
+    """Translate any error that occurs while a stored value is read into an EnvironmentFailure, which says that the
+    history is damaged.
 
     ``damaged_item`` names the hunt, table and row of the value; ``history_name`` is the path or address of the
     history.
@@ -314,7 +319,7 @@ SENTENCES = {  # error code of SQLite → what happened, and advice
 
 
 def error_for_user(failure: sqlite3.Error, path: Path) -> PerfBisectError:
-    """The error with a sentence for the user, for an error of SQLite. An interrupt raises KeyboardInterrupt."""
+    """The error that explains an error of SQLite to the user in a sentence. An interrupt raises KeyboardInterrupt."""
     code = (getattr(failure, "sqlite_errorcode", None) or sqlite3.SQLITE_ERROR) & 0xFF
     if code == sqlite3.SQLITE_INTERRUPT:
         raise KeyboardInterrupt

@@ -1,4 +1,6 @@
-"""Data of earlier sessions for the next session: failed builds, costs, contents of hosts, noise, nights of a branch."""
+"""Data of earlier sessions that the next session uses: failed builds, costs, contents of hosts, noise, nights of a
+branch.
+"""
 
 import json
 import math
@@ -96,7 +98,7 @@ NIGHTS = "kind = 'compare' AND origin IS NULL AND iif(json_valid(request), json_
 
 
 def comparable_hunt_parameters(settings: Settings) -> dict[str, str]:
-    """The SQL parameters that select hunts that are comparable with a hunt of these settings."""
+    """The SQL parameters that select the hunts that are comparable with a hunt of these settings."""
     named = {name: getattr(settings, name) for name in ("builder", "variant", "host", "build_hash", "workload")}
     return {**named, "overrides": compact_json(settings.overrides)}
 
@@ -118,7 +120,7 @@ def read_failed_builds(history: "History", settings: Settings, since: float) -> 
     """The commits whose builds failed after ``since`` for the builder, variant and host, and have not succeeded since
     then.
 
-    Failures with another version of the recipe are ignored.
+    Failures under another version of the recipe are ignored.
     """
     rows = history.select(FAILURES, comparable_hunt_parameters(settings) | {"since": since})
     return tuple(SkipFacts(*row) for row in rows)
@@ -155,7 +157,7 @@ def latest_run_values(
 
 
 def median_of_column(rows: list[tuple[Any, ...]]) -> float | None:
-    """The median of rows with a single column; None without rows."""
+    """The median of the values in rows with a single column; None if there are no rows."""
     return median(number for (number,) in rows) if rows else None
 
 
@@ -188,9 +190,9 @@ SELECT id FROM sessions WHERE ended IS NULL AND origin IS NULL
 def read_run_noise(history: "History", settings: Settings) -> float | None:
     """The s.d. of one run, as a fraction, from the newest A/A or else from comparable hunts; None for too few runs.
 
-    In hunts, the s.d. is estimated from differences between successive runs of one build, because the differences cancel
-    slow drift. The median of the differences is robust against outliers. Only runs of different visits are compared,
-    because hunts compare builds of different visits, too.
+    In hunts, the s.d. is estimated from differences between successive runs of one build, because the differences
+    cancel slow drift. The median of the differences is robust against outliers. Only runs of different visits are
+    compared, because hunts also compare builds of different visits.
     """
     if trial := newest_aa_noise(history, settings):
         return believed_noise(trial.run, settings.metric)
@@ -222,7 +224,9 @@ def read_run_noise(history: "History", settings: Settings) -> float | None:
 
 
 def newest_aa_noise(history: "History", settings: Settings) -> Noise | None:
-    """The metric's noise in the newest A/A of the workload that did not fail and has enough runs; None without an A/A."""
+    """The noise of the metric in the newest A/A of the workload that did not fail and has enough runs; None if there
+    is no such A/A.
+    """
     overrides = "iif(json_valid(request), json_extract(request, '$.overrides'), NULL) = :overrides"
     where = f"kind = 'noise' AND {ALIKE.format('sessions')} AND host = :host AND workload = :workload AND {overrides}"
     for trial in history.intact_trials(f"{where} AND run_count >= {ENOUGH}", comparable_hunt_parameters(settings)):

@@ -1,12 +1,12 @@
 """Copies sessions from one history into another, for `bisect history export` and `import`.
 
-Only logs are copied. Each event is decoded, checked and written like an event of a running session, so that all
-tables agree with the log, and no other data of a foreign file get into a history. A copy is made in many short
-transactions, so that running sessions need not wait for long. An interrupted copy contains the first part of the log;
+Only logs are copied. Each event is decoded, checked and written like an event of a running session. So all tables
+agree with the log, and no other data of a foreign file get into a history. Sessions are copied in many short
+transactions, so that running sessions do not wait for long. An interrupted copy contains the first part of the log;
 the next copy continues after this part.
 
-Two sessions are the same session if they have the same uid. If neither log of a session is the beginning of the other
-log, both histories have continued the session, and the target's log stays.
+A session in one history is the same session as in another history if both have the same uid. If neither log of a
+session is the first part of the other log, both histories have continued the session; the target's log then stays.
 """
 
 import json
@@ -171,7 +171,7 @@ def copy_sessions(
 
 @contextmanager
 def reading_snapshot(history: History) -> Iterator[None]:
-    """A context in which all reads of the history see one state, although other processes write."""
+    """A context in which all reads of the history see the same state, although other processes write to it."""
     history.connection.execute("BEGIN")
     try:
         yield
@@ -222,7 +222,7 @@ def copy_session(head: SessionHead, log: list[TimedEvent], write_turns: WriteTur
 
 
 def new_events(target_log: Iterator[TimedEvent], source_log: Iterator[TimedEvent]) -> list[TimedEvent] | None:
-    """The events of ``source_log`` after the end of ``target_log``; None if the logs contradict each other."""
+    """The events of ``source_log`` after the last event of ``target_log``; None if the logs contradict each other."""
     tail: list[TimedEvent] = []
     for mine, theirs in zip_longest(target_log, source_log):
         if mine is None and theirs is not None:
@@ -250,7 +250,7 @@ def renumbered_event(event: Event, session: int, about: int | None) -> Event:
 
 
 def request_about_hunt(request: TrialRequest, hunt: int | None) -> TrialRequest:
-    """The request of a proof, with the number ``hunt`` for the proof's hunt; other requests are unchanged."""
+    """The request of a proof in which the hunt of the proof has the number ``hunt``; other requests are unchanged."""
     return replace(request, reverts=replace(request.reverts, hunt=hunt)) if request.reverts and hunt else request
 
 

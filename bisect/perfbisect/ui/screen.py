@@ -1,4 +1,4 @@
-"""The screen of a session as lines of text: a pure function of the view, the size and the clock."""
+"""The screen of a session as lines of text, a pure function of the view, the size of the terminal, and the time."""
 
 import textwrap
 from dataclasses import dataclass
@@ -66,7 +66,9 @@ def screen_lines(view: SessionView, width: int, height: int | None, now: float, 
 
 
 def fitted_lines(blocks: list[ScreenBlock], width: int, glyphs: Glyphs, *, empty_lines: bool) -> list[Text]:
-    """The lines of ``blocks``, cut to ``width`` columns and written in ``glyphs``; with ``empty_lines`` between blocks."""
+    """The lines of ``blocks``, cut to ``width`` columns and drawn with ``glyphs``; blocks are separated by empty
+    lines if ``empty_lines`` is true.
+    """
     lines: list[Text] = []
     for section in blocks:
         lines += [Text()] if empty_lines and lines and section.lines else []
@@ -80,7 +82,8 @@ def fitted_lines(blocks: list[ScreenBlock], width: int, glyphs: Glyphs, *, empty
 
 
 def table_height(other_blocks: list[ScreenBlock], table_lines: int, height: int | None) -> tuple[int, bool]:
-    """The number of lines for a table of ``table_lines`` lines, and whether empty lines fit between blocks.
+    """The number of lines on the screen for a table of ``table_lines`` lines, and whether there is space for empty
+    lines between blocks.
 
     If ``height`` is too small for all lines, lines are removed from ``other_blocks``.
     """
@@ -226,7 +229,7 @@ def host_activity_lines(
 
 
 def build_line(view: SessionView, build: ActiveBuild, width: int, now: float, glyphs: Glyphs) -> Text:
-    """The progress of a build: a bar, its time, steps and stage."""
+    """The progress of a build: a bar, the elapsed time, the steps and the stage."""
     row = view.tested.get(build.candidate)
     if build.is_finished and row is not None and row.builds:
         latest = row.builds[-1]
@@ -253,7 +256,9 @@ def bar_width_and_text(parts: list[str], width: int, glyphs: Glyphs) -> tuple[in
 
 
 def run_line(view: SessionView, run: ActiveRun, width: int, now: float, glyphs: Glyphs) -> Text:
-    """The rates of a run so far as a sparkline from 0 to the highest rate of the hunt, and the latest rate."""
+    """The rates of the present run as a sparkline whose scale is from 0 to the highest rate of the hunt, and the
+    latest rate.
+    """
     passed = max(0.0, now - run.since)
     if run.planned_seconds:  # planned
         passed = run.planned_seconds if run.is_finished else min(run.planned_seconds, passed)

@@ -63,7 +63,7 @@ def sparkline(values: Sequence[float], top: float, width: int, glyphs: Glyphs) -
 
 
 def bar(fraction: float, width: int, glyphs: Glyphs) -> tuple[str, str]:
-    """The two parts of a progress bar of ``width`` columns: the part that is done, and the rest."""
+    """The two parts of a progress bar of ``width`` columns: the finished part, and the rest."""
     done = int(min(1.0, max(0.0, fraction)) * width)
     return glyphs.done * done, glyphs.todo * (width - done)
 
@@ -74,7 +74,7 @@ def dumbbell(
     """A line of ``width`` columns on which two values are marked and joined, in three parts: the joined values, and the
     rest of the line on both sides.
 
-    The parts are ordered from left to right. ``span`` has the numbers at the two ends of the line.
+    The parts are ordered from left to right. ``span`` has the values at the two ends of the line.
     """
     low, size = span[0], max(span[1] - span[0], 1e-12)
     ends = sorted(

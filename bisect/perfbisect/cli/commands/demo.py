@@ -1,4 +1,4 @@
-"""`bisect demo`: find a planted slowdown in a small storage engine."""
+"""`bisect demo` finds a planted slowdown in a small storage engine."""
 
 import shutil
 import time

@@ -121,7 +121,7 @@ def hosts(given: CommandOptions) -> int:
 
 
 def checks_by_machine(history: Path | None, hosts: Collection[str]) -> "FitnessByMachine":
-    """Host → its checks, of these hosts and of machines that were leased."""
+    """For each host, the list of its fitness checks; hosts are these hosts and the machines that were leased."""
     from perfbisect.hunt.fitness import fitness_by_machine
 
     return {

@@ -1,5 +1,5 @@
-"""`bisect run` and `bisect steps`: find the commit that changed the speed between two revisions; `steps` takes them from steps in a
-series that was measured elsewhere.
+"""`bisect run` and `bisect steps` find the commit that changed the speed between two revisions; `steps` takes the
+revisions from a series that another tool measured.
 """
 
 from dataclasses import replace
@@ -197,7 +197,7 @@ def good_and_bad(good: str, bad: str | None) -> tuple[str, str]:
 
 
 def settings_by_workload(requested: Settings, direction: Direction | None) -> tuple[Settings, ...]:
-    """The settings of each workload, all with the same commits; announces the recipes."""
+    """The settings for each workload, all with the same commits; prints which recipes are used."""
     from perfbisect.hunt.resolve import resolve_settings
 
     _, works = announce_and_read_recipes(requested)

@@ -1,4 +1,6 @@
-"""`bisect watch` and `bisect replay`: hunts that run in other terminals, and decisions of past hunts. Both only read the history."""
+"""`bisect watch` shows hunts that run in other terminals; `bisect replay` repeats decisions of past hunts. Both only
+read the history.
+"""
 
 import time
 from contextlib import closing, suppress

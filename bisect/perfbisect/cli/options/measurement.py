@@ -245,7 +245,7 @@ def with_unique_name(quick: QuickCommand) -> QuickCommand:
 
 
 def requested_settings_of(given: CommandOptions, **decided: Any) -> Settings:
-    """The settings that the options of a verb ask for; ``own`` are settings that the verb decides itself.
+    """The settings that the options of a verb request; ``decided`` are settings that the verb itself decides.
 
     Each option has the name of its settings field, or is converted in this function. Raises UsageError as
     ``command_of``.

@@ -1,9 +1,10 @@
-"""Conversion of events to plain values for JSON, and back, for the history and for other programs.
+"""Converts events to plain values for JSON, and back, for the history and for other programs.
 
-An event is encoded as its fields by name. An order or a verdict has its type in ``kind``. The belief of a Decided has
-two probabilities for every candidate. These probabilities are rounded to four digits and run-length encoded, ``[[how
-many, probability], …]``, which takes a few kilobytes for 100,000 commits. JSON has no infinity, so infinity is written
-as the largest floating-point number, which is read as infinity in orders and beliefs.
+An event is encoded as a mapping from the names of its fields to their values. An encoded order or verdict has the
+name of its type in the key ``kind``. The belief of a Decided has two probabilities for every candidate. The
+probabilities of a belief are rounded to four digits and run-length encoded, ``[[how many, probability], …]``, which
+takes a few kilobytes for 100,000 commits. JSON has no infinity, so infinity is written as the largest floating-point
+number, which is read as infinity in orders and beliefs.
 """
 
 import json
@@ -137,12 +138,12 @@ def nonempty_fields(value: object, names: Iterable[str]) -> dict[str, Any]:
 
 
 def encode_order(order: Order) -> dict[str, Any]:
-    """An order or a verdict with the name of its type."""
+    """An order or a verdict as plain values, with the name of its type."""
     return {"kind": type(order).__name__, **to_plain(order)}
 
 
 def decode_order(body: dict[str, Any]) -> Order:
-    """The order or verdict of the type that ``body`` names."""
+    """The order or the verdict that ``body`` encodes; ``body`` names the type."""
     return msgspec.convert(body, ORDERS[body["kind"]])
 
 
@@ -160,7 +161,7 @@ def encode_belief(belief: Belief) -> dict[str, Any]:
 
 
 def map_floats(value: Any, change: Callable[[float], float]) -> Any:
-    """The JSON ``value`` with ``change`` applied to every float."""
+    """The JSON ``value`` in which every float is replaced by the result of ``change``."""
     match value:
         case float():
             return change(value)
@@ -173,12 +174,12 @@ def map_floats(value: Any, change: Callable[[float], float]) -> Any:
 
 
 def without_infinity(value: Any) -> Any:
-    """``value`` with the largest floating-point number in place of infinity."""
+    """``value`` in which infinity is replaced by the largest floating-point number."""
     return map_floats(value, lambda number: math.copysign(LARGEST, number) if math.isinf(number) else number)
 
 
 def with_infinity(value: Any) -> Any:
-    """``value`` with infinity in place of the largest floating-point number."""
+    """``value`` in which the largest floating-point number is replaced by infinity."""
     return map_floats(value, lambda number: math.copysign(math.inf, number) if abs(number) == LARGEST else number)
 
 
@@ -193,5 +194,5 @@ def run_lengths(values: Iterable[float]) -> list[list[float]]:
 
 
 def from_run_lengths(_: type, runs: list[list[float]]) -> NDArray[np.float64]:
-    """The values of a run-length encoding, shape (sum of counts,)."""
+    """The values of a run-length encoding, as an array whose length is the sum of the counts."""
     return np.repeat([float(value) for _, value in runs], [int(count) for count, _ in runs])

@@ -150,7 +150,7 @@ class Foreseen:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A decision of the search, from all observations so far."""
+    """A decision of the search, which uses all observations so far."""
 
     decision: Decision
     fleet: Fleet = ALL_FREE  # at that moment
@@ -228,7 +228,7 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """One report interval of a run in progress."""
+    """One report interval of a running benchmark run."""
 
     candidate: int
     second: float
@@ -238,7 +238,7 @@ class RunProgress:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionStarted:
-    """One execution of a counted run begins; an execution may take minutes."""
+    """An execution of a command whose instructions are counted begins; an execution may take minutes."""
 
     candidate: int
     number: int

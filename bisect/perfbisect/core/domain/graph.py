@@ -1,8 +1,8 @@
 """The range as a graph of candidates, oldest first.
 
-Node 0 is the good end and stands for everything reachable from good; node ``size - 1`` is the bad end. Parents precede
-their children. A second root, outside good's history, has no parents. "Candidate v is slow" means that the culprit is v
-or an ancestor of v.
+Node 0 is the good end and represents all commits that can be reached from good; node ``size - 1`` is the bad end.
+Parents precede their children. A second root, outside good's history, has no parents. "Candidate v is slow" means
+that the culprit is v or an ancestor of v.
 
 A branch that began before good lacks the changes that good has gained since the branch began. The commit at which such
 a branch began, the *branch point*, is a node after node 0; it has no parents and no weight, because a
@@ -34,7 +34,7 @@ class Graph:
 
     @property
     def size(self) -> int:
-        """The number of nodes, with the good end."""
+        """The number of nodes, including the good end."""
         return len(self.weight)
 
     @property

@@ -1,8 +1,8 @@
 """The metrics that a hunt can compare, and the functions that read metrics from a run.
 
-A workload may have threads of several roles. One role is measured, and the other roles work in the background at
-fixed rates. The counters of a run include, for each role, the rows or queries done and the rows or queries that were
-due by the clock; and response times.
+A workload may have threads of several roles. One role is measured; the other roles run in the background at fixed
+rates. The counters of a run include, for each role, the rows or queries done and the rows or queries that were due by
+the clock; and response times.
 """
 
 import math
@@ -117,7 +117,9 @@ class Metric:
 
 
 def quotient(numerator: float | None, denominator: float | None) -> float | None:
-    """The quotient; None if a number is missing, ``denominator`` is zero, or the quotient is not finite."""
+    """The quotient of two numbers; None if a number is missing, ``denominator`` is zero, or the quotient is not
+    finite.
+    """
     ratio = numerator / denominator if numerator is not None and denominator else None
     return ratio if ratio is not None and math.isfinite(ratio) else None
 
@@ -212,9 +214,9 @@ def second_and_first_values(pairs: Iterable[tuple[RunFacts, RunFacts]], metric: 
 
 
 def metric_value(run: RunFacts, metric: str) -> float | None:
-    """One metric of one run: operations per second, milliseconds, CPU microseconds, or a count per operation.
+    """One metric of one run, in operations per second, milliseconds, CPU microseconds, or counts per operation.
 
-    The value is None if the host could not count the metric. Raises UsageError for a metric that does not exist.
+    The value is None if the host could not measure the metric. Raises UsageError for a metric that does not exist.
     """
     return find_metric(metric).read(run)
 
@@ -246,7 +248,7 @@ def is_exact_count(run: RunFacts, metric: str) -> bool:
 
 
 def is_speed(metric: str) -> bool:
-    """Whether users of the system notice the metric; other metrics are causes, such as CPU time."""
+    """Whether users of the system notice the metric directly; metrics such as CPU time are only causes."""
     return metric in ("qps", "latency", "p95", "p99", "rate", "cost")
 
 

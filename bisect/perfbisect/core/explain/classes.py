@@ -5,11 +5,11 @@ The time of an operation is a product, so a slowdown is exactly a sum of logarit
     time/o  =  instructions/o  ×  cycles/instruction  ×  seconds/cycle  ×  time/CPU time
                more code          slower memory          slower clock      waiting
 
-Each factor is a ratio with its own interval. The share of waiting is computed from times, because times add up:
-waiting is the additional time of an operation that its CPU time does not explain. The other factors share the rest of
-the change. If waiting were computed as a factor, the CPU time of system calls would hide that a commit waits for
-these calls. Two causes are not recognised from counters: a different plan of a statement, and a difference that
-exists only in the usual layout.
+Each factor is a ratio with its own interval. The share of waiting is computed from times, because times are additive:
+waiting is the additional time of an operation that its CPU time does not explain. The other factors share the part of
+the change that waiting does not explain. If waiting were computed as a factor, the CPU time of system calls would
+hide that a commit waits for these calls. Two causes are not recognised from counters: a different plan of a
+statement, and a difference that exists only in the usual layout.
 """
 
 import math
@@ -80,7 +80,8 @@ def classify(
     metric: str = TIME,
     slower: bool | None = None,
 ) -> tuple[Evidence, ...]:
-    """The classes that explain the change, main class first; ``UNKNOWN`` without numbers if nothing explains the change.
+    """The classes that explain the change, main class first; if nothing explains the change, ``UNKNOWN`` without
+    numbers.
 
     ``layouts`` is the comparison in randomized layouts, if the verdict has such a comparison. ``slower`` says whether
     the hunted ``metric`` became worse; if ``slower`` is None, the direction is taken from the counters.
@@ -155,8 +156,8 @@ def cpu_per_instruction_row(rows: Mapping[str, CounterRow]) -> CounterRow | None
     """The CPU time per instruction, if instructions were counted exactly and cycles were not counted exactly; None if
     this time is unchanged.
 
-    CPU time per instruction does not distinguish slower memory from a slower clock. An unchanged CPU time per
-    instruction shows nothing, because its interval is the interval of CPU time, which varies for other reasons, too.
+    CPU time per instruction does not distinguish slower memory from a slower clock. That this time is unchanged shows
+    nothing, because its interval is the interval of CPU time, which varies for other reasons, too.
     """
     cpu_time, instructions = rows.get("cpu/o"), rows.get("instructions/o")
     if cpu_time is None or instructions is None or "ipc" in rows:
@@ -235,10 +236,10 @@ def with_kernel_or_layout(
     """The evidence; evidence of slower memory is reclassified as time in the kernel or as code placement if other
     evidence shows this.
 
-    Exact counts exclude the instructions of the kernel, so time in the kernel looks like slower instructions. Code
-    placement is suspected if the numbers of executed instructions are equal and front-end counters changed more than
-    data counters. Code placement is not suspected if all randomized layouts are slower, or if changed functions have
-    most of the loss.
+    Exact counts exclude the instructions of the kernel, so time that is spent in the kernel looks like slower
+    instructions. Code placement is suspected if the numbers of executed instructions are equal and front-end counters
+    changed more than data counters. Code placement is not suspected if all randomized layouts are slower, or if
+    changed functions have most of the loss.
     """
     if (
         any(row.name == PER_INSTRUCTION for row in evidence.rows)
@@ -295,8 +296,8 @@ COLUMN = re.compile(r"(\b(?:id|key_len)=\d+)")  # a number that is part of the p
 def comparable_plan(plan: str) -> str:
     """A plan without estimates of rows and costs, sizes, possible keys, old words, and values of the statement.
 
-    The removed parts differ between two servers of one build, or are only worded differently between versions. The
-    lines of the plan keep their order and indentation.
+    The parts that are left out differ between two servers of one build, or differ between versions in wording only.
+    The lines of the plan keep their order and indentation.
     """
     lines = []
     for line in plan.splitlines():
@@ -306,9 +307,9 @@ def comparable_plan(plan: str) -> str:
 
 
 def different_plans(parent: Iterable[PlanFacts], culprit: Iterable[PlanFacts]) -> tuple[PlanRow, ...]:
-    """The statements whose plan differs, in the culprit's order, with both plans as printed.
+    """The statements whose plans in the two builds differ, in the culprit's order, with both plans as printed.
 
-    A statement without a plan in one of the builds is left out, because a missing plan is not a different plan.
+    A statement that has no plan in one of the builds is left out, because a missing plan is not a different plan.
     """
     parent_plans = {facts.statement: facts.plan for facts in parent}
     plans_of_both = [

@@ -11,9 +11,8 @@ answered exactly; the other segments are left open (NaN). A side branch is searc
 become a candidate.
 
 **Classes.** A build is slow if the culprit is the build's commit or an ancestor of this commit. So readings show only
-the pattern of a culprit: the set of measured builds that the culprit makes slow. Culprits with the same pattern are a
-class with one common likelihood. The number of classes is about the number of measured builds, whatever the size of the
-range.
+the pattern of the culprit: the set of measured builds that are slow. Culprits with the same pattern form a class with
+one common likelihood. The number of classes is about the number of measured builds, whatever the size of the range.
 
 **Suspicions.** Before the first measurement, the user's suspicions determine the prior weights of candidates. A
 correct suspicion saves measurements; a wrong suspicion must not determine the verdict. So no candidate begins with
@@ -59,7 +58,7 @@ class Ancestry:
         self._partial = np.empty((self.segments, 0), np.uint8)
 
     def ancestors(self, node: int) -> NDArray[np.bool_]:
-        """The mask over candidates, shape (size,), of ``node`` and all of its ancestors."""
+        """A mask over the candidates, shape (size,), that is true for ``node`` and all of its ancestors."""
         mask = self._ancestors.get(node)
         if mask is None:
             mask = self._sweep(node)
@@ -72,7 +71,7 @@ class Ancestry:
         return mask
 
     def ancestor_sums(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The sum of ``weight`` over each candidate and its ancestors, shape (size,); NaN if unknown."""
+        """The sum of ``weight`` over each candidate and its ancestors, shape (size,); NaN where the sum is unknown."""
         if self.segments == 1:
             return np.cumsum(weight)
         if self._latest is None or not np.array_equal(self._latest[0], weight):
@@ -148,7 +147,9 @@ class Ancestry:
         return mask
 
     def _ancestry(self, columns: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Packed bits, (segments, columns): whether each of the segments ``columns`` is strictly below a segment."""
+        """Packed bits, (segments, columns), that say whether each of the segments ``columns`` is strictly below each
+        segment.
+        """
         column = {int(segment): i for i, segment in enumerate(columns)}
         bits = np.zeros((self.segments, (len(columns) + 7) // 8), np.uint8)
         for segment, below in enumerate(self._below):
@@ -216,7 +217,8 @@ BOUND = 16.0  # largest odds of two candidates before anything is measured
 def with_suspected_weights(
     graph: Graph, commits: Sequence[str], commits_touching: Mapping[str, Collection[str]], weights: Mapping[str, float]
 ) -> Graph:
-    """The graph with the prior weights of commits that touch suspected paths (path → weight, path → commits).
+    """The graph in which commits that touch suspected paths have the prior weights of these paths (``weights``,
+    ``commits_touching``: by path).
 
     ``commits`` are the commits of the nodes, in the order of the nodes. A commit that touches several paths gets the
     largest weight.
@@ -238,7 +240,7 @@ BITS = 40  # bits of a pattern that are collected before patterns are renumbered
 
 @dataclass(frozen=True, eq=False)
 class Hypotheses:
-    """The classes of culprits that M measured builds separate; C classes."""
+    """The C classes of culprits that M measured builds separate."""
 
     ancestry: Ancestry
     weight: NDArray[np.float64]  # (size,) prior of each candidate, 0 if it cannot be the culprit; sums to one

@@ -2,9 +2,9 @@
 decisions.
 
 When other load begins, the speed of a host may fall by half from one run to the next, until the load ends. A drift
-that allows such jumps would make every interval wide. Without a drift in the model, if a build has few runs on one
-side of the jump, these runs look like outliers; and a build that ran only on the fast side seems to be twice as fast
-as a build that ran only on the slow side.
+model that allows such jumps would make every interval wide. Without a drift in the model, if a build has few runs on
+one side of the jump, these runs look like outliers; and a build that ran only on the fast side seems to be twice as
+fast as a build that ran only on the slow side.
 
 So the runs before and after a jump are treated as runs of two hosts whose speeds differ by a constant, which is
 fitted. A jump is at the position where one shift, common to all builds that ran on both sides, most reduces the sum
@@ -14,10 +14,10 @@ may also drift. Further jumps are searched for on both sides of a jump (binary s
 noise is estimated from differences between successive runs of a build, because few of these differences contain a
 jump. Runs of one visit share their disturbances and count as one run.
 
-Another position of a jump may explain the runs nearly as well. Runs between positions that explain a jump nearly
+The runs may also fit another position of the jump nearly as well. Runs between positions that explain a jump nearly
 equally well belong to neither side of the jump. On a host with jumps, two builds are compared only if, for every jump
-between their runs, some build ran on both sides of the jump. A single run of a build does not connect two parts,
-because load may have disturbed the run.
+between their runs, some build has runs before and after the jump. A single run of a build does not make the runs
+before and after a jump comparable, because load may have disturbed the run.
 """
 
 from collections import defaultdict
@@ -89,7 +89,9 @@ def _jump_positions(build: Sequence[int], value: Sequence[float]) -> list[int]:
 
 
 def _jump_gain(build: Sequence[int], value: Sequence[float], start: int, at: int, end: int) -> float:
-    """The reduction of the sum of absolute deviations by a jump before run ``at``, from the runs ``start`` to ``end``."""
+    """How much a jump of the speed before run ``at`` reduces the sum of absolute deviations of the runs from
+    ``start`` to ``end``.
+    """
     earlier = _values_by_build(build, value, range(at - 1, max(start, at - NEAR) - 1, -1))
     later = _values_by_build(build, value, range(at, min(end, at + NEAR)))
     both = [(earlier[row][:NEAREST], later[row][:NEAREST]) for row in earlier.keys() & later.keys()]

@@ -1,9 +1,9 @@
-"""The ratio of the metric of one build to the metric of another, with a 95 % interval.
+"""The ratio of the metric of one build to the metric of another build, with a 95 % interval.
 
 Every ratio that a view, a report or a verdict shows is computed in this module from the fit that the search uses.
-Under each law of noise a difference of levels has a Student distribution, with the degrees of freedom of the readings
-alone. Noise laws are weighted by the probability that the readings give them. The interval of a ratio is central
-(equal probabilities lie below and above it), and its middle is the median.
+Under each law of noise, a difference of levels has a Student distribution whose degrees of freedom come from the
+readings alone. Noise laws are weighted by the probability that the readings give them. The interval of a ratio is
+central (equal probabilities lie below and above it), and its middle is the median.
 
 The assumptions that the search makes before the first reading are not used, so that the interval is as wide as the
 readings alone require. The noise of a run and the difference between two hosts have flat priors, and larger drift and
@@ -51,7 +51,7 @@ class BuildSpeeds:
         """The ratio of the metric of each of ``builds`` to the metric of ``baseline``.
 
         The interval is from 0 to infinity if no run of any build was repeated, or if the two builds cannot be
-        compared. If runs were stopped, the interval is bounded on one side only.
+        compared. If runs of one build were stopped as too slow, the interval is bounded on one side only.
         """
         rows = [self.record.builds.index(self.record.name_of_build(build)) for build in builds]
         origin = self.record.builds.index(self.record.name_of_build(baseline))
@@ -90,7 +90,7 @@ def with_open_bounds(ratio: Interval, build_side: int, baseline_side: int) -> In
 
 
 def fit_speeds(record: Record, good: int, bad: int, model: NoiseModel) -> BuildSpeeds:
-    """The levels of builds from the readings of ``record``; ``good`` and ``bad`` are the ends."""
+    """The levels of builds from the readings of ``record``; ``good`` and ``bad`` are the ends of the range."""
     record, noticed = judge_readings(record, good, bad, model)
     return speeds_of_fit(record, fit_levels(record, noticed.weight, model))
 
@@ -130,11 +130,11 @@ def speeds_of_fit(record: Record, fitted: LevelFit) -> BuildSpeeds:
 
 
 def _comparable_builds(record: Record) -> Mapping[int, frozenset[int]]:
-    """The builds that each build can be compared with.
+    """For each build, the builds with which it can be compared.
 
     Interleaved runs make builds comparable through common hosts; builds without a common host may differ because
-    their hosts differ. Paired runs connect builds through common rounds; builds without common rounds may differ by
-    the effects of their rounds.
+    their hosts differ. Paired runs make builds comparable through common rounds; builds without common rounds may
+    differ by the effects of their rounds.
     """
     alone = record.partner < 0
     groups: list[set[int]] = []
@@ -152,13 +152,14 @@ def _comparable_builds(record: Record) -> Mapping[int, frozenset[int]]:
 def candidate_ratios(
     observations: Sequence[Observation], bad: int, host_classes: Sequence[str] = (), model: NoiseModel = USUAL
 ) -> Mapping[int, Interval]:
-    """The metric of every measured candidate relative to the good end; ``bad`` is the candidate at the bad end.
+    """The ratio of the metric of every measured candidate to the metric of the good end; ``bad`` is the candidate at
+    the bad end.
 
-    The good end, candidates with its binary, and candidates that cannot be compared with the good end are left out.
-    Hosts of one class (``host_classes`` by number) show the same ratios. For several host classes, the ratio on the
-    leading class is shown; for candidates without runs on the leading class, the ratio on another class. A candidate
-    with paired runs or runs in randomized layouts is compared by these runs if the good end has runs of the same
-    kind.
+    Left out are the good end, candidates with the same binary as the good end, and candidates that cannot be compared
+    with the good end. Hosts of one class show the same ratios; ``host_classes`` gives the classes by the numbers of
+    the hosts. For several host classes, the ratio on the leading class is shown; for candidates without runs on the
+    leading class, the ratio on another class. A candidate with paired runs or runs in randomized layouts is compared
+    by these runs if the good end has runs of the same kind.
     """
     by_way = split_by_measurement_kind(observations) if model is USUAL else iter([(model, observations)])
     ratios: dict[int, Interval] = {}

@@ -3,7 +3,7 @@
 A reading is level(build) + offset(host) + drift(host, time) + visit effect + noise. The drift is a stationary Markov
 process (Ornstein-Uhlenbeck). Three unknown quantities are on a small grid: the size of the drift relative to the
 noise of a run, how long the drift persists relative to the time between readings, and the size of the visit effect.
-So the same code fits runs of one second and runs of ten minutes.
+So the same model fits runs of one second and runs of ten minutes.
 
 A round (paired runs of two builds) measures the difference of the two levels, without the speed and the drift of the
 host. If all readings are from paired rounds, only differences of levels are known, so the levels themselves are
@@ -33,7 +33,7 @@ NEAR_ZERO = 1e-3  # precision of a level near zero, in 1/s
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostSpeeds:
-    """The speed of each of S hosts after its last reading; variances in units of s².
+    """The speed of each of S hosts after its last reading; variances are in units of s².
 
     Given the levels, the drift of a host is a constant - ``drift`` · [levels, offsets] + an error; the offsets of the
     hosts after the first are a constant - ``offset`` · levels + an error.
@@ -207,7 +207,9 @@ def levels_for_search(fitted: LevelFit, run_noise: float | None = None) -> Level
 
 
 def _sd_within_builds(record: Record, weight: Array, repeated: float, model: NoiseModel) -> float:
-    """The standard deviation of the readings around the means of their builds, as if the host were steady."""
+    """The standard deviation of the readings around the means of their builds, computed as if the speed of the host
+    did not change.
+    """
     total = np.bincount(record.build, weight)
     centre = np.bincount(record.build, weight * record.value) / total
     squares = float((weight * (record.value - centre[record.build]) ** 2).sum())

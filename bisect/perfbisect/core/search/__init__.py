@@ -1,1 +1,1 @@
-"""What to measure next, and when to stop."""
+"""Decides what to measure next, and when to stop."""

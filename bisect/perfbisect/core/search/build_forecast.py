@@ -17,7 +17,7 @@ A failure on another branch may be caused by a commit that was never merged into
 branch is evidence only against the commit where the branches diverged. The descendants of the diverging commit get a
 part of its doubt, which decreases with the distance.
 
-A candidate that the user left out was not tried, and is no evidence.
+A candidate that the user excluded was not tried, so it is no evidence.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -160,9 +160,10 @@ def build_chances(now: Situation) -> Array:
 def chance_to_build(
     reach: Ancestry, skipped: Iterable[int], built: Iterable[int], left_out: Collection[int] = ()
 ) -> Array:
-    """The probability that each candidate builds, (size,): 0 for a skipped candidate, 1 without evidence of failure.
+    """The probability that each candidate can be built, (size,): 0 for a skipped candidate, 1 if there is no evidence
+    of failure.
 
-    ``left_out`` are the skipped candidates that are no evidence against other candidates.
+    ``left_out`` are skipped candidates that give no evidence against other candidates.
     """
     chance, failed = np.ones(reach.size), set(skipped) - set(left_out)
     if failed:

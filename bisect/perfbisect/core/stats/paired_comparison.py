@@ -6,14 +6,14 @@ With d[i] the difference of the mean logarithms of round i,
 
     ratio = exp(d̄),     95 % interval = exp(d̄ ± t(0.975, n - 1) · s / √n),     s² = Σ (d[i] - d̄)² / (n - 1)
 
-which is Student's interval for paired observations. Chance effects of the visits of a round (addresses, the order of
-pages) vary from round to round and are part of s. A trend of the machine favours no build on average, because the order
-of the builds alternates, but makes s larger and the interval wider.
+which is Student's interval for paired observations. Chance effects of a visit (memory addresses, the order of pages)
+vary from round to round and are a part of s. A trend of the machine's speed favours no build on average, because the
+order of the builds alternates; but it makes s larger and the interval wider.
 
-**Real differences.** A table of 40 workloads by 4 builds has 160 intervals, of which 8 exclude 1 by chance alone if all
-builds are equal. So the rate of false discoveries over a whole table is controlled. The procedure of Benjamini and
-Hochberg (1995) takes the largest k such that the k-th smallest of m p-values is at most k / m · RATE, and calls the k
-differences with the smallest p-values real. Then
+**Real differences.** A table of 40 workloads by 4 builds has 160 intervals, of which 8 exclude 1 by chance alone if
+all builds are equal. So the rate of false discoveries is controlled over a whole table. The procedure of Benjamini
+and Hochberg (1995) takes the largest k such that the k-th smallest of m p-values is at most k / m · RATE, and calls
+the k differences with the smallest p-values real. Then
 
 - of the differences called real, at most RATE are expected to be false, and
 - if all builds are equal, at least 1 - RATE of tables call no difference real.
@@ -36,10 +36,10 @@ Fieller's 95 % interval contains all shares s for which the paired differences y
 
     |ȳ - s·x̄| ≤ t(0.975, n - 1) · √((S_yy - 2·s·S_xy + s²·S_xx) / n)
 
-with S the sample variances and covariance of x and y. Fieller's interval is right for any noise of the denominator
-x̄; an interval from the standard error of the ratio is not. If x̄ may be 0, the solutions are unbounded and there is
-no interval, because no loss is shown of which a share could be regained. If the differences are normal, at most 5 %
-of trials have an interval without the true share.
+with S the sample variances and covariance of x and y. Fieller's interval is correct for any noise of the denominator
+x̄; an interval from the standard error of the ratio is not correct. If x̄ may be 0, the solutions are unbounded and
+there is no interval, because no loss is shown of which a share could be regained. If the differences are normal, at
+most 5 % of trials have an interval without the true share.
 """
 
 import math
@@ -71,7 +71,7 @@ def largest_real_p_value(p_values: Iterable[float | None]) -> float:
     """The largest p-value of a difference that counts as real at a false discovery rate of RATE; -1 if no difference
     is real.
 
-    In ``p_values``, None stands for a difference that is not tested.
+    In ``p_values``, None means that the difference is not tested.
     """
     ordered = sorted(p for p in p_values if p is not None)
     return max((p for rank, p in enumerate(ordered, 1) if p <= rank / len(ordered) * RATE), default=-1.0)
@@ -125,7 +125,9 @@ class GroupSummary:
 
 
 def compare_builds(trial: SessionState, metric: str) -> list[WorkloadRatios]:
-    """The ratios of each workload of a trial in a metric, in the order of the request; groups of workloads are adjacent."""
+    """The ratios of each workload of a trial in a metric, in the order in which the trial lists workloads; workloads
+    of one group are adjacent.
+    """
     further, works = range(1, len(trial.request.subjects)), list[WorkloadRatios]()
     for number, work in enumerate(trial.request.works):
         rounds, step = mean_logs_by_round(trial, number, metric), log_resolution(trial, number, metric)
@@ -168,7 +170,9 @@ def mean_logs_by_round(trial: SessionState, work: int, metric: str) -> dict[int,
 
 
 def log_resolution(trial: SessionState, work: int, metric: str) -> float:
-    """The resolution of the logarithm of a metric in a workload: the step of its histogram, or of the last printed digit."""
+    """The resolution of the logarithm of a metric in a workload: the width of its histogram's buckets, or the step of
+    the last printed digit.
+    """
     values = [
         reading
         for run in comparable_runs(trial, work)
@@ -186,7 +190,7 @@ def _rounding_variance(spread: float, step: float) -> float:
 def paired_ratio(
     base_rounds: Mapping[int, float], build_rounds: Mapping[int, float], resolution: float = 0.0
 ) -> Ratio | None:
-    """The ratio of a build to the base, from (round → mean logarithm) of both; None without a common round.
+    """The ratio of a build to the base, from the mean logarithms of both by round; None without a common round.
 
     ``resolution`` is the resolution of the logarithms.
     """
@@ -213,7 +217,7 @@ def is_every_ratio_measured(trial: SessionState) -> bool:
 
 
 def builds_without_metric(trial: SessionState) -> list[tuple[int, int]]:
-    """The (workload, build) pairs that have runs, and no run with the metric."""
+    """The (workload, build) pairs that have runs, but no run with a value of the metric."""
     with_runs = {(run.work, run.subject) for run in trial.runs}
     with_metric = {
         (run.work, run.subject) for run in trial.runs if (metric_value(run.facts, trial.request.metric) or 0) > 0
@@ -246,7 +250,7 @@ def group_summaries(comparisons: Iterable[WorkloadRatios]) -> list[GroupSummary]
 
 
 def better_or_worse(ratio: Ratio, metric: str) -> str:
-    """ "worse" or "better" for a large and real difference; "" for other differences."""
+    """ "worse" or "better" if a difference is large and real; "" otherwise."""
     if not (ratio.real and ratio.excludes_one) or WORSE < round(ratio.ratio, 2) < BETTER:  # rounded as it is shown
         return ""
     return "better" if (ratio.ratio > 1) == find_metric(metric).higher_is_better else "worse"
@@ -266,7 +270,7 @@ class OperationCosts:
 
 
 def costs_per_operation(trial: SessionState) -> list[OperationCosts]:
-    """The costs per operation of each workload of a trial, in the order of the request."""
+    """The costs per operation of each workload of a trial, in the order in which the trial lists workloads."""
     machine_cpu, subjects, tables = is_machine_cpu(trial), range(len(trial.request.subjects)), list[OperationCosts]()
     names = ["the command"] if trial.request.shared else [work.name for work in trial.request.works]
     for number, name in enumerate(names):
@@ -339,7 +343,9 @@ def revert_outcome(result: Regained | None) -> RevertOutcome:
 
 
 def regained_by_revert(trial: SessionState) -> Regained | None:
-    """The part of a drop that the revert of a proof regains; None until all three builds were measured in two rounds."""
+    """The part of a drop that the revert of a proof regains; None until all three builds have been measured in two
+    rounds.
+    """
     by_build = mean_logs_by_round(trial, 0, trial.request.metric)
     good, bad, reverted = (by_build.get(build, {}) for build in (GOOD, BAD, REVERTED))
     return regained_in_rounds(good, bad, reverted, log_resolution(trial, 0, trial.request.metric))
@@ -348,7 +354,9 @@ def regained_by_revert(trial: SessionState) -> Regained | None:
 def regained_in_rounds(
     good: Mapping[int, float], bad: Mapping[int, float], reverted: Mapping[int, float], resolution: float = 0.0
 ) -> Regained | None:
-    """The regained part, from (round → mean logarithm) of good, bad and the revert; None for fewer than two common rounds."""
+    """The regained part, computed from the mean logarithms of good, bad and the revert by round; None if there are
+    fewer than two common rounds.
+    """
     rounds = sorted(good.keys() & bad.keys() & reverted.keys())
     n = len(rounds)
     if n < 2:

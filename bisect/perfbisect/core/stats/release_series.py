@@ -1,21 +1,21 @@
-"""The line of a series of releases: the level of each release in a workload, and the steps of the line.
+"""The speed line of a series of releases: the level of each release in a workload, and the steps between levels.
 
 **Levels.** A visit of release i in round r is modelled as x[i][r] = level[i] + round[r] + error, fitted by least
-squares. round[r] is the effect of the machine's state during round r on all visits of the round. Levels are more exact
-than ratios to one release, because all ratios would share the error of that release. The standard error of a level
-follows from the residuals:
+squares. round[r] is the effect of the machine's state during round r on all visits of the round. Levels are more
+exact than ratios to one release, because all such ratios would contain the error of that release. The standard error
+of a level follows from the residuals:
 
     s² = Σ residual² / (visits - releases - rounds + 1),     error = s / √(rounds of the release with the fewest rounds)
 
 Rounds are in random order (core/domain/trials.py), so that a machine that is slow for some minutes slows down releases at
 random, and not neighbours.
 
-**Steps.** The level of a release differs from its neighbours for three reasons: the error of measuring, the placement
-of its code, which is drawn anew with every release and does not average out over repetitions, and changes of speed,
-which stay. The measurement error and the code placement together make the scatter s of the line. The scatter is
-estimated from the smaller differences between neighbours of the line, because the larger differences may be steps
-(after Rice, Bandwidth choice for nonparametric regression, Annals of Statistics 12, 1984; trimmed). So neither the
-scatter nor the effect of layouts has to be known in advance.
+**Steps.** The level of a release differs from its neighbours for three reasons: the measurement error; the placement
+of its code, which changes at random with every release and is not averaged out by repetition; and changes of speed,
+which persist. The measurement error and the code placement together make the scatter s of the line. The scatter is
+estimated from the smaller differences between neighbouring levels, because the larger differences may be steps (after
+Rice, Bandwidth choice for nonparametric regression, Annals of Statistics 12, 1984; trimmed). So neither the scatter
+nor the effect of code placement has to be known in advance.
 
 An arc is a run of releases. The rest consists of all releases before and after the arc (circular binary segmentation:
 Olshen, Venkatraman, Lucito and Wigler, Biostatistics 5, 2004). With n releases, m of them in the arc, where m ≤ n - m,
@@ -23,18 +23,18 @@ Olshen, Venkatraman, Lucito and Wigler, Biostatistics 5, 2004). With n releases,
     z = |mean of the arc - mean of the rest| / (s √(1/m + 1/(n - m)))
 
 The most extreme release of an arc is left out of m and of the mean, so that a single unusual build makes no step. An
-arc of one release is tested against a distribution with long tails (ODD degrees of freedom), which an unusual build
-rarely exceeds. The p-value of Student's z is multiplied by the number of arcs. If the smallest p-value is at most
-``rate``, its arc is cut out. Then each part of the line is searched separately, with a part of ``rate`` that is
-proportional to its number of releases. At the end, each cut is tested again between its neighbouring cuts, and moved
-to the position with the smallest residual sum of squares.
+arc of a single release is tested against a distribution with long tails (ODD degrees of freedom), which a build that
+is unusual by chance rarely exceeds. The p-value of Student's z is multiplied by the number of arcs. If the smallest
+p-value is at most ``rate``, the arc with this p-value is cut out of the line. Then each part of the line is searched
+separately, with a part of ``rate`` that is proportional to its number of releases. At the end, each cut is tested
+again between its neighbouring cuts, and moved to the position with the smallest residual sum of squares.
 
 Each of several workloads gets an equal part of ``rate`` (Bonferroni), so that ``rate`` holds for the whole table.
-benchmarks/series/run.py counts how often a table without a change announces a step.
+benchmarks/series/run.py counts in how many tables without a change a step is reported.
 
-**Readings measured elsewhere.** A series that another system measured has one reading for each commit, and the
+**Readings measured elsewhere.** A series that another system measured has one reading for each commit, and successive
 readings are often days apart. If a machine is slow for a week, neighbouring readings are alike. Single readings may
-be outliers. Readings further than FAR standard deviations from the running median are left out. If neighbouring
+be outliers. Readings further than FAR standard deviations from the running median are excluded. If neighbouring
 readings are alike, means of w successive readings scatter by more than 1/√w of the scatter of a reading. So the
 scatter of a line is the largest value, over all w in WIDTHS, of √w times the scatter of means of w readings (block
 means, as in simulations: Law and Kelton, 1984).
@@ -90,7 +90,7 @@ class LevelStep:
 
 
 def find_steps(levels: Sequence[float], error: float = 0.0, max_false_rate: float = RATE) -> tuple[LevelStep, ...]:
-    """The steps of a line of ``levels``, which are logarithms, oldest first; ``error`` is the standard error of a level."""
+    """The steps between ``levels``, which are logarithms, oldest first; ``error`` is the standard error of a level."""
     if len(levels) < FEWEST:
         return ()
     line = np.asarray(levels, dtype=float)
@@ -110,7 +110,9 @@ def scatter_of_levels(levels: Sequence[float], error: float = 0.0) -> float:
 
 
 def freedom_of_scatter(levels: int) -> int:
-    """The degrees of freedom of a scatter that is estimated from a number of ``levels``; simulated with normal levels."""
+    """The degrees of freedom of a scatter that is estimated from a number of ``levels``, found by simulation with
+    normal levels.
+    """
     return max(3, round(0.7 * levels))
 
 
@@ -217,7 +219,7 @@ class StepSearch:
         return squares
 
     def step_at_cut(self, start: int, cut: int, end: int) -> LevelStep:
-        """The step at a cut between the neighbouring cuts ``start`` and ``end``.
+        """The step at a cut, which is between the neighbouring cuts ``start`` and ``end``.
 
         Positions of the step are weighted by Bayes' rule, with equal priors, unknown levels, and an estimated scatter.
         """
@@ -280,7 +282,7 @@ class SuggestedHunt:
 
 
 def speed_lines(trial: SessionState) -> list[SpeedLine]:
-    """The line of each workload of a series, in the order of the request."""
+    """The speed line of each workload of a series, in the order in which the trial lists workloads."""
     request = trial.request
     names, releases = [work.name for work in request.works], len(request.subjects)
     visits = [mean_logs_by_round(trial, number, request.metric) for number in range(len(names))]
@@ -288,7 +290,9 @@ def speed_lines(trial: SessionState) -> list[SpeedLine]:
 
 
 def speed_line(workload: str, means: MeansByRound, releases: int, rate: float) -> SpeedLine:
-    """The line of one workload over ``releases``, from the mean logarithm of each release in each round."""
+    """The speed line of one workload over ``releases``, computed from the mean logarithm of each release in each
+    round.
+    """
     level, error = fit_levels(means)
     return line_of_levels(workload, level, releases, rate, error)
 
@@ -301,7 +305,9 @@ def line_of_levels(
     error: float | None,
     min_scatter: float = 0.0,
 ) -> SpeedLine:
-    """The line of one workload through ``levels`` (release → logarithm); its scatter is at least ``min_scatter``."""
+    """The speed line of one workload through ``levels`` (release → logarithm); the scatter of the line is at least
+    ``min_scatter``.
+    """
     measured = sorted(levels)
     values, error_floor = [levels[release] for release in measured], max(error or 0.0, min_scatter)
     steps = (
@@ -315,7 +321,9 @@ def line_of_levels(
 
 
 def line_of_readings(workload: str, readings: Sequence[float], rate: float) -> SpeedLine:
-    """The line of a series that another system measured; ``readings`` are logarithms. Outliers have the ratio None."""
+    """The speed line of a series that another system measured; ``readings`` are logarithms of the metric. Outliers
+    have the ratio None.
+    """
     every = np.asarray(readings, dtype=float)
     beside = [float(np.median(every[max(0, index - BESIDE) : index + BESIDE + 1])) for index in range(len(every))]
     off = np.abs(every - beside)
@@ -334,10 +342,11 @@ def block_means(line: Array, width: int) -> list[float]:
 
 
 def fit_levels(means: MeansByRound) -> tuple[dict[int, float], float | None]:
-    """The level of each release, and the largest standard error of a level; None if every release has a single round.
+    """The level of each release, and the largest standard error of a level; None if every release was measured in
+    only one round.
 
     The normal equations are reduced to the levels: the effects of rounds are eliminated. If no chain of common rounds
-    connects two releases, the difference of their levels is the difference of their means.
+    connects two releases, the difference of their levels is computed as the difference of their means.
     """
     level = {release: fmean(values.values()) for release, values in means.items() if values}
     position = {release: number for number, release in enumerate(level)}

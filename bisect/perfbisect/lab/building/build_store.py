@@ -71,7 +71,7 @@ _NOTE = f'{FUNCTIONS}for each do note "$each" || exit; done'
 
 
 def changes(host: Host, folder: PurePosixPath) -> str:
-    """The changed files of the build in that folder, a path per line; "" if nothing has changed."""
+    """The changed files of the build in that folder, one path on each line; "" if no file has changed."""
     return host.script(_CHANGED, folder, timeout=LONG).stdout
 
 
@@ -217,7 +217,7 @@ def check(host: Host, key: str) -> None:
 
 
 def _unchanged(host: Host, key: str, script: str, *arguments: object) -> None:
-    """Run a script that prints changed files of the build with that key; BuildFilesChanged if it prints any."""
+    """Run a script that prints changed files of the build with that key; raises BuildFilesChanged if any."""
     if paths := host.script(script, *arguments, timeout=LONG).stdout:
         raise BuildFilesChanged(host.name, key, paths)
 
@@ -294,7 +294,7 @@ def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
     """Send the build with that key to ``host``, unless the host has it (for an incremental build: has a build with
     the same programs). The recorded links of the build are not sent.
 
-    Raises EnvironmentFailure if the build contains the path of its installation and that path differs on ``host``, and
+    Raises EnvironmentFailure if the build contains the path of its installation and the path on ``host`` differs;
     BuildFilesChanged if files of the build have changed since it was made.
     """
     source, target = folder(build_host, key), folder(host, key)
@@ -311,8 +311,8 @@ def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
         )
 
     def send() -> None:
-        """Pack, stream and unpack. The error of the packing side is raised first: a stream that it cuts short looks
-        damaged to the unpacking side. If the unpacking program has ended early, its error is raised first.
+        """Pack, stream and unpack. The error of the packing side is raised first, because a stream that the packing
+        side cuts short looks damaged to the unpacking side; but if the unpacking side ends early, its error is first.
         """
         build_host.run(["test", "-d", str(source)])  # waits for a lost connection, like the next command
         host.script(_READY, target, timeout=600)

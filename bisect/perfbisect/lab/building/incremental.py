@@ -20,8 +20,8 @@ because a program that the build no longer makes must not be measured.
 
 Commands of ``--build`` follow the rules of build systems if the commands start nothing but build systems.
 
-These rules do not guarantee a correct build, because the rules of a tree may lack a dependency. So the search proves
-what it finds by clean builds (``core/search/clean_builds.py``).
+These rules do not guarantee a correct build, because the rules of a tree may lack a dependency. So the search
+confirms its result with clean builds (``core/search/clean_builds.py``).
 """
 
 import hashlib
@@ -256,7 +256,7 @@ class _TreeChange:
 
     @property
     def makefiles(self) -> tuple[str, ...]:
-        """The changed Makefiles, if the build system takes its rules from Makefiles alone."""
+        """The changed Makefiles, if the build system reads its rules from Makefiles only."""
         return tuple(path for _, path in self.changed if not self.rule.tracks and _MAKEFILE.search(path))
 
     def possible(self) -> bool:
@@ -316,7 +316,7 @@ class _TreeChange:
 
 
 def changes(host: Host, bare: PurePosixPath, old: str, new: str, ignore: Sequence[str]) -> list[tuple[str, str]] | None:
-    """The files that differ between two commits, without the ignored paths: (A, M, D or T; path).
+    """The files that differ between two commits, except ignored paths, as pairs: (A, M, D or T; path).
 
     None if these files are unknown: a submodule differs, a commit is absent, or a name is not UTF-8 and cannot be
     passed to commands.

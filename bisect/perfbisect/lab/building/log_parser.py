@@ -1,4 +1,4 @@
-"""A parser of the output of build tools, line by line: how far a build is and why it failed.
+"""A parser that reads the output of build tools line by line: how far a build has progressed, and why it failed.
 
 Some errors occur because the compiler is years younger than the tree; ``known_errors.toml`` names compiler options
 that prevent them. The time to parse a line is at most proportional to the line's length, because repetitions in the
@@ -46,7 +46,9 @@ _OF_C = re.compile(r"^[^:]{0,400}\.c:|\.h:\d{1,9}:\d{1,9}: error: unknown type n
 
 
 class ErrorPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A pattern of lines that report an error, and its remedy; {} in the remedy's flags is the group of the pattern."""
+    """A pattern of output lines that report an error, and the remedy; {} in the flags of the remedy is replaced by
+    the group of the pattern.
+    """
 
     pattern: re.Pattern[str]
     known: KnownError
@@ -67,7 +69,7 @@ def known_errors() -> KnownErrors:
 
 
 class KnownFailure(BuildFailed):
-    """A build that fails with a known error."""
+    """The result of parsing a build that failed with a known error."""
 
     def __init__(self, sentence: str, known: KnownError, *, hint: str, **how: Any) -> None:
         super().__init__(sentence, hint=f"For {known.name}: {known.remedy}. {hint}".strip(), **how)
@@ -75,7 +77,9 @@ class KnownFailure(BuildFailed):
 
 
 def known_error(line: str) -> KnownError | None:
-    """The known error that a line of a compiler, a linker or an interpreter reports; None if there is none."""
+    """The known error that a line of output from a compiler, a linker or an interpreter reports; None if the line
+    reports no known error.
+    """
     tables = known_errors()
     if note := _NOTE.search(line):
         of_c = any(note[1] == c for c, _ in tables.headers.values())
@@ -167,7 +171,7 @@ class BuildLog:
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=100))
 
     def read(self, line: str) -> bool:
-        """Parse one line, whose length the caller bounds; returns whether the progress has changed."""
+        """Parse one line, whose length the caller limits; returns whether the progress has changed."""
         if line.startswith(STAGE):
             self.stage = line.removeprefix(STAGE).partition(":")[0]
             self.done, self.total = 0, self.expected if self.stage == COMPILE else 0

@@ -1,9 +1,9 @@
 """Builds a commit: from the commit to an installed system, with ccache.
 
 Everything happens at fixed paths below ``root/work/BUILDER``: ``source``, ``build``, which is empty, and ``prefix``,
-from which the installation is moved to its folder among the finished builds. All builds have equal paths and an equal
-environment, so that only the commit makes a difference. For the search, a commit may instead be built in the tree of
-the last build (``incremental``). Configure, compile and install are one job on the host.
+from which the installation is moved to its folder among the finished builds. All builds have the same paths and the
+same environment, so that builds differ only by their commits. For the search, a commit may instead be built in the
+tree of the last build (``incremental``). One job on the host configures, compiles and installs.
 """
 
 import time
@@ -92,8 +92,8 @@ def build(
 ) -> Generator[BuildStep | Warned, None, InstalledBuild]:
     """Build commit ``sha``, unless its build is stored; yields progress. If other machines have built the commit,
     their build is fetched from the ``shared`` builds; otherwise, the new build is added to the ``shared`` builds.
-    Both happen while the host does nothing else, so that no run is disturbed. The build may be incremental unless
-    ``clean`` is true; an incremental build is never shared.
+    Fetching and adding happen while the host does nothing else, so that no run is disturbed. The build may be
+    incremental unless ``clean`` is true; an incremental build is never shared.
 
     If a build with several parallel jobs fails, the commit is not judged, because the failure may depend on the order
     of the jobs, or the jobs may have used all memory. The failed build is repeated with one job. A build that a

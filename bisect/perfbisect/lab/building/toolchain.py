@@ -1,10 +1,11 @@
-"""The compiler of a host, as recipes' conditions and builds' keys use it; ccache; and the other programs that a build needs.
+"""The compiler of a host, which the conditions of recipes and the keys of builds use; ccache; and the other programs
+that a build needs.
 
-ccache is configured so that an empty build folder finds what an earlier commit compiled; its hits are counted for
-each build. Only environment variables of the build and the file ``ccache.conf`` in the cache's folder configure
-ccache; ignored are the system's configuration file and a file in the tree, which ccache reads from version 4.13 on.
-No sloppiness is set. With ``pch_defines`` ccache would find a precompiled header by its preprocessed text, which has
-no ``#define``: a commit that changes a ``#define`` would get the code of another commit.
+ccache is configured so that a build in an empty folder finds what the builds of earlier commits compiled; its hits
+are counted for each build. Only environment variables of the build and the file ``ccache.conf`` in the cache's folder
+configure ccache; ignored are the system's configuration file and a file in the tree, which ccache reads from version
+4.13 on. No sloppiness is set. With ``pch_defines``, ccache would find a precompiled header by its preprocessed text,
+which has no ``#define``; a commit that changes only a ``#define`` would get the code of another commit.
 """
 
 import hashlib

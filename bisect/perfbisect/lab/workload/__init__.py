@@ -1,4 +1,4 @@
-"""The microbenchmarks: how they are run, and the results of their timed processes."""
+"""The microbenchmarks: how they are run, and how the results of their timed processes are read."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

@@ -155,7 +155,7 @@ def dashboard_page(
 
 
 def culprit_table(hunts: Sequence[SessionSummary], id_cell: CellOf) -> Table:
-    """The table of culprits: of each hunt the first commit that its verdict names."""
+    """The table of culprits: for each hunt, the first commit that its verdict names."""
     rows = []
     for hunt in hunts:
         effect = MISSING if hunt.ratio is None else f"{hunt.metric}: {change(hunt.ratio)}"
@@ -203,7 +203,7 @@ def with_code_spans(text: str) -> Markup:
 
 
 def rendered_template(template: str, index: str = "", **values: object) -> str:
-    """The HTML of a template with ``values``."""
+    """The HTML of a template that is filled with ``values``."""
     style, script = (Markup((TEMPLATES / f"page.{kind}").read_text(encoding="utf-8")) for kind in ("css", "js"))
     hashes = (b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script))
     loaded = "style-src 'sha256-{}'; script-src 'sha256-{}'".format(*hashes)
