@@ -36,7 +36,7 @@ from perfbisect.hunt.search_problem import (
     run_search,
 )
 from perfbisect.hunt.workers import MeasuringWorker, ThreadWorkers
-from perfbisect.lab.host_watch import with_values
+from perfbisect.lab.host_watch import require_metric_values
 from perfbisect.store.history import History
 
 HOST = HostFacts("local", "cpu", 2, 1024, "6.1", "gcc 12")
@@ -131,7 +131,7 @@ def measured_by(lab: ComputedLab, metric: str = "qps") -> WorkersFor:
     """One host with this lab, whatever the commits are."""
 
     def measure(order: Measure) -> Generator[LabEvent]:
-        return with_values(INSTRUCTIONS if order.counted else metric, lab.measure(order))
+        return require_metric_values(INSTRUCTIONS if order.counted else metric, lab.measure(order))
 
     return lambda _: one_host(measure)
 

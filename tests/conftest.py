@@ -156,7 +156,7 @@ def seal(
     for (
         place
     ) in lock._waited.values():  # queues, where this process stays until it ends: it would come up in other tests
-        place.leave()
+        place.release()
     lock._waited.clear()
     shutil.rmtree(home, ignore_errors=True)
 

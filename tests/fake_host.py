@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
-from perfbisect.host.protocol import Command, Host, Result, Streamed
+from perfbisect.host.protocol import Command, Host, Result, StreamedCommand
 from perfbisect.lab.building.checkout import ALONE, GIT
 
 Answer = str | int | BaseException | Callable[[list[str], str], "Answer"]
@@ -43,7 +43,7 @@ class FakeHost(Host):
                 return Result(command.argv, status, printed, "")
         raise AssertionError(f"a command that was not foreseen on host {self.name}: {text}")
 
-    def begin(self, argv: tuple[str, ...], far: socket.socket) -> AbstractContextManager[Streamed]:
+    def begin_stream(self, argv: tuple[str, ...], far: socket.socket) -> AbstractContextManager[StreamedCommand]:
         raise AssertionError(f"a stream that was not foreseen on host {self.name}: {argv}")
 
 

@@ -72,7 +72,9 @@ class Installed:
         env = {**os.environ, "LUA_PATH": f"{WORKLOADS}/?.lua;{WORKLOADS}/insert-benchmark/?.lua;;", **variables}
         done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env, timeout=600)
         said = done.stdout + done.stderr
-        assert not (complaint := sysbench.complaint(said.splitlines(), done.returncode, 60)), f"{complaint}\n{said}"
+        assert not (complaint := sysbench.failure_reason(said.splitlines(), done.returncode, 60)), (
+            f"{complaint}\n{said}"
+        )
         return said
 
     def options(self, database: str) -> dict[str, Option]:

@@ -10,7 +10,7 @@ from perfbisect.core.domain.facts import RunFacts, SkipFacts
 from perfbisect.core.domain.orders import Measure, PlannedRuns, Purpose
 from perfbisect.host.protocol import Host
 from perfbisect.lab.building.candidates import Candidates, LabHost
-from perfbisect.lab.host_lab import Earlier, HostLab
+from perfbisect.lab.host_lab import EarlierAttempts, HostLab
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.requested import quick_builder
@@ -29,7 +29,7 @@ def lab_of(
     commits: tuple[str, ...],
     *,
     entry: HostEntry | None = None,
-    earlier: Earlier | None = None,
+    earlier: EarlierAttempts | None = None,
     ends: dict[str, str] | None = None,
     is_range: bool = True,
     build_host: Host | None = None,
@@ -47,7 +47,7 @@ def lab_of(
         "",
         workload,
         candidates,
-        earlier or Earlier(),
+        earlier or EarlierAttempts(),
         (LabHost(build_host, HostEntry(name=build_host.name)),) if build_host else (),
     )
 

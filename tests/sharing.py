@@ -21,7 +21,7 @@ from perfbisect.core.domain.settings import Patch
 from perfbisect.host import ssh
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.building import build_store, checkout
-from perfbisect.lab.building.pipeline import build, build_context
+from perfbisect.lab.building.pipeline import build_commit, build_context
 from perfbisect.lab.building.plan import BuildContext, InstalledBuild, build_key
 from perfbisect.lab.building.shared_builds import SharedBuilds
 from perfbisect.lab.building.toolchain import Toolchain
@@ -81,7 +81,7 @@ class Yard:
         """``changes`` are of the recipe."""
         host, repository = self.on(on), open_repository(self.git.path)
         recipe = msgspec.structs.replace(self.recipe, **changes)
-        bare = finish(checkout.mirror(host, repository, recipe.work_name, []))[1]
+        bare = finish(checkout.bring_mirror(host, repository, recipe.work_name, []))[1]
         entry = HostEntry(name=on, jobs=self.jobs, ccache_remote=remote)
         made = build_context(host, entry, recipe, variant, bare, repository, layouts=layouts)
         return replace(made, patches=patches)
@@ -90,7 +90,7 @@ class Yard:
         self, on: str, shared: SharedBuilds | None, sha: str, context: BuildContext | None = None, **more: Any
     ) -> tuple[InstalledBuild, list[str]]:
         """A build on the host of that name, and the warnings."""
-        steps, built = finish(build(context or self.context(on=on, **more), sha, shared))
+        steps, built = finish(build_commit(context or self.context(on=on, **more), sha, shared))
         return built, [step.text for step in steps if isinstance(step, Warned)]
 
     def build(self, what: str | Files, variant: str = "", **more: Any) -> BuildFacts:
@@ -99,7 +99,7 @@ class Yard:
         return self.obtain("here", None, sha, self.context(variant, **more))[0].facts
 
     def installed(self, key: str, path: str = "") -> Path:
-        return Path(build_store.prefix(self.host, key) / path)
+        return Path(build_store.prefix_folder(self.host, key) / path)
 
     def output(self, key: str, program: str) -> str:
         """What an installed program prints, where it is measured."""
@@ -109,7 +109,7 @@ class Yard:
 
 def break_stream(monkeypatch: pytest.MonkeyPatch, to_host: bool, lose: Callable[[], object], pieces: int = 1) -> None:
     """Call ``lose`` once so many pieces of the next stream over SSH have gone to the host, or have come from it."""
-    whole, left = ssh.copy, count(pieces, -1)
+    whole, left = ssh.copy_stream, count(pieces, -1)
 
     def counted(act: Callable[[Any], object]) -> Callable[[Any], object]:
         def once(given: Any) -> object:
@@ -123,10 +123,10 @@ def break_stream(monkeypatch: pytest.MonkeyPatch, to_host: bool, lose: Callable[
         end = read if to_host else write
         if not isinstance(getattr(end, "__self__", None), socket):  # the other direction, or no stream
             return whole(read, write, *closing)
-        monkeypatch.setattr(ssh, "copy", whole)
+        monkeypatch.setattr(ssh, "copy_stream", whole)
         return whole(read, counted(write), *closing) if to_host else whole(counted(read), write, *closing)
 
-    monkeypatch.setattr(ssh, "copy", broken)
+    monkeypatch.setattr(ssh, "copy_stream", broken)
 
 
 @dataclass

@@ -40,8 +40,8 @@ def test_what_is_cut_has_no_part_of_a_password() -> None:
     for before in range(0, 600, 7):
         line = f"error: {'x' * before} https://u:s3cret@h/x"
         log = BuildLog()
-        log.read(line)
-        quoted = [log.why(), *log.tail, command.last(line), _shortened(line)]
+        log.read_line(line)
+        quoted = [log.failure_line(), *log.tail, command.last_output_line(line), _shortened(line)]
         with pytest.raises(ValueError, match="not a number") as failure:
             find_number("$.n", json.dumps({"n": line.removeprefix("error: ")}))
         for text in (*quoted, str(failure.value), Commit("a" * 40, "", "", _shortened(line)).title):

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import msgspec
 
-from perfbisect.host.lock import Owner
+from perfbisect.host.lock import LockOwner
 
 # A process that cannot be seen from here
-ELSEWHERE = Owner("another-boot pid:[1] 12 34", 12, "elsewhere", "hunt 6", "2026-01-02T03:04:05Z", "eve", "ab12", "")
+ELSEWHERE = LockOwner(
+    "another-boot pid:[1] 12 34", 12, "elsewhere", "hunt 6", "2026-01-02T03:04:05Z", "eve", "ab12", ""
+)
 
 
 def folder() -> Path:

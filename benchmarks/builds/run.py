@@ -27,7 +27,7 @@ from perfbisect.core.domain.settings import QuickCommand, Settings
 from perfbisect.errors import PerfBisectError
 from perfbisect.host.registry import connect
 from perfbisect.hunt.resolve import builder_of, resolve_commits
-from perfbisect.lab import Work
+from perfbisect.lab import GeneratorWithResult
 from perfbisect.lab.building import checkout, pipeline
 from perfbisect.lab.building.plan import BuildContext, InstalledBuild
 from perfbisect.recipes.build_systems import system_for_range
@@ -198,16 +198,16 @@ def prepare(repository: str, ends: list[str], root: str, jobs: int) -> BuildCont
     settings, commits = resolve_commits(settings, builder_of(settings), ends)
     builder, entry = requested_builder(settings), load_host(HOST, str(hosts))
     host, clone = connect(entry), open_repository(Path(settings.repository))
-    mirror = Work(checkout.mirror(host, clone, builder.work_name, commits))
+    mirror = GeneratorWithResult(checkout.bring_mirror(host, clone, builder.work_name, commits))
     list(mirror)
     return pipeline.build_context(host, entry, builder, settings.variant, mirror.result, clone)
 
 
 def built(context: BuildContext, commit: str, new: bool) -> Built:
     """Build a commit as a hunt does: between the ends in the tree of the build before, where that is known."""
-    build: Callable[..., Generator[Any, None, InstalledBuild]] = pipeline.build
+    build: Callable[..., Generator[Any, None, InstalledBuild]] = pipeline.build_commit
     choice = {"clean": new} if "clean" in inspect.signature(build).parameters else {}
-    building, began = Work(build(context, commit, **choice)), time.monotonic()
+    building, began = GeneratorWithResult(build(context, commit, **choice)), time.monotonic()
     try:
         list(building)
     except PerfBisectError as failure:

@@ -31,7 +31,7 @@ from perfbisect.core.domain.settings import Patch, Settings
 from perfbisect.host.registry import connect
 from perfbisect.hunt.patches import patches_of
 from perfbisect.hunt.resolve import builder_of, resolve_commits
-from perfbisect.lab import Work
+from perfbisect.lab import GeneratorWithResult
 from perfbisect.lab.building import build_store, checkout, links, pipeline
 from perfbisect.lab.workload import lua, sysbench
 from perfbisect.recipes.builder_reader import read_patch
@@ -58,17 +58,20 @@ def built(settings: Settings, variant: str, layouts: int, hosts: Path) -> Build:
     settings = replace(settings, variant=variant)
     builder, entry = requested_builder(settings), load_host(HOST, str(hosts))
     host, repository = connect(entry), open_repository(Path(settings.repository))
-    mirror = Work(checkout.mirror(host, repository, builder.work_name, [settings.good_commit]))
+    mirror = GeneratorWithResult(checkout.bring_mirror(host, repository, builder.work_name, [settings.good_commit]))
     list(mirror)
     context = pipeline.build_context(host, entry, builder, variant, mirror.result, repository, layouts=True)
     context = replace(context, patches=patches_of(settings, builder))
-    building = Work(pipeline.build(context, settings.good_commit))
+    building = GeneratorWithResult(pipeline.build_commit(context, settings.good_commit))
     list(building)
     facts = building.result.facts
     if facts.fixed or context.recorder is None:
         sys.exit(f"{variant}: it cannot be linked again: {facts.fixed or 'the host has no linker'}")
-    made = [facts.key, *(links.link(host, facts.key, seed, context.recorder.linker) for seed in range(1, layouts + 1))]
-    return Build(variant, tuple(Path(build_store.folder(host, key)) / "prefix" for key in made), builder.library)
+    made = [
+        facts.key,
+        *(links.link_layout(host, facts.key, seed, context.recorder.linker) for seed in range(1, layouts + 1)),
+    ]
+    return Build(variant, tuple(Path(build_store.build_folder(host, key)) / "prefix" for key in made), builder.library)
 
 
 def started(
@@ -98,18 +101,20 @@ def side_by_side(installed: Sequence[Path], library: str, workload: Workload, pl
             env = lua.environment(
                 workload, place.scripts, PurePosixPath(folder / "data"), PurePosixPath(prefix / library)
             )
-            script = lua.preparing(workload)
+            script = lua.prepare_script(workload)
             if script:
-                load = sysbench.prepare_command(workload, lua.on_host(place.scripts, workload, script))
+                load = sysbench.prepare_argv(workload, lua.script_path_on_host(place.scripts, workload, script))
                 subprocess.run(load, env=os.environ | env, check=True, capture_output=True, timeout=LIMIT)
-            run = sysbench.command(workload, lua.on_host(place.scripts, workload, lua.measured(workload)))
+            run = sysbench.run_argv(
+                workload, lua.script_path_on_host(place.scripts, workload, lua.timed_run_script(workload))
+            )
             running.append((folder, started(run, env, folder, place.core, place.event)))
         costs = []
         for folder, process in running:
             printed, _ = process.communicate(timeout=LIMIT)
             if process.returncode:
                 sys.exit(f"A run ended with status {process.returncode}:\n{printed}")
-            operations = sysbench.parse(printed.splitlines(), workload.operation).operations
+            operations = sysbench.parse_output(printed.splitlines(), workload.operation).operations
             costs.append(math.log(float((folder / "counters").read_text().splitlines()[-1].split(",")[0]) / operations))
         return costs
 
@@ -199,7 +204,7 @@ def main() -> None:
         print("|---|" + "---|" * (2 * len(variants)) + "--:|" * (len(variants) - 1))
         for name, workload in choose_workloads(args.workload, builder_of(settings).driver).items():
             workload = msgspec.structs.replace(workload, time=float(length))
-            place = Place(Path(temporary), lua.place(host, workload), args.core, event)
+            place = Place(Path(temporary), lua.place_scripts(host, workload), args.core, event)
             found = compared(builds, workload, place, args.rounds)
             row = " | ".join(cells(effect) for effect, _ in found) + "".join(
                 f" | {ratio:.3f}" for _, ratio in found[1:]

@@ -157,7 +157,7 @@ def test_a_tree_is_built_by_its_system(yard: RecordingYard, tree: str) -> None:
     found = links.find_linker(yard.host)
     assert found
     assert (first.fixed, first.linker) == ("", found.version)
-    again = [links.link(yard.host, first.key, seed, found) for seed in (1, 2)]
+    again = [links.link_layout(yard.host, first.key, seed, found) for seed in (1, 2)]
     assert [yard.output(key, BIN) for key in again] == ["11", "11"]
     top = yard.installed(first.key)
     parts = [BIN, *(str(path.relative_to(top)) for path in top.rglob("libinner.so*") if not path.is_symlink())]
@@ -168,7 +168,7 @@ def test_a_tree_is_built_by_its_system(yard: RecordingYard, tree: str) -> None:
     once = yard.installed(again[0], BIN).read_bytes()
     build_store.remove_build_or_layout(yard.host, again[0])
     assert not yard.installed(again[0], BIN).exists()
-    assert links.link(yard.host, first.key, 1, found) == again[0]
+    assert links.link_layout(yard.host, first.key, 1, found) == again[0]
     assert yard.installed(again[0], BIN).read_bytes() == once
 
 
@@ -293,13 +293,13 @@ def test_nothing_is_fetched(yard: RecordingYard) -> None:
 def test_a_linker_finds_the_libraries_of_libraries(yard: RecordingYard, monkeypatch: pytest.MonkeyPatch) -> None:
     """As ld.bfd does, which moves object files: the program has two, and loads `inner` only by `outer`."""
     needs("cmake")
-    linker = links.Linker(links.OBJECTS, "")
+    linker = links.LayoutLinker(links.OBJECTS, "")
     monkeypatch.setattr(links, "find_linker", lambda _: linker)
     more = {"CMakeLists.txt": LISTS.replace("bench.c", "bench.c more.c"), "more.c": "int more(void) { return 2; }\n"}
     facts = yard.made(BENCHMARK | more, programs=[BIN], layouts=True)
     shutil.rmtree(yard.root / "work" / "tool" / "build")
     assert facts.fixed == ""
-    assert yard.output(links.link(yard.host, facts.key, 1, linker), BIN) == "11"
+    assert yard.output(links.link_layout(yard.host, facts.key, 1, linker), BIN) == "11"
 
 
 def test_what_is_installed_is_not_touched(yard: RecordingYard) -> None:

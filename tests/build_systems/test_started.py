@@ -16,7 +16,7 @@ from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.core.domain.orders import PlannedRuns
 from perfbisect.core.domain.settings import QuickCommand, Settings
 from perfbisect.errors import BuildFailed, RangeEndFailed, UsageError
-from perfbisect.lab.building.candidates import BuildsMade, Candidates
+from perfbisect.lab.building.candidates import BuildRegistry, Candidates
 from perfbisect.lab.building.plan import InstalledBuild
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.builder import Build, Builder, Server, Variant
@@ -265,10 +265,10 @@ def test_programs_are_compared_within_one_build_system(yard: Yard) -> None:
         facts = BuildFacts("c", "k", path, 1.0, 0, 0, False, "", system, partial=partial, programs={"bench": (path,)})
         return InstalledBuild(facts, RECIPE, "")
 
-    builds = BuildsMade(Candidates(None, (), lambda sha: Commit(sha, 0, "", "")))
+    builds = BuildRegistry(Candidates(None, (), lambda sha: Commit(sha, 0, "", "")))
     builds.add(0, made("make", "out-static/bench", "out of date"), "here")
-    assert builds.unlike(made("cmake", "build/bench")) == ""
-    assert "and out-shared/bench elsewhere" in builds.unlike(made("make", "out-shared/bench"))
+    assert builds.why_different_programs(made("cmake", "build/bench")) == ""
+    assert "and out-shared/bench elsewhere" in builds.why_different_programs(made("make", "out-shared/bench"))
 
 
 RACE = (

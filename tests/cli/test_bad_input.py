@@ -18,7 +18,7 @@ from perfbisect.cli.main import HABITS, VERBS
 from perfbisect.cli.options.param_types import ARG, MINUTES, UNSPLIT
 from perfbisect.core.domain.settings import Policy, Settings
 from perfbisect.errors import PerfBisectError, UsageError
-from perfbisect.host.lock import hold
+from perfbisect.host.lock import hold_lock
 from perfbisect.host.registry import connect
 from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.setup import SessionSetup
@@ -96,7 +96,7 @@ def test_a_history_that_is_a_fifo(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("world")
 def test_what_is_lacking_or_busy_is_named_at_once(seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host, and sysbench: on a PATH with everything else."""
-    with hold(connect(load_host("local")), "a hunt of another session"):
+    with hold_lock(connect(load_host("local")), "a hunt of another session"):
         assert "a hunt of another session" in exits(4, *HUNT)
     (tmp_path / "bin").mkdir()
     for program in (*Path("/bin").iterdir(), *Path("/usr/bin").iterdir()):

@@ -15,8 +15,8 @@ import pytest
 import sample_hunt as sample
 from perfbisect.core.domain.events import BuildFinished
 from perfbisect.host import jobs
-from perfbisect.host.leases import LeaseRecord, note
-from perfbisect.host.lock import hold
+from perfbisect.host.leases import LeaseJobRecord, store_record
+from perfbisect.host.lock import hold_lock
 from perfbisect.host.registry import connect
 from perfbisect.process import machine_identity as this_boot
 from perfbisect.recipes.inventory import load_host
@@ -71,7 +71,7 @@ def written(path: Path, host: str, key: str) -> list[str]:
 
 
 def test_the_oldest_go_and_a_dry_run_only_lists(root: Path, tmp_path: Path) -> None:
-    with hold(connect(load_host("local")), "a hunt of another session"):
+    with hold_lock(connect(load_host("local")), "a hunt of another session"):
         said = exits(0, *ALL, "--dry-run")
         assert "a hunt of another session" in exits(4, *ALL)
     assert "4.0 MB would be freed" in said and "1 in jobs" in said
@@ -138,8 +138,8 @@ def test_jobs_that_still_run_keep_what_they_use(root: Path) -> None:
 def test_the_status_tells_what_could_not_be_given_back(root: Path, tmp_path: Path) -> None:
     shut = tmp_path / "shut"
     shut.touch()
-    record = LeaseRecord("j1", "pool:quiet", 1, "now", f"{this_boot()} 1 0", "here", ["test", "!", "-e", str(shut)])
-    note(record)
+    record = LeaseJobRecord("j1", "pool:quiet", 1, "now", f"{this_boot()} 1 0", "here", ["test", "!", "-e", str(shut)])
+    store_record(record)
     assert "could not be released" in exits(4, "gc")
     exits(0, "gc", "--dry-run")  # gives nothing back
     shut.unlink()

@@ -12,7 +12,7 @@ import pytest
 
 from perfbisect.cli.commands.doctor import needs_no_sysbench
 from perfbisect.core.domain.events import SessionEnded, SessionStarted
-from perfbisect.host.lock import hold
+from perfbisect.host.lock import hold_lock
 from perfbisect.host.registry import connect
 from perfbisect.recipes.builder_reader import load_builder
 from perfbisect.recipes.inventory import load_host
@@ -39,7 +39,7 @@ def test_every_finding_has_its_line_and_its_advice() -> None:
     assert {"level", "topic", "text", "advice"} == set(report["findings"][0])
     assert {"tools", "disk", "perf", "pairs"} <= {finding["topic"] for finding in report["findings"]}
     assert any("no other session measures on the host" in finding["text"] for finding in report["findings"])
-    with hold(connect(load_host("local")), "a hunt of another session"):
+    with hold_lock(connect(load_host("local")), "a hunt of another session"):
         said = exits(0, "doctor", "--builder", "demo", "--workload", "update-index")
     for part in ("local is fit to measure on: 0 refused", "sysbench 1", "GiB are free", "a hunt of another session"):
         assert part in said
@@ -172,7 +172,7 @@ def test_a_new_host_is_checked_like_the_others_and_one_that_cannot_be_is_told(fl
     assert rows(fleet.path, CHECKS) == [("a",), ("b",)]
     assert "b  " in out and "gone  " in out
     fleet.wait_a_day()
-    with hold(connect(load_host("b", "hosts.toml")), "a hunt"):
+    with hold_lock(connect(load_host("b", "hosts.toml")), "a hunt"):
         status, _, err = run("hosts", "--check", *fleet.kept)
         assert status == 0 and "Host b is not checked: host b is busy: a hunt of " in err
         assert run("hosts", "--check", "b", *fleet.kept).status == 4, "it was asked for"

@@ -15,7 +15,7 @@ from shutil import which
 import pytest
 
 from perfbisect.host.packages import how_to_install
-from perfbisect.lab.building.toolchain import own_packages
+from perfbisect.lab.building.toolchain import recipe_packages
 from perfbisect.recipes.builder_reader import load_builder, required_build
 from program import bisect, rows
 from repos import Repo
@@ -82,7 +82,7 @@ def test_a_patch_that_slows_statements_is_found(tmp_path: Path, git: Repo) -> No
     """The import of PostgreSQL's package, then a commit that adds a patch, which keeps each statement waiting."""
     build = required_build(load_builder("postgres-debian"))
     if lacks := [need for need in build.needs if which(need) is None]:
-        pytest.skip(how_to_install(lacks, "debian", own_packages(build)))
+        pytest.skip(how_to_install(lacks, "debian", recipe_packages(build)))
     package = unpacked("postgresql-15", tmp_path / "package", git)
     good = commit_all(package, "import")
     add_patch(package.path)

@@ -255,7 +255,7 @@ def test_its_end_is_a_clean_interruption(hunt: list[str]) -> None:
     said, _ = process.communicate(timeout=LIMIT)
     assert process.returncode == 130, said
     assert "to continue: bisect resume 1" in said
-    assert not jobs.running(host)
+    assert not jobs.running_jobs(host)
     assert not Path(host.root, "visit").exists(), "the copy of the data goes, too"
 
 
@@ -271,7 +271,7 @@ def test_its_end_takes_the_log_excerpt_with_it(hunt: list[str]) -> None:
     assert process.poll() is None, os.read(ours, 10_000)
     os.close(ours)
     assert process.wait(timeout=LIMIT) == 130
-    assert not jobs.running(host)
+    assert not jobs.running_jobs(host)
     assert not Path(host.root, "visit").exists()
 
 
@@ -302,8 +302,8 @@ def test_with_nohup_it_goes_on(hunt: list[str]) -> None:
         process.send_signal(signal.SIGHUP)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(timeout=2)
-        assert jobs.running(host)
+        assert jobs.running_jobs(host)
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=LIMIT)
-    assert not jobs.running(host)
+    assert not jobs.running_jobs(host)

@@ -210,7 +210,9 @@ def test_the_time_limit_of_a_lease(slurm: Slurm, seal: Path) -> None:
 
     def limit(minutes: float) -> str:
         slurm.wait_idle()  # the lease before is listed until its node is free
-        with leases.leased(leases.LeaseRequest(lease, "quiet", ("a",), minutes=minutes), lambda *_: None, print):
+        with leases.lease_machines(
+            leases.LeaseRequest(lease, "quiet", ("a",), minutes=minutes), lambda *_: None, print
+        ):
             return slurm.run("squeue", "--noheader", "--format=%l").strip()
 
     assert (limit(0), limit(90)) == ("1-00:00:00", "2:30:00")

@@ -122,13 +122,13 @@ def test_odd_names_travel(machine: Machine, git: Repo, tmp_path: Path) -> None:
     sha = git.commit({place + name: name for name in ODD for place in ("", "left out/")}, "$(touch hit)")
     host = connect(load_host("far"))
     assert isinstance(host, SshHost)
-    sent, bare = finish(checkout.mirror(host, open_repository(git.path), "odd", [sha]))
+    sent, bare = finish(checkout.bring_mirror(host, open_repository(git.path), "odd", [sha]))
     assert sent[-1][0] == sent[-1][1] > len(ODD)
     place = host.root / "work" / "odd" / "source"
     checkout.checkout(host, bare, sha, place, ["left out/**", *(f"left out/{name}" for name in ODD)])
     found = host.run(["find", str(place), "-type", "f", "-printf", "%P\\0"]).stdout.split("\0")
     assert set(found) == {*ODD, ""}
-    assert checkout.present(host, bare, sha, [*ODD, "hit"]) == set(ODD)
+    assert checkout.present_paths(host, bare, sha, [*ODD, "hit"]) == set(ODD)
     assert len(checkout.filtered_tree(host, bare, sha, ODD)) == 64
     assert machine.inside(f"find {machine.folder} -name hit") == ""
     assert not list(tmp_path.rglob("hit"))
@@ -142,7 +142,7 @@ OBJECTS = 'for each in "$1"/git/n.git/modules/*; do git --git-dir="$each" cat-fi
 def check_out(host: Host, repo: Path, sha: str) -> tuple[set[str], str]:
     """What was brought, by stages, and the content of a file."""
     opened, source = open_repository(repo), host.root / "work" / "n" / "source"
-    _, bare = finish(checkout.mirror(host, opened, "n", [sha]))
+    _, bare = finish(checkout.bring_mirror(host, opened, "n", [sha]))
     steps, parts = finish(checkout.bring_submodules(host, "n", opened, sha, [], ""))
     checkout.checkout(host, bare, sha, source, [], parts)
     found = host.run(["sh", "-c", 'cd "$1" && cat m/deep/d.c m/l.c', "cat", str(source)])

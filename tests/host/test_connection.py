@@ -201,7 +201,7 @@ def test_an_interrupted_wait_for_a_host_is_not_begun_again(far: SshHost, machine
 
 def test_a_job_outlives_its_connection_and_is_lost_in_a_restart(far: SshHost, machine: Machine) -> None:
     job = jobs.start(far, ["sh", "-c", "mkfifo go; echo one; read -r line <go; echo two"], name="x", timeout=600)
-    lines = jobs.wait(far, job)
+    lines = jobs.follow_stdout(far, job)
     assert next(lines) == "one"
     machine.kill_sshd()
     machine.inside(f"echo >{far.root}/go")
@@ -209,7 +209,7 @@ def test_a_job_outlives_its_connection_and_is_lost_in_a_restart(far: SshHost, ma
     job = jobs.start(far, ["sleep", "1000"], name="x", timeout=2000)
     machine.power_off()
     machine.power_on()
-    assert (jobs.status(far, job), jobs.running(far)) == (jobs.LOST, ())
+    assert (jobs.status(far, job), jobs.running_jobs(far)) == (jobs.LOST, ())
 
 
 def test_a_job_started_twice_runs_once(tmp_path: Path) -> None:
@@ -222,10 +222,10 @@ def test_a_job_started_twice_runs_once(tmp_path: Path) -> None:
 
     twice = Twice("here", PurePosixPath(tmp_path))
     job = jobs.start(twice, ["sh", "-c", "echo ran >>ran; echo read"], name="x", timeout=9)
-    assert list(jobs.wait(twice, job)) == ["read"]
+    assert list(jobs.follow_stdout(twice, job)) == ["read"]
     assert (tmp_path / "ran").read_text() == "ran\n"
     jobs.kill(twice, job)
-    jobs.remove(twice, job)
+    jobs.remove_folder(twice, job)
 
 
 @pytest.mark.parametrize("losing", [False, True])
@@ -248,7 +248,7 @@ def test_a_script_that_nothing_reads_ends_without_a_status(tmp_path: Path, shell
     script = b"{\necho done\n}"
     ends = []
     for path in ("/usr/bin:/bin", f"{tmp_path}:/usr/bin:/bin"):
-        argv = [shell, "-c", ssh.receiver(len(script), "mark")]
+        argv = [shell, "-c", ssh.script_receiver(len(script), "mark")]
         done = subprocess.run(argv, input=script, env={"PATH": path}, capture_output=True, check=False)
         ends.append((done.returncode, done.stdout))
     assert ends == [(0, b"done\n"), (-9, b"")]
@@ -302,7 +302,7 @@ def test_what_a_command_says_is_read_while_it_writes(box: ThroughHost, monkeypat
 
     os.write(errors.fileno(), b"early\n" * 1000)
     monkeypatch.setattr(running, "_errors", Written())
-    assert running.said() == "early"
+    assert running.last_output_line() == "early"
     os.write(errors.fileno(), b"end\n")
     assert os.pread(errors.fileno(), 1 << 16, 0) == b"early\n" * 1000 + b"end\n"
 
@@ -369,7 +369,7 @@ def test_a_shell_that_stops_reading_is_lost_and_can_be_closed(closed: bool, monk
 
     def call() -> None:
         with pytest.raises(ConnectionLost) as caught:
-            host.exchange("true", bytes(300_000), "", 1000 if closed else 0.5)  # more than a pipe holds
+            host.run_script_once("true", bytes(300_000), "", 1000 if closed else 0.5)  # more than a pipe holds
         failures.append(str(caught.value))
 
     work = [threading.Thread(target=each, daemon=True) for each in (call, shell.close)]

@@ -7,14 +7,14 @@ import pytest
 
 from fake_host import FakeHost
 from perfbisect.host import facts
-from perfbisect.host.facts import Fact, ask, ask_all
+from perfbisect.host.facts import Fact, read_fact, read_facts
 from perfbisect.host.local import LocalHost
 from perfbisect.host.packages import (
     HEADERS,
     LIBRARY,
     Package,
     how_to_install,
-    how_to_prepare,
+    how_to_install_build_dependencies,
     known_packages,
     missing_needs,
     read_system,
@@ -29,23 +29,26 @@ def recorded(name: str) -> str:
 
 READ = {
     facts.CPU: {"vm.lscpu": "AMD EPYC", "server.lscpu": "Intel(R) Xeon(R) Silver 4110 CPU @ 2.10GHz"},
-    facts.PROCESSOR: {"vm.lscpu": "AMD EPYC (cpu family 25, model 1)"},
+    facts.PROCESSOR_MODEL: {"vm.lscpu": "AMD EPYC (cpu family 25, model 1)"},
     facts.CORES: {"vm.lscpu": 2, "server.lscpu": 24},
     facts.NODES: {"vm.lscpu": 1, "server.lscpu": 2},
     facts.THREADS: {"vm.lscpu": 1, "server.lscpu": 2},
     facts.HYPERVISOR: {"vm.lscpu": "KVM", "server.lscpu": None},
     facts.MEMORY_MIB: {"vm.meminfo": 24105},
-    facts.SWAP: {"vm.swaps": (0, 0), "server.swaps": (12287, 1280)},
+    facts.SWAP_TOTAL_AND_USED_MIB: {"vm.swaps": (0, 0), "server.swaps": (12287, 1280)},
     facts.COMPILER: {"vm.gcc": "gcc (Debian 12.2.0-14+deb12u1) 12.2.0"},
-    facts.STEAL: {"server.stat": pytest.approx(250 / 9251, rel=1e-4), "vm.stat": pytest.approx(0.00394, rel=0.01)},
-    facts.PORTS: {"vm.tcp": {2024}},
+    facts.STEAL_SHARE: {
+        "server.stat": pytest.approx(250 / 9251, rel=1e-4),
+        "vm.stat": pytest.approx(0.00394, rel=0.01),
+    },
+    facts.LISTENING_PORTS: {"vm.tcp": {2024}},
     facts.DRIVERS: {"vm.sysbench-help": {"mysql", "pgsql"}},
     facts.SETTINGS["mitigations"]: {
         "server.vulnerabilities": "l1tf Mitigation: PTE Inversion; VMX: conditional cache flushes, SMT vulnerable;"
         " meltdown Mitigation: PTI",
     },
-    facts.disk(FakeHost("x", {})): {"vm.df-types": "ext4, 251 GiB"},
-    facts.free(PurePosixPath("/")): {"vm.df": int(recorded("vm.df").splitlines()[1])},
+    facts.file_system_fact(FakeHost("x", {})): {"vm.df-types": "ext4, 251 GiB"},
+    facts.free_bytes_fact(PurePosixPath("/")): {"vm.df": int(recorded("vm.df").splitlines()[1])},
 }
 
 
@@ -67,7 +70,11 @@ def test_parts_of_what_is_printed() -> None:
 
 def test_what_a_machine_does_not_tell_is_none() -> None:
     named = [fact for fact in vars(facts).values() if isinstance(fact, Fact)]
-    every = {fact for fact in (*named, *READ, *facts.TOOLS.values(), *facts.SETTINGS.values()) if fact != facts.PORTS}
+    every = {
+        fact
+        for fact in (*named, *READ, *facts.TOOLS.values(), *facts.SETTINGS.values())
+        if fact != facts.LISTENING_PORTS
+    }
     assert len(every) > 30
     assert [fact for fact in every if fact.read("") is not None] == []
 
@@ -89,18 +96,18 @@ def test_settings() -> None:
 
 def test_this_machine(tmp_path: Path) -> None:
     host = LocalHost("here", PurePosixPath(tmp_path))
-    found = facts.read_fingerprint(host, facts.ask_all(host, facts.fingerprint_facts(host)))
+    found = facts.read_fingerprint(host, facts.read_facts(host, facts.fingerprint_facts(host)))
     assert found.name == "here"
     assert found.cores >= 1
     assert found.memory_mib > 100
     assert found.tools["git"][0].isdigit()
-    assert found == facts.read_fingerprint(host, facts.ask_all(host, facts.fingerprint_facts(host)))
-    assert facts.ask(host, facts.Fact(("no-such-program",), facts.read_line)) is None
+    assert found == facts.read_fingerprint(host, facts.read_facts(host, facts.fingerprint_facts(host)))
+    assert facts.read_fact(host, facts.Fact(("no-such-program",), facts.first_line)) is None
     assert (facts.free_bytes(host) or 0) > 0
-    assert ask(host, facts.reflinks(host)) in ("yes", "no")
+    assert read_fact(host, facts.reflink_fact(host)) in ("yes", "no")
     assert not list(tmp_path.iterdir())
-    for fact in (facts.LOAD, facts.TIME, facts.SWAP, facts.PORTS):
-        assert ask(host, fact) is not None
+    for fact in (facts.LOAD, facts.TIME, facts.SWAP_TOTAL_AND_USED_MIB, facts.LISTENING_PORTS):
+        assert read_fact(host, fact) is not None
 
 
 def test_a_list_of_cpus_is_read_as_taskset_reads_it() -> None:
@@ -113,7 +120,7 @@ def test_many_facts_are_asked_in_one_command(tmp_path: Path) -> None:
     odd = "$(touch x) 'a' \"b\"\nlast"
     commands = (("printf", "%s", odd), ("true",), ("false",), ("no-such-program-here",), ("printf", "%s", odd))
     asked = [Fact(command, str) for command in commands]
-    found = ask_all(LocalHost("here", PurePosixPath(tmp_path)), asked)
+    found = read_facts(LocalHost("here", PurePosixPath(tmp_path)), asked)
     assert [found.get(fact) for fact in asked] == [odd, "", None, None, odd]
     assert found.get(Fact(("never", "asked"), str)) is None
     assert not list(tmp_path.iterdir())
@@ -215,9 +222,11 @@ def test_what_a_distribution_builds_its_package_with() -> None:
         ("fedora", False, "sudo dnf builddep postgresql-server"),
         ("", True, "apt-get build-dep libpq-dev (Debian, Ubuntu) or dnf builddep postgresql-server (Fedora, RHEL)"),
     ):
-        advice = how_to_prepare(Package("libpq-dev", "postgresql-server"), system, described=described)
+        advice = how_to_install_build_dependencies(
+            Package("libpq-dev", "postgresql-server"), system, has_source_lines=described
+        )
         assert advice == f"To install all build dependencies of the distribution's package: {command}"
-    assert how_to_prepare(Package("", "x"), "debian") == ""
-    assert how_to_prepare(Package("x", ""), "fedora") == ""
-    assert how_to_prepare(Package("", "")) == ""
-    assert "dnf" not in how_to_prepare(Package("x", ""))
+    assert how_to_install_build_dependencies(Package("", "x"), "debian") == ""
+    assert how_to_install_build_dependencies(Package("x", ""), "fedora") == ""
+    assert how_to_install_build_dependencies(Package("", "")) == ""
+    assert "dnf" not in how_to_install_build_dependencies(Package("x", ""))

@@ -14,7 +14,7 @@ from machine import Machine, here
 from perfbisect.errors import CommandFailed, EnvironmentFailure, TooMuchOutput, UsageError
 from perfbisect.host import jobs, local, protocol, registry, ssh, through
 from perfbisect.host.local import LocalHost
-from perfbisect.host.packages import missing, require
+from perfbisect.host.packages import missing_programs, require_programs
 from perfbisect.host.protocol import ARGUMENT, HEAD, TAIL, Host
 from perfbisect.host.registry import CONNECTIONS, connect
 from perfbisect.recipes.inventory import HostEntry
@@ -55,7 +55,7 @@ def arrives(host: Host) -> None:
     assert printed == f"{folder}\n{odd}|{'|'.join(ODD)}|{odd}"
     job = jobs.start(host, ["printf", "%s|", *ODD], name=odd, cwd=folder, env={"ODD": odd}, timeout=60)
     assert job.folder.parent == host.root / "jobs"
-    assert "\n".join(jobs.wait(host, job)) == "|".join(ODD) + "|"
+    assert "\n".join(jobs.follow_stdout(host, job)) == "|".join(ODD) + "|"
     assert host.run(["find", str(host.root), "-name", "hit"]).stdout == ""
 
 
@@ -184,10 +184,10 @@ def test_what_has_room_comes_whole_and_in_time(place: Host) -> None:
 
 def test_a_job_that_floods_is_kept_in_bounds_there(place: Host) -> None:
     job = jobs.start(place, ["sh", "-c", "yes a line | head -c 21000000; echo end"], name="x", timeout=60)
-    lines, status = finish(jobs.wait(place, job))
+    lines, status = finish(jobs.follow_stdout(place, job))
     assert (lines[0], lines[-1], status) == ("a line", "end", 0)
-    printed = jobs.printed(place, job)
-    assert printed.left == 21_000_004 - HEAD - TAIL
+    printed = jobs.job_output(place, job)
+    assert printed.omitted_bytes == 21_000_004 - HEAD - TAIL
     assert printed.text.endswith("a line\nend\n")
 
 
@@ -197,8 +197,8 @@ def test_a_command_of_any_length_runs_or_gets_a_sentence(place: Host) -> None:
 
     for fits, said in ((echo(130_000), 130_001), (["true", "x" * ARGUMENT], 0), (["true", *["x" * 100_000] * 5], 0)):
         job = jobs.start(place, fits, name="x", timeout=60)
-        assert jobs.end(place, job) == 0
-        assert len(jobs.printed(place, job).text) == said
+        assert jobs.wait_for_status(place, job) == 0
+        assert len(jobs.job_output(place, job).text) == said
     long = r"a command is too long: it has [\d,]+ characters"
     for length in (200_000, 3_000_000):
         for argv, env in ((echo(length), {}), (["true"], {"LONG": "x" * length})):
@@ -213,10 +213,10 @@ def test_a_command_of_any_length_runs_or_gets_a_sentence(place: Host) -> None:
 
 
 def test_missing_programs_are_all_named_with_their_packages(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert missing(host, ["sh", "no-such-a", "cat", "no such b"]) == ("no-such-a", "no such b")
-    require(host, ["sh"])
+    assert missing_programs(host, ["sh", "no-such-a", "cat", "no such b"]) == ("no-such-a", "no such b")
+    require_programs(host, ["sh"])
     with pytest.raises(EnvironmentFailure, match="no-such-a, no-such-b are not installed"):
-        require(host, ["no-such-a", "sh", "no-such-b"])
+        require_programs(host, ["no-such-a", "sh", "no-such-b"])
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(EnvironmentFailure, match="ninja is not installed on host here") as caught:
         host.run(["ninja", "--version"])
@@ -262,9 +262,9 @@ def test_what_came_before_the_connection_went_is_kept_and_both_ends_are_told() -
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.settimeout(10)
-        ssh.copy(gone().recv, theirs.sendall, lambda: theirs.shutdown(socket.SHUT_WR))
+        ssh.copy_stream(gone().recv, theirs.sendall, lambda: theirs.shutdown(socket.SHUT_WR))
         assert (ours.recv(99), ours.recv(99)) == (b"half of it", b"")
         ours.sendall(b"some")
-        ssh.copy(theirs.recv, gone().sendall, lambda: theirs.shutdown(socket.SHUT_RD))
+        ssh.copy_stream(theirs.recv, gone().sendall, lambda: theirs.shutdown(socket.SHUT_RD))
         with pytest.raises(BrokenPipeError):
             ours.sendall(b"more")

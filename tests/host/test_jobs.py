@@ -32,7 +32,7 @@ def shell(host: LocalHost, script: str, **options: object) -> jobs.Job:
 
 
 def wait(host: LocalHost, job: jobs.Job) -> tuple[list[str], int]:
-    return finish(jobs.wait(host, job, every=0.05))
+    return finish(jobs.follow_stdout(host, job, poll_seconds=0.05))
 
 
 def begun(mark: str) -> None:
@@ -51,7 +51,7 @@ def test_output_and_status(host: LocalHost) -> None:
     job = shell(host, "echo one; echo two >&2; cat; printf last; exit 5")
     assert wait(host, job) == (["one", "last"], 5)
     assert jobs.status(host, job) == 5
-    assert jobs.printed(host, job, "stderr").text == "two\n"
+    assert jobs.job_output(host, job, "stderr").text == "two\n"
     assert wait(host, shell(host, "echo 1; echo 2 >&2; echo 3", merged=True)) == (["1", "2", "3"], 0)
 
 
@@ -60,7 +60,7 @@ def test_environment_folder_cores_and_memory(host: LocalHost, tmp_path: Path, mo
     monkeypatch.setenv("SOMETHING_OF_THE_TERMINAL", "x")
     cpu, place = min(os.sched_getaffinity(0)), PurePosixPath(tmp_path)
     script = "pwd; cat /proc/self/oom_score_adj; grep Cpus_allowed_list /proc/self/status; exec env"
-    argv = [*jobs.pinned(str(cpu)), "sh", "-c", script]
+    argv = [*jobs.taskset(str(cpu)), "sh", "-c", script]
     job = jobs.start(host, argv, name="test", timeout=60, cwd=place, env={"GIVEN": "a; b 'c"})
     (where, score, pinned, *env), _ = wait(host, job)
     assert (where, pinned) == (str(place), f"Cpus_allowed_list:\t{cpu}")
@@ -72,8 +72,8 @@ def test_environment_folder_cores_and_memory(host: LocalHost, tmp_path: Path, mo
 
 def test_what_cannot_start_says_so(host: LocalHost) -> None:
     with pytest.raises(EnvironmentFailure, match="no-such-program is not installed on host here"):
-        jobs.start(host, [*jobs.pinned("0"), "no-such-program"], name="x", timeout=60)
-    nowhere = jobs.start(host, ["true"], name="x", timeout=60, cwd=PurePosixPath("/nowhere"), merged=True)
+        jobs.start(host, [*jobs.taskset("0"), "no-such-program"], name="x", timeout=60)
+    nowhere = jobs.start(host, ["true"], name="x", timeout=60, cwd=PurePosixPath("/nowhere"), merge_stderr=True)
     lines, status = wait(host, nowhere)
     assert status == 2
     assert "can't cd to /nowhere" in lines[-1]
@@ -91,19 +91,19 @@ def test_limit_is_kept_on_the_host(host: LocalHost) -> None:
 
 def test_reading_goes_on_where_it_was(host: LocalHost, gate: Path) -> None:
     job = shell(host, rf"printf 'a\377\nb\n'; read -r line <{gate}; echo $line")
-    until(lambda: jobs.printed(host, job).text == "a\ufffd\nb\n")
-    assert (jobs.status(host, job), jobs.running(host)) == (None, (job,))
+    until(lambda: jobs.job_output(host, job).text == "a\ufffd\nb\n")
+    assert (jobs.status(host, job), jobs.running_jobs(host)) == (None, (job,))
     gate.write_text("went\n")
     until(lambda: jobs.status(host, job) == 0)
-    assert jobs.printed(host, job).text == "a\ufffd\nb\nwent\n"
-    assert jobs.running(host) == ()
+    assert jobs.job_output(host, job).text == "a\ufffd\nb\nwent\n"
+    assert jobs.running_jobs(host) == ()
 
 
 def test_kill_ends_the_whole_tree(host: LocalHost) -> None:
     """Also a child that ignores TERM, and one in a session of its own."""
     job = shell(host, f"setsid sleep {MARK}.21 & (trap '' TERM; sleep {MARK}.22; sleep {MARK}.23) & wait")
     until(lambda: len(processes(f"sleep\x00{MARK}.2")) == 2)
-    jobs.kill(host, job, grace=0.2)
+    jobs.kill(host, job, grace_seconds=0.2)
     assert not processes(f"{MARK}.2")
     assert jobs.status(host, job) not in (None, 0, jobs.LOST)
     jobs.kill(host, job)
@@ -112,21 +112,21 @@ def test_kill_ends_the_whole_tree(host: LocalHost) -> None:
 def test_what_outlives_its_leader_is_found_and_ended(host: LocalHost) -> None:
     left, whole = shell(host, f"sleep {MARK}; true"), shell(host, "sleep 60")
     begun("")
-    assert jobs.orphaned(host) == ()
+    assert jobs.orphaned_jobs(host) == ()
     os.kill(left.pid, signal.SIGKILL)
     until(lambda: jobs.status(host, left) == jobs.LOST)
-    assert (jobs.running(host), jobs.orphaned(host)) == ((whole,), (left,))
-    jobs.kill(host, left, grace=1)
+    assert (jobs.running_jobs(host), jobs.orphaned_jobs(host)) == ((whole,), (left,))
+    jobs.kill(host, left, grace_seconds=1)
     assert not processes(MARK)
-    assert jobs.orphaned(host) == ()
-    jobs.kill(host, whole, grace=1)
+    assert jobs.orphaned_jobs(host) == ()
+    jobs.kill(host, whole, grace_seconds=1)
 
 
 def test_kill_never_touches_another_process(host: LocalHost) -> None:
     mine = shell(host, f"sleep {MARK}.3")
-    stale = jobs.Job(mine.folder, mine.pid, mine.born - 1)
+    stale = jobs.Job(mine.folder, mine.pid, mine.start_ticks - 1)
     assert jobs.status(host, stale) == jobs.LOST
-    jobs.kill(host, stale, grace=0.2)
+    jobs.kill(host, stale, grace_seconds=0.2)
     assert jobs.status(host, mine) is None
     jobs.kill(host, mine)
     assert jobs.status(host, mine) == 137
@@ -142,19 +142,19 @@ def test_a_job_of_an_earlier_boot_is_lost_and_its_number_is_not_used(host: Local
     for text in ("00000000-0000-0000-0000-000000000000\n", current):
         begun(".9")
         boot.write_text(text)
-        assert jobs.running(host) == ((job,) if text == current else ())
-        jobs.kill(host, earlier, grace=0.1)
+        assert jobs.running_jobs(host) == ((job,) if text == current else ())
+        jobs.kill(host, earlier, grace_seconds=0.1)
     assert not processes(f"sleep\x00{MARK}.9")
     jobs.kill(host, job)
 
 
 @pytest.mark.parametrize("leave", [Generator.close, lambda waiting: waiting.throw(KeyboardInterrupt)])
 def test_leaving_the_wait_kills_the_job(host: LocalHost, leave: Callable[[object], object]) -> None:
-    waiting = jobs.wait(host, shell(host, f"echo on; sleep {MARK}.4"), every=0.05)
+    waiting = jobs.follow_stdout(host, shell(host, f"echo on; sleep {MARK}.4"), poll_seconds=0.05)
     assert next(waiting) == "on"
     with contextlib.suppress(KeyboardInterrupt):
         leave(waiting)
-    assert not processes(f"{MARK}.4") and jobs.running(host) == ()
+    assert not processes(f"{MARK}.4") and jobs.running_jobs(host) == ()
 
 
 @pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")  # what was interrupted
@@ -227,6 +227,6 @@ os.kill(os.getpid(), 9)
 
 def test_a_job_outlives_a_killed_controller(host: LocalHost, gate: Path) -> None:
     subprocess.run([sys.executable, "-c", OTHER, str(host.root), str(gate)], check=False)
-    (job,) = jobs.running(host)
+    (job,) = jobs.running_jobs(host)
     gate.write_text("came back\n")
     assert wait(host, job) == (["came back"], 0)

@@ -16,7 +16,7 @@ import pytest
 from fake_host import FakeHost
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
 from perfbisect.host import leases
-from perfbisect.host.leases import LeasedHost, LeaseEnded, LeaseRecord, LeaseRequest
+from perfbisect.host.leases import LeasedHost, LeaseEnded, LeaseJobRecord, LeaseRequest
 from perfbisect.host.registry import connect
 from perfbisect.host.remote import Listener, Unsubscribe
 from perfbisect.hunt.session_hosts import leased_hosts
@@ -35,11 +35,11 @@ def silent(*_: str) -> None:
 
 
 def records() -> list[tuple[str, bool]]:
-    return [(record.job, runs) for record, runs in leases.all_records()]
+    return [(record.job, runs) for record, runs in leases.records_with_running()]
 
 
 def leased(wanted: LeaseRequest, show: Show = silent, say: Say = silent) -> Any:
-    return leases.leased(wanted, show, say)
+    return leases.lease_machines(wanted, show, say)
 
 
 class Pool:
@@ -93,14 +93,14 @@ def test_it_is_noted_before_it_is_acquired_and_until_it_is_released(pool: Pool) 
     with pool.lease(*PAIR, show=show, nodes=zip(PAIR, ("n1", "n2"), strict=True)) as job:
         made = [(each.name, each.address, each.lease) for each in job.machines]
         assert made == [(PAIR[0], "n1-id", "n1-id"), (PAIR[1], "n2-id", "n2-id")]
-        assert leases.machine(PAIR[1]) is job.machines[1]
+        assert leases.leased_machine(PAIR[1]) is job.machines[1]
     [name] = set(pool.lines("released"))
     assert noted[0] == ("pool:quiet*2", "first in the queue", [(name, True)], [name])
     assert noted[-1][1] == ""
     assert pool.lines("asked") == ["quiet 2 n1,n2"]
     assert pool.state() == ([], [])
     with pytest.raises(EnvironmentFailure, match="not leased"):
-        leases.machine(PAIR[1])
+        leases.leased_machine(PAIR[1])
 
 
 def test_a_machine_of_an_earlier_session_has_its_name_again(pool: Pool) -> None:
@@ -226,7 +226,7 @@ def test_what_could_not_be_released_is_left_to_the_next_session(pool: Pool) -> N
 
 def note(*release: str, process: str = f"{this_boot()} 1 0", since: str = "now", machine: str = "here") -> None:
     """Note a lease; its session has ended, unless ``process`` runs."""
-    leases.note(LeaseRecord("j1", "pool:quiet", 1, since, process, machine, [*release]))
+    leases.store_record(LeaseJobRecord("j1", "pool:quiet", 1, since, process, machine, [*release]))
 
 
 def test_only_the_end_of_its_session_makes_a_lease_free(tmp_path: Path) -> None:

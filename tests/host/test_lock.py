@@ -22,7 +22,7 @@ from machine import Machine
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import lock, registry
 from perfbisect.host.local import LocalHost
-from perfbisect.host.lock import ABANDONED, Owner, hold, holder, wait
+from perfbisect.host.lock import ABANDONED, LockOwner, hold_lock, lock_owner, wait_for_turn
 from perfbisect.host.protocol import Host
 from perfbisect.host.through import Shell, ThroughHost
 from perfbisect.hunt.session_hosts import lock_hosts
@@ -57,36 +57,36 @@ def another(tmp_path: Path, name: str = "there") -> LocalHost:
 
 def refused(host: Host, match: str, asked: str = "hunt 7", session: str = "") -> str:
     """The advice where the lock is not had, for this reason."""
-    with pytest.raises(EnvironmentFailure, match=match) as caught, hold(host, asked, session=session):
+    with pytest.raises(EnvironmentFailure, match=match) as caught, hold_lock(host, asked, session=session):
         raise AssertionError("got a lock that somebody holds")
     return caught.value.advice
 
 
 def had(host: Host, asked: str = "hunt 7", session: str = "") -> list[str]:
     """The lock can be had; the tickets that there are meanwhile."""
-    with hold(host, asked, session=session):
-        owner = holder(host)
+    with hold_lock(host, asked, session=session):
+        owner = lock_owner(host)
         assert owner and owner.purpose == asked
         return tickets.names()
 
 
 def test_the_second_is_told_who_has_it_wherever_its_root_is(host: LocalHost, tmp_path: Path) -> None:
-    with hold(host, "a hunt for demo point") as held:
+    with hold_lock(host, "a hunt for demo point") as held:
         for other in (host, another(tmp_path)):
             told = rf"{other.name} is busy: a hunt for demo point of \w+ \(process {os.getpid()} on .*, since 20"
             refused(other, told, "a hunt for demo scan")
-            assert holder(other) == holder(host) is not None
+            assert lock_owner(other) == lock_owner(host) is not None
         before = held.place
-        held.number("12")
-        assert str(holder(host)).startswith("hunt 12 for demo point of ")
+        held.set_session_name("12")
+        assert str(lock_owner(host)).startswith("hunt 12 for demo point of ")
         assert held.place == before
-    assert holder(host) is None
+    assert lock_owner(host) is None
     assert tickets.names() == []
     had(another(tmp_path))
 
 
 def test_every_user_can_read_a_ticket_and_nobody_else_can_write_it_and_a_failure_removes_it(host: LocalHost) -> None:
-    with pytest.raises(KeyboardInterrupt), hold(host, "hunt 7"):
+    with pytest.raises(KeyboardInterrupt), hold_lock(host, "hunt 7"):
         [name] = tickets.names()
         assert stat.S_IMODE((folder() / name).stat().st_mode) == 0o444
         assert stat.S_IMODE(folder().stat().st_mode) == 0o1777
@@ -102,7 +102,7 @@ def test_a_killed_owner_leaves_a_ticket_that_counts_no_more(host: LocalHost) -> 
     )
     assert subprocess.run([sys.executable, "-c", script, str(host.root)], check=False).returncode == -9
     assert len(tickets.names()) == 1
-    assert holder(host) is None
+    assert lock_owner(host) is None
     had(host)
 
 
@@ -111,49 +111,49 @@ def test_an_owner_out_of_sight_is_not_known_to_have_ended(host: LocalHost, monke
     write_ticket()
     assert "10 minutes" in refused(host, "is busy: hunt 6 of eve")
     write_ticket(process=f"{this_process_identity().rpartition(' ')[0]} 1")
-    assert holder(host) is None
-    monkeypatch.setattr(lock, "start_time", lambda pid: "")
-    assert holder(host) is not None
+    assert lock_owner(host) is None
+    monkeypatch.setattr(lock, "start_ticks", lambda pid: "")
+    assert lock_owner(host) is not None
 
 
 def test_a_heartbeat_keeps_a_ticket_and_writes_it_again(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "BEAT", 0.05)
-    with hold(host, "hunt 6") as held:
+    with hold_lock(host, "hunt 6") as held:
         ticket = folder() / held.ticket
         os.utime(ticket, (0, 0))
         until(lambda: ticket.stat().st_mtime > 0)
         ticket.unlink()  # as old temporary files are
         until(ticket.exists)
-        held.confirm()
+        held.check_held()
         write_ticket()
         ticket.unlink()
         until(lambda: held.lost)
         with pytest.raises(EnvironmentFailure, match="another session has taken the host"):
-            held.confirm()
+            held.check_held()
     assert tickets.names() == ["perfbisect-lock.0000000000000000"]
 
 
 def test_a_ticket_that_another_user_leaves_does_not_end_a_hunt_that_measures(host: LocalHost) -> None:
-    with hold(host, "hunt 7") as held:
+    with hold_lock(host, "hunt 7") as held:
         write_ticket(place=0)
         held._sign()
-        held.confirm()
+        held.check_held()
 
 
 @pytest.mark.usefixtures("quick")
 def test_who_waits_gets_it_in_the_order_of_arrival(host: LocalHost, tmp_path: Path) -> None:
     """One at a time; each learns for whom it waits, and when it waits no more."""
     inside, got = threading.Lock(), list[str]()
-    seen: dict[str, list[Owner | None]] = {name: [] for name in ("d", "b", "a", "c")}
+    seen: dict[str, list[LockOwner | None]] = {name: [] for name in ("d", "b", "a", "c")}
 
     def session(name: str) -> None:
-        with hold(another(tmp_path, name), name, seen[name].append):
+        with hold_lock(another(tmp_path, name), name, seen[name].append):
             assert inside.acquire(blocking=False)
             got.append(name)
             inside.release()
 
     with ThreadPoolExecutor() as sessions:
-        with hold(host, "first"):
+        with hold_lock(host, "first"):
             ends = []
             for name in seen:
                 ends.append(sessions.submit(session, name))
@@ -167,7 +167,7 @@ def test_who_waits_gets_it_in_the_order_of_arrival(host: LocalHost, tmp_path: Pa
 
 
 def test_who_had_its_turn_is_next_while_it_makes_ready(host: LocalHost, tmp_path: Path) -> None:
-    wait(host, lambda _: None)
+    wait_for_turn(host, lambda _: None)
     other = another(tmp_path)
     refused(other, r"is busy: a session of .* is next there")
     assert len(had(host, session=lock.SESSION)) == 1
@@ -177,23 +177,23 @@ def test_who_had_its_turn_is_next_while_it_makes_ready(host: LocalHost, tmp_path
 @pytest.mark.usefixtures("quick")
 def test_who_waits_elsewhere_lets_others_pass(host: LocalHost, tmp_path: Path) -> None:
     """Else two sessions that want the same two machines could wait for each other."""
-    wait(host, lambda _: None)
+    wait_for_turn(host, lambda _: None)
     [first] = tickets.names()
     other, seen = write_ticket(), list[bool]()
 
-    def waiting(owner: Owner | None) -> None:
+    def waiting(owner: LockOwner | None) -> None:
         if owner:
             seen.append(first in tickets.names())
             other.unlink(missing_ok=True)
 
-    wait(another(tmp_path), waiting)
+    wait_for_turn(another(tmp_path), waiting)
     assert seen[0] is False
     assert first in had(host, session=lock.SESSION)
 
 
 def test_a_session_that_has_the_machine_takes_another_root_before_who_waits(host: LocalHost, tmp_path: Path) -> None:
     """Who came between the two waits for the first: the second would wait for it forever."""
-    with hold(host, "hunt 6", session="s"):
+    with hold_lock(host, "hunt 6", session="s"):
         waits = lock.HostLock(another(tmp_path, "waits"), "hunt 7")
         waits._write("644")
         assert len(had(another(tmp_path), "hunt 6", session="s")) == 3
@@ -223,10 +223,10 @@ def test_a_container_with_own_uptime_and_users_sees_the_locks_of_the_machine(hos
     led = ["unshare", "--mount", "sh", "-c", f'{mounts} && exec "$@"', "led"]
     with ThroughHost("box", host.root, Shell("box", led)) as inside:
         for one in (host, inside):
-            with hold(one, "hunt 6"):
-                assert holder(inside) == holder(host) is not None
+            with hold_lock(one, "hunt 6"):
+                assert lock_owner(inside) == lock_owner(host) is not None
         os.chown(write_ticket(), 12345, 0)
-        assert (holder(inside) or tickets.ELSEWHERE).account == "DOM\\jane doe"
+        assert (lock_owner(inside) or tickets.ELSEWHERE).account == "DOM\\jane doe"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="file systems are mounted by root")
@@ -237,7 +237,7 @@ def test_a_full_folder_leaves_it_to_the_next(host: LocalHost, tmp_path: Path, mo
     try:
         (full / "much").write_bytes(b"x" * 8192)
         monkeypatch.setattr(lock, "_folders", both)
-        with hold(host, "a clean-up"):
+        with hold_lock(host, "a clean-up"):
             assert len(list(second.iterdir())) == 1
             refused(host, "is busy: a clean-up")
         assert [each.name for each in (*full.iterdir(), *second.iterdir())] == ["much"]
@@ -263,7 +263,7 @@ def test_a_container_with_a_folder_of_its_own_sees_no_other_lock(
     monkeypatch.setenv("PERFBISECT_LOCKS", "/dev/shm" if shares else "/")
     command = ["env"] + apart * ["unshare", "--pid", "--fork", "--mount-proc"]
     with ThroughHost("box", host.root, Shell("box", command)) as inside:
-        assert lock.is_apart(inside) == (apart and not shares)
+        assert lock.has_separate_locks(inside) == (apart and not shares)
 
 
 # --- One root under two names ---------------------------------------------------------------------------------------
@@ -296,18 +296,18 @@ def test_one_root_twice_in_a_hunt(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for spelling in ("x/../one/", "above/link"):
         two = connect("two", spelling)
         are_one(sites_of(one, two))
-        assert holder(one) is None
+        assert lock_owner(one) is None
     assert "build_hosts" in are_one(sites_of(one, build_host=two))
 
 
 def test_a_session_that_does_not_wait_is_refused_on_a_busy_host_that_builds_for_itself(host: LocalHost) -> None:
     """It has no ticket then, neither as a host that measures nor as one that builds."""
     itself = sites_of(host, build_host=host)
-    with hold(host, "a hunt of eve"):
+    with hold_lock(host, "a hunt of eve"):
         said = f"host {host.name} is busy: a hunt of eve .* measures there"
         with pytest.raises(EnvironmentFailure, match=said), lock_hosts(itself, "a hunt", None):
             raise AssertionError("two measure")
-    assert holder(host) is None
+    assert lock_owner(host) is None
     with lock_hosts(itself, "a hunt", None) as held:
         assert [*held] == [host.name]
 
@@ -335,7 +335,7 @@ def test_one_machine_by_two_addresses_and_one_root_on_two_machines(machine: Mach
 
 def test_two_sessions_that_begin_in_the_same_second_are_two(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "strftime", lambda *_: "2026-01-02T03:04:05Z")
-    with hold(host, "a hunt"):
+    with hold_lock(host, "a hunt"):
         refused(host, "is busy: a hunt", "a hunt")
 
 
@@ -376,7 +376,7 @@ def test_no_file_keeps_others_out_by_its_text_or_a_heartbeat_in_the_past_or_to_c
         write_ticket(content=content, name=f"{number:016}")
     for number, silence in enumerate((-120, -86400, -1e9, *[ABANDONED + 5] * 1000)):
         write_ticket(silence=silence, name=f"1{number:015}")
-    assert holder(host) is None
+    assert lock_owner(host) is None
     had(host)
 
 
@@ -397,13 +397,13 @@ def test_a_forged_heartbeat_is_no_lock(host: LocalHost, set_clock: Set, monkeypa
     monkeypatch.setattr(lock, "POLL", 0.1)
     write_ticket()
     set_clock(3600)
-    assert holder(host) is None
+    assert lock_owner(host) is None
     had(host)
 
 
 def test_no_file_keeps_others_out_that_is_none(host: LocalHost, tmp_path: Path) -> None:
     good = write_ticket()
-    assert holder(host) is not None
+    assert lock_owner(host) is not None
     for make in (
         lambda: good.symlink_to(write_ticket(name="1" * 15).rename(tmp_path / "elsewhere")),
         lambda: os.mkfifo(good),
@@ -417,20 +417,20 @@ def test_no_file_keeps_others_out_that_is_none(host: LocalHost, tmp_path: Path) 
         make()
         with suppress(FileNotFoundError):
             os.utime(good, (uptime(), uptime()))
-        assert holder(host) is None
+        assert lock_owner(host) is None
 
 
 def test_nothing_is_written_through_a_name_that_another_user_made(host: LocalHost, tmp_path: Path) -> None:
     precious, elsewhere = tmp_path / "precious", tmp_path / "elsewhere"
     precious.write_text("kept")
     elsewhere.mkdir()
-    with hold(host, "a hunt for demo point") as held:
+    with hold_lock(host, "a hunt for demo point") as held:
         ticket = folder() / held.ticket
         ticket.with_name(f"{ticket.name}.new").symlink_to(precious)
-        held.number("12")
+        held.set_session_name("12")
         ticket.unlink()
         ticket.symlink_to(elsewhere)
-        held.number("13")
+        held.set_session_name("13")
         assert (precious.read_text(), list(elsewhere.iterdir())) == ("kept", [])
         assert not ticket.is_symlink()
 
@@ -438,7 +438,7 @@ def test_nothing_is_written_through_a_name_that_another_user_made(host: LocalHos
 @pytest.mark.skipif(os.getuid() != 0, reason="files are given away by root")
 def test_another_user_cannot_take_the_name_of_the_owner(host: LocalHost) -> None:
     os.chown(write_ticket(user="alice"), 65534, 65534)
-    assert "hunt 6 of alice (process 12 on elsewhere, as nobody, since" in str(holder(host))
+    assert "hunt 6 of alice (process 12 on elsewhere, as nobody, since" in str(lock_owner(host))
 
 
 # --- Clocks that jump ------------------------------------------------------------------------------------------------
@@ -448,11 +448,11 @@ def test_a_heartbeat_keeps_a_lock_in_a_jump(host: LocalHost, set_clock: Set, mon
     monkeypatch.setattr(lock, "BEAT", 2.0)  # as above
     monkeypatch.setattr(lock, "POLL", 0.1)
     for jump in (86400 * 365, -3600):
-        with hold(host, "hunt 6") as held:
+        with hold_lock(host, "hunt 6") as held:
             set_clock(jump)
-            assert holder(host) is not None
+            assert lock_owner(host) is not None
             refused(host, "is busy")
-            held.confirm()
+            held.check_held()
 
 
 def test_a_clock_set_by_days_removes_no_ticket_but_those_without_a_heartbeat(host: LocalHost, set_clock: Set) -> None:
@@ -468,19 +468,19 @@ def test_a_lock_without_a_heartbeat_is_abandoned_in_time_when_the_clock_jumps(ho
         set_clock(jump)
         for more in (-60, 60):
             write_ticket(silence=ABANDONED + more)
-            assert (holder(host) is None) == (more > 0)
+            assert (lock_owner(host) is None) == (more > 0)
 
 
 def test_an_owner_without_life_for_ten_minutes_is_gone_whatever_the_clock(host: LocalHost, set_clock: Set) -> None:
-    with hold(host, "hunt 7") as held:
+    with hold_lock(host, "hunt 7") as held:
         held.seen -= 2 * ABANDONED
-        held.confirm()  # nobody came meanwhile
+        held.check_held()  # nobody came meanwhile
         set_clock(-3600)
         write_ticket()  # it lives again, and takes it for its own
-        held.confirm()  # until it asks it cannot know
+        held.check_held()  # until it asks it cannot know
         held.seen -= ABANDONED  # as after a long sleep
         with pytest.raises(EnvironmentFailure, match="another session has taken the host"):
-            held.confirm()
+            held.check_held()
 
 
 def test_the_clock_of_a_process_never_jumps(set_clock: Set) -> None:

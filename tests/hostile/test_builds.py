@@ -23,7 +23,7 @@ from perfbisect.lab.building import checkout, prebuilt
 from perfbisect.lab.building.candidates import LabHost
 from perfbisect.lab.building.links import LayoutSeeds
 from perfbisect.lab.building.log_parser import BuildStep
-from perfbisect.lab.building.pipeline import build, build_context
+from perfbisect.lab.building.pipeline import build_commit, build_context
 from perfbisect.lab.building.plan import BuildContext, InstalledBuild
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.builder import Build, Builder, Variant
@@ -84,7 +84,7 @@ def commit(git: Repo) -> Commit:
 def context(git: Repo, host: LocalHost) -> Context:
     def one(at_once: int = 4, **changes: object) -> BuildContext:
         repository = open_repository(git.path)
-        bare = finish(checkout.mirror(host, repository, "racy", []))[1]
+        bare = finish(checkout.bring_mirror(host, repository, "racy", []))[1]
         builder = msgspec.structs.replace(BUILDER, **changes)
         return build_context(host, HostEntry(name="here", jobs=at_once), builder, "", bare, repository)
 
@@ -110,10 +110,10 @@ def attempts(work: Work) -> int:
 
 
 def test_a_race_is_no_verdict(context: Context, commit: Commit) -> None:
-    stages, warned, _ = steps(build(context(), commit(SOUND)))
+    stages, warned, _ = steps(build_commit(context(), commit(SOUND)))
     assert (stages, warned) == (["checkout", "compile", "install"], []), "what builds is built once"
     sha = commit(RACE)
-    stages, warned, built = steps(build(context(), sha))
+    stages, warned, built = steps(build_commit(context(), sha))
     assert stages == ["checkout", "compile", "checkout", "compile", "install"]
     first, second = warned
     assert "does not compile: cat: table: No such file or directory" in first.text
@@ -124,15 +124,15 @@ def test_a_race_is_no_verdict(context: Context, commit: Commit) -> None:
     saved = Path(first.advice.removeprefix("See ").removesuffix("."))
     assert "cat table" in saved.read_text()
     assert not [*Path(context().host.root, "jobs").iterdir()]
-    assert steps(build(context(), sha))[2].facts.reused
-    assert steps(build(context(1), sha))[2].facts.key == built.facts.key
+    assert steps(build_commit(context(), sha))[2].facts.reused
+    assert steps(build_commit(context(1), sha))[2].facts.key == built.facts.key
 
 
 def test_a_commit_that_does_not_compile_is_reported_with_the_error_of_one_job(context: Context, commit: Commit) -> None:
     with pytest.raises(BuildFailed, match=r"does not compile: use\.c:7:1: error: no such thing"):
-        finish(build(context(), commit(BROKEN)))
+        finish(build_commit(context(), commit(BROKEN)))
     with pytest.raises(BuildFailed, match="error: of slow"):
-        finish(build(context(), sha := commit(BOTH)))
+        finish(build_commit(context(), sha := commit(BOTH)))
     log = next(Path(context().host.root, "logs").glob(f"*{sha[:10]}*")).read_text()
     assert log.startswith("perfbisect: with 4 jobs this build did not compile; it is repeated with one job\n")
     assert "error: of other" not in log
@@ -143,23 +143,23 @@ def test_what_would_fail_again_is_not_repeated(context: Context, commit: Commit)
     sha = commit(BROKEN)
 
     def tried(at_once: int = 4, **changes: object) -> int:
-        return attempts(build(context(at_once, build=msgspec.structs.replace(BUILDER.build, **changes)), sha))
+        return attempts(build_commit(context(at_once, build=msgspec.structs.replace(BUILDER.build, **changes)), sha))
 
     assert (tried(4), tried(1)) == (2, 1)
     assert tried(compile=[["make", "-f", "{source}/Makefile"]]) == 1, "it does not depend on the number of jobs"
     assert tried(configure=[["sh", "-c", "echo {jobs}; exit 1"]]) == 1
     assert tried(compile=[["sh", "-c", "sleep {jobs}0"]], timeout=0.3) == 1
     with pytest.raises(EnvironmentFailure, match=r"the disk of host .* is full"):
-        finish(build(context(), commit(FULL)))
+        finish(build_commit(context(), commit(FULL)))
 
 
 def test_other_failures_that_one_job_may_not_have(context: Context, commit: Commit) -> None:
     for makefile, warned in ((KILLED, 1), (LACKING, 2)):
-        _, warnings, built = steps(build(context(), commit(makefile)))
+        _, warnings, built = steps(build_commit(context(), commit(makefile)))
         assert len(warnings) == warned
         assert Path(built.facts.log).exists()
     with pytest.raises(EnvironmentFailure, match="stopped on host here: out of memory"):
-        finish(build(context(), commit(KILLED.replace("*-j4*)", "*)"))))  # what one job lacks too
+        finish(build_commit(context(), commit(KILLED.replace("*-j4*)", "*)"))))  # what one job lacks too
 
 
 @pytest.mark.slow
@@ -168,12 +168,12 @@ def test_the_second_attempt_of_a_killed_session_is_followed(context: Context, co
     count, go = tmp_path / "count", tmp_path / "go"
     held = f"until [ -e {go} ] || [ $$(wc -l <{count}) != 2 ]; do sleep 0.05; done"
     sha = commit(RACE.replace("case", f"echo >>{count}; {held}; case"))
-    left = build(context(), sha)  # a killed session closes nothing
-    while not (running := jobs.running(context().host)) or not running[0].name.endswith("-alone"):
+    left = build_commit(context(), sha)  # a killed session closes nothing
+    while not (running := jobs.running_jobs(context().host)) or not running[0].name.endswith("-alone"):
         next(left)
     release = Timer(1, go.touch)
     release.start()
-    stages, warned, built = steps(build(context(), sha))
+    stages, warned, built = steps(build_commit(context(), sha))
     release.join()
     assert (warned, stages.count("compile"), count.read_text()) == ([], 1, "\n\n")
     assert built.facts.binary
@@ -182,14 +182,14 @@ def test_the_second_attempt_of_a_killed_session_is_followed(context: Context, co
 def test_leaving_the_second_attempt_leaves_nothing_running(context: Context, commit: Commit) -> None:
     mark = str(4_000_000 + os.getpid())
     sha = commit(RACE.replace("cat table >use", f"cat table >use && sleep {mark}"))
-    building = build(context(), sha)
+    building = build_commit(context(), sha)
     for step in building:
         if isinstance(step, Warned):
             break
     while not processes(mark):
         next(building)
     building.close()
-    assert jobs.running(context().host) == ()
+    assert jobs.running_jobs(context().host) == ()
     assert not processes(mark)
 
 
@@ -341,7 +341,7 @@ def test_a_tarball_whose_program_changes_it_is_unpacked_again(lab: Lab, host: Lo
     subprocess.run(["tar", "-C", tmp_path / "repo", "-cf", tmp_path / "old.tar", "program", "use"], check=True)
     builder = structs.replace(opened.builder, build=None)
     for _ in range(2):  # in this session, and by a later one
-        built = prebuilt.take(host, builder, "old", str(tmp_path / "old.tar"))
+        built = prebuilt.install_prebuilt(host, builder, "old", str(tmp_path / "old.tar"))
         tarball = replace(opened, builder=builder, candidates=replace(opened.candidates, prebuilt={0: built}))
         events = measure(tarball, PlannedRuns(0, 2))
         assert [run.reported for run in runs(events)] == [7, 7]

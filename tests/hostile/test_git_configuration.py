@@ -96,7 +96,7 @@ def use(repo: Repository, host: LocalHost, commits: list[str]) -> None:
     with temporary_revert(repo, commits[2], [commits[2]], []) as made:
         assert describe_commit(made.repository, made.commit).subject.startswith("Revert")
     has_uncommitted_changes(repo)
-    bare = finish(checkout.mirror(host, repo, "n", [commits[2]]))[1]
+    bare = finish(checkout.bring_mirror(host, repo, "n", [commits[2]]))[1]
     source = host.root / "work" / "n" / "source"
     for commit in commits:
         checkout.checkout(host, bare, commit, source, [])
@@ -262,7 +262,7 @@ def test_nothing_is_searched_in_the_working_directory(
             opened = open_repository(repo)
             assert read_range(opened, commits[0], commits[2], []).candidates == tuple(commits)
             assert has_uncommitted_changes(opened) is False
-            bare = finish(checkout.mirror(host, opened, "n", []))[1]
+            bare = finish(checkout.bring_mirror(host, opened, "n", []))[1]
             for commit in (armed, commits[2]):
                 checkout.checkout(host, bare, commit, host.root / "source", [])
                 assert checkout.filtered_tree(host, bare, commit, [])
@@ -342,7 +342,7 @@ def test_over_ssh_that_of_the_host_takes_no_part_either(
         hooks = ["sh", "-c", 'tee "$@" && chmod +x "$@"', "hooks", *(f"{machine.folder}/{name}" for name in HOOKS)]
         far.run(hooks, stdin=f"#!/bin/sh\ntouch {there}/hook\n")
         assert far.run(["git", "config", "core.hooksPath"]).stdout
-        [*_, last], bare = finish(checkout.mirror(far, open_repository(tmp_path / "repo"), "n", commits))
+        [*_, last], bare = finish(checkout.bring_mirror(far, open_repository(tmp_path / "repo"), "n", commits))
         assert last == (9, 9)
         source = far.root / "work" / "n" / "source"
         checkout.checkout(far, bare, commits[1], source, [])

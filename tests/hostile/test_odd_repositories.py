@@ -46,7 +46,9 @@ def commit(odd: OddTrees, entries: list[Entry], *parents: str) -> str:
 
 def mirrored(host: LocalHost, odd: OddTrees) -> tuple[PurePosixPath, PurePosixPath]:
     """The host's mirror, and where it checks out."""
-    return finish(checkout.mirror(host, open_repository(odd.repo), "n", []))[1], host.root / "work" / "n" / "source"
+    return finish(checkout.bring_mirror(host, open_repository(odd.repo), "n", []))[
+        1
+    ], host.root / "work" / "n" / "source"
 
 
 def listing(folder: PurePosixPath) -> dict[str, str]:
@@ -73,7 +75,7 @@ def test_every_odd_tree(odd: OddTrees, host: LocalHost, tmp_path: Path) -> None:
         skipped = []
         for step in (
             lambda sha=sha: checkout.filtered_tree(host, bare, sha, ["doc/**"]),
-            lambda sha=sha: checkout.present(host, bare, sha, ["z", "y/x"]),
+            lambda sha=sha: checkout.present_paths(host, bare, sha, ["z", "y/x"]),
             lambda sha=sha: checkout.checkout(host, bare, sha, source, ["doc/**"]),
         ):
             try:
@@ -285,11 +287,11 @@ def test_sources_of_both_formats_have_a_mirror_of_their_own(tmp_path: Path, host
     for name, kept in (("sha256", False), ("sha1", False), ("sha1", True), ("sha256", False)):
         repo, commits = open_repository(tmp_path / name), made[name]
         assert resolve_commit(repo, commits[2][:8], []) == resolve_commit(repo, "v2", []) == commits[2]
-        bare = finish(checkout.mirror(host, repo, "n", [commits[-1]]))[1]
+        bare = finish(checkout.bring_mirror(host, repo, "n", [commits[-1]]))[1]
         source = host.root / "work" / "n" / "source"
         checkout.checkout(host, bare, commits[2], source, [])
         assert "# 2" in Path(source, "run.sh").read_text()
         assert host.run(["sh", "-c", 'cat "$1"/caf*', "cat", str(source)]).stdout == "2\n"
-        assert checkout.present(host, bare, commits[2], ["run.sh", "caf\N{REPLACEMENT CHARACTER}"]) == {"run.sh"}
+        assert checkout.present_paths(host, bare, commits[2], ["run.sh", "caf\N{REPLACEMENT CHARACTER}"]) == {"run.sh"}
         assert mark.exists() == kept
         mark.touch()

@@ -18,7 +18,7 @@ from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import MARKER
 from perfbisect.lab import upkeep
-from perfbisect.lab.upkeep import KEPT, tidy
+from perfbisect.lab.upkeep import KEPT, tidy_after_killed_sessions
 from perfbisect.recipes.inventory import HostEntry
 from program import run
 from repos import Repo
@@ -51,7 +51,7 @@ def refused(root: Path | str, why: str, *, adoptable: bool = False) -> Environme
     assert "`root`" in caught.value.advice
     if not adoptable:
         with pytest.raises(EnvironmentFailure, match=why):
-            registry.adopt(entry(root))
+            registry.connect_and_adopt_root(entry(root))
     assert not isinstance(root, Path) or listing(root) == before
     return caught.value
 
@@ -59,7 +59,7 @@ def refused(root: Path | str, why: str, *, adoptable: bool = False) -> Environme
 def refused_until_adopted(root: Path, why: str) -> None:
     """The user who adopts a folder trusts those who can write to it."""
     refused(root, why, adoptable=True)
-    registry.adopt(entry(root))
+    registry.connect_and_adopt_root(entry(root))
     assert str(connect(root).root) == str(root)
 
 
@@ -171,10 +171,10 @@ def test_a_folder_with_anything_in_it_is_refused_until_it_is_adopted(tmp_path: P
     failure = refused(root, STRANGERS_FILES, adoptable=True)
     assert f": {shown};" in str(failure)
     assert "bisect doctor here --adopt" in failure.advice
-    host, contents = registry.adopt(entry(root))
+    host, contents = registry.connect_and_adopt_root(entry(root))
     assert (host.root, contents) == (PurePosixPath(root), (shown,))
     connect(root)
-    assert registry.adopt(entry(root))[1] == ()
+    assert registry.connect_and_adopt_root(entry(root))[1] == ()
 
 
 def test_of_many_files_some_are_named(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_a_marker_that_is_none_does_not_count(tmp_path: Path, marker: str) -> No
     sh(f"mkdir -p root/thesis; {marker.format(f'root/{MARKER}')}", tmp_path)
     refused(root, STRANGERS_FILES, adoptable=True)
     with pytest.raises(EnvironmentFailure, match=r"has a file \.perfbisect that perfbisect did not write"):
-        registry.adopt(entry(root))
+        registry.connect_and_adopt_root(entry(root))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can give a folder to another user")
@@ -308,7 +308,7 @@ def test_over_ssh_it_is_the_same(machine: Machine) -> None:
     for root, why in (("~", "is your home folder"), ("mine", f"{STRANGERS_FILES}: thesis;")):
         with pytest.raises(EnvironmentFailure, match=why):
             registry.connect(far[root])
-    host, contents = registry.adopt(far["mine"])
+    host, contents = registry.connect_and_adopt_root(far["mine"])
     host.release()
     assert (host.root, contents) == (home / "mine", ("thesis",))
     with registry.connect(far["new/root"]) as new:
@@ -377,8 +377,8 @@ def root(tmp_path: Path) -> Path:
 def clean(root: Path) -> None:
     """All that removes: as before a hunt, and `bisect gc --keep 0`."""
     host = LocalHost("here", PurePosixPath(root))
-    assert list(tidy(host)) == []
-    upkeep.remove(host, upkeep.items_to_remove(upkeep.items(host), 0, ()))
+    assert list(tidy_after_killed_sessions(host)) == []
+    upkeep.remove_items(host, upkeep.items_to_remove(upkeep.removable_items(host), 0, ()))
 
 
 STRANGERS = (
@@ -406,7 +406,7 @@ def test_logs_of_others_stay_and_ours_are_cut_to_the_youngest(root: Path) -> Non
     for age, path in enumerate((*ours, *theirs)):
         path.touch()
         os.utime(path, (1e9 - age, 1e9 - age))
-    assert list(tidy(LocalHost("here", PurePosixPath(root)))) == []
+    assert list(tidy_after_killed_sessions(LocalHost("here", PurePosixPath(root)))) == []
     assert [path for path in ours if path.exists()] == ours[:KEPT]
     assert all(path.exists() for path in theirs)
 
@@ -439,9 +439,9 @@ def test_another_file_system_below_a_root_is_not_emptied(root: Path, disk: Path)
     subprocess.run(["mount", "--bind", str(disk), str(inner)], check=True)
     try:
         with pytest.raises(EnvironmentFailure, match="tmp/mounted"):
-            list(tidy(LocalHost("here", PurePosixPath(root))))
+            list(tidy_after_killed_sessions(LocalHost("here", PurePosixPath(root))))
         assert (disk / "file").read_text() == "kept"
     finally:
         subprocess.run(["umount", str(inner)], check=True)
-    assert list(tidy(LocalHost("here", PurePosixPath(root)))) == []
+    assert list(tidy_after_killed_sessions(LocalHost("here", PurePosixPath(root)))) == []
     assert not (root / "tmp").exists()

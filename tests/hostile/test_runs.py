@@ -29,7 +29,7 @@ from perfbisect.hunt.search_problem import SavedLog
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.lab.host_watch import LOSSES
 from perfbisect.lab.measure import perf
-from perfbisect.lab.measure.perf import SHARE, TICK, Stamp
+from perfbisect.lab.measure.perf import SHARE, TICK, ClockStamp
 from perfbisect.lab.workload import ProcessResult, command
 from perfbisect.process import CLOCK
 from perfbisect.store.history import History
@@ -86,15 +86,15 @@ def test_the_beginning_and_the_end_of_a_flood_are_kept(host: LocalHost, flood: s
     name, redirect = ("stderr", ">&2") if stream == "stderr" else ("stdout", "")
     script = f"{{ echo begin; {flood} | head -c {FLOOD}; echo; echo end; }} {redirect}; exit 5"
     job = shell(host, script, merged=stream == "merged")
-    assert jobs.end(host, job) == 5
-    printed = jobs.printed(host, job, name)
-    assert printed.left == FLOOD + len("begin\n\nend\n") - HEAD - TAIL
+    assert jobs.wait_for_status(host, job) == 5
+    printed = jobs.job_output(host, job, name)
+    assert printed.omitted_bytes == FLOOD + len("begin\n\nend\n") - HEAD - TAIL
     assert printed.text.endswith("end\n")
-    assert "were not kept" in printed.note
+    assert "were not kept" in printed.omitted_output_note
     whole = Path(job.folder, name).read_bytes()
     assert whole.startswith(b"begin\n")
     assert whole.endswith(b"\nend\n")
-    note = b"\n[perfbisect left out %d bytes here]\n" % printed.left
+    note = b"\n[perfbisect left out %d bytes here]\n" % printed.omitted_bytes
     assert whole[HEAD:].startswith(note)
     assert len(whole) == HEAD + len(note) + TAIL
     assert kept(job) < HEAD + TAIL + 10_000
@@ -103,9 +103,9 @@ def test_the_beginning_and_the_end_of_a_flood_are_kept(host: LocalHost, flood: s
 def test_not_a_byte_is_lost_that_has_room(host: LocalHost) -> None:
     for size in (HEAD, HEAD + 1, HEAD + TAIL, HEAD + TAIL + 1):
         job = shell(host, f"yes 123456789 | head -c {size}")
-        assert jobs.end(host, job) == 0
+        assert jobs.wait_for_status(host, job) == 0
         left = max(0, size - HEAD - TAIL)
-        assert jobs.printed(host, job).left == left
+        assert jobs.job_output(host, job).omitted_bytes == left
         assert left or Path(job.folder, "stdout").read_bytes() == (b"123456789\n" * (size // 10 + 1))[:size]
 
 
@@ -115,17 +115,17 @@ def test_a_flood_is_bounded_while_it_lasts_and_can_be_ended(host: LocalHost) -> 
     for _ in range(10):
         time.sleep(0.1)
         assert kept(job) < HEAD + 2 * TAIL + 10_000
-    lines = jobs.wait(host, job, every=0.05)
+    lines = jobs.follow_stdout(host, job, poll_seconds=0.05)
     assert next(lines) == "a line of a server that has gone mad"
     lines.close()
-    assert jobs.running(host) == ()
+    assert jobs.running_jobs(host) == ()
     until(lambda: not collectors(job))
 
 
 def test_lines_that_are_followed_are_bounded(host: LocalHost) -> None:
     long = f"head -c {5 * MB} /dev/zero | tr '\\0'"
     job = shell(host, f"{long} x; echo; echo short; {long} y")
-    lines, status = finish(jobs.wait(host, job))
+    lines, status = finish(jobs.follow_stdout(host, job))
     assert status == 0
     assert lines[:2] == ["x" * LINE, "short"]
     assert all(len(line) <= LINE for line in lines)
@@ -135,8 +135,8 @@ def test_lines_that_are_followed_are_bounded(host: LocalHost) -> None:
 def test_processes_that_a_command_leaves_are_not_waited_for(host: LocalHost, leave: str) -> None:
     mark = f"{3_000_000 + os.getpid()}"
     job = shell(host, f"{leave} sleep {mark} & echo done; exit 3")
-    assert jobs.end(host, job) == 3
-    assert jobs.printed(host, job).text == "done\n"
+    assert jobs.wait_for_status(host, job) == 3
+    assert jobs.job_output(host, job).text == "done\n"
     left = processes(f"sleep\0{mark}")
     assert left
     for pid in left:
@@ -147,7 +147,7 @@ def test_processes_that_a_command_leaves_are_not_waited_for(host: LocalHost, lea
 def test_what_is_left_may_go_on_to_print(host: LocalHost) -> None:
     """As a daemon that a recipe starts without a log: neither its pipe breaks, nor is its output lost."""
     job, go = waiting(host, "{ read -r line <go; echo later; echo $? >survived; } & echo now")
-    assert jobs.end(host, job) == 0
+    assert jobs.wait_for_status(host, job) == 0
     go.write_text("on\n")
     survived = Path(host.root, "survived")
     until(lambda: survived.exists() and survived.read_text() == "0\n")
@@ -159,8 +159,8 @@ def test_a_job_whose_output_is_no_longer_copied_is_lost_and_not_failed(host: Loc
     until(lambda: collectors(job))
     signal_collectors(job, signal.SIGKILL)
     with pytest.raises(JobLost):
-        jobs.end(host, job)
-    jobs.kill(host, job, grace=1)
+        jobs.wait_for_status(host, job)
+    jobs.kill(host, job, grace_seconds=1)
 
 
 def test_a_copy_that_is_stopped_for_a_while_loses_nothing(host: LocalHost) -> None:
@@ -168,17 +168,17 @@ def test_a_copy_that_is_stopped_for_a_while_loses_nothing(host: LocalHost) -> No
     until(lambda: collectors(job))
     signal_collectors(job, signal.SIGSTOP)
     go.write_text("on\n")
-    assert jobs.status(host, job, patience=3) is None
+    assert jobs.status(host, job, wait_seconds=3) is None
     signal_collectors(job, signal.SIGCONT)
-    assert jobs.end(host, job) == 4
-    assert jobs.printed(host, job).text == "".join(f"{number}\n" for number in range(1, 101))
+    assert jobs.wait_for_status(host, job) == 4
+    assert jobs.job_output(host, job).text == "".join(f"{number}\n" for number in range(1, 101))
 
 
 @pytest.mark.parametrize("script", ["yes | head -c 20000000", "head -c 6000000 /dev/zero >big; yes | head -c 9000 >&2"])
 def test_output_that_has_no_room_is_the_disks_fault(disk: Path, script: str) -> None:
     small = LocalHost("here", PurePosixPath(disk))
     job = shell(small, f"{script}; exit 0")
-    for end in (jobs.end, lambda *of: finish(jobs.wait(*of))):
+    for end in (jobs.wait_for_status, lambda *of: finish(jobs.follow_stdout(*of))):
         with pytest.raises(EnvironmentFailure, match="the disk of host here is full"):
             end(small, job)
     assert not collectors(job)
@@ -186,8 +186,8 @@ def test_output_that_has_no_room_is_the_disks_fault(disk: Path, script: str) -> 
 
 def test_programs_that_open_their_output_again(host: LocalHost) -> None:
     job = shell(host, "echo one; echo two >/dev/stdout; echo three >/dev/stderr; echo four", merged=True)
-    assert jobs.end(host, job) == 0
-    assert jobs.printed(host, job).text == "one\ntwo\nthree\nfour\n"
+    assert jobs.wait_for_status(host, job) == 0
+    assert jobs.job_output(host, job).text == "one\ntwo\nthree\nfour\n"
 
 
 # --- Benchmarks: what their number may be is in lab/workload/test_command
@@ -309,7 +309,7 @@ def test_a_failure_at_a_moment_when_the_clock_is_set_is_repeated_too(clocked: Ho
 
 def test_a_run_whose_times_could_not_be_written_is_repeated(clocked: HostLab, jumps: Path) -> None:
     """As on a disk that is full for a moment: a folder in the place of the file has the same effect."""
-    flag, file = jumps / "done", Path(clocked.place.host.root, "visit", "clock")
+    flag, file = jumps / "done", Path(clocked.lab_host.host.root, "visit", "clock")
     script = f"if [ ! -e {flag} ]; then touch {flag}; rm -f {file}; mkdir {file}; fi; echo done: 50"
     events = measure(with_script(clocked, script), PlannedRuns(0, 2))
     assert len(runs(events)) == 2
@@ -334,13 +334,13 @@ Delays = tuple[float, float, float, float]
 DELAY = st.floats(0, 30)  # of a machine that is too busy to read its clocks at once
 
 
-def stamps(uptime: float, length: float, delays: Delays, step: float) -> tuple[Stamp, Stamp]:
+def stamps(uptime: float, length: float, delays: Delays, step: float) -> tuple[ClockStamp, ClockStamp]:
     """What is read with so many seconds between the readings; the uptime counts in hundredths."""
     one, two, three, four = delays
-    begin = Stamp(1e9 + one, *(round(seconds - 0.005, 2) for seconds in (uptime, uptime + one + two)))
+    begin = ClockStamp(1e9 + one, *(round(seconds - 0.005, 2) for seconds in (uptime, uptime + one + two)))
     last = uptime + one + two + length
     at = 1e9 + one + two + length + three + step
-    return begin, Stamp(at, *(round(seconds - 0.005, 2) for seconds in (last, last + three + four)))
+    return begin, ClockStamp(at, *(round(seconds - 0.005, 2) for seconds in (last, last + three + four)))
 
 
 @given(SECONDS, SECONDS, st.tuples(DELAY, DELAY, DELAY, DELAY))
@@ -359,4 +359,4 @@ def test_a_command_that_ends_before_it_began_is_no_failure_of_the_commit(clocked
     """A step that is too small to be seen in the uptime."""
     ended = ProcessResult("done: 50", "", 0, 60, "1002.000 0 1001.999")
     with pytest.raises(HostClockChanged, match="set back"):
-        command.outcome(ended, clocked.workload)
+        command.run_result(ended, clocked.workload)

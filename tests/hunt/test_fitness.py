@@ -134,9 +134,9 @@ def test_unfit_machines_are_given_back_once_another_is_leased(tmp_path: Path) ->
     hosts.write_text(LEASE.format(folder=tmp_path))
     bad = {"n1": "n1 is unfit: slow.", "n2": "n2 is unfit: loud."}
     with leased_hosts(["pool:"], hosts, lambda *_: None, said.append, LeaseTerms({"pool:": "n2"}, unfit=lambda: bad)):
-        assert leases.machine("pool:").address == "n3"
+        assert leases.leased_machine("pool:").address == "n3"
         assert [each.name.partition(".")[0] for each in tmp_path.glob("n?.*")] == ["n3"]
-    assert not [*tmp_path.glob("n?.*")] and not leases.is_held("pool:")
+    assert not [*tmp_path.glob("n?.*")] and not leases.is_leased("pool:")
     assert said == [
         f"This machine is not used, and is released once another is leased: {each}" for each in bad.values()
     ]
@@ -155,4 +155,4 @@ def test_where_only_unfit_machines_are_lent_nothing_stays_leased(tmp_path: Path)
         lent = leased_hosts(["pool:"], hosts, lambda *_: None, print, LeaseTerms(unfit=lambda: {"n1": "n1 is unfit."}))
         with pytest.raises(EnvironmentFailure, match=why), lent:
             pass
-    assert not [*tmp_path.glob("n?.*")] and leases.all_records() == []
+    assert not [*tmp_path.glob("n?.*")] and leases.records_with_running() == []

@@ -93,7 +93,7 @@ def method(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[object], str]
     """``method(lambda host: …)`` says how hosts count; it is by valgrind at first."""
 
     def replaced(by: Callable[[object], str]) -> None:
-        monkeypatch.setattr(counting, "method", by)
+        monkeypatch.setattr(counting, "counting_method", by)
 
     replaced(lambda _: VALGRIND)
     return replaced

@@ -52,7 +52,7 @@ from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt.lifecycle import compare_merge_base
 from perfbisect.hunt.search_problem import SavedLog, replay, run_length_warning
 from perfbisect.hunt.workers import ThreadWorkers
-from perfbisect.lab import Work
+from perfbisect.lab import GeneratorWithResult
 from perfbisect.report.hunt_report import read_hunt_report
 from perfbisect.store.history import History
 
@@ -168,7 +168,7 @@ class TestMergeBase:
         def crew(nodes: tuple[str, ...]) -> ThreadWorkers:
             return one_host(ComputedLab(nodes, truth).measure)
 
-        events = Work(compare_merge_base(asked, begun, self.good, log_of(history, names), crew))
+        events = GeneratorWithResult(compare_merge_base(asked, begun, self.good, log_of(history, names), crew))
         return [event for _, event in events], events.result
 
     def test_as_fast(self, history: History) -> None:

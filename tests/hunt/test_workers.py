@@ -12,7 +12,7 @@ from perfbisect.core.domain.events import LabEvent, RunProgress, Warned
 from perfbisect.core.domain.orders import BuildInProgress, BuildOrder, Fleet, Measure, PlannedRuns, Purpose
 from perfbisect.errors import Cancelled, ConnectionLost, EnvironmentFailure, HostUnreachable
 from perfbisect.host.local import LocalHost
-from perfbisect.host.lock import ABANDONED, hold
+from perfbisect.host.lock import ABANDONED, hold_lock
 from perfbisect.host.protocol import StoppableHost
 from perfbisect.host.registry import connect
 from perfbisect.hunt.loop import UNLIMITED, FixedPlan, NextAction, OrderEnded, Planner, Workers, run
@@ -161,7 +161,7 @@ def test_turns_are_taken_in_order() -> None:
 def test_the_visit_of_who_took_the_lock_over_stays(taken: bool) -> None:
     host = connect(load_host("local"))
     visit = Path(host.root, "visit")
-    with hold(host, "a hunt") as held:
+    with hold_lock(host, "a hunt") as held:
         visit.mkdir(parents=True)
         if taken:  # while we slept
             write_ticket()

@@ -26,13 +26,13 @@ from perfbisect.core.domain.orders import BuildOrder, PlannedRuns
 from perfbisect.errors import ConnectionLost, EnvironmentFailure, HostUnreachable, PerfBisectError, RangeEndFailed
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
-from perfbisect.host.lock import HostLock, hold
+from perfbisect.host.lock import HostLock, hold_lock
 from perfbisect.host.protocol import Command, Result, StoppableHost
 from perfbisect.hunt.loop import OrderEnded
 from perfbisect.hunt.session_hosts import HostLocks
 from perfbisect.hunt.workers import BuildWorker, ThreadWorkers
 from perfbisect.lab.building import build_store
-from perfbisect.lab.building.candidates import BuildsMade, Candidates
+from perfbisect.lab.building.candidates import BuildRegistry, Candidates
 from perfbisect.lab.builds import BuildSite
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.process import uptime
@@ -65,7 +65,7 @@ class Farm:
         self.stops = {name: threading.Event() for name in self.hosts}
         free: Any = SimpleNamespace(confirm=lambda: None, check_root=lambda: None)
         self.held: dict[str, HostLock] = dict.fromkeys(self.hosts, free)
-        self.made: BuildsMade | None = None
+        self.made: BuildRegistry | None = None
         self.begin()
 
     def begin(self, *, builds: bool = False, is_range: bool = False) -> None:
@@ -75,7 +75,7 @@ class Farm:
             keys = {built.facts.commit: built.facts.key for built in earlier.built.values()}
             places = {self.commits[candidate]: name for candidate, name in earlier.places.items()}
         self.candidates = Candidates(open_repository(self.folder / "repo"), self.commits, Commit, is_range=is_range)
-        self.made = BuildsMade(self.candidates, keys, places)
+        self.made = BuildRegistry(self.candidates, keys, places)
         locks = HostLocks(self.held, self.hosts)
         place = locks.lab_host(self.quiet, HostEntry(name="quiet"))
         builders = [locks.lab_host(host, HostEntry(name=name)) for name, host in self.hosts.items()]
@@ -86,7 +86,7 @@ class Farm:
 
     def site(self, place: Any) -> BuildSite:
         stoppable = replace(place, host=StoppableHost(place.host, self.stops[place.host.name]))
-        return BuildSite(stoppable, self.builder, "", self.candidates, self.made, named=True)
+        return BuildSite(stoppable, self.builder, "", self.candidates, self.made, names_host=True)
 
     def workers(self) -> ThreadWorkers:
         members = (BuildWorker(name, lab.build_ahead, self.stops[name], self.commit) for name, lab in self.labs.items())
@@ -140,7 +140,7 @@ def test_two_build_at_once_and_what_they_built_is_brought(farm: Farm) -> None:
 
 def test_a_host_whose_root_folder_was_removed_builds_no_further(farm: Farm) -> None:
     """What does not build there then is no fault of its commit, whoever has asked for the build."""
-    with hold(farm.hosts["b1"], "a hunt") as farm.held["b1"]:
+    with hold_lock(farm.hosts["b1"], "a hunt") as farm.held["b1"]:
         farm.begin()
         list(farm.labs["b1"].build_ahead(BuildOrder(FAST, 0)))
         shutil.rmtree(farm.folder / "b1")
@@ -171,7 +171,7 @@ def test_a_build_of_an_earlier_session_is_found_where_it_is(farm: Farm) -> None:
     farm.begin(builds=True)
     assert finished(measure(farm.lab, PlannedRuns(FAST, 0))) == [(FAST, "b2", True, None)]
     assert farm.stored("quiet") == farm.stored("b2")
-    farm.made = BuildsMade(farm.candidates)
+    farm.made = BuildRegistry(farm.candidates)
     farm.begin(builds=True)
     assert finished(measure(farm.lab, PlannedRuns(SLOW, 0))) == [(SLOW, "", False, None)], "where it measures"
 
@@ -191,7 +191,7 @@ def test_the_build_of_a_lost_host_is_built_again(farm: Farm) -> None:
 def test_a_build_host_that_others_stand_in_for_is_back_with_its_heartbeat(farm: Farm) -> None:
     lock: Any = SimpleNamespace(confirm=lambda: None, seen=uptime(), lost=False)
     lab = farm.labs["b1"]
-    lab.place, lab.stood_in = replace(lab.place, held=lock), True
+    lab.lab_host, lab.stood_in = replace(lab.place, held=lock), True
     AWAY.add("b1")
     with pytest.raises(HostUnreachable, match="is lost") as caught:
         list(lab.build_ahead(BuildOrder(FAST, 0)))
@@ -216,7 +216,7 @@ def test_what_takes_the_place_of_a_build_is_brought_too(farm: Farm) -> None:
         known = msgspec.json.decode(record.read_bytes())
         known["facts"] |= {"incremental": True, "binary": binary}
         record.write_bytes(msgspec.json.encode(known))
-    build_store.ship(farm.hosts["b1"], BUILDER.work_name, key, farm.quiet)
+    build_store.ship_build(farm.hosts["b1"], BUILDER.work_name, key, farm.quiet)
     assert b'"one"' in record.read_bytes()
 
 
@@ -235,7 +235,7 @@ def test_cancelled_builds_leave_nothing_running(tmp_path: Path, commits: tuple[s
     crew, busy = farm.workers(), list(farm.hosts.values())[: 1 + everything]
     for number, _ in enumerate(busy):
         crew.begin(BuildOrder(number, number))
-    while not all(jobs.running(host) for host in busy):
+    while not all(jobs.running_jobs(host) for host in busy):
         assert not isinstance(crew.next()[1], OrderEnded)
     crew.stop() if everything else crew.cancel(0)
     if not everything:
@@ -243,7 +243,7 @@ def test_cancelled_builds_leave_nothing_running(tmp_path: Path, commits: tuple[s
         assert isinstance(told, BuildCancelled)
         assert (told.candidate, told.commit.sha, told.host) == (FAST, commits[FAST], "b1")
         assert told.seconds > 0
-    assert not any(jobs.running(host) for host in busy)
+    assert not any(jobs.running_jobs(host) for host in busy)
     if not everything:
         farm.labs["b1"].builder = BUILDER
         farm.made.contexts.clear()

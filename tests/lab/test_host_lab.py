@@ -25,7 +25,7 @@ from perfbisect.core.domain.metrics import metric_value
 from perfbisect.core.domain.orders import Measure, PlannedRuns, Purpose
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.upkeep import tidy
+from perfbisect.lab.upkeep import tidy_after_killed_sessions
 from perfbisect.recipes.builder import Dataset
 from perfbisect.recipes.inventory import HostEntry
 from waiting import processes, until
@@ -52,7 +52,7 @@ def test_two_builds_take_turns_and_every_run_is_reported_in_full(open_lab: Open,
     assert len(fast.samples) == 1, "one for each second of the window: the warm-up is not part of it"
     assert fast.dataset
     assert not list(Path(host.root, "jobs").iterdir()), "what ended well is put away"
-    assert not jobs.running(host)
+    assert not jobs.running_jobs(host)
 
 
 @pytest.mark.slow
@@ -69,10 +69,10 @@ def test_what_a_killed_session_has_left_running_is_ended_with_a_word(host: Local
     # Otherwise its leader may be killed before it has started anything.
     until(lambda: "sleep\x0099.87\0" in processes("99.87").values())
     os.kill(orphan.pid, signal.SIGKILL)
-    assert [event.text for event in tidy(host)] == [
+    assert [event.text for event in tidy_after_killed_sessions(host)] == [
         "2 jobs of an earlier session on host here, a load and a server, were still running and have been ended"
     ]
-    assert not (*jobs.running(host), *jobs.orphaned(host))
+    assert not (*jobs.running_jobs(host), *jobs.orphaned_jobs(host))
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
@@ -84,7 +84,7 @@ def test_a_measurement_given_up_leaves_nothing_running(open_lab: Open, host: Loc
         with pytest.raises(KeyboardInterrupt):
             events.throw(KeyboardInterrupt)
     events.close()
-    assert not jobs.running(host)
+    assert not jobs.running_jobs(host)
 
 
 @pytest.mark.slow
@@ -133,7 +133,7 @@ def test_a_build_of_a_killed_session_is_followed_to_its_end(open_lab: Open, host
     at = time.monotonic()
     os.kill(killed, signal.SIGKILL)
     os.waitpid(killed, 0)
-    [left] = jobs.running(host)
+    [left] = jobs.running_jobs(host)
     events = []
     for event in session():
         events.append(event)
@@ -143,5 +143,5 @@ def test_a_build_of_a_killed_session_is_followed_to_its_end(open_lab: Open, host
     [facts] = [event.facts for event in events if isinstance(event, BuildFinished)]
     assert facts.seconds >= facts.phases["compile"] > waited - 0.02, "from its beginning on, by the clock of the host"
     assert begun.read_text() == "\n"
-    assert jobs.running(host) == ()
+    assert jobs.running_jobs(host) == ()
     assert not Path(left.folder).exists()

@@ -34,16 +34,25 @@ from perfbisect.errors import (
     UsageError,
 )
 from perfbisect.host import facts, jobs
-from perfbisect.host.facts import BOOT, PROCESSOR, Fact, ask, ask_all, fingerprint_facts, read_fingerprint, read_line
+from perfbisect.host.facts import (
+    BOOT,
+    PROCESSOR_MODEL,
+    Fact,
+    fingerprint_facts,
+    first_line,
+    read_fact,
+    read_facts,
+    read_fingerprint,
+)
 from perfbisect.host.local import LocalHost
-from perfbisect.host.lock import HostLock, hold
+from perfbisect.host.lock import HostLock, hold_lock
 from perfbisect.host.protocol import Host
 from perfbisect.hunt import session_hosts
 from perfbisect.hunt.session_hosts import other_processor
 from perfbisect.lab import host_watch
 from perfbisect.lab.building.candidates import Candidates
-from perfbisect.lab.host_lab import Earlier, HostLab
-from perfbisect.lab.host_watch import LOSSES, HostWatch, RetryPolicy
+from perfbisect.lab.host_lab import EarlierAttempts, HostLab
+from perfbisect.lab.host_watch import LOSSES, HostWatch, WorkRetryPolicy
 from perfbisect.lab.workload.dataset import DatasetKeeper
 from perfbisect.recipes.builder import Build, Builder, Dataset, Variant
 from perfbisect.wording.quantities import percent
@@ -185,7 +194,9 @@ def test_work_that_was_lost_is_repeated(scripts: Scripts, what: str) -> None:
 def restarting(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> LocalHost:
     """The host, which is restarted whenever it is asked."""
     boots = count()
-    monkeypatch.setattr(host_watch, "ask", lambda *asked: next(boots) if asked == (host, BOOT) else ask(*asked))
+    monkeypatch.setattr(
+        host_watch, "read_fact", lambda *asked: next(boots) if asked == (host, BOOT) else read_fact(*asked)
+    )
     return host
 
 
@@ -204,8 +215,8 @@ def test_a_build_for_another_processor_is_warned_of(
     expected = "host maker compiles for its own processor, Quick (model 7), and host here has another: Quick (model 8)"
     for cflags, model, warned in ("-march=native", "8", True), ("-march=native", "7", False), ("-O2", "8", False):
         builder = structs.replace(BUILDER, variants={"o2nofp": Variant(cflags=cflags)})
-        known = {(maker, PROCESSOR): "Quick (model 7)", (host, PROCESSOR): f"Quick (model {model})"}
-        monkeypatch.setattr(session_hosts, "ask", lambda *asked, known=known: known[asked])
+        known = {(maker, PROCESSOR_MODEL): "Quick (model 7)", (host, PROCESSOR_MODEL): f"Quick (model {model})"}
+        monkeypatch.setattr(session_hosts, "read_fact", lambda *asked, known=known: known[asked])
         found = other_processor(host, maker, builder, "")
         assert [each.text for each in found] == [expected] * warned
 
@@ -215,7 +226,7 @@ def test_a_hunt_does_not_go_on_with_other_builds_or_data(scripts: Scripts) -> No
     events = measure(scripts.lab(commits), PlannedRuns(GOOD, 1))
     [built] = [event.facts for event in events if isinstance(event, BuildFinished)]
     [data] = scripts.datasets
-    own = Earlier({commits[GOOD]: built.key}, {commits[GOOD]: f"{data.name}-12345678"})
+    own = EarlierAttempts({commits[GOOD]: built.key}, {commits[GOOD]: f"{data.name}-12345678"})
     assert runs(measure(scripts.lab(commits, earlier=own), PlannedRuns(GOOD, 1))) == [GOOD], (
         "data of its own is of that kind"
     )
@@ -223,7 +234,7 @@ def test_a_hunt_does_not_go_on_with_other_builds_or_data(scripts: Scripts) -> No
     with pytest.raises(UsageError, match=f"{commits[GOOD][:10]} would now be built in another way") as caught:
         measure(scripts.lab(commits, changed, earlier=own), PlannedRuns(BAD, 1))
     assert "begin a new hunt" in caught.value.advice
-    other = Earlier(datasets={commits[GOOD]: "0123456789abcdef"})
+    other = EarlierAttempts(datasets={commits[GOOD]: "0123456789abcdef"})
     with pytest.raises(UsageError, match="other settings or other data than earlier"):
         measure(scripts.lab(commits, earlier=other), PlannedRuns(GOOD, 1))
 
@@ -249,7 +260,7 @@ def test_no_job_of_a_killed_session_runs_beside_a_measurement_or_a_build(scripts
             jobs.start(host, ["sleep", "100"], name=name, timeout=100)
         events = lab.measure(Measure((PlannedRuns(GOOD, 1),), Purpose.SEARCH))
         assert any(isinstance(each, event) for each in events)
-        assert not jobs.running(host)
+        assert not jobs.running_jobs(host)
         events.close()
 
 
@@ -320,7 +331,7 @@ class Events:
 
 @pytest.fixture
 def watched(host: LocalHost) -> HostWatch:
-    known = read_fingerprint(host, ask_all(host, fingerprint_facts(host)))
+    known = read_fingerprint(host, read_facts(host, fingerprint_facts(host)))
     return HostWatch(host, HostLock(host, "mine"), known)
 
 
@@ -332,7 +343,7 @@ def watch(watched: HostWatch, *events: LabEvent | Exception) -> list[LabEvent]:
 def test_what_fails_without_its_root_folder_fails_for_that_reason(watched: HostWatch) -> None:
     """Whether a candidate is skipped, or nothing can be measured at all."""
     skip, failure = CandidateSkipped(0, sample_hunt.skip(0)), EnvironmentFailure("no such file")
-    with hold(watched.host, "mine") as watched.held:
+    with hold_lock(watched.host, "mine") as watched.held:
         assert watch(watched, skip) == [skip]
         with pytest.raises(EnvironmentFailure, match="no such file"):
             watch(watched, failure)
@@ -343,7 +354,7 @@ def test_what_fails_without_its_root_folder_fails_for_that_reason(watched: HostW
 
 
 def echo(value: object) -> Fact[str]:
-    return Fact(("echo", str(value)), read_line)
+    return Fact(("echo", str(value)), first_line)
 
 
 def told(watched: HostWatch, *events: LabEvent) -> list[Warned]:
@@ -364,9 +375,9 @@ def test_what_changes_on_the_host_is_said_once(watched: HostWatch, monkeypatch: 
         monkeypatch.setattr(host_watch, "PASSING", (throttled,))
         assert ["12 times" in warning.text for warning in told(watched)] == [True] * texts
     for mib, texts in ((2000, 1), (2000, 0)):
-        monkeypatch.setattr(host_watch, "free", lambda root, mib=mib: Fact(("echo", str(mib << 20)), int))
+        monkeypatch.setattr(host_watch, "free_bytes_fact", lambda root, mib=mib: Fact(("echo", str(mib << 20)), int))
         assert ["bisect gc here" in warning.advice for warning in told(watched)] == [True] * texts
-    monkeypatch.setattr(host_watch, "free", lambda root: Fact(("echo", str(100 << 20)), int))
+    monkeypatch.setattr(host_watch, "free_bytes_fact", lambda root: Fact(("echo", str(100 << 20)), int))
     with pytest.raises(EnvironmentFailure, match="the disk of host here is full: only 100 MiB are free") as caught:
         watch(watched)
     assert "bisect gc here" in caught.value.advice
@@ -410,9 +421,9 @@ def test_a_build_that_falls_behind_is_a_warning_once(watched: HostWatch) -> None
 COMMITS = tuple(letter * 40 for letter in "abcd")
 
 
-def policy(host: Host, *, is_range: bool = True) -> RetryPolicy:
+def policy(host: Host, *, is_range: bool = True) -> WorkRetryPolicy:
     candidates = Candidates(None, COMMITS, Commit, ends={COMMITS[GOOD]: "the good end"}, is_range=is_range)
-    return RetryPolicy(host, candidates, "bench")
+    return WorkRetryPolicy(host, candidates, "bench")
 
 
 LOST = JobLost("it ended without an exit status")
@@ -423,13 +434,13 @@ def test_work_that_is_killed_again_and_again_is_skipped(restarting: LocalHost, t
     retry, restarted = policy(here(tmp_path)), policy(restarting)
     for _ in range(LOSSES):
         for each in (retry, restarted):
-            assert isinstance(each.lost(MIDDLE, LOST, "compile", 0.0), Warned)
-    skipped = retry.lost(MIDDLE, LOST, "compile", 0.0)
+            assert isinstance(each.lost_work_event(MIDDLE, LOST, "compile", 0.0), Warned)
+    skipped = retry.lost_work_event(MIDDLE, LOST, "compile", 0.0)
     assert isinstance(skipped, CandidateSkipped)
     assert (skipped.facts.stage, skipped.facts.log) == ("compile", f"{tmp_path}/jobs")
     assert skipped.facts.reason.startswith(f"the run was killed {LOSSES + 1} times in succession")
     with pytest.raises(JobLost):
-        restarted.lost(MIDDLE, LOST, "compile", 0.0)
+        restarted.lost_work_event(MIDDLE, LOST, "compile", 0.0)
 
 
 def test_a_failure_is_the_candidates_unless_nothing_can_be_compared_without_it(
@@ -441,10 +452,10 @@ def test_a_failure_is_the_candidates_unless_nothing_can_be_compared_without_it(
     ):
         for end, name in ((GOOD, "the good end"), (BAD, "an end of the range")):
             with pytest.raises(RangeEndFailed, match=f"because {name}, {COMMITS[end][:10]}, {text}"):
-                policy(host).failed(end, failure, 0.0)
-            skipped = policy(host, is_range=False).failed(end, failure, 0.0)
+                policy(host).skip_event(end, failure, 0.0)
+            skipped = policy(host, is_range=False).skip_event(end, failure, 0.0)
             assert (skipped.facts.commit, skipped.facts.reason) == (COMMITS[end], str(failure))
-        assert policy(host).failed(MIDDLE, failure, 0.0).facts.stage == failure.stage
+        assert policy(host).skip_event(MIDDLE, failure, 0.0).facts.stage == failure.stage
         with monkeypatch.context() as full, pytest.raises(EnvironmentFailure, match="the disk of host here is full: "):
-            full.setattr(facts, "free", lambda _: Fact(("echo", str(1 << 20)), int))
-            policy(host).failed(MIDDLE, failure, 0.0)
+            full.setattr(facts, "free_bytes_fact", lambda _: Fact(("echo", str(1 << 20)), int))
+            policy(host).skip_event(MIDDLE, failure, 0.0)

@@ -24,15 +24,21 @@ from perfbisect.core.domain.events import (
 from perfbisect.core.domain.facts import BuildFacts, RunFacts
 from perfbisect.core.domain.orders import Measure, PlannedRuns, Purpose
 from perfbisect.errors import BuildFilesChanged, ConnectionLost
-from perfbisect.host.facts import ask, cpu_numbers
+from perfbisect.host.facts import cpu_numbers, read_fact
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Command, Result
 from perfbisect.lab.building import build_store
-from perfbisect.lab.building.candidates import BuildsMade, LabHost
+from perfbisect.lab.building.candidates import BuildRegistry, LabHost
 from perfbisect.lab.building.links import LayoutSeeds
-from perfbisect.lab.host_lab import Earlier, HostLab
-from perfbisect.lab.measure.rounds import MEMORY, TurnsAdvised, check_room_for_second_server, invalid, shared_cores
-from perfbisect.lab.upkeep import items, remove
+from perfbisect.lab.host_lab import EarlierAttempts, HostLab
+from perfbisect.lab.measure.rounds import (
+    MEMORY,
+    PairingImpossible,
+    check_room_for_second_server,
+    shared_cores,
+    why_round_invalid,
+)
+from perfbisect.lab.upkeep import removable_items, remove_items
 from perfbisect.recipes.inventory import HostEntry
 from program import executable
 from repos import Repo
@@ -84,7 +90,7 @@ CORES = os.sched_getaffinity(0)
 @pytest.mark.skipif(len(CORES) < 2, reason="one core only")
 def test_a_program_gets_as_many_cores_as_it_used_in_turns(host: LocalHost, git: Repo, tmp_path: Path) -> None:
     lab = open_lab(host, git, *[f"taskset -pc $$ >>{tmp_path}/cores; {LOOP}"] * 2)
-    lab.earlier = Earlier(busiest=1.7)
+    lab.earlier = EarlierAttempts(busiest=1.7)
     assert len(runs(together(lab))) == 2
     assert len(cpu_numbers((tmp_path / "cores").read_text().split()[-1])) == 2
 
@@ -101,12 +107,14 @@ def test_what_ends_first_keeps_as_many_threads_busy(host: LocalHost, git: Repo, 
 
 def test_the_second_place_leads_nowhere_else(host: LocalHost, git: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
     """A build has the path of its installation in a library's search path, a file, and a link."""
-    monkeypatch.setattr("perfbisect.lab.measure.rounds.invalid", lambda *_: "")  # how they share the core is not asked
+    monkeypatch.setattr(
+        "perfbisect.lab.measure.rounds.why_round_invalid", lambda *_: ""
+    )  # how they share the core is not asked
     commits = git.history({"value.c": f"int value(void) {{ return {n}; }}\n", "main.c": MAIN} for n in (7, 8))
     one, two = runs(together(bench_lab(host, git.path, *commits, command=["./main"], build=BUILD)))
     assert [one.reported, two.reported] == [7, 8], "each finds its own library"
-    build = build_store.folder(host, two.build_key)
-    assert not build_store.changes(host, build), "the build itself is as it was"
+    build = build_store.build_folder(host, two.build_key)
+    assert not build_store.changed_files(host, build), "the build itself is as it was"
     (second,) = Path(host.root, "work").glob("*/second")
     assert b"/prefix" not in (second / "main").read_bytes()
     assert str(build_store.put_beside(host, second.parent.name, two.build_key)) == str(second)
@@ -114,7 +122,7 @@ def test_the_second_place_leads_nowhere_else(host: LocalHost, git: Repo, monkeyp
         damage(second / name)
         with pytest.raises(BuildFilesChanged, match=re.escape(name)):
             build_store.put_beside(host, second.parent.name, two.build_key)
-    assert not build_store.changes(host, build), "only the copy has changed"
+    assert not build_store.changed_files(host, build), "only the copy has changed"
 
 
 @pytest.mark.slow
@@ -149,7 +157,9 @@ def test_a_program_that_cannot_run_twice_is_measured_in_turns(host: LocalHost, g
 
 @pytest.mark.slow
 def test_fresh_layouts_are_those_of_both(host: LocalHost, git: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perfbisect.lab.measure.rounds.invalid", lambda *_: "")  # how they share the core is not asked
+    monkeypatch.setattr(
+        "perfbisect.lab.measure.rounds.why_round_invalid", lambda *_: ""
+    )  # how they share the core is not asked
     commits = git.history({"bench.c": f"int value(void) {{ return {n}; }}\n{MAIN}"} for n in (2, 3))
     lab = bench_lab(host, git.path, *commits, command=["./bench"], build="{compiler} {cflags} -o bench bench.c")
     lab.seeds = LayoutSeeds()
@@ -181,10 +191,10 @@ def facts(seconds: float, cpu: float | None, started: float = 0.0) -> RunFacts:
 
 def test_without_memory_for_two_it_goes_on_in_turns(host: LocalHost) -> None:
     """The first server has taken as much as the machine has."""
-    now, total = ask(host, MEMORY) or (0, 0)
+    now, total = read_fact(host, MEMORY) or (0, 0)
     check_room_for_second_server(host, 0)
     with pytest.raises(
-        TurnsAdvised, match=r"the memory is too small for two servers: the second server needs [\d.]+ GiB, "
+        PairingImpossible, match=r"the memory is too small for two servers: the second server needs [\d.]+ GiB, "
     ):
         check_room_for_second_server(host, now + 2 * total)
 
@@ -197,8 +207,8 @@ def test_a_round_that_does_not_count() -> None:
         (facts(2.0, 300.0), facts(2.0, 100.0), ""),  # both wait for something else
         (facts(2.0, 1000.0), facts(2.0, 1000.0, started=1.0), "did not overlap long enough"),
     ):
-        assert bool(why) is bool(invalid(one, two))
-        assert why in invalid(one, two)
+        assert bool(why) is bool(why_round_invalid(one, two))
+        assert why in why_round_invalid(one, two)
 
 
 def test_both_want_all_cores_that_they_share() -> None:
@@ -287,7 +297,7 @@ class Leaving(LocalHost):
 def test_a_build_whose_links_are_lost_with_their_host_is_built_again(tmp_path: Path, lab: HostLab) -> None:
     makers = [Leaving(name, here(tmp_path / name).root) for name in ("b1", "b2")]
     lab.build_places = tuple(LabHost(each, HostEntry(name=each.name)) for each in makers)
-    lab.made = BuildsMade(lab.candidates)
+    lab.made = BuildRegistry(lab.candidates)
     [first] = [
         event for event in layout_events(lab, PlannedRuns(0, 1), fresh=False) if isinstance(event, BuildFinished)
     ]
@@ -301,12 +311,12 @@ def test_a_build_whose_links_are_lost_with_their_host_is_built_again(tmp_path: P
 def test_two_hosts_share_no_layout() -> None:
     """Nor do two sessions, the second of which knows the runs of the first."""
     hosts = [LayoutSeeds(first, 3) for first in (1, 2, 3)]
-    taken = [[next(seeds) for _ in range(4)] for seeds in (each.following("abc") for each in hosts)]
+    taken = [[next(seeds) for _ in range(4)] for seeds in (each.next_seeds("abc") for each in hosts)]
     assert sorted(seed for each in taken for seed in each) == list(range(1, 13))
     later = LayoutSeeds()
     for layout in (1, 2):
-        later.take(replace(facts(1.0, 1.0), layout=layout))
-    assert next(later.following("a" * 40)) == 3
+        later.note_used(replace(facts(1.0, 1.0), layout=layout))
+    assert next(later.next_seeds("a" * 40)) == 3
 
 
 @pytest.mark.slow
@@ -369,7 +379,7 @@ def test_what_a_killed_link_left_is_no_obstacle(host: LocalHost, lab: HostLab) -
 @pytest.mark.slow
 def test_a_build_whose_links_were_freed_is_built_again(host: LocalHost, open_layouts: OpenLayouts) -> None:
     layout_events(open_layouts(host), PlannedRuns(0, 1), fresh=False)
-    remove(host, [item for item in items(host) if item.links])
+    remove_items(host, [item for item in removable_items(host) if item.is_links])
     later = layout_events(open_layouts(host), PlannedRuns(0, 1))
     [built] = built_of(later)
     assert built.linker and not built.reused and not built.fixed
@@ -383,7 +393,7 @@ def test_a_build_that_fails_in_a_fresh_layout_alone_is_not_skipped(host: LocalHo
     [recorded] = Path(host.root, "builds").glob("*/links/*/argv")
     recorded.write_text("--no-such-option\n")
     if lost == "links":
-        remove(host, [item for item in items(host) if item.links])
+        remove_items(host, [item for item in removable_items(host) if item.is_links])
     fresh = layout_events(lab, PlannedRuns(0, 1))
     assert layouts(fresh, 0) == []
     [again] = built_of(fresh)

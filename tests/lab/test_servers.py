@@ -22,15 +22,15 @@ from perfbisect.lab.servers import (
     GRAIN,
     NOBODY,
     Service,
-    configuration,
+    configuration_text,
+    data_owner_id,
     descendants,
+    folder_placeholders,
     free_port,
-    identity,
     log_excerpt,
-    owner,
-    serve,
-    site,
-    sizes,
+    run_server,
+    server_identity,
+    size_placeholders,
     user_switch,
 )
 from perfbisect.recipes.builder import Build, Builder, Server
@@ -62,7 +62,7 @@ def test_what_is_read_of_tables_and_logs() -> None:
 
 def test_a_socket_that_no_kernel_takes_is_refused() -> None:
     with pytest.raises(EnvironmentFailure, match=r"too long.*socket"):
-        site(LocalHost("here", PurePosixPath("/")), PurePosixPath("/" + "x" * 100))
+        folder_placeholders(LocalHost("here", PurePosixPath("/")), PurePosixPath("/" + "x" * 100))
 
 
 @pytest.fixture
@@ -84,15 +84,15 @@ def test_commands_of_a_recipe(host: LocalHost) -> None:
     recipe = Server(initialise=[["init"]], start=["serve"], ready=["ask"], refuses_root=True)
     service = Service(host, recipe, {"data": "a b"}, host.root, user_switch(host, recipe))
     both = ["sh", "-c", "echo {data}; echo error >&2"]
-    assert service.do(both, "prepare") == "a b\nerror\n"
-    assert service.do(both, "prepare", merged=False) == "a b\n"
-    user, allowed = service.do(["sh", "-c", "id -u; test -x . && echo yes"], "prepare").split()
+    assert service.run(both, "prepare") == "a b\nerror\n"
+    assert service.run(both, "prepare", merged=False) == "a b\n"
+    user, allowed = service.run(["sh", "-c", "id -u; test -x . && echo yes"], "prepare").split()
     assert user != "0"
     assert allowed == "yes", "access(2) lets it into a folder of ours"
-    assert owner(host, recipe) == ""
+    assert data_owner_id(host, recipe) == ""
     for merged in (True, False):
         with pytest.raises(RunFailed, match=r"sh ended with status 3: (out \| )?error") as caught:
-            service.do(["sh", "-c", "echo out; echo error >&2; exit 3"], "prepare", merged=merged)
+            service.run(["sh", "-c", "echo out; echo error >&2; exit 3"], "prepare", merged=merged)
         assert "error" in Path(caught.value.log).read_text()
 
 
@@ -108,8 +108,8 @@ def served(host: LocalHost, start: str, /, **recipe: Any) -> Service:
 
 def live(service: Service) -> None:
     """From its first command to its end."""
-    service.do_all(service.recipe.initialise, "start")
-    with serve(service):
+    service.run_all(service.recipe.initialise, "start")
+    with run_server(service):
         pass
 
 
@@ -130,9 +130,9 @@ TRAPPED = "trap 'echo PANIC; exit 3' TERM; touch {data}; while :; do sleep 0.1; 
 )
 def test_failed_servers_say_why(host: LocalHost, start: str, ready: list[str], patience: float, sentence: str) -> None:
     service = served(host, start, ready=ready, ready_timeout=patience)
-    with pytest.raises(RunFailed, match=sentence), serve(service):
+    with pytest.raises(RunFailed, match=sentence), run_server(service):
         pass
-    assert not jobs.running(host)
+    assert not jobs.running_jobs(host)
 
 
 @pytest.mark.tools
@@ -146,12 +146,12 @@ def test_a_program_that_a_build_lacks_is_its_fault_and_one_that_the_host_lacks_i
         for lacking in ({"initialise": [[program]]}, {"start": [program]}, {"ready": [program]}, {"stop": [program]}):
             with pytest.raises(kind, match=sentence):
                 live(served(host, "touch {data}; exec sleep 60", **usual | lacking))
-    assert not jobs.running(host)
+    assert not jobs.running_jobs(host)
 
 
 @pytest.mark.tools
 def test_a_server_that_does_nothing_about_sigterm_ends_well(host: LocalHost) -> None:
-    with serve(served(host, "touch {data}; exec sleep 1000")) as job:
+    with run_server(served(host, "touch {data}; exec sleep 1000")) as job:
         assert jobs.status(host, job) is None
     assert not Path(job.folder).exists(), "nothing of it is kept"
 
@@ -187,9 +187,9 @@ def test_without_user_namespaces_a_server_that_refuses_root_is_nobody(monkeypatc
             host = registry.connect(HostEntry(name="here", root=f"{folder}/root"))
             (Path(host.root) / "visit").mkdir(exist_ok=True)
             as_nobody = Service(host, recipe, {}, host.root / "visit", user_switch(host, recipe))
-            assert as_nobody.do(["id", "-u"], "prepare") == f"{owner(host, recipe)}\n" == f"{NOBODY}\n"
+            assert as_nobody.run(["id", "-u"], "prepare") == f"{data_owner_id(host, recipe)}\n" == f"{NOBODY}\n"
             paths = [str(host.root / name) for name in ("visit", "jobs", ".")]
-            assert as_nobody.do([*may, *paths], "prepare") == "[True, False, False]\n"
+            assert as_nobody.run([*may, *paths], "prepare") == "[True, False, False]\n"
 
 
 @needs_postgres
@@ -197,14 +197,14 @@ def test_without_user_namespaces_a_server_that_refuses_root_is_nobody(monkeypatc
 @pytest.mark.dbms
 def test_a_process_that_ends_before_perf_attaches_fails_no_run(lab: HostLab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers have helpers that come and go; the pid of one that is gone is listed for the first two attempts."""
-    pids, gone = servers.pids, [2**22 + 1] * 2  # no kernel gives such a pid
-    monkeypatch.setattr(servers, "pids", lambda *of: (*pids(*of), *[gone.pop() for _ in gone[:1]]))
+    pids, gone = servers.perf_pids, [2**22 + 1] * 2  # no kernel gives such a pid
+    monkeypatch.setattr(servers, "perf_pids", lambda *of: (*pids(*of), *[gone.pop() for _ in gone[:1]]))
     [run] = runs(measure(lab, PlannedRuns(0, 1)))
     assert not gone
     assert run.counters["task-clock"]
 
 
-VALUES = sizes(HostEntry(), 1024, 2)
+VALUES = size_placeholders(HostEntry(), 1024, 2)
 
 
 @pytest.fixture
@@ -222,37 +222,43 @@ def change(builder: Builder, **changes: object) -> Builder:
 
 
 def test_sizes_follow_the_host_and_not_its_kernel() -> None:
-    assert sizes(HostEntry(), 31_900, 8) == {"memory": 31_744, "cache": 22_220, "cores": 8}
-    assert sizes(HostEntry(), 31_800, 8) == sizes(HostEntry(), 31_900, 8)
-    assert sizes(HostEntry(memory=2048, server_cpus="0-2,5"), 31_900, 8) == {"memory": 2048, "cache": 1433, "cores": 4}
-    assert sizes(HostEntry(), 0, 1)["memory"] == GRAIN, "where the host does not tell"
+    assert size_placeholders(HostEntry(), 31_900, 8) == {"memory": 31_744, "cache": 22_220, "cores": 8}
+    assert size_placeholders(HostEntry(), 31_800, 8) == size_placeholders(HostEntry(), 31_900, 8)
+    assert size_placeholders(HostEntry(memory=2048, server_cpus="0-2,5"), 31_900, 8) == {
+        "memory": 2048,
+        "cache": 1433,
+        "cores": 4,
+    }
+    assert size_placeholders(HostEntry(), 0, 1)["memory"] == GRAIN, "where the host does not tell"
 
 
 def test_a_configuration_is_filled_in(builder: Builder) -> None:
     """That beside the recipe is its end."""
     filled = "[mysqld]\nsize = 716M\na = on\nb = {}\nc = 0.5\n"
-    assert configuration(builder, VALUES) == filled.format("1024M")
-    assert configuration(change(builder, config=""), VALUES) == ""
-    assert configuration(replace(builder, server=None), VALUES) == ""
+    assert configuration_text(builder, VALUES) == filled.format("1024M")
+    assert configuration_text(change(builder, config=""), VALUES) == ""
+    assert configuration_text(replace(builder, server=None), VALUES) == ""
     added = ServerConfig({"b": 2, "d": "x"}, "late = {memory}").applied_to(builder)
-    assert configuration(added, VALUES) == filled.format(2) + "d = x\n\nlate = 1024\n"
+    assert configuration_text(added, VALUES) == filled.format(2) + "d = x\n\nlate = 1024\n"
     for other in (added, ServerConfig(text="late = 1").applied_to(builder)):
-        assert identity(other, VALUES) != identity(builder, VALUES)
+        assert server_identity(other, VALUES) != server_identity(builder, VALUES)
     Path(builder.folder, "my.cnf").unlink()
     with pytest.raises(RecipeError, match=r'server.config` is "my.cnf", but .* has no such file'):
-        configuration(builder, VALUES)
+        configuration_text(builder, VALUES)
 
 
 def test_what_tells_settings_apart(builder: Builder) -> None:
-    told = identity(builder, VALUES)
-    assert identity(builder, VALUES | {"port": 1, "cores": 8}) == told, "not where it runs, nor what is not asked for"
-    assert identity(change(builder, ready_timeout=1.0, ready=["other"]), VALUES) == told
+    told = server_identity(builder, VALUES)
+    assert server_identity(builder, VALUES | {"port": 1, "cores": 8}) == told, (
+        "not where it runs, nor what is not asked for"
+    )
+    assert server_identity(change(builder, ready_timeout=1.0, ready=["other"]), VALUES) == told
     for other in ({"settings": {"a": False}}, {"settle": [["settle"]]}):
-        assert identity(change(builder, **other), VALUES) != told
-    assert identity(builder, VALUES | {"cache": 700}) != told
+        assert server_identity(change(builder, **other), VALUES) != told
+    assert server_identity(builder, VALUES | {"cache": 700}) != told
     scripted = change(builder, start=["{recipe}/start"])
-    before = identity(scripted, VALUES)
+    before = server_identity(scripted, VALUES)
     Path(builder.folder, "start").write_text("#!/bin/sh\n")
-    assert identity(scripted, VALUES) != before
+    assert server_identity(scripted, VALUES) != before
     Path(builder.folder, "my.cnf").write_text("{settings}")
-    assert identity(builder, VALUES) != told
+    assert server_identity(builder, VALUES) != told

@@ -15,8 +15,8 @@ from perfbisect.core.domain.events import Warned
 from perfbisect.errors import BuildFailed, DatasetDamaged, EnvironmentFailure
 from perfbisect.host.local import LocalHost
 from perfbisect.lab import training
-from perfbisect.lab.building.plan import BuildPhase, Instrumented, profiled, training_identity
-from perfbisect.lab.training import LIMIT, SECONDS, Trainer, shortened
+from perfbisect.lab.building.plan import BuildPhase, InstrumentedBuild, training_identity, with_profile_options
+from perfbisect.lab.training import LIMIT, SECONDS, Trainer, shortened_for_training
 from perfbisect.recipes.builder import Builder, Server, Variant
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import load_training_workloads
@@ -51,13 +51,13 @@ def test_options_follow_those_of_the_variant() -> None:
     """Whatever the path of the root."""
     folder = PurePosixPath("/a root/profile")
     for compiler, used in (("gcc", ""), ("clang", "/merged.profdata")):
-        assert profiled(VARIANT, compiler, BuildPhase.PLAIN, folder) == VARIANT
+        assert with_profile_options(VARIANT, compiler, BuildPhase.PLAIN, folder) == VARIANT
         phases = {
             BuildPhase.INSTRUMENTED: f"-fprofile-generate={folder}",
             BuildPhase.OPTIMISED: f"-fprofile-use={folder}{used}",
         }
         for phase, option in phases.items():
-            variant = profiled(VARIANT, compiler, phase, folder)
+            variant = with_profile_options(VARIANT, compiler, phase, folder)
             assert shlex.split(variant.cflags)[:2] == ["-O2", option]
             assert shlex.split(variant.ldflags) == [option]
 
@@ -87,15 +87,17 @@ def test_what_a_training_is_known_by(trainer: Trainer) -> None:
 
 
 def test_a_training_is_short(trainer: Trainer) -> None:
-    short, own = (shortened(each.workloads[0]) for each in (trainer, with_workload(trainer, time=1.0, timeout=5.0)))
+    short, own = (
+        shortened_for_training(each.workloads[0]) for each in (trainer, with_workload(trainer, time=1.0, timeout=5.0))
+    )
     assert (short.warmup, short.time, short.timeout) == (0.0, SECONDS, LIMIT)
     assert (own.time, own.timeout) == (1.0, 5.0)
     assert with_workload(trainer, time=3000.0).identity == trainer.identity, "what is cut off makes no other build"
 
 
-def instrumented(trainer: Trainer, name: str, compiler: str = "gcc") -> Instrumented:
+def instrumented(trainer: Trainer, name: str, compiler: str = "gcc") -> InstrumentedBuild:
     of, profile = (name * 40, name * 16), trainer.host.root / "profile"
-    return Instrumented(*of, trainer.builder, "1", PurePosixPath("/usr"), profile, compiler, compiler)
+    return InstrumentedBuild(*of, trainer.builder, "1", PurePosixPath("/usr"), profile, compiler, compiler)
 
 
 def train(trainer: Trainer, name: str) -> tuple[list[Warned], bool]:
@@ -126,7 +128,7 @@ def test_damaged_data_is_loaded_again_but_not_for_ever(trainer: Trainer, monkeyp
             (data / "more").write_text("more")
         return whole(*given)
 
-    monkeypatch.setattr(training.visit, "begin", damaging)
+    monkeypatch.setattr(training.visit, "begin_visit", damaging)
     [warned], _ = train(trainer, "a")
     assert "is damaged" in warned.text
     assert len(loaded) == 2
@@ -177,10 +179,10 @@ def test_counts_that_cannot_be_read_are_no_fault_of_the_host(trainer: Trainer, c
     """A process that is killed while it writes leaves such a file: beside others it is left out."""
     build = instrumented(trainer, "a", "clang")
     counts.with_name("cut.profraw").write_bytes(counts.read_bytes()[:40])
-    assert training.finish(trainer.host, build)
+    assert training.prepare_profile(trainer.host, build)
     counts.with_name("merged.profdata").unlink()
     counts.unlink()
-    assert not training.finish(trainer.host, build)
+    assert not training.prepare_profile(trainer.host, build)
 
 
 @pytest.mark.tools
@@ -189,5 +191,5 @@ def test_counts_of_another_version_are_a_fault_of_the_host(trainer: Trainer, cou
     content[8] = 99  # the version
     counts.write_bytes(content)
     with pytest.raises(EnvironmentFailure, match=r"cannot be merged .*version") as raised:
-        training.finish(trainer.host, instrumented(trainer, "a", "clang"))
+        training.prepare_profile(trainer.host, instrumented(trainer, "a", "clang"))
     assert "apt-get install llvm" in raised.value.advice

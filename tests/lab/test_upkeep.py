@@ -15,14 +15,14 @@ from perfbisect.lab import upkeep
 from perfbisect.lab.building import build_store
 from perfbisect.lab.upkeep import (
     INTERRUPTED,
-    Item,
+    StoredItem,
     clean_shared_folder,
+    disk_space_warnings,
     expected_builds,
-    items,
     items_to_remove,
-    prune,
-    remove,
-    too_little,
+    prune_job_folders,
+    removable_items,
+    remove_items,
 )
 from perfbisect.lab.workload import dataset
 
@@ -64,14 +64,14 @@ def test_what_goes_first() -> None:
         ("builds/a:1 builds/b:5 builds/b/links:5 builds/c/links:2", 15, "", "builds/c/links builds/b/links builds/a"),
         ("builds/a:1 builds/b:5 builds/b/links:5 builds/c/links:2 work/x:0", 0, "b c", "builds/a work/x"),
     ):
-        entries = [Item(path, 10, float(used)) for path, used in (each.split(":") for each in paths.split())]
+        entries = [StoredItem(path, 10, float(used)) for path, used in (each.split(":") for each in paths.split())]
         assert " ".join(item.path for item in items_to_remove(entries, limit, pinned.split())) == going
 
 
 @pytest.mark.tools
 def test_what_is_there_with_size_and_last_use(host: LocalHost, put: Callable[..., None], tmp_path: Path) -> None:
     """Links are listed beside their build, and go without it."""
-    assert items(host) == ()
+    assert removable_items(host) == ()
     build, links, part, data = f"builds/{A}", f"builds/{A}/links", f"builds/{B}.part", f"datasets/{D}"
     job = "jobs/20200101-000000-run-abcdef"
     for path, mib, days in (
@@ -83,13 +83,13 @@ def test_what_is_there_with_size_and_last_use(host: LocalHost, put: Callable[...
         *((path, 0, 1) for path in (job, "ccache/x", "work/demo/build", "visit")),
     ):
         put(path, mib, days)
-    found = {item.path: item for item in items(host)}
+    found = {item.path: item for item in removable_items(host)}
     stay = {build, data, "visit", "work/demo"}
     assert set(found) == {*stay, links, part, job}
     assert MIB <= found[build].size < 1.2 * MIB < 2 * MIB <= found[links].size
     assert found[data].used == NOW - 2 * DAY
-    remove(host, [found[links], found[job], found[part]])
-    assert {item.path for item in items(host)} == stay
+    remove_items(host, [found[links], found[job], found[part]])
+    assert {item.path for item in removable_items(host)} == stay
     assert (tmp_path / "ccache" / "x" / "inner" / "file").exists()
 
 
@@ -104,10 +104,10 @@ def test_being_used_counts(host: LocalHost, put: Callable[..., None]) -> None:
     record.write_text('{"build": "", "files": 1, "bytes": 0, "answers": []}')
     for each in (build, record, data):
         os.utime(each, (NOW, NOW))
-    assert all(item.used <= NOW for item in items(host))
+    assert all(item.used <= NOW for item in removable_items(host))
     build_store.put_in_place(host, "demo", A)
-    dataset.copy(host, D, None)
-    assert all(item.used > NOW + DAY for item in items(host))
+    dataset.copy_for_visit(host, D, None)
+    assert all(item.used > NOW + DAY for item in removable_items(host))
 
 
 @pytest.mark.tools
@@ -117,7 +117,7 @@ def test_little_room_is_said_before(host: LocalHost, put: Callable[..., None], m
         put(folder, mib, 1)
     monkeypatch.setattr(upkeep, "free_bytes", lambda host: 12 * MIB + (1 << 30))
     for builds, wanted, warned in (({A, B, "gone"}, 8, 0), ({A, B, "gone"}, 20, 1), (set(), 20, 0), ({"gone"}, 20, 0)):
-        found = too_little(host, builds, {D}, wanted)
+        found = disk_space_warnings(host, builds, {D}, wanted)
         assert len(found) == warned
         assert all("20 builds" in each.text and "bisect gc here" in each.advice for each in found)
 
@@ -169,6 +169,6 @@ def test_only_the_last_folders_of_ended_jobs_are_kept(host: LocalHost) -> None:
     names = [f"29990101-00000{number}-ended-abcdef" for number in range(5)]
     for name in names:
         Path(host.root, "jobs", name).mkdir()
-    prune(host, 2)
+    prune_job_folders(host, 2)
     assert sorted(path.name for path in Path(host.root, "jobs").iterdir()) == [alive.id, *names[3:]]
     jobs.kill(host, alive)

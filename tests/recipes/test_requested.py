@@ -167,7 +167,7 @@ def test_what_loading_and_runs_share_is_changed_for_both_and_keeps_its_kind() ->
         is False
     )
     loads: list[dict[str, str]] = [{}, {"keys": "all"}, {"table-size": "7"}]
-    keys = [dataset.key(BUILDER, with_overrides(WORKLOAD, each), {}) for each in loads]
+    keys = [dataset.dataset_key(BUILDER, with_overrides(WORKLOAD, each), {}) for each in loads]
     assert keys[0] == keys[1] != keys[2], "data is shared unless loading is changed"
 
 

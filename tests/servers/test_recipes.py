@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.lab.servers import configuration, sizes
+from perfbisect.lab.servers import configuration_text, size_placeholders
 from perfbisect.recipes.builder_reader import TreeFacts, load_builder, recipe_for_tree
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import fill_command
@@ -177,7 +177,7 @@ def test_builds_that_lack_some_of_it_or_never_settle(
 def test_the_engines_settings(version: str, own: list[str]) -> None:
     builder = recipe_for_tree(load_builder("myrocks", RECIPES), TreeFacts(version, lambda _: False, "gcc", "12"))
     files = dict.fromkeys(("data", "socket", "pidfile", "log", "port"), "x")
-    written = configuration(builder, {**sizes(HostEntry(), 1024, 2), **files})
+    written = configuration_text(builder, {**size_placeholders(HostEntry(), 1024, 2), **files})
     shared = [
         "rocksdb = ON\n",
         "default_storage_engine = ROCKSDB\n",

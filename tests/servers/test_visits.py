@@ -23,7 +23,7 @@ from perfbisect.errors import EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.lab import servers
-from perfbisect.lab.host_lab import Earlier, HostLab
+from perfbisect.lab.host_lab import EarlierAttempts, HostLab
 from perfbisect.lab.measure import visit
 from perfbisect.recipes.builder_reader import load_builder
 from perfbisect.recipes.workload import Workload
@@ -72,13 +72,13 @@ class Place:
     def lab(self, workload: Workload, hashes: tuple[str, ...], **more: Any) -> HostLab:
         builder, earlier = (
             load_builder("mine", self.folder / "builders"),
-            Earlier(memory_mib=600, cores=3),
+            EarlierAttempts(memory_mib=600, cores=3),
         )  # rounded down
         return lab_of(more.pop("host", self.host), builder, workload, self.git.path, hashes, earlier=earlier, **more)
 
     def server(self) -> tuple[jobs.Job, list[int]]:
         """The server that runs, and its processes; other tests have servers, too."""
-        (server,) = [job for job in jobs.running(self.host) if job.name == servers.NAME]
+        (server,) = [job for job in jobs.running_jobs(self.host) if job.name == servers.NAME]
         below = self.host.run(["ps", "-e", "-o", "pid=", "-o", "ppid="]).stdout
         return server, [*servers.descendants(below, server.pid)[1:]]  # the first is `timeout`
 
@@ -90,7 +90,7 @@ def place(tmp_path: Path, git: Repo) -> Iterator[Place]:
         made = Place(tmp_path, git, LocalHost("here", PurePosixPath(root)))
         made.recipe(RECIPE)
         yield made
-        assert not (*jobs.running(made.host), *jobs.orphaned(made.host)), "nothing is left behind"
+        assert not (*jobs.running_jobs(made.host), *jobs.orphaned_jobs(made.host)), "nothing is left behind"
 
 
 @needs_postgres
@@ -205,7 +205,7 @@ def test_a_server_that_was_left_behind_is_ended(place: Place, leader: bool) -> N
     left, (postmaster, *_) = place.server()
     if leader:
         os.kill(left.pid, signal.SIGKILL)
-        assert left not in jobs.running(place.host)
+        assert left not in jobs.running_jobs(place.host)
     assert Path(f"/proc/{postmaster}").exists()
     assert len(runs(measure(place.lab(RESTING, hashes), PlannedRuns(0, 1)))) == 1
     assert ended(postmaster)
@@ -228,7 +228,7 @@ def test_counters_of_the_connections_leave_out_the_rest_of_the_server(place: Pla
     lab = place.lab(replace(WORKLOAD, statement="select pg_sleep(0.1)", time=2.0), place.commits(PLAIN, SLOW))
     measure(lab, PlannedRuns(0, 1))
     system = lab._system(0)
-    with visit.begin(lab.runner.context, system, 0, lab.data.keys[system.commit]) as opened:
+    with visit.begin_visit(lab.runner.context, system, 0, lab.data.keys[system.commit]) as opened:
         assert opened.service
         query = "do $$ begin loop end loop; end $$"
         busy = jobs.start(place.host, [*opened.service.argv(SERVER["ready"])[:-1], query], name="busy", timeout=600)
@@ -239,9 +239,9 @@ def test_counters_of_the_connections_leave_out_the_rest_of_the_server(place: Pla
 
         until(busy_ones)
         others, before = busy_ones(), spent(busy_ones())
-        facts = finish(visit.run(opened))[1]
+        facts = finish(visit.timed_run(opened))[1]
         theirs = spent(others) - before
-        jobs.kill(place.host, busy, grace=1)
+        jobs.kill(place.host, busy, grace_seconds=1)
     clock = facts.counters["task-clock"]
     assert clock is not None
     assert (clock / 1000 > 0.2 * theirs) == (scope == "server"), (clock, theirs)

@@ -13,7 +13,7 @@ from labs import lab_of, measure, runs
 from perfbisect.core.domain.metrics import CLIENT_BUSY, background_share, worst_background
 from perfbisect.core.domain.orders import PlannedRuns
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.measure.studies import parse, short
+from perfbisect.lab.measure.studies import parse_plans, shortened_for_statements
 from perfbisect.lab.workload import sysbench
 from perfbisect.lab.workload.sysbench import RunResult
 from perfbisect.recipes.builder import Builder
@@ -38,15 +38,15 @@ class Server(Installed):
         self.create(database)
         sizes: dict[str, Option] = {"tables": CLIENTS, "rows": ROWS, "after": after, **args}
         workload = replace(STEPS["qr100"], prepare_args=sizes)
-        self.sysbench(sysbench.prepare_command(workload, SUITE / workload.prepare_script, self.options(database)))
+        self.sysbench(sysbench.prepare_argv(workload, SUITE / workload.prepare_script, self.options(database)))
 
     def said(self, step: Workload, database: str = "steps", **args: Option) -> list[str]:
         """What a second of a step prints, without warm-up."""
         quick = replace(step, time=1, threads=CLIENTS * step.threads, args={**step.args, "tables": CLIENTS, **args})
-        return self.sysbench(sysbench.command(quick, SUITE / step.script, self.options(database))).splitlines()
+        return self.sysbench(sysbench.run_argv(quick, SUITE / step.script, self.options(database))).splitlines()
 
     def step(self, name: str, database: str = "steps", **args: Option) -> RunResult:
-        return sysbench.parse(self.said(STEPS[name], database, **args), STEPS[name].operation)
+        return sysbench.parse_output(self.said(STEPS[name], database, **args), STEPS[name].operation)
 
     def written(self, database: str) -> tuple[int, int]:
         """Rows inserted and deleted so far, as the server has counted them.
@@ -181,8 +181,10 @@ def test_all_rows_that_are_asked_for_are_written(server: Server) -> None:
 
 def test_a_single_thread_shows_the_statements_of_all_roles(server: Server) -> None:
     server.load("planned", "l.i2", written=100)
-    argv = sysbench.command(short(STEPS["qp100"]), WORKLOADS / "plans.lua", server.options("planned"))
-    plans = parse(server.sysbench(argv, PERFBISECT_SCRIPT=str(SUITE / "query.lua")).splitlines())
+    argv = sysbench.run_argv(
+        shortened_for_statements(STEPS["qp100"]), WORKLOADS / "plans.lua", server.options("planned")
+    )
+    plans = parse_plans(server.sysbench(argv, PERFBISECT_SCRIPT=str(SUITE / "query.lua")).splitlines())
     assert {statement.split(" pi1")[0] for statement in plans} >= {
         "SELECT transactionid, productid, data FROM", "INSERT INTO", "DELETE FROM",
     }  # fmt: skip

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from installed_servers import WORKLOADS, Installed
 from perfbisect.lab.workload import sysbench
-from perfbisect.lab.workload.lua import SYSBENCH_DRIVERS, measured, preparing, with_modules
+from perfbisect.lab.workload.lua import SYSBENCH_DRIVERS, prepare_script, timed_run_script, with_modules
 from perfbisect.lab.workload.sysbench import RunResult
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import Values
@@ -55,7 +55,7 @@ def test_args_are_options_of_the_scripts_and_agree_on_the_tables() -> None:
 
 
 def test_no_script_is_left_over() -> None:
-    scripts = [(each, script) for each in ALL.values() for script in (measured(each), preparing(each))]
+    scripts = [(each, script) for each in ALL.values() for script in (timed_run_script(each), prepare_script(each))]
     assert all(script for _, script in scripts)
     used = {path.name for each, script in scripts if script for path in with_modules(each, script)}
     assert used - {"perfbisect.lua"} == {path.name for path in FOLDER.glob("*.lua")}
@@ -79,18 +79,18 @@ class Running(Installed):
         self.create(database)
         workload = replace(ALL["point-query"], prepare_args={**SMALL, **args})
         script = FOLDER / workload.prepare_script
-        self.sysbench(sysbench.prepare_command(workload, script, self.options(database)))
+        self.sysbench(sysbench.prepare_argv(workload, script, self.options(database)))
 
     def lines(self, workload: Workload, **args: Option) -> list[str]:
         """What a run in the database sbtest, on small tables, prints."""
         width = min(SIZE, int(workload.args.get("range-size", 1)))
         workload = replace(workload, args={**workload.args, **SMALL, "range-size": width, **args})
-        argv = sysbench.command(workload, FOLDER / workload.script, self.options("sbtest"))
+        argv = sysbench.run_argv(workload, FOLDER / workload.script, self.options("sbtest"))
         return self.sysbench(argv, PERFBISECT_WARMUP=str(workload.warmup)).splitlines()
 
     def run(self, workload: Workload, **args: Option) -> RunResult:
         """Such a run's outcome."""
-        return sysbench.parse(self.lines(workload, **args), workload.operation)
+        return sysbench.parse_output(self.lines(workload, **args), workload.operation)
 
     def rows(self, work: Callable[[], object]) -> Rows:
         """The rows that ``work`` had the server return and change."""
@@ -197,7 +197,7 @@ def test_zipfian_updates_prefer_low_ids(server: Running) -> None:
 def test_what_the_warmup_does_is_not_counted(server: Running) -> None:
     threads = 2
     lines = server.lines(replace(ALL["read-only-10"], warmup=0.5, time=1, threads=threads))
-    events, queries = (sysbench.parse(lines, operation).operations for operation in ("event", "query"))
+    events, queries = (sysbench.parse_output(lines, operation).operations for operation in ("event", "query"))
     assert abs(queries - 16 * events) <= 16 * threads, "but for events that the window cuts"
 
 

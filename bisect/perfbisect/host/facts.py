@@ -32,12 +32,12 @@ class Fact(Generic[T_co]):
     read: Callable[[str], T_co | None]
 
 
-def asked_by(*argv: str) -> Callable[[Callable[[str], T | None]], Fact[T]]:
+def fact_from_command(*argv: str) -> Callable[[Callable[[str], T | None]], Fact[T]]:
     """A decorator that makes a fact of a parser of the stdout of ``argv``."""
     return lambda read: Fact(argv, read)
 
 
-def ask(host: Host, fact: Fact[T]) -> T | None:
+def read_fact(host: Host, fact: Fact[T]) -> T | None:
     """The fact, or None if the host has no answer: a program or a file is missing, or the output lacks the answer."""
     try:
         answer = host.run(fact.argv, check=False)
@@ -47,7 +47,7 @@ def ask(host: Host, fact: Fact[T]) -> T | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class FactAnswers:
     """The outputs of the commands of many facts."""
 
     outputs: Mapping[tuple[str, ...], str]  # argv → stdout; without commands that failed
@@ -63,11 +63,11 @@ _ALL = """\
 for command do said=$(sh -c "$command" 2>/dev/null </dev/null); printf '%s\\f%s\\f' "$?" "$said"; done"""
 
 
-def ask_all(host: Host, facts: Iterable[Fact[object]]) -> Answers:
+def read_facts(host: Host, facts: Iterable[Fact[object]]) -> FactAnswers:
     """The answers for many facts. A single command asks for all facts, to save round trips."""
     commands = list(dict.fromkeys(fact.argv for fact in facts))
     parts = host.script(_ALL, *map(shlex.join, commands), timeout=120).stdout.split("\f")
-    return Answers(
+    return FactAnswers(
         {argv: output for argv, status, output in zip(commands, parts[::2], parts[1::2], strict=False) if status == "0"}
     )
 
@@ -82,7 +82,7 @@ def cpu_numbers(cpus: str) -> frozenset[int]:
     return frozenset(numbers)
 
 
-def read_line(text: str) -> str | None:
+def first_line(text: str) -> str | None:
     """The first line; None if it is empty."""
     return text.strip().partition("\n")[0].strip() or None
 
@@ -91,22 +91,22 @@ def _integer(text: str) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _first_group(pattern: str, made: Callable[[str], T]) -> Callable[[str], T | None]:
+def _parser_of_first_group(pattern: str, convert: Callable[[str], T]) -> Callable[[str], T | None]:
     """A parser that returns the first group of a pattern, converted by ``made``."""
 
     def read(text: str) -> T | None:
         match = re.search(pattern, text, re.MULTILINE)
-        return made(match[1]) if match else None
+        return convert(match[1]) if match else None
 
     return read
 
 
-def _one_of(**answers: T) -> Callable[[str], T | None]:
+def _parser_of_choice(**answers: T) -> Callable[[str], T | None]:
     """A parser that returns the value for the whole output."""
     return lambda text: answers.get(text.strip())
 
 
-def _lscpu(name: str, made: Callable[[str], T | None]) -> Fact[T]:
+def _lscpu_fact(field: str, convert: Callable[[str], T | None]) -> Fact[T]:
     """A fact from a field of ``lscpu -J``. The list of fields is flat in most versions of util-linux and nested in
     some."""
 
@@ -116,15 +116,15 @@ def _lscpu(name: str, made: Callable[[str], T | None]) -> Fact[T]:
         except ValueError:
             return None
         for entry in pending:  # the list grows in the loop
-            if entry["field"] == f"{name}:":
-                return made(entry["data"]) if entry["data"] else None
+            if entry["field"] == f"{field}:":
+                return convert(entry["data"]) if entry["data"] else None
             pending += entry.get("children", ())
         return None
 
     return Fact(("lscpu", "-J"), read)
 
 
-def _shell(script: str, *arguments: str) -> tuple[str, ...]:
+def _shell_argv(script: str, *arguments: str) -> tuple[str, ...]:
     return ("sh", "-c", script, *arguments)
 
 
@@ -137,7 +137,7 @@ d=$(mktemp -d "$1/reflink.XXXXXX") || exit 1; trap 'rm -rf "$d"' EXIT; echo x >"
 cp --reflink=always "$d/a" "$d/b" 2>/dev/null && echo yes || echo no"""
 
 
-@asked_by(*_shell(f"grep -H . {_CPUS}/vulnerabilities/*"))
+@fact_from_command(*_shell_argv(f"grep -H . {_CPUS}/vulnerabilities/*"))
 def MITIGATIONS(listing: str) -> str | None:
     """The mitigations of the processor's vulnerabilities. Vulnerabilities that do not affect the processor are left
     out."""
@@ -147,8 +147,8 @@ def MITIGATIONS(listing: str) -> str | None:
     return ("; ".join(affected) or "none needed") if states else None
 
 
-@asked_by("cat", "/proc/swaps")
-def SWAP(swaps: str) -> tuple[int, int] | None:
+@fact_from_command("cat", "/proc/swaps")
+def SWAP_TOTAL_AND_USED_MIB(swaps: str) -> tuple[int, int] | None:
     """A pair: MiB of swap, and MiB of swap in use."""
     if not swaps.startswith("Filename"):
         return None
@@ -156,8 +156,8 @@ def SWAP(swaps: str) -> tuple[int, int] | None:
     return sum(int(size) for size, _ in sizes) // 1024, sum(int(used) for _, used in sizes) // 1024
 
 
-@asked_by("cat", "/proc/stat")
-def STEAL(stat: str) -> float | None:
+@fact_from_command("cat", "/proc/stat")
+def STEAL_SHARE(stat: str) -> float | None:
     """The share of the processors' busy time since boot that the hypervisor gave to other virtual machines."""
     match = re.search(r"^cpu +((?:\d+ ?)+)", stat)
     ticks = [int(word) for word in match[1].split()] if match else []
@@ -167,8 +167,8 @@ def STEAL(stat: str) -> float | None:
     return ticks[7] / busy if busy else 0.0
 
 
-@asked_by(*_shell("cat /proc/net/tcp /proc/net/tcp6"))
-def PORTS(tables: str) -> frozenset[int] | None:
+@fact_from_command(*_shell_argv("cat /proc/net/tcp /proc/net/tcp6"))
+def LISTENING_PORTS(tables: str) -> frozenset[int] | None:
     """The TCP ports with a listener."""
     rows = (line.split() for line in tables.splitlines())
     # The fourth column is the state; 0A is LISTEN.
@@ -177,8 +177,8 @@ def PORTS(tables: str) -> frozenset[int] | None:
     )
 
 
-@asked_by("lscpu", "-J")
-def PROCESSOR(lscpu: str) -> str | None:
+@fact_from_command("lscpu", "-J")
+def PROCESSOR_MODEL(lscpu: str) -> str | None:
     """The processor's name with its family and model numbers, because in virtual machines different processors can have
     the same name."""
     name, family, model = CPU.read(lscpu), _FAMILY.read(lscpu), _MODEL.read(lscpu)
@@ -186,63 +186,72 @@ def PROCESSOR(lscpu: str) -> str | None:
     return f"{name} ({numbers})" if name and numbers else name
 
 
-CPU = _lscpu("Model name", str)
-_FAMILY, _MODEL = _lscpu("CPU family", str), _lscpu("Model", str)
-ONLINE = _lscpu("On-line CPU(s) list", cpu_numbers)  # numbers of logical processors
-CORES = _lscpu("On-line CPU(s) list", lambda cpus: len(cpu_numbers(cpus)))
-NODES = _lscpu("NUMA node(s)", _integer)
-THREADS = _lscpu("Thread(s) per core", _integer)  # hardware threads that share a core
-HYPERVISOR = _lscpu("Hypervisor vendor", str)  # None for a physical machine
-MEMORY_MIB = Fact(("cat", "/proc/meminfo"), _first_group(r"^MemTotal:\s+(\d+) kB", lambda kib: int(kib) // 1024))
-LOAD = Fact(("cat", "/proc/loadavg"), _first_group(r"^\s*([\d.]+)", float))  # over one minute
-KERNEL = Fact(("uname", "-r"), read_line)
-BOOT = Fact(("cat", "/proc/sys/kernel/random/boot_id"), read_line)
-COMPILER = Fact(("gcc", "--version"), read_line)
-_VERSION = _first_group(r"(\d+(?:\.\d+)+[\w.+~-]*)", str)
+CPU = _lscpu_fact("Model name", str)
+_FAMILY, _MODEL = _lscpu_fact("CPU family", str), _lscpu_fact("Model", str)
+ONLINE = _lscpu_fact("On-line CPU(s) list", cpu_numbers)  # numbers of logical processors
+CORES = _lscpu_fact("On-line CPU(s) list", lambda cpus: len(cpu_numbers(cpus)))
+NODES = _lscpu_fact("NUMA node(s)", _integer)
+THREADS = _lscpu_fact("Thread(s) per core", _integer)  # hardware threads that share a core
+HYPERVISOR = _lscpu_fact("Hypervisor vendor", str)  # None for a physical machine
+MEMORY_MIB = Fact(
+    ("cat", "/proc/meminfo"), _parser_of_first_group(r"^MemTotal:\s+(\d+) kB", lambda kib: int(kib) // 1024)
+)
+LOAD = Fact(("cat", "/proc/loadavg"), _parser_of_first_group(r"^\s*([\d.]+)", float))  # over one minute
+KERNEL = Fact(("uname", "-r"), first_line)
+BOOT = Fact(("cat", "/proc/sys/kernel/random/boot_id"), first_line)
+COMPILER = Fact(("gcc", "--version"), first_line)
+_VERSION = _parser_of_first_group(r"(\d+(?:\.\d+)+[\w.+~-]*)", str)
 TOOLS = {tool: Fact((tool, "--version"), _VERSION) for tool in ("git", "ccache", "sysbench", "perf", "taskset")}
 SETTINGS = {
     "governor": Fact(
-        _shell(f"cat {_CPUS}/cpu[0-9]*/cpufreq/scaling_governor"),
+        _shell_argv(f"cat {_CPUS}/cpu[0-9]*/cpufreq/scaling_governor"),
         lambda text: "/".join(dict.fromkeys(text.split())) or None,
     ),
     # Intel's driver and other drivers mean the opposite.
     "turbo": Fact(
-        _shell(_TURBO), _one_of(**{"no_turbo 0": "on", "no_turbo 1": "off", "boost 1": "on", "boost 0": "off"})
+        _shell_argv(_TURBO),
+        _parser_of_choice(**{"no_turbo 0": "on", "no_turbo 1": "off", "boost 1": "on", "boost 0": "off"}),
     ),
-    "smt": Fact(("cat", f"{_CPUS}/smt/control"), _one_of(on="on", off="off", forceoff="forceoff")),
-    "aslr": Fact(("cat", "/proc/sys/kernel/randomize_va_space"), _one_of(**{"0": "off", "1": "on", "2": "on"})),
-    "huge pages": Fact(("cat", "/sys/kernel/mm/transparent_hugepage/enabled"), _first_group(r"\[([^]]+)\]", str)),
-    "microcode": Fact(("grep", "-m1", "^microcode", "/proc/cpuinfo"), _first_group(r"^microcode\s*:\s*(\S+)", str)),
+    "smt": Fact(("cat", f"{_CPUS}/smt/control"), _parser_of_choice(on="on", off="off", forceoff="forceoff")),
+    "aslr": Fact(
+        ("cat", "/proc/sys/kernel/randomize_va_space"), _parser_of_choice(**{"0": "off", "1": "on", "2": "on"})
+    ),
+    "huge pages": Fact(
+        ("cat", "/sys/kernel/mm/transparent_hugepage/enabled"), _parser_of_first_group(r"\[([^]]+)\]", str)
+    ),
+    "microcode": Fact(
+        ("grep", "-m1", "^microcode", "/proc/cpuinfo"), _parser_of_first_group(r"^microcode\s*:\s*(\S+)", str)
+    ),
     "mitigations": MITIGATIONS,
 }
-DEB_SRC = Fact(_shell("grep -rhsE '^(deb-src |Types:.*deb-src)' /etc/apt | head -n 1"), read_line)
+DEB_SRC = Fact(_shell_argv("grep -rhsE '^(deb-src |Types:.*deb-src)' /etc/apt | head -n 1"), first_line)
 SYSTEM = Fact(("cat", "/etc/os-release"), read_system)
 THROTTLED = Fact(
-    _shell(f"cat {_CPUS}/cpu*/thermal_throttle/core_throttle_count"),
+    _shell_argv(f"cat {_CPUS}/cpu*/thermal_throttle/core_throttle_count"),
     lambda counts: sum(map(int, counts.split())) if counts.strip() else None,
 )
-TURBO_SWITCH = Fact(_shell(f"ls {_CPUS}/intel_pstate/no_turbo {_CPUS}/cpufreq/boost | head -n 1"), read_line)
-CLOCK_SOURCE = Fact(("cat", "/sys/devices/system/clocksource/clocksource0/current_clocksource"), read_line)
+TURBO_SWITCH = Fact(_shell_argv(f"ls {_CPUS}/intel_pstate/no_turbo {_CPUS}/cpufreq/boost | head -n 1"), first_line)
+CLOCK_SOURCE = Fact(("cat", "/sys/devices/system/clocksource/clocksource0/current_clocksource"), first_line)
 SYNCHRONISED = Fact(  # with a time server
     ("timedatectl", "show", "--property=NTPSynchronized"),
-    _one_of(**{"NTPSynchronized=yes": True, "NTPSynchronized=no": False}),
+    _parser_of_choice(**{"NTPSynchronized=yes": True, "NTPSynchronized=no": False}),
 )
-TIME = Fact(("date", "+%s.%N"), _first_group(r"^(\d+(?:\.\d*)?)$", float))  # seconds since the epoch
+TIME = Fact(("date", "+%s.%N"), _parser_of_first_group(r"^(\d+(?:\.\d*)?)$", float))  # seconds since the epoch
 DRIVERS = Fact(  # the databases for which sysbench was compiled
     ("sysbench", "--help"),
-    _first_group(
+    _parser_of_first_group(
         r"^Compiled-in database drivers:\n((?:  \w+ - .*\n)*)",
         lambda block: frozenset(re.findall(r"^  (\w+) - ", block, re.MULTILINE)),
     ),
 )
 
 
-def free(path: PurePosixPath) -> Fact[int]:
+def free_bytes_fact(path: PurePosixPath) -> Fact[int]:
     """The bytes available to the user on the file system of ``path``."""
-    return Fact(("df", "-B1", "--output=avail", "--", str(path)), _first_group(r"^\s*(\d+)\s*$", int))
+    return Fact(("df", "-B1", "--output=avail", "--", str(path)), _parser_of_first_group(r"^\s*(\d+)\s*$", int))
 
 
-def disk(host: Host) -> Fact[str]:
+def file_system_fact(host: Host) -> Fact[str]:
     """The file system of the root folder, and its size: ``ext4, 252 GiB``."""
 
     def read(df: str) -> str | None:
@@ -252,17 +261,17 @@ def disk(host: Host) -> Fact[str]:
     return Fact(("df", "-B1", "--output=fstype,size", "--", str(host.root)), read)
 
 
-def reflinks(host: Host) -> Fact[str]:
+def reflink_fact(host: Host) -> Fact[str]:
     """Whether files below the root folder can be copied without copying their blocks: "yes" or "no"."""
-    return Fact(_shell(_REFLINKS, "reflink", str(host.root)), read_line)
+    return Fact(_shell_argv(_REFLINKS, "reflink", str(host.root)), first_line)
 
 
 def free_bytes(host: Host) -> int | None:
     """The bytes available to the user on the file system of the root folder; None if unknown."""
-    return ask(host, free(host.root))
+    return read_fact(host, free_bytes_fact(host.root))
 
 
-def is_full(host: Host) -> bool:
+def is_disk_full(host: Host) -> bool:
     """Whether the disk of the root folder is so full that a failure is not a commit's fault."""
     available = free_bytes(host)
     return available is not None and available < FULL
@@ -270,14 +279,14 @@ def is_full(host: Host) -> bool:
 
 def fingerprint_facts(host: Host) -> tuple[Fact[object], ...]:
     """The facts of a fingerprint."""
-    return (CPU, CORES, MEMORY_MIB, KERNEL, COMPILER, disk(host), *TOOLS.values(), *SETTINGS.values())
+    return (CPU, CORES, MEMORY_MIB, KERNEL, COMPILER, file_system_fact(host), *TOOLS.values(), *SETTINGS.values())
 
 
-def read_fingerprint(host: Host, answers: Answers) -> HostFacts:
+def read_fingerprint(host: Host, answers: FactAnswers) -> HostFacts:
     """The fingerprint of a host, from the answers to ``fingerprint_facts``. It shows whether measurements on the host
     are comparable."""
     tools = {tool: answers.get(fact) for tool, fact in TOOLS.items()}
-    settings = {setting: answers.get(fact) for setting, fact in {**SETTINGS, "disk": disk(host)}.items()}
+    settings = {setting: answers.get(fact) for setting, fact in {**SETTINGS, "disk": file_system_fact(host)}.items()}
     return HostFacts(
         name=host.name,
         cpu=answers.get(CPU) or "unknown",

@@ -31,8 +31,8 @@ from pathlib import PurePosixPath
 
 from perfbisect.errors import Cancelled, EnvironmentFailure, JobLost, TooMuchOutput
 from perfbisect.host.job_scripts import ABANDON, COLLECT, FINISH, KILL, LEADER, POLL, START, STATE, UNENDED
-from perfbisect.host.packages import absent, missing
-from perfbisect.host.protocol import ARGUMENT, HEAD, LINE, NO_SPACE, TAIL, Host, Result, last_line, no_space
+from perfbisect.host.packages import missing_needs_error, missing_programs
+from perfbisect.host.protocol import ARGUMENT, HEAD, LINE, NO_SPACE, TAIL, Host, Result, disk_full_error, last_line
 
 LOST = -1  # instead of the status of a job that was killed from outside, or whose host was restarted
 GRACE = 10.0  # seconds between TERM and KILL for a command that exceeds its time limit
@@ -54,7 +54,7 @@ class Job:
 
     folder: PurePosixPath
     pid: int  # of its leader
-    born: int  # clock ticks from the host's boot to the leader's start
+    start_ticks: int  # clock ticks from the host's boot to the leader's start
 
     @property
     def id(self) -> str:
@@ -68,16 +68,20 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Printed:
+class JobOutput:
     """The text that a job wrote to one stream; of too much text, only the last whole lines."""
 
     text: str
-    left: int  # bytes that were not kept
+    omitted_bytes: int  # bytes that were not kept
 
     @property
-    def note(self) -> str:
+    def omitted_output_note(self) -> str:
         """A clause about omitted output, to be added to a sentence; "" if no output is omitted."""
-        return f"; {self.left / 1e6:,.1f} MB from the middle of its output are missing" if self.left else ""
+        return (
+            f"; {self.omitted_bytes / 1e6:,.1f} MB from the middle of its output are missing"
+            if self.omitted_bytes
+            else ""
+        )
 
 
 def start(
@@ -88,7 +92,7 @@ def start(
     timeout: float,
     cwd: PurePosixPath | None = None,
     env: Mapping[str, str] | None = None,
-    merged: bool = False,
+    merge_stderr: bool = False,
 ) -> Job:
     """Start ``argv`` as a job and return at once.
 
@@ -104,24 +108,24 @@ def start(
     identifier = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{_NAME.sub('_', name)}-{secrets.token_hex(3)}"
     folder = host.root / "jobs" / identifier
     where = cwd or host.root
-    command = _command(host, argv, where, env, timeout)
-    streams = "merged" if merged else "apart"
+    command = _command_file(host, argv, where, env, timeout)
+    streams = "merged" if merge_stderr else "apart"
     limits = [str(int(timeout)), COLLECT + FINISH + LEADER, str(HEAD), str(TAIL)]
-    arguments = [str(folder), str(where), program, str(scratch(host)), streams, *limits]
+    arguments = [str(folder), str(where), program, str(temp_folder(host)), streams, *limits]
     search = {"PATH": env["PATH"]} if env and "PATH" in env else None
     try:
         started = host.run(["sh", "-c", START, "start", *arguments], env=search, stdin=command, check=False)
     except (KeyboardInterrupt, SystemExit, Cancelled):
         with contextlib.suppress(EnvironmentFailure):  # the leader does nothing if its command does not exist
             if stat := host.script(ABANDON, folder).stdout:
-                kill(host, _job(folder, stat))
+                kill(host, _job_from_stat(folder, stat))
         raise
     if started.status == NOT_THERE:
-        raise absent([program], host.name)
+        raise missing_needs_error([program], host.name)
     if not started.ok:
         reason = last_line(started.stderr) or "the command printed nothing"
         raise EnvironmentFailure(f"{program} cannot be started as job {folder} on host {host.name}: {reason}")
-    return _job(folder, started.stdout)
+    return _job_from_stat(folder, started.stdout)
 
 
 def run(
@@ -139,43 +143,43 @@ def run(
     """
     _check_length(argv, env or {})
     # The time limit of the script never applies before the limit of ``run``.
-    command = _command(host, argv, cwd or host.root, env, timeout + GRACE)
+    command = _command_file(host, argv, cwd or host.root, env, timeout + GRACE)
     try:
         result = host.run(["sh", "-c", command], timeout=timeout, check=False)
     except TooMuchOutput as flood:
         return Result(tuple(argv), 1, "", str(flood))
-    if result.status == NOT_THERE and "/" not in argv[0] and missing(host, [argv[0]]):
-        raise absent([argv[0]], host.name)
+    if result.status == NOT_THERE and "/" not in argv[0] and missing_programs(host, [argv[0]]):
+        raise missing_needs_error([argv[0]], host.name)
     return result
 
 
-def running(host: Host) -> tuple[Job, ...]:
+def running_jobs(host: Host) -> tuple[Job, ...]:
     """All running jobs, oldest first, including jobs of a controller that was interrupted."""
-    return _unended(host, "running")
+    return _jobs_in_state(host, "running")
 
 
-def orphaned(host: Host) -> tuple[Job, ...]:
+def orphaned_jobs(host: Host) -> tuple[Job, ...]:
     """The jobs whose leader alone was killed: they have no status, and some of their processes still run."""
-    return _unended(host, "orphaned")
+    return _jobs_in_state(host, "orphaned")
 
 
-def status(host: Host, job: Job, *, patience: float = 0) -> int | None:
+def status(host: Host, job: Job, *, wait_seconds: float = 0) -> int | None:
     """The exit status; None while the job runs, LOST if the job ended without an exit status.
 
     For a running job, the call returns when the job ends, or after ``patience`` seconds. Raises EnvironmentFailure if
     its output could not be written, as on a full disk.
     """
-    return _poll(host, job, patience=patience)[0]
+    return _poll(host, job, patience=wait_seconds)[0]
 
 
-def printed(host: Host, job: Job, stream: str = "stdout") -> Printed:
+def job_output(host: Host, job: Job, stream: str = "stdout") -> JobOutput:
     """What an ended job has written to ``stream``."""
     came, omitted = _output_from(host, job, stream, HEAD), 0
     if gap := _LEFT_OUT.match(came):
         came, omitted = came[gap.end() :], int(gap[1])
     else:
         came = _output_from(host, job, stream, 0)
-    return Printed(came.decode(errors="replace").replace("\r\n", "\n"), omitted)
+    return JobOutput(came.decode(errors="replace").replace("\r\n", "\n"), omitted)
 
 
 def _output_from(host: Host, job: Job, stream: str, offset: int) -> bytes:
@@ -186,13 +190,13 @@ def _output_from(host: Host, job: Job, stream: str, offset: int) -> bytes:
     return came
 
 
-def note(host: Host, job: Job) -> str:
+def omitted_output_note(host: Host, job: Job) -> str:
     """The note about omitted stdout of an ended job, like ``Printed.note``."""
     gap = _LEFT_OUT.match(_poll(host, job, HEAD, LINE)[1])
-    return Printed("", int(gap[1]) if gap else 0).note
+    return JobOutput("", int(gap[1]) if gap else 0).omitted_output_note
 
 
-def end(host: Host, job: Job) -> int:
+def wait_for_status(host: Host, job: Job) -> int:
     """Wait for the job's end, whatever it prints, and return the exit status. Interruptions and losses are handled as in
     ``wait``.
     """
@@ -202,10 +206,10 @@ def end(host: Host, job: Job) -> int:
     except (KeyboardInterrupt, SystemExit, Cancelled):
         kill(host, job)
         raise
-    return _not_lost(host, job, ended)
+    return _status_unless_lost(host, job, ended)
 
 
-def wait(host: Host, job: Job, *, every: float = 1.0, offset: int = 0) -> Generator[str, None, int]:
+def follow_stdout(host: Host, job: Job, *, poll_seconds: float = 1.0, offset: int = 0) -> Generator[str, None, int]:
     """Yield the lines of the job's stdout from byte ``offset`` on as they come; the exit status is the return value.
 
     Of a long line only the beginning is yielded. The host is polled every ``every`` seconds, and reports the end of the
@@ -217,7 +221,7 @@ def wait(host: Host, job: Job, *, every: float = 1.0, offset: int = 0) -> Genera
     ended: int | None = None
     try:
         while True:
-            ended, chunk = _poll(host, job, offset, _CHUNK, patience=every)
+            ended, chunk = _poll(host, job, offset, _CHUNK, patience=poll_seconds)
             offset += len(chunk)
             *lines, line_begun = (line_begun + chunk).split(b"\n")
             line_begun = line_begun[:LINE]
@@ -230,17 +234,17 @@ def wait(host: Host, job: Job, *, every: float = 1.0, offset: int = 0) -> Genera
         raise
     if line_begun:
         yield line_begun.decode(errors="replace")
-    return _not_lost(host, job, ended)
+    return _status_unless_lost(host, job, ended)
 
 
-def _not_lost(host: Host, job: Job, ended: int) -> int:
+def _status_unless_lost(host: Host, job: Job, ended: int) -> int:
     if ended == LOST:
         kill(host, job)
-        raise lost(host, job)
+        raise lost_job_error(host, job)
     return ended
 
 
-def lost(host: Host, job: Job) -> JobLost:
+def lost_job_error(host: Host, job: Job) -> JobLost:
     """The error for a job that ended without an exit status."""
     return JobLost(
         f"job {job.folder} on host {host.name} ended without an exit status",
@@ -248,44 +252,46 @@ def lost(host: Host, job: Job) -> JobLost:
     )
 
 
-def kill(host: Host, job: Job, *, grace: float = SOON) -> None:
+def kill(host: Host, job: Job, *, grace_seconds: float = SOON) -> None:
     """End the job and all its processes: TERM, and KILL after ``grace`` seconds. Does nothing if it has ended."""
-    tries = max(1, round(grace / 0.05))
-    host.script(STATE + KILL, job.folder, job.pid, job.born, tries, timeout=grace + 60)
+    tries = max(1, round(grace_seconds / 0.05))
+    host.script(STATE + KILL, job.folder, job.pid, job.start_ticks, tries, timeout=grace_seconds + 60)
 
 
 def kill_all(host: Host) -> None:
     """End all running jobs, if the host can be reached; whatever waits for one continues at once."""
     with contextlib.suppress(EnvironmentFailure):
-        for job in running(host):
+        for job in running_jobs(host):
             kill(host, job)
 
 
-def remove(host: Host, job: Job) -> None:
+def remove_folder(host: Host, job: Job) -> None:
     """Remove the folder of a job that has ended."""
     host.run(["rm", "-rf", "--", str(job.folder)])
 
 
-def _unended(host: Host, wanted: str) -> tuple[Job, ...]:
+def _jobs_in_state(host: Host, wanted_state: str) -> tuple[Job, ...]:
     """The jobs in the state ``wanted``."""
     listing = host.script(STATE + UNENDED, host.root / "jobs", check=False)
     rows = zip(*[iter(listing.stdout.splitlines())] * 3, strict=True)
-    return tuple(_job(PurePosixPath(folder), stat) for state, folder, stat in rows if state == wanted)
+    return tuple(_job_from_stat(PurePosixPath(folder), stat) for state, folder, stat in rows if state == wanted_state)
 
 
-def pinned(cpus: str) -> list[str]:
+def taskset(cpus: str) -> list[str]:
     """The prefix of a command that may use only these processors: ``cpus`` is a taskset list, "" for all."""
     return ["taskset", "-c", cpus] if cpus else []
 
 
-def scratch(host: Host) -> PurePosixPath:
+def temp_folder(host: Host) -> PurePosixPath:
     """The folder of temporary files. Files that killed processes leave there are removed when the next hunt begins."""
     return host.root / "tmp"
 
 
-def _command(host: Host, argv: Sequence[str], cwd: PurePosixPath, env: Mapping[str, str] | None, timeout: float) -> str:
+def _command_file(
+    host: Host, argv: Sequence[str], cwd: PurePosixPath, env: Mapping[str, str] | None, timeout: float
+) -> str:
     """The content of the job's file ``command``."""
-    variables = {"LC_ALL": "C", "TMPDIR": str(scratch(host)), **(env or {})}
+    variables = {"LC_ALL": "C", "TMPDIR": str(temp_folder(host)), **(env or {})}
     settings = shlex.join(f"{name}={value}" for name, value in variables.items())
     limit = ["timeout", "-k", f"{GRACE:g}", f"{timeout:g}"]
     return (
@@ -295,7 +301,7 @@ def _command(host: Host, argv: Sequence[str], cwd: PurePosixPath, env: Mapping[s
     )
 
 
-def _job(folder: PurePosixPath, stat: str) -> Job:
+def _job_from_stat(folder: PurePosixPath, stat: str) -> Job:
     """A job from the /proc/PID/stat of its leader; the name in brackets may itself contain blanks and brackets."""
     pid, _, _ = stat.partition(" ")
     return Job(folder, int(pid), int(stat.rpartition(") ")[2].split()[19]))
@@ -309,14 +315,14 @@ def _poll(
     Base64 keeps offsets exact, whatever bytes a program writes. The answer comes when the job ends, or after ``patience``
     seconds.
     """
-    arguments = [job.folder, job.pid, job.born, offset, limit, stream, f"{patience:g}"]
+    arguments = [job.folder, job.pid, job.start_ticks, offset, limit, stream, f"{patience:g}"]
     answer = host.script(STATE + POLL, *arguments, timeout=60 + patience).stdout
     state, _, chunk = answer.partition("\n")
     if state == "torn":
         reasons = host.run(["cat", str(job.folder / "stdout.kept"), str(job.folder / "stderr.kept")]).stdout.split("\n")
         reason = next(line.strip() for line in reasons if line.strip() not in {"", "whole"})
         if NO_SPACE in reason:
-            raise no_space(host.name, reason)
+            raise disk_full_error(host.name, reason)
         raise EnvironmentFailure(f"the output of job {job.folder} on host {host.name} cannot be written: {reason}")
     ended = None if state == "running" else LOST if state == "lost" else int(state)
     return ended, base64.b64decode(chunk)

@@ -31,7 +31,7 @@ import msgspec
 from perfbisect import process
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
 from perfbisect.folders import state_folder
-from perfbisect.host.local import end
+from perfbisect.host.local import terminate_group
 from perfbisect.host.protocol import Command, DelegatingHost, Host, Result, last_line
 from perfbisect.process import user_name
 from perfbisect.recipes.inventory import LeaseEntry
@@ -46,10 +46,10 @@ MARGIN = 60  # minutes for which a machine is requested in addition to the time 
 _KEPT = 64 << 10  # bytes of the output of acquire that are read
 OLD = timedelta(days=7)  # age of a session on another machine from which on it counts as ended
 
-Show = Callable[[str, str], None]
+ShowQueue = Callable[[str, str], None]
 """Called every second of waiting in a queue, with the machines and the scheduler's answer; with "" after they are leased."""
 
-Say = Callable[[str], None]
+PrintMessage = Callable[[str], None]
 
 
 class LeaseEnded(EnvironmentFailure):
@@ -64,7 +64,7 @@ class LeaseRequest:
     features: str
     names: tuple[str, ...]  # names of the hosts
     # host → its address in an earlier session, which is requested again
-    nodes: Mapping[str, str] = field(default_factory=dict)
+    earlier_addresses: Mapping[str, str] = field(default_factory=dict)
     purpose: str = ""
     minutes: float = 0  # minutes in which the hunt may measure; 0: unlimited
 
@@ -75,7 +75,7 @@ class LeaseRequest:
 
 
 @dataclass
-class Machine:
+class LeasedMachine:
     """A leased machine, under the name of a host."""
 
     name: str
@@ -89,48 +89,48 @@ class Machine:
         """The values of the placeholders in the connection to the machine."""
         return {**self.job.values, "address": self.address, "lease": self.lease}
 
-    def check(self) -> None:
+    def raise_if_ended(self) -> None:
         """Raise LeaseEnded if the last renewal reported that the lease has ended."""
         if self.ended:
             raise LeaseEnded(
                 f"the lease of host {self.name} ({self.address}) has ended", "`bisect resume` leases another machine."
             )
 
-    def look(self) -> None:
+    def renew_now(self) -> None:
         """Renew the lease now, for instance because the machine does not answer. Raises LeaseEnded."""
         self.job.renew(self)
-        self.check()
+        self.raise_if_ended()
 
 
 @dataclass
 class Acquisition:
     """The machines leased by one acquisition."""
 
-    wanted: LeaseRequest
+    request: LeaseRequest
     values: dict[str, str]
     refused: bool = False  # nothing was leased: acquire failed by itself
-    machines: list[Machine] = field(default_factory=list)
+    machines: list[LeasedMachine] = field(default_factory=list)
     stopped: threading.Event = field(default_factory=threading.Event)  # set: do not renew any more
 
-    def renew(self, machine: Machine) -> None:
+    def renew(self, machine: LeasedMachine) -> None:
         """Renew the lease of a machine, and note if it has ended."""
-        command = self.wanted.lease.renew
+        command = self.request.lease.renew
         if command and not machine.ended and not self.stopped.is_set():
             status, _ = run_briefly(fill_command(command, machine.connection_placeholders))
             if status == ENDED and not self.stopped.is_set():
                 machine.ended = True  # permanently: two threads renew
 
-    def keep(self) -> None:
+    def renew_until_stopped(self) -> None:
         """Renew all leases until ``stopped`` is set."""
-        while not self.stopped.wait(self.wanted.lease.every):
+        while not self.stopped.wait(self.request.lease.every):
             for machine in self.machines:
                 self.renew(machine)
 
 
-_held: dict[str, Machine] = {}  # machines of this process, by the name of the host
+_held: dict[str, LeasedMachine] = {}  # machines of this process, by the name of the host
 
 
-def machine(name: str) -> Machine:
+def leased_machine(name: str) -> LeasedMachine:
     """The machine that this process has leased for the host ``name``. Raises EnvironmentFailure if the process has
     leased no such machine.
     """
@@ -139,12 +139,12 @@ def machine(name: str) -> Machine:
     return _held[name]
 
 
-def is_held(name: str) -> bool:
+def is_leased(name: str) -> bool:
     """Whether this process has leased a machine for the host ``name``."""
     return name in _held
 
 
-class LeaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
+class LeaseJobRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     """The record of a job that was given to a scheduler, or is about to be."""
 
     job: str
@@ -161,7 +161,7 @@ class LeaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
         return f"{kind} (job {self.job}, since {self.since}, of process {self.process.split()[-2]} on {self.machine})"
 
 
-def note(record: LeaseRecord) -> Path:
+def store_record(record: LeaseJobRecord) -> Path:
     """Store the record of a job that exists or will perhaps exist, and return the file of the record."""
     path = state_folder() / FOLDER / f"{record.job}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -178,15 +178,15 @@ def note(record: LeaseRecord) -> Path:
     return path
 
 
-def all_records() -> list[tuple[LeaseRecord, bool]]:
+def records_with_running() -> list[tuple[LeaseJobRecord, bool]]:
     """All records, and whether the session of each still runs."""
-    return [(record, not _ended(record)) for record, _ in _each_record()]
+    return [(record, not _has_session_ended(record)) for record, _ in _records_with_files()]
 
 
-def release_jobs_of_killed_sessions(say: Say) -> None:
+def release_jobs_of_killed_sessions(say: PrintMessage) -> None:
     """Release the jobs of sessions that were killed."""
-    for record, path in _each_record():
-        if _ended(record):
+    for record, path in _records_with_files():
+        if _has_session_ended(record):
             with suppress(FileNotFoundError), path.open("rb+") as file:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -196,20 +196,20 @@ def release_jobs_of_killed_sessions(say: Say) -> None:
                     pass  # a file system without locks
                 if not path.exists():
                     continue
-                if why := _released(record.release):
+                if why := _release_error(record.release):
                     say(f"{record} could not be released: {why}.")
                 else:
                     path.unlink()
                     say(f"{record} belonged to a session that has ended. It is released now.")
 
 
-def _each_record() -> Iterator[tuple[LeaseRecord, Path]]:
+def _records_with_files() -> Iterator[tuple[LeaseJobRecord, Path]]:
     for path in sorted((state_folder() / FOLDER).glob("*.json")):
         with suppress(FileNotFoundError, msgspec.DecodeError):
-            yield msgspec.json.decode(path.read_bytes(), type=LeaseRecord), path
+            yield msgspec.json.decode(path.read_bytes(), type=LeaseJobRecord), path
 
 
-def _ended(record: LeaseRecord) -> bool:
+def _has_session_ended(record: LeaseJobRecord) -> bool:
     """Whether the session of a record has ended."""
     if process.is_local_process(record.process):
         return not process.is_running(record.process)
@@ -220,34 +220,34 @@ def _ended(record: LeaseRecord) -> bool:
 
 
 @contextmanager
-def leased(wanted: LeaseRequest, show: Show, say: Say) -> Iterator[Acquisition]:
+def lease_machines(request: LeaseRequest, show: ShowQueue, say: PrintMessage) -> Iterator[Acquisition]:
     """Lease machines for the ``with`` block, and release them however the block ends. ``say`` is called for jobs that
     could not be released.
 
     Raises EnvironmentFailure if the scheduler grants no machine.
     """
-    lease = wanted.lease
+    lease = request.lease
     values = {"job": f"perfbisect-{secrets.token_hex(6)}", "user": user_name()}
     release = fill_command(lease.release, values)
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     session = (since, process.this_process_identity(), platform.node())
-    record = LeaseRecord(values["job"], wanted.kind, len(wanted.names), *session, release, wanted.purpose)
-    job = Acquisition(wanted, values)
-    path = note(record)
+    record = LeaseJobRecord(values["job"], request.kind, len(request.names), *session, release, request.purpose)
+    job = Acquisition(request, values)
+    path = store_record(record)
     try:
-        for name, (address, number) in _named(wanted, _acquire(job, show)):
-            job.machines.append(Machine(name, address, number, job))
+        for name, (address, number) in _addresses_by_host(request, _acquire(job, show)):
+            job.machines.append(LeasedMachine(name, address, number, job))
         _held.update({leased_machine.name: leased_machine for leased_machine in job.machines})
         if lease.renew:
-            threading.Thread(target=job.keep, name=f"leases of {wanted.kind}", daemon=True).start()
+            threading.Thread(target=job.renew_until_stopped, name=f"leases of {request.kind}", daemon=True).start()
         yield job
     finally:
         job.stopped.set()
         for leased_machine in job.machines:
             if _held.get(leased_machine.name) is leased_machine:  # another machine may have been leased under this name
                 del _held[leased_machine.name]
-        if why := "" if job.refused else _released(release):
-            note(
+        if why := "" if job.refused else _release_error(release):
+            store_record(
                 msgspec.structs.replace(record, process=f"{process.machine_identity()} 0 0")
             )  # no process has it any more
             say(f"{record} could not be released: {why}. The next session will try again; or run `bisect gc`.")
@@ -255,15 +255,16 @@ def leased(wanted: LeaseRequest, show: Show, say: Say) -> Iterator[Acquisition]:
             path.unlink(missing_ok=True)
 
 
-def _acquire(job: Acquisition, show: Show) -> list[tuple[str, str]]:
+def _acquire(job: Acquisition, show: ShowQueue) -> list[tuple[str, str]]:
     """Wait in the queue; return the address of each machine, and the scheduler's name of its lease.
 
     If the wait is interrupted, the scheduler's command is ended, and its place in the queue is lost.
     """
-    wanted, lease = job.wanted, job.wanted.lease
+    wanted, lease = job.request, job.request.lease
     count = len(wanted.names)
     minutes = str(math.ceil(wanted.minutes) + MARGIN) if wanted.minutes else ""
-    asked = {**job.values, "features": wanted.features, "count": str(count), "node": ",".join(wanted.nodes.values())}
+    nodes = ",".join(wanted.earlier_addresses.values())
+    asked = {**job.values, "features": wanted.features, "count": str(count), "node": nodes}
     asked |= {"minutes": minutes, "every": str(lease.every)}
     machines = wanted.kind if count == 1 else f"{wanted.kind}*{count}"
     command = fill_command(lease.acquire, asked)
@@ -298,14 +299,14 @@ def _acquire(job: Acquisition, show: Show) -> list[tuple[str, str]]:
                 waited = True
                 if lease.status and (not state or time.monotonic() - looked > LOOK):
                     looked, state = time.monotonic(), last_line(run_briefly(fill_command(lease.status, job.values))[1])
-                show(machines, state or last_line(_text(err)) or "waiting in the queue")
+                show(machines, state or last_line(_end_of_stream(err)) or "waiting in the queue")
         finally:
-            end(running, STOP)
+            terminate_group(running, STOP)
         if running.returncode:
             job.refused = running.returncode > 0  # if a signal killed it, it may have leased something
-            reason = last_line(_text(err)) or last_line(_text(out))
+            reason = last_line(_end_of_stream(err)) or last_line(_end_of_stream(out))
             raise failure(reason or f"{command[0]} ended with status {running.returncode}")
-        rows = [line.split() for line in _text(out).splitlines() if line.strip()]
+        rows = [line.split() for line in _end_of_stream(out).splitlines() if line.strip()]
     if len(rows) != count or any(len(words) > 2 for words in rows):
         lines = f"{len(rows)} line{'' if len(rows) == 1 else 's'}"
         expected = "the machine" if count == 1 else f"each of {count} machines"
@@ -315,20 +316,20 @@ def _acquire(job: Acquisition, show: Show) -> list[tuple[str, str]]:
     return [(words[0], words[-1]) for words in rows]
 
 
-def _named(wanted: LeaseRequest, found: Sequence[tuple[str, str]]) -> list[tuple[str, tuple[str, str]]]:
+def _addresses_by_host(wanted: LeaseRequest, found: Sequence[tuple[str, str]]) -> list[tuple[str, tuple[str, str]]]:
     """Assigns the machines to hosts: a host gets its earlier machine again; the other machines are assigned in the
     order in which ``acquire`` printed them.
     """
     unassigned = list(found)
     by_name: dict[str, tuple[str, str]] = {}
-    for name, node in wanted.nodes.items():
+    for name, node in wanted.earlier_addresses.items():
         if earlier := next((entry for entry in unassigned if entry[0] == node), None):
             by_name[name] = earlier
             unassigned.remove(earlier)
     return [(name, by_name[name] if name in by_name else unassigned.pop(0)) for name in wanted.names]
 
 
-def _text(stream: IO[bytes]) -> str:
+def _end_of_stream(stream: IO[bytes]) -> str:
     """The end of a stream's content, also while a process writes; reading does not move the writer's position."""
     size = os.fstat(stream.fileno()).st_size
     return os.pread(stream.fileno(), _KEPT, max(0, size - _KEPT)).decode(errors="replace")
@@ -352,7 +353,7 @@ def run_briefly(command: Sequence[str], text: str = "", limit: float = LIMIT) ->
     return done.returncode, last_line(done.stderr or done.stdout) if done.returncode else done.stdout
 
 
-def _released(command: Sequence[str]) -> str:
+def _release_error(command: Sequence[str]) -> str:
     """Release a job; return the reason why this failed, or ""."""
     status, reason = run_briefly(command)
     return "" if status == 0 else reason or f"{command[0]} ended with status {status}"
@@ -364,14 +365,14 @@ class LeasedHost(DelegatingHost):
     The host is given up as soon as the end of its lease is known, even if the connection could still be retried.
     """
 
-    def __init__(self, host: Host, machine: Machine) -> None:
+    def __init__(self, host: Host, machine: LeasedMachine) -> None:
         super().__init__(host)
         self.machine, self.node = machine, machine.address
-        host.subscribe(lambda _: machine.look())
+        host.subscribe(lambda _: machine.renew_now())
 
     def acquire(self) -> None:
         """Acquire the host itself. The lease of the host is released at the end of the session."""
-        with self.around():
+        with self.command_context():
             super().acquire()
 
     def execute(self, command: Command) -> Result:
@@ -380,20 +381,20 @@ class LeasedHost(DelegatingHost):
         """
         result = super().execute(command)
         if not result.ok:
-            self.machine.check()
+            self.machine.raise_if_ended()
         return result
 
     @contextmanager
-    def around(self) -> Iterator[None]:
+    def command_context(self) -> Iterator[None]:
         """Raise LeaseEnded before the command if the lease has ended. After a failure of the host, ask the scheduler
         whether the lease has ended.
         """
-        self.machine.check()
+        self.machine.raise_if_ended()
         try:
             yield
         except ConnectionLost:
-            self.machine.look()
+            self.machine.renew_now()
             raise
         except EnvironmentFailure:
-            self.machine.check()
+            self.machine.raise_if_ended()
             raise

@@ -13,8 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.host.packages import absent
-from perfbisect.host.protocol import PRINTED, Command, Host, Result, Streamed, no_folder, too_much
+from perfbisect.host.packages import missing_needs_error
+from perfbisect.host.protocol import (
+    PRINTED,
+    Command,
+    Host,
+    Result,
+    StreamedCommand,
+    missing_folder_error,
+    too_much_output_error,
+)
 from perfbisect.recipes.inventory import HostEntry
 
 
@@ -44,26 +52,28 @@ class LocalHost(Host):
             try:
                 streams = self._communicate(process, command)
             except BaseException as error:
-                kill_group(process)
+                kill_process_group(process)
                 if isinstance(error, TimeoutError):
-                    return command.timed_out()
+                    return command.timeout_result()
                 raise
-        return command.ended(process.returncode, *streams)
+        return command.result_of(process.returncode, *streams)
 
     @contextmanager
-    def begin(self, argv: tuple[str, ...], far: socket.socket) -> Iterator[Streamed]:
+    def begin_stream(self, argv: tuple[str, ...], far: socket.socket) -> Iterator[StreamedCommand]:
         """Start a command whose stdin and stdout are the socket; see ``Host.begin``."""
         with self._started(Command(argv), far.fileno()) as process:
             far.close()
             assert process.stderr
-            yield Streamed(process.stderr.read, lambda said: (process.wait(), said), lambda: kill_group(process))
+            yield StreamedCommand(
+                process.stderr.read, lambda said: (process.wait(), said), lambda: kill_process_group(process)
+            )
 
     def _started(self, command: Command, stream: int) -> subprocess.Popen[bytes]:
         try:
             return subprocess.Popen(
                 command.argv,
                 cwd=command.cwd or "/",  # the working directory of this process may be removed
-                env={**os.environ, **command.added},
+                env={**os.environ, **command.added_env},
                 stdin=stream,
                 stdout=stream,
                 stderr=subprocess.PIPE,
@@ -73,9 +83,9 @@ class LocalHost(Host):
         except OSError as error:
             program = command.argv[0]
             if command.cwd is not None and not Path(command.cwd).is_dir():
-                raise no_folder(self.name, command.cwd) from error
+                raise missing_folder_error(self.name, command.cwd) from error
             if isinstance(error, FileNotFoundError):
-                raise absent([program], self.name) from error
+                raise missing_needs_error([program], self.name) from error
             raise EnvironmentFailure(f"{program} does not start on host {self.name}: {error.strerror}") from error
 
     def _communicate(self, process: subprocess.Popen[bytes], command: Command) -> tuple[bytes, bytes]:
@@ -105,7 +115,7 @@ class LocalHost(Host):
                         received = came[key.fileobj]  # type: ignore[index]
                         received += data
                         if len(received) > PRINTED:
-                            raise too_much(self.name, command.argv)
+                            raise too_much_output_error(self.name, command.argv)
                     else:
                         open_pipes.unregister(key.fileobj)
         try:
@@ -115,13 +125,13 @@ class LocalHost(Host):
         return bytes(came[process.stdout]), bytes(came[process.stderr])
 
 
-def kill_group(process: subprocess.Popen[bytes]) -> None:
+def kill_process_group(process: subprocess.Popen[bytes]) -> None:
     """Kill the process that leads a session of processes, and its children."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def end(process: subprocess.Popen[bytes], grace: float) -> None:
+def terminate_group(process: subprocess.Popen[bytes], grace: float) -> None:
     """End the leader of a session with its children: TERM first, so that it can end what it started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is None:

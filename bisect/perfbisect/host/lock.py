@@ -78,11 +78,11 @@ _APART = (
 )
 _MACHINE = """cat /proc/sys/kernel/random/boot_id; stat -Lc %d:%i "$1" """
 
-WaitCallback = Callable[["Owner | None"], None]
+WaitCallback = Callable[["LockOwner | None"], None]
 """Called every few seconds with the owner that the lock waits for; at the end with None."""
 
 
-class Owner(msgspec.Struct, frozen=True):
+class LockOwner(msgspec.Struct, frozen=True):
     """The process that owns a ticket, distinguishable from a later process with the same pid."""
 
     process: str  # see perfbisect.process.here
@@ -104,11 +104,11 @@ class Ticket:
     """A ticket with a heartbeat."""
 
     name: str
-    holds: bool
-    place: tuple[float, str]  # place in the queue: the uptime of the machine at its arrival, then its name
+    has_lock: bool
+    queue_place: tuple[float, str]  # place in the queue: the uptime of the machine at its arrival, then its name
     changed: float  # by the clock of the machine
-    silent: float  # seconds since ``changed``, if the clock was not set
-    owner: Owner
+    silent_seconds: float  # seconds since ``changed``, if the clock was not set
+    owner: LockOwner
 
 
 class HostLock:
@@ -126,37 +126,41 @@ class HostLock:
         self._ended = threading.Event()
         self._writing = threading.RLock()
 
-    def queue(self, waiting: WaitCallback | None, *, take: bool) -> None:
+    def wait_for_turn(self, on_wait: WaitCallback | None, *, take_lock: bool) -> None:
         """Wait for the turn of this session; with ``take``, take the lock. Without ``waiting``, raise
         EnvironmentFailure if it is not the turn of this session.
         """
         self._ended.set()
         self._ended = threading.Event()
         tickets = self._write(_WAITS)
-        threading.Thread(target=self.beat, args=(self._ended,), name=f"lock of {self.host.name}", daemon=True).start()
+        threading.Thread(
+            target=self.send_heartbeats, args=(self._ended,), name=f"lock of {self.host.name}", daemon=True
+        ).start()
         waited = False
         while True:
             mine = (float(self.place), self.ticket)
-            ahead = [ticket for ticket in tickets if ticket.holds or (ticket.place < mine and not self._shared)]
+            ahead = [
+                ticket for ticket in tickets if ticket.has_lock or (ticket.queue_place < mine and not self._shared)
+            ]
             if ahead:
-                first = min(ahead, key=lambda ticket: (not ticket.holds, ticket.place))
-                if waiting is None:
-                    raise busy(self.host, first)
+                first = min(ahead, key=lambda ticket: (not ticket.has_lock, ticket.queue_place))
+                if on_wait is None:
+                    raise busy_error(self.host, first)
                 # while waiting here, leave other queues, so that no two sessions wait for each other
                 for lock in _waited.values():
                     if lock is not self:
-                        lock.leave()
+                        lock.release()
                 waited = True
-                waiting(first.owner)
+                on_wait(first.owner)
                 time.sleep(POLL)
-            elif not take or not any(ticket.holds for ticket in self._write(_HOLDS)):
+            elif not take_lock or not any(ticket.has_lock for ticket in self._write(_HOLDS)):
                 break
             tickets = self._write(_WAITS)  # also if both took it at the same moment
         self.lost = False
-        if waiting and waited:
-            waiting(None)
+        if on_wait and waited:
+            on_wait(None)
 
-    def number(self, name: str) -> None:
+    def set_session_name(self, name: str) -> None:
         """Put the number of a hunt, or the name of a trial, into the text that other users see: "a hunt for …" becomes
         "hunt 12 for …".
         """
@@ -171,19 +175,19 @@ class HostLock:
                 self._since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             self._mode = mode
             about = (self.purpose[:500], self._since, user_name(), self.session)  # a file of a few kB would be ignored
-            owner = Owner(this_process_identity(), os.getpid(), platform.node(), *about)
-            tickets = _counting(self.host, self.ticket, mode, self.place, msgspec.json.encode(owner).decode())
-            self.place = next((str(ticket.place[0]) for ticket in tickets if ticket.name == self.ticket), "")
+            owner = LockOwner(this_process_identity(), os.getpid(), platform.node(), *about)
+            tickets = _valid_tickets(self.host, self.ticket, mode, self.place, msgspec.json.encode(owner).decode())
+            self.place = next((str(ticket.queue_place[0]) for ticket in tickets if ticket.name == self.ticket), "")
             if not self.place:
-                raise _no_ticket(self.host, "files that are written there disappear at once")
+                raise _no_ticket_error(self.host, "files that are written there disappear at once")
             self.seen = uptime()
             foreign = [ticket for ticket in tickets if ticket.owner.session != self.session]
             self._shared = any(
-                ticket.holds and ticket.name != self.ticket and ticket not in foreign for ticket in tickets
+                ticket.has_lock and ticket.name != self.ticket and ticket not in foreign for ticket in tickets
             )
             return foreign
 
-    def confirm(self) -> None:
+    def check_held(self) -> None:
         """Raise EnvironmentFailure if the lock had no heartbeat for too long and another process has taken it."""
         if uptime() - self.seen > 2 * BEAT:  # the host was unreachable, or this process was suspended
             self._sign()
@@ -202,9 +206,9 @@ class HostLock:
                 "Do not remove the folder during a session. `bisect resume` makes its contents again.",
             )
 
-    def beat(self, ended: threading.Event) -> None:
+    def send_heartbeats(self, stop: threading.Event) -> None:
         """Send a heartbeat every minute, until the event ``ended``."""
-        while not ended.wait(BEAT):
+        while not stop.wait(BEAT):
             with suppress(Exception):  # an unreachable host may be reachable later
                 self._sign()
 
@@ -215,11 +219,11 @@ class HostLock:
             if all(ticket.name != self.ticket for ticket in tickets) and not self._ended.is_set():
                 silent, tickets = True, self._write(self._mode)  # the ticket was removed, as temporary files may be
             self.lost = self.lost or (
-                silent and any(ticket.holds and ticket.owner.session != self.session for ticket in tickets)
+                silent and any(ticket.has_lock and ticket.owner.session != self.session for ticket in tickets)
             )
             self.seen = uptime()
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Release the lock, or leave the queue; ``queue`` enters the queue again at the same place."""
         with self._writing:
             self._ended.set()
@@ -231,7 +235,7 @@ _waited: dict[tuple[str, PurePosixPath], HostLock] = {}  # places of this proces
 
 
 @contextmanager
-def hold(host: Host, purpose: str, waiting: WaitCallback | None = None, session: str = "") -> Iterator[HostLock]:
+def hold_lock(host: Host, purpose: str, on_wait: WaitCallback | None = None, session: str = "") -> Iterator[HostLock]:
     """Acquire the host, and hold the lock of its machine. When a session acquires the lock, jobs that still run on the
     machine belong to an earlier owner.
 
@@ -243,7 +247,7 @@ def hold(host: Host, purpose: str, waiting: WaitCallback | None = None, session:
         held = _waited.pop((host.name, host.root), None) or HostLock(host, purpose)
         held.purpose, held.session = purpose, session or held.session
         try:
-            held.queue(waiting, take=True)
+            held.wait_for_turn(on_wait, take_lock=True)
             note = f"{held.session} {host.name}"
             last = host.script(_NOTE, host.root, note).stdout.strip()
             if last != note and last.startswith(f"{held.session} "):
@@ -254,49 +258,49 @@ def hold(host: Host, purpose: str, waiting: WaitCallback | None = None, session:
                 )
             yield held
         finally:
-            held.leave()
+            held.release()
 
 
-def wait(host: Host, waiting: WaitCallback) -> None:
+def wait_for_turn(host: Host, on_wait: WaitCallback) -> None:
     """Wait for the turn of this process; ``hold`` then takes the lock. Other sessions must wait until this process
     waits for another host.
     """
     key = host.name, host.root
     if key not in _waited:
         _waited[key] = HostLock(host, "a session", SESSION)
-        atexit.register(_waited[key].leave)
-    _waited[key].queue(waiting, take=False)
+        atexit.register(_waited[key].release)
+    _waited[key].wait_for_turn(on_wait, take_lock=False)
 
 
-def holder(host: Host) -> Owner | None:
+def lock_owner(host: Host) -> LockOwner | None:
     """The present owner of the lock; None if it is free or its owner has ended."""
-    return next((ticket.owner for ticket in _counting(host) if ticket.holds), None)
+    return next((ticket.owner for ticket in _valid_tickets(host) if ticket.has_lock), None)
 
 
-def machine(host: Host) -> str:
+def locked_machine_identity(host: Host) -> str:
     """The identity of a machine, as its lock files show it; hosts are locked in the order of these identities."""
     return host.script(_MACHINE, _folders()[0], check=False).stdout
 
 
-def is_apart(host: Host) -> bool:
+def has_separate_locks(host: Host) -> bool:
     """Whether the host is a container with a separate folder for locks, which the container's machine and other
     containers do not see.
     """
     return host.script(_APART, _folders()[0], check=False).ok
 
 
-def busy(host: Host, first: Ticket) -> EnvironmentFailure:
+def busy_error(host: Host, first_ticket: Ticket) -> EnvironmentFailure:
     """The error for a host that is busy: another session holds its lock, or will have the lock next."""
-    owner, state = first.owner, "measures there" if first.holds else "is next in the queue"
+    owner, state = first_ticket.owner, "measures there" if first_ticket.has_lock else "is next in the queue"
     later = f" If that session has ended, the host becomes free {ABANDONED / 60:.0f} minutes later."
     advice = f"Add --wait to wait for its end, or stop that session.{'' if is_local_process(owner.process) else later}"
     return EnvironmentFailure(f"host {host.name} is busy: {owner} {state}", advice)
 
 
-def _counting(host: Host, *written: str) -> list[Ticket]:
+def _valid_tickets(host: Host, *written: str) -> list[Ticket]:
     """The tickets that are valid. If the clock was set, or a heartbeat may be forged, wait for the next heartbeat."""
     tickets = _tickets(host, *written)
-    doubted = {ticket.name: ticket.changed for ticket in tickets if ticket.silent > ABANDONED}
+    doubted = {ticket.name: ticket.changed for ticket in tickets if ticket.silent_seconds > ABANDONED}
     began = uptime()
     while doubted and uptime() - began < 1.5 * BEAT:
         time.sleep(POLL)
@@ -309,7 +313,7 @@ def _tickets(host: Host, ticket: str = "", mode: str = "", queue_place: str = ""
     """The tickets with a heartbeat whose owners are not known to have ended; see ``_TICKETS``."""
     done = host.script(_TICKETS, ticket, mode, queue_place, content, *_folders(), check=False)
     if not done.ok:
-        raise _no_ticket(host, (done.stderr.strip().splitlines() or ["no file can be written there"])[-1])
+        raise _no_ticket_error(host, (done.stderr.strip().splitlines() or ["no file can be written there"])[-1])
     first, *lines = done.stdout.splitlines()
     boot, now = first.split(" ")
     tickets = []
@@ -317,7 +321,7 @@ def _tickets(host: Host, ticket: str = "", mode: str = "", queue_place: str = ""
         with suppress(ValueError):  # a damaged ticket counts for nobody; msgspec's errors are ValueErrors, too
             name, mode, changed, encoded, account = line.split(" ", 4)
             boot_of, queue_place, text = b64decode(encoded).decode().split(" ", 2)
-            owner = msgspec.structs.replace(msgspec.json.decode(text, type=Owner), account=account)
+            owner = msgspec.structs.replace(msgspec.json.decode(text, type=LockOwner), account=account)
             # If even the first process is hidden, other users' processes may be hidden as well.
             ended = is_local_process(owner.process) and start_ticks(1) != "" and not is_running(owner.process)
             if boot_of == boot and not ended:
@@ -336,7 +340,7 @@ def _folders() -> tuple[str, ...]:
     return (folder,) if folder else FOLDERS
 
 
-def _no_ticket(host: Host, why: str) -> EnvironmentFailure:
+def _no_ticket_error(host: Host, why: str) -> EnvironmentFailure:
     return EnvironmentFailure(
         f"host {host.name} cannot be locked: no file can be written in {' or '.join(_folders())} on the host: {why}",
         f"Allow all users to write to the folder: sudo chmod 1777 {_folders()[0]}",

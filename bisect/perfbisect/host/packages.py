@@ -35,7 +35,9 @@ def known_packages() -> Mapping[str, Package]:
     return msgspec.toml.decode(Path(__file__).with_name("packages.toml").read_bytes(), type=dict[str, Package])
 
 
-def packages(needs: Iterable[str], system: str, own: Mapping[str, Package]) -> tuple[list[str], list[str]]:
+def packages_and_unknown_needs(
+    needs: Iterable[str], system: str, recipe_packages: Mapping[str, Package]
+) -> tuple[list[str], list[str]]:
     """The packages for ``system`` ("debian", "ubuntu", "fedora") that provide ``needs``, and the needs without a known
     package.
 
@@ -44,7 +46,7 @@ def packages(needs: Iterable[str], system: str, own: Mapping[str, Package]) -> t
     names: list[str] = []
     unknown: list[str] = []
     for need in needs:
-        named = own.get(need) or known_packages().get(need)
+        named = recipe_packages.get(need) or known_packages().get(need)
         name = "" if named is None else named.fedora if system == "fedora" else _of_debian(named, system)
         if not name and (need.endswith((*HEADERS, LIBRARY)) or LINKED in need):
             if system != "fedora":
@@ -56,14 +58,14 @@ def packages(needs: Iterable[str], system: str, own: Mapping[str, Package]) -> t
     return list(dict.fromkeys(names)), unknown
 
 
-def how_to_install(needs: Iterable[str], system: str = "", own: Mapping[str, Package] | None = None) -> str:
+def how_to_install(needs: Iterable[str], system: str = "", recipe_packages: Mapping[str, Package] | None = None) -> str:
     """One or two sentences with the command that installs ``needs``.
 
     ``system`` is "debian", "ubuntu" or "fedora" (see ``read_system``); if it is "", both commands are given.
     """
     names = list(needs)
-    debian, unknown = packages(names, system or "debian", own or {})
-    fedora, _ = packages(names, "fedora", own or {})
+    debian, unknown = packages_and_unknown_needs(names, system or "debian", recipe_packages or {})
+    fedora, _ = packages_and_unknown_needs(names, "fedora", recipe_packages or {})
     if system == "fedora":
         return f"Install with: sudo dnf install {' '.join(fedora)}"
     hunt = f"To find the packages of {', '.join(unknown)}: apt-file search {unknown[0]}" if unknown else ""
@@ -76,15 +78,17 @@ def how_to_install(needs: Iterable[str], system: str = "", own: Mapping[str, Pac
     )
 
 
-def how_to_prepare(source: Package, system: str = "", *, described: bool = True) -> str:
+def how_to_install_build_dependencies(
+    source_package: Package, system: str = "", *, has_source_lines: bool = True
+) -> str:
     """A sentence with the command that installs everything with which the distribution builds its package ``source``.
 
     "" if the package of ``system`` (as in ``how_to_install``) is unknown. ``described`` says whether apt knows source
     packages, which needs a line ``deb-src``.
     """
-    first = "" if described else " (needs a `deb-src` line in /etc/apt)"
-    apt = f"apt-get build-dep {_of_debian(source, system)}" if source.debian else ""
-    dnf = f"dnf builddep {source.fedora}" if source.fedora else ""
+    first = "" if has_source_lines else " (needs a `deb-src` line in /etc/apt)"
+    apt = f"apt-get build-dep {_of_debian(source_package, system)}" if source_package.debian else ""
+    dnf = f"dnf builddep {source_package.fedora}" if source_package.fedora else ""
     begin = "To install all build dependencies of the distribution's package"
     if system:
         command = dnf if system == "fedora" else apt and f"{apt}{first}"
@@ -121,8 +125,12 @@ done
 """
 
 
-def absent(
-    needs: Iterable[str], host: str, system: str = "", own: Mapping[str, Package] | None = None, besides: str = ""
+def missing_needs_error(
+    needs: Iterable[str],
+    host_name: str,
+    system: str = "",
+    recipe_packages: Mapping[str, Package] | None = None,
+    extra_advice: str = "",
 ) -> EnvironmentFailure:
     """The error for needs that the host of that name lacks; ``system`` and ``own`` as in ``how_to_install``.
 
@@ -130,11 +138,11 @@ def absent(
     """
     names = list(dict.fromkeys(needs))
     verb = "is" if len(names) == 1 else "are"
-    advice = ". ".join(filter(None, (how_to_install(names, system, own), besides)))
-    return EnvironmentFailure(f"{', '.join(names)} {verb} not installed on host {host}", advice)
+    advice = ". ".join(filter(None, (how_to_install(names, system, recipe_packages), extra_advice)))
+    return EnvironmentFailure(f"{', '.join(names)} {verb} not installed on host {host_name}", advice)
 
 
-def missing(host: Host, programs: Iterable[str]) -> tuple[str, ...]:
+def missing_programs(host: Host, programs: Iterable[str]) -> tuple[str, ...]:
     """The programs that the host does not have, in the order given."""
     script = 'for program do command -v -- "$program" >/dev/null 2>&1 || printf "%s\\n" "$program"; done'
     return tuple(host.script(script, *dict.fromkeys(programs)).stdout.splitlines())
@@ -150,12 +158,12 @@ def missing_needs(host: Host, needs: Iterable[str], c: str, cxx: str) -> tuple[s
     headers = [need for need in unique if need.endswith(HEADERS)]
     libraries = [need for need in unique if need.endswith(LIBRARY)]
     tools = ["pkg-config"] if libraries else []
-    lacks = [*missing(host, [*(need for need in unique if need not in {*headers, *libraries}), *tools])]
+    lacks = [*missing_programs(host, [*(need for need in unique if need not in {*headers, *libraries}), *tools])]
     in_c = [header for header in headers if header.endswith(".h")]
     for compiler, language, names in ((c, "c", in_c), (cxx, "c++", [name for name in headers if name not in in_c])):
         if not names:
             continue
-        if program := missing(host, [shlex.split(compiler)[0]]):
+        if program := missing_programs(host, [shlex.split(compiler)[0]]):
             lacks += program
             continue
         call = f"{compiler} -E -x {language} -"
@@ -166,7 +174,7 @@ def missing_needs(host: Host, needs: Iterable[str], c: str, cxx: str) -> tuple[s
     return tuple(dict.fromkeys(lacks))
 
 
-def require(host: Host, programs: Iterable[str]) -> None:
+def require_programs(host: Host, programs: Iterable[str]) -> None:
     """Raise EnvironmentFailure, with the packages to install, unless the host has all ``programs``."""
-    if names := missing(host, programs):
-        raise absent(names, host.name)
+    if names := missing_programs(host, programs):
+        raise missing_needs_error(names, host.name)

@@ -48,15 +48,15 @@ class Command:
     timeout: float = 60.0
 
     @property
-    def added(self) -> Mapping[str, str]:
+    def added_env(self) -> Mapping[str, str]:
         """The variables to add to the host's environment."""
         return LOCALE | dict(self.env or {})
 
-    def ended(self, status: int, out: bytes, err: bytes) -> "Result":
+    def result_of(self, status: int, out: bytes, err: bytes) -> "Result":
         """The result, from the output."""
         return Result(self.argv, status, out.decode(errors="replace"), err.decode(errors="replace"))
 
-    def timed_out(self) -> "Result":
+    def timeout_result(self) -> "Result":
         """The result of a command that was ended because it exceeded its time limit."""
         return Result(self.argv, TIMED_OUT, "", f"the command took more than {self.timeout:g} s")
 
@@ -76,12 +76,12 @@ class Result:
         return self.status == 0
 
 
-class Streamed(NamedTuple):
+class StreamedCommand(NamedTuple):
     """A running command whose stdin and stdout are a socket; see ``Host.stream``."""
 
-    errors: Callable[[int], bytes]  # reads its stderr
+    read_stderr: Callable[[int], bytes]  # reads its stderr
     # waits for it; takes the end of its stderr, and returns its status and its stderr without additions of ours
-    end: Callable[[str], tuple[int, str]]
+    wait: Callable[[str], tuple[int, str]]
     kill: Callable[[], object]
 
 
@@ -166,12 +166,12 @@ class Host(ABC):
         ``run``.
         """
         near, far = socket.socketpair()
-        with near, far, self.begin(tuple(argv), far) as running, ThreadPoolExecutor(1) as pool:
+        with near, far, self.begin_stream(tuple(argv), far) as running, ThreadPoolExecutor(1) as pool:
             try:
-                errors = pool.submit(last_of, running.errors)
+                errors = pool.submit(read_last_bytes, running.read_stderr)
                 yield near
                 near.close()
-                status, stderr = running.end(errors.result().decode(errors="replace"))
+                status, stderr = running.wait(errors.result().decode(errors="replace"))
             except BaseException:
                 near.close()
                 running.kill()
@@ -179,25 +179,25 @@ class Host(ABC):
         check_result(self.name, Result(tuple(argv), status, "", stderr), True)
 
     @abstractmethod
-    def begin(self, argv: tuple[str, ...], far: socket.socket) -> AbstractContextManager[Streamed]:
+    def begin_stream(self, argv: tuple[str, ...], far: socket.socket) -> AbstractContextManager[StreamedCommand]:
         """Start a command whose stdin and stdout are the other end of a stream's socket."""
 
 
 def check_result(host: str, result: Result, check: bool) -> Result:
     """The result of a command, or the errors of ``Host.run``."""
     if not result.ok and NO_SPACE in result.stderr:
-        raise no_space(host, last_line(result.stderr))
+        raise disk_full_error(host, last_line(result.stderr))
     if check and not result.ok:
         output = last_line(result.stderr) or last_line(result.stdout) or "the command printed nothing"
         raise CommandFailed(
-            f"on host {host}, {_shown(result.argv)} ended with status {result.status}: {output}",
+            f"on host {host}, {_shown_command(result.argv)} ended with status {result.status}: {output}",
             status=result.status,
             output=result.stdout + result.stderr,
         )
     return result
 
 
-def last_of(receive: Callable[[int], bytes]) -> bytes:
+def read_last_bytes(receive: Callable[[int], bytes]) -> bytes:
     """Read a stream until it ends or its connection closes, and return its last bytes."""
     last = b""
     with suppress(EOFError):
@@ -206,7 +206,7 @@ def last_of(receive: Callable[[int], bytes]) -> bytes:
     return last
 
 
-def no_space(host: str, detail: str) -> EnvironmentFailure:
+def disk_full_error(host: str, detail: str) -> EnvironmentFailure:
     """The error for a full disk; ``detail`` is the message of the failing program."""
     return EnvironmentFailure(
         f"the disk of host {host} is full: {detail}",
@@ -214,21 +214,21 @@ def no_space(host: str, detail: str) -> EnvironmentFailure:
     )
 
 
-def too_much(host: str, argv: tuple[str, ...]) -> TooMuchOutput:
+def too_much_output_error(host: str, argv: tuple[str, ...]) -> TooMuchOutput:
     """The error for a command that was ended because its output exceeded the limit."""
     return TooMuchOutput(
-        f"on host {host}, {_shown(argv)} printed more than {PRINTED >> 20} MiB, so perfbisect ended the command"
+        f"on host {host}, {_shown_command(argv)} printed more than {PRINTED >> 20} MiB, so perfbisect ended the command"
     )
 
 
-def no_folder(host: str, folder: object) -> EnvironmentFailure:
+def missing_folder_error(host: str, folder: object) -> EnvironmentFailure:
     """The error for a missing working directory."""
     return EnvironmentFailure(
         f"folder {folder} does not exist on host {host}", "The folder may have been removed. Run the command again."
     )
 
 
-def _shown(argv: tuple[str, ...]) -> str:
+def _shown_command(argv: tuple[str, ...]) -> str:
     command = shlex.join(argv)
     return command if len(command) <= 200 else f"{command[:199]}…"
 
@@ -248,18 +248,18 @@ class DelegatingHost(Host):
         self.connection = host.connection
 
     @abstractmethod
-    def around(self) -> AbstractContextManager[None]:
+    def command_context(self) -> AbstractContextManager[None]:
         """A context in which every command is run; the context may raise an error in place of the command."""
 
     def execute(self, command: Command) -> Result:
         """Run a command; see ``Host.execute``."""
-        with self.around():
+        with self.command_context():
             return self.host.execute(command)
 
     @contextmanager
-    def begin(self, argv: tuple[str, ...], far: socket.socket) -> Iterator[Streamed]:
+    def begin_stream(self, argv: tuple[str, ...], far: socket.socket) -> Iterator[StreamedCommand]:
         """Start a command; see ``Host.begin``."""
-        with self.around(), self.host.begin(argv, far) as running:
+        with self.command_context(), self.host.begin_stream(argv, far) as running:
             yield running
 
 
@@ -275,7 +275,7 @@ class StoppableHost(DelegatingHost):
         self.stop = stop
 
     @contextmanager
-    def around(self) -> Iterator[None]:
+    def command_context(self) -> Iterator[None]:
         """Raise Cancelled in place of the command if ``stop`` is set."""
         if self.stop.is_set():
             self.stop.clear()

@@ -149,14 +149,14 @@ def connect(entry: HostEntry) -> Host:
     scheme is an ssh destination. Raises EnvironmentFailure if the host cannot be reached, if its root folder cannot be
     created or does not belong to perfbisect, or if this process does not hold the lease of the host.
     """
-    return adopt(entry, foreign=False)[0]
+    return connect_and_adopt_root(entry, allow_foreign=False)[0]
 
 
-def adopt(entry: HostEntry, *, foreign: bool = True) -> tuple[Host, tuple[str, ...]]:
+def connect_and_adopt_root(entry: HostEntry, *, allow_foreign: bool = True) -> tuple[Host, tuple[str, ...]]:
     """Connect to the host as ``connect`` does; returns the host, and the names in a root folder that does not belong to
     perfbisect. With ``foreign``, the root folder may be a folder that does not belong to perfbisect.
     """
-    machine = leases.machine(entry.name) if entry.leased else None
+    machine = leases.leased_machine(entry.name) if entry.leased else None
     entry = leased_host_with_address(entry, machine.connection_placeholders) if machine else entry
     scheme, separator, destination = entry.address.partition("://")
     if entry.through:
@@ -170,7 +170,7 @@ def adopt(entry: HostEntry, *, foreign: bool = True) -> tuple[Host, tuple[str, .
         )
     host = CONNECTIONS[scheme](entry, destination)
     try:
-        path, adopted = _claim(host, entry, adopt=foreign)
+        path, adopted = _claim_root(host, entry, adopt=allow_foreign)
     except BaseException:
         host.release()
         raise
@@ -179,7 +179,7 @@ def adopt(entry: HostEntry, *, foreign: bool = True) -> tuple[Host, tuple[str, .
     return (LeasedHost(host, machine) if machine else host), adopted
 
 
-def _claim(host: Host, entry: HostEntry, *, adopt: bool) -> tuple[PurePosixPath, tuple[str, ...]]:
+def _claim_root(host: Host, entry: HostEntry, *, adopt: bool) -> tuple[PurePosixPath, tuple[str, ...]]:
     """Create or check the root folder of a connected host, and return its path on the host.
 
     ``host.root`` is the path as the user wrote it: absolute, or with ``~``. A folder that does not belong to perfbisect
@@ -192,7 +192,7 @@ def _claim(host: Host, entry: HostEntry, *, adopt: bool) -> tuple[PurePosixPath,
     result = host.script(_CLAIM, host.root, line, "adopt" if adopt else "", *tests, check=False)
     lines = result.stdout.splitlines()
     if result.status == _REFUSED:
-        raise _refusal(entry, lines)
+        raise _root_refusal(entry, lines)
     if not result.ok:
         printed = last_line(result.stderr) or "the command printed nothing"
         raise EnvironmentFailure(
@@ -209,7 +209,7 @@ def _claim(host: Host, entry: HostEntry, *, adopt: bool) -> tuple[PurePosixPath,
     return PurePosixPath(lines[0]), tuple(lines[1:])
 
 
-def _refusal(entry: HostEntry, lines: list[str]) -> EnvironmentFailure:
+def _root_refusal(entry: HostEntry, lines: list[str]) -> EnvironmentFailure:
     # a start-up file may print before it
     at = next(number for number, line in enumerate(lines) if line.startswith(_TAG))
     about = lines[at + 1 :]

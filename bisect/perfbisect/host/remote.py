@@ -18,8 +18,8 @@ from pathlib import PurePosixPath
 from typing import Generic, TypeVar
 
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
-from perfbisect.host.packages import absent
-from perfbisect.host.protocol import TIMED_OUT, Command, Host, Result, no_folder, too_much
+from perfbisect.host.packages import missing_needs_error
+from perfbisect.host.protocol import TIMED_OUT, Command, Host, Result, missing_folder_error, too_much_output_error
 
 PATIENCE = 300.0  # seconds in which a lost connection is reopened: enough for a restart of the host
 SILENCE = 20  # seconds without an answer after which a connection counts as lost
@@ -33,7 +33,7 @@ An exception raised by it ends the attempts to reconnect."""
 Unsubscribe = Callable[[], None]
 
 
-def broken_off(host: str, why: str) -> ConnectionLost:
+def connection_lost_error(host: str, why: str) -> ConnectionLost:
     """The error for a connection that broke off."""
     return ConnectionLost(f"the connection to host {host} was lost: {why or 'the host does not answer'}")
 
@@ -145,23 +145,23 @@ perfbisect_stdin=$(head -c {length} | base64 -w 0)
 {{ printf %s "$perfbisect_stdin" | base64 -d; }} 2>/dev/null | """
 
 
-def script(command: Command) -> str:
+def shell_script(command: Command) -> str:
     """The script for a POSIX shell on the host. The shell remains the parent of the command, so that death by a
     signal is reported as an exit status.
     """
     length = len(command.stdin)
     check_stdin = _WHOLE.format(length=length, encoded=-(-length // 3) * 4) if length else ""
     limited = f"timeout -k {GRACE:g} {command.timeout:g} {shlex.join(command.argv)}"
-    return "\n".join([surrounded(command), f"{check_stdin}{limited}", "exit $?"])
+    return "\n".join([script_prologue(command), f"{check_stdin}{limited}", "exit $?"])
 
 
-def surrounded(command: Command) -> str:
+def script_prologue(command: Command) -> str:
     """The first lines of a script, which change to the working folder of the command, set its environment, and check
     that its program exists.
     """
-    if wrong := [name for name in command.added if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)]:
+    if wrong := [name for name in command.added_env if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)]:
         raise ValueError(f"not a name of an environment variable: {wrong[0]!r}")
-    lines = ["umask o-w", *(f"export {name}={shlex.quote(value)}" for name, value in command.added.items())]
+    lines = ["umask o-w", *(f"export {name}={shlex.quote(value)}" for name, value in command.added_env.items())]
     if folder := command.cwd:
         lines.append(f"cd -- {shlex.quote(str(folder))} 2>/dev/null || {{ echo {_NOWHERE} >&2; exit 1; }}")
     program = shlex.quote(command.argv[0])
@@ -171,12 +171,12 @@ def surrounded(command: Command) -> str:
 def check_started(host: str, argv: Sequence[str], stderr: str, cwd: PurePosixPath | None = None) -> None:
     """Raise EnvironmentFailure if the program or the folder of a script does not exist."""
     if stderr.strip() == _ABSENT:
-        raise absent([argv[0]], host)
+        raise missing_needs_error([argv[0]], host)
     if stderr.strip() == _NOWHERE:
-        raise no_folder(host, cwd)
+        raise missing_folder_error(host, cwd)
 
 
-class TooMuch(Exception):
+class OutputLimitExceeded(Exception):
     """A command printed more than PRINTED bytes to a stream."""
 
 
@@ -192,32 +192,32 @@ class RemoteHost(Host, Generic[T]):
     is_local = False  # even if it connects to this machine
 
     @abstractmethod
-    def exchange(self, script: str, stdin: bytes, mark: str, limit: float) -> tuple[int, bytes, bytes]:
-        """Run a script once and return status, stdout, stderr. Raises ConnectionLost and TooMuch.
+    def run_script_once(self, script: str, stdin: bytes, mark: str, limit: float) -> tuple[int, bytes, bytes]:
+        """Run a script once and return status, stdout, stderr. Raises ConnectionLost and OutputLimitExceeded.
 
         ``end`` finds a running script by its ``mark``. After ``limit`` seconds without output, the connection counts
         as lost.
         """
 
-    def end(self, mark: str) -> None:
+    def kill_script(self, mark: str) -> None:
         """Kill everything that is left of the script with that mark. By default, this does nothing, because nothing
         of a script is left. Raises EnvironmentFailure.
         """
 
     def execute(self, command: Command) -> Result:
         """Run a command, and repeat it if the connection was lost; see ``Host.execute``."""
-        text, limit = script(command), command.timeout
+        text, limit = shell_script(command), command.timeout
         mark = f"perfbisect-{secrets.token_hex(8)}"
         deadline: float | None = None
         for again in itertools.count(1):
             began = time.monotonic()
             try:
-                status, out, err = self.exchange(text, command.stdin, mark, limit + GRACE + SILENCE)
+                status, out, err = self.run_script_once(text, command.stdin, mark, limit + GRACE + SILENCE)
                 break
-            except TooMuch:
+            except OutputLimitExceeded:
                 with suppress(ConnectionLost):  # a program that prints to a closed channel ends soon
-                    self.end(mark)
-                raise too_much(self.name, command.argv) from None
+                    self.kill_script(mark)
+                raise too_much_output_error(self.name, command.argv) from None
             except ConnectionLost as lost:
                 now, patience = time.monotonic(), self.connection.patience
                 deadline = deadline or now + limit + patience  # also for a connection that is lost repeatedly
@@ -226,13 +226,13 @@ class RemoteHost(Host, Generic[T]):
                 self.connection.reopen(lost, min(deadline, now + patience))
                 time.sleep(min(0.1 * again, 5))
                 with suppress(ConnectionLost):
-                    self.end(mark)
+                    self.kill_script(mark)
             except (KeyboardInterrupt, SystemExit):
                 with suppress(EnvironmentFailure):
-                    self.end(mark)
+                    self.kill_script(mark)
                 raise
         if status in (TIMED_OUT, 128 + 9) and time.monotonic() - began >= limit:
-            return command.timed_out()
-        result = command.ended(status, out, err)
+            return command.timeout_result()
+        result = command.result_of(status, out, err)
         check_started(self.name, command.argv, result.stderr, command.cwd)
         return result

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import remote
-from perfbisect.host.protocol import PRINTED, Command, Streamed
-from perfbisect.host.remote import SILENCE, RemoteHost, TooMuch, broken_off, check_started
+from perfbisect.host.protocol import PRINTED, Command, StreamedCommand
+from perfbisect.host.remote import SILENCE, OutputLimitExceeded, RemoteHost, check_started, connection_lost_error
 from perfbisect.host.remote import Connection as HostConnection
 from perfbisect.recipes.inventory import HostEntry
 
@@ -58,9 +58,9 @@ class SshHost(RemoteHost["Connection"]):
     connection: "SshConnection"
 
     @contextmanager
-    def begin(self, argv: tuple[str, ...], far: socket.socket) -> Iterator[Streamed]:
+    def begin_stream(self, argv: tuple[str, ...], far: socket.socket) -> Iterator[StreamedCommand]:
         """Start a command with its stdin and stdout on the socket; see ``Host.begin``."""
-        script = f"{remote.surrounded(Command(argv))}\n{shlex.join(argv)}"
+        script = f"{remote.script_prologue(Command(argv))}\n{shlex.join(argv)}"
         with self._channel(script, "perfbisect-stream") as channel, ThreadPoolExecutor(2) as pool:
 
             def end(said: str) -> tuple[int, str]:
@@ -68,9 +68,11 @@ class SshHost(RemoteHost["Connection"]):
                 return self._status(channel), said
 
             # If the command stops reading, writing to the other end of the socket fails instead of blocking.
-            pool.submit(copy, far.recv, channel.sendall, partial(far.shutdown, socket.SHUT_RD), channel.shutdown_write)
-            pool.submit(copy, channel.recv, far.sendall, partial(far.shutdown, socket.SHUT_WR))
-            yield Streamed(channel.recv_stderr, end, channel.close)
+            pool.submit(
+                copy_stream, far.recv, channel.sendall, partial(far.shutdown, socket.SHUT_RD), channel.shutdown_write
+            )
+            pool.submit(copy_stream, channel.recv, far.sendall, partial(far.shutdown, socket.SHUT_WR))
+            yield StreamedCommand(channel.recv_stderr, end, channel.close)
 
     def _channel(self, script: str, mark: str) -> "Channel":
         """A channel in which ``script`` runs. Raises ConnectionLost."""
@@ -82,43 +84,43 @@ class SshHost(RemoteHost["Connection"]):
             channel: Channel = connection.transport.open_session(timeout=SILENCE)
         except (SSHException, OSError, EOFError) as error:
             connection.transport.close()
-            raise broken_off(self.name, str(error)) from error
+            raise connection_lost_error(self.name, str(error)) from error
         try:
-            channel.exec_command(receiver(len(text), mark))
+            channel.exec_command(script_receiver(len(text), mark))
             channel.sendall(text)
         except (SSHException, OSError, EOFError) as error:
-            raise broken_off(self.name, str(error)) from error
+            raise connection_lost_error(self.name, str(error)) from error
         return channel
 
     def _status(self, channel: "Channel") -> int:
         if (status := channel.recv_exit_status()) < 0:
-            raise broken_off(self.name, "the host closed the channel")
+            raise connection_lost_error(self.name, "the host closed the channel")
         return status
 
-    def exchange(self, script: str, stdin: bytes, mark: str, limit: float) -> tuple[int, bytes, bytes]:
+    def run_script_once(self, script: str, stdin: bytes, mark: str, limit: float) -> tuple[int, bytes, bytes]:
         """Run a script once, in a new channel; see ``RemoteHost.exchange``."""
         with self._channel(script, mark) as channel, ThreadPoolExecutor(2) as pool:
             try:
                 channel.settimeout(limit)
                 errors = pool.submit(_read, channel.recv_stderr, channel.close)
-                pool.submit(copy, BytesIO(stdin).read, channel.sendall, channel.shutdown_write)
+                pool.submit(copy_stream, BytesIO(stdin).read, channel.sendall, channel.shutdown_write)
                 stdout = _read(channel.recv, channel.close)
                 stderr = errors.result()
                 if not channel.status_event.wait(limit):
                     raise TimeoutError
             except OSError as error:  # after a timeout, closing the transport ends all other channels, too
                 channel.get_transport().close()
-                raise broken_off(self.name, str(error)) from error
+                raise connection_lost_error(self.name, str(error)) from error
             finally:
                 channel.close()
             return self._status(channel), stdout, stderr
 
-    def end(self, mark: str) -> None:
+    def kill_script(self, mark: str) -> None:
         """Kill the remaining processes of the command with that mark, after a lost connection or an interruption."""
-        self.exchange(remote.script(Command(("sh", "-c", _END, "end", mark))), b"", "perfbisect-end", 60)
+        self.run_script_once(remote.shell_script(Command(("sh", "-c", _END, "end", mark))), b"", "perfbisect-end", 60)
 
 
-def receiver(length: int, mark: str) -> str:
+def script_receiver(length: int, mark: str) -> str:
     """The command line that reads a script of ``length`` bytes from stdin and runs it.
 
     The command line is valid in every login shell that a user may have, and has the same text for all scripts except
@@ -134,7 +136,7 @@ def _read(receive: Callable[[int], bytes], close: Callable[[], None]) -> bytes:
     """The bytes of a stream up to its end. The status of the command shows whether the connection was lost.
 
     For a stream that is too long, the function closes the channel, which also ends the other stream, and raises
-    TooMuch.
+    OutputLimitExceeded.
     """
     came = bytearray()
     with suppress(EOFError):  # the end of a channel without its connection
@@ -142,11 +144,11 @@ def _read(receive: Callable[[int], bytes], close: Callable[[], None]) -> bytes:
             came += data
             if len(came) > PRINTED:
                 close()
-                raise TooMuch
+                raise OutputLimitExceeded
     return bytes(came)
 
 
-def copy(read: Callable[[int], bytes], write: Callable[[bytes], object], *closing: Callable[[], object]) -> None:
+def copy_stream(read: Callable[[int], bytes], write: Callable[[bytes], object], *closing: Callable[[], object]) -> None:
     """Copy all data from one end to the other, then close both ends. Copying ends if an end is closed or reads no more;
     the status of the command shows this.
     """
@@ -211,7 +213,7 @@ class SshConnection(HostConnection["Connection"]):
                 hop.connect_timeout = hop.connect_timeout or PROMPT
                 for step in ("banner_timeout", "auth_timeout"):
                     hop.connect_kwargs.setdefault(step, PROMPT)
-                _trust_only_known(self.name, hop)
+                _accept_only_known_keys(self.name, hop)
                 hop.open()
                 # A missing answer is noticed after SILENCE seconds, and small messages are sent without delay.
                 hop.transport.set_keepalive(5)
@@ -223,7 +225,7 @@ class SshConnection(HostConnection["Connection"]):
             raise
         except (paramiko.SSHException, OSError, EOFError, InvalidHostKey) as error:
             where = f"host {self.name}" if hop is connection else f"jump host {hop.original_host} of host {self.name}"
-            raise _refused(self.name, hop, where, error) from error
+            raise _login_error(self.name, hop, where, error) from error
         return connection
 
 
@@ -237,7 +239,7 @@ def _hops(connection: "Connection") -> list[Any]:
     return hops
 
 
-def _refused(name: str, hop: "Connection", where: str, error: Exception) -> EnvironmentFailure:
+def _login_error(name: str, hop: "Connection", where: str, error: Exception) -> EnvironmentFailure:
     """The error for a failed attempt to connect to ``where``."""
     import paramiko
 
@@ -249,9 +251,9 @@ def _refused(name: str, hop: "Connection", where: str, error: Exception) -> Envi
         case paramiko.BadHostKeyException():
             known_host = f"[{hop.host}]:{hop.port}" if hop.port != 22 else hop.host
             return HostKeyRefused(
-                f"the key of {where} differs from the known key: {at} showed {_shown(error.key)}. The"
+                f"the key of {where} differs from the known key: {at} showed {_shown_key(error.key)}. The"
                 " connection may be intercepted",
-                f"If the key of the host was changed on purpose: ssh-keygen -R '{known_host}', and then {_add(hop)}",
+                f"If the key of the host was changed on purpose: ssh-keygen -R '{known_host}', and then {_add_key_command(hop)}",
             )
         case paramiko.PasswordRequiredException():
             why, advice = (
@@ -275,15 +277,15 @@ def _refused(name: str, hop: "Connection", where: str, error: Exception) -> Envi
     return EnvironmentFailure(why, advice)
 
 
-def _trust_only_known(name: str, hop: "Connection") -> None:
+def _accept_only_known_keys(name: str, hop: "Connection") -> None:
     """Accept only hosts whose keys are in the user's known_hosts files."""
     from paramiko import MissingHostKeyPolicy
 
     class Refuse(MissingHostKeyPolicy):
         def missing_host_key(self, client: "SSHClient", hostname: str, key: "PKey") -> None:
             raise HostKeyRefused(
-                f"the key of host {name} is not known: {hostname} showed {_shown(key)}",
-                f"Compare this key with the key on the host itself. If they are equal, {_add(hop)}",
+                f"the key of host {name} is not known: {hostname} showed {_shown_key(key)}",
+                f"Compare this key with the key on the host itself. If they are equal, {_add_key_command(hop)}",
             )
 
     client: SSHClient = hop.client
@@ -295,7 +297,7 @@ def _trust_only_known(name: str, hop: "Connection") -> None:
     client.set_missing_host_key_policy(Refuse())
 
 
-def _add(hop: "Connection") -> str:
+def _add_key_command(hop: "Connection") -> str:
     """The command with which the user adds a host's key to the known keys."""
     if hop.gateway is not None:
         return f"add it with: ssh {hop.original_host} true"
@@ -307,5 +309,5 @@ def _correct(name: str) -> str:
     return f"Correct `hosts.{name}.address` in hosts.toml, or HostName in ~/.ssh/config."
 
 
-def _shown(key: "PKey") -> str:
+def _shown_key(key: "PKey") -> str:
     return f"{key.get_name()} {key.fingerprint}"

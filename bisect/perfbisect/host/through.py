@@ -22,9 +22,16 @@ from pathlib import PurePosixPath
 from queue import SimpleQueue
 
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
-from perfbisect.host.local import LocalHost, end, kill_group
-from perfbisect.host.protocol import PRINTED, Command, Streamed
-from perfbisect.host.remote import Connection, RemoteHost, TooMuch, broken_off, check_started, surrounded
+from perfbisect.host.local import LocalHost, kill_process_group, terminate_group
+from perfbisect.host.protocol import PRINTED, Command, StreamedCommand
+from perfbisect.host.remote import (
+    Connection,
+    OutputLimitExceeded,
+    RemoteHost,
+    check_started,
+    connection_lost_error,
+    script_prologue,
+)
 from perfbisect.masking import mask_credentials
 from perfbisect.recipes.inventory import HostEntry
 
@@ -108,7 +115,7 @@ class ThroughHost(RemoteHost["ShellProcess"]):
 
     connection: "Shell"
 
-    def exchange(self, script: str, stdin: bytes, mark: str, limit: float) -> Answer:
+    def run_script_once(self, script: str, stdin: bytes, mark: str, limit: float) -> Answer:
         """Run a script once in the shell; an interruption ends the script. See ``RemoteHost.exchange``."""
         running = self.connection.open()
         number, future = running.send(script.encode(), stdin)
@@ -116,32 +123,32 @@ class ThroughHost(RemoteHost["ShellProcess"]):
             status, out, err = future.result(limit)
         except TimeoutError:
             running.close(at_once=True)
-            raise broken_off(self.name, "") from None
+            raise connection_lost_error(self.name, "") from None
         except (KeyboardInterrupt, SystemExit):
             with suppress(TimeoutError, EnvironmentFailure):
-                running.end(number)
+                running.kill_script(number)
                 future.result(ENDING)
             raise
         if max(len(out), len(err)) > PRINTED:
-            raise TooMuch
+            raise OutputLimitExceeded
         return status, out, err
 
     @contextmanager
-    def begin(self, argv: tuple[str, ...], far: socket.socket) -> Iterator[Streamed]:
+    def begin_stream(self, argv: tuple[str, ...], far: socket.socket) -> Iterator[StreamedCommand]:
         """Start a command with its stdin and stdout on the socket; see ``Host.begin``."""
-        script = f"{surrounded(Command(argv))}\nexec {shlex.join(argv)}"
+        script = f"{script_prologue(Command(argv))}\nexec {shlex.join(argv)}"
         leading = ("sh", "-c", _PIPES, "pipes", *self.connection.command, "sh", "-c", _STREAM, "stream", script)
-        with LocalHost(self.name, self.root).begin(leading, far) as running:
+        with LocalHost(self.name, self.root).begin_stream(leading, far) as running:
 
             def ended(stderr: str) -> tuple[int, str]:
-                running.end(stderr)
+                running.wait(stderr)
                 stderr, separator, status = stderr.rpartition(_STATUS)
                 if not separator:
-                    raise broken_off(self.name, "".join(status.strip().splitlines()[-2:][:1]))
+                    raise connection_lost_error(self.name, "".join(status.strip().splitlines()[-2:][:1]))
                 check_started(self.name, argv, stderr)
                 return int(status.split()[0]), stderr
 
-            yield running._replace(end=ended)
+            yield running._replace(wait=ended)
 
 
 class Shell(Connection["ShellProcess"]):
@@ -197,13 +204,13 @@ class ShellProcess:
         try:
             ready.result(OPENING)
         except BaseException as error:
-            why = self.said() or "the host does not answer"
+            why = self.last_output_line() or "the host does not answer"
             self.close()
             if isinstance(error, TimeoutError | EnvironmentFailure):
                 raise EnvironmentFailure(f"host {name} cannot be reached with {command[0]}: {why}") from None
             raise
 
-    def said(self) -> str:
+    def last_output_line(self) -> str:
         """The last message of the command itself, such as the reason why it ended."""
         if self._errors.closed:
             return ""
@@ -221,7 +228,7 @@ class ShellProcess:
         self._requests.put(b"run %d %d %d\n" % (number, len(script), len(stdin)) + script + stdin)
         return number, future
 
-    def end(self, number: int) -> None:
+    def kill_script(self, number: int) -> None:
         """Kill a script and its processes."""
         self._requests.put(b"end %d\n" % number)
 
@@ -249,7 +256,7 @@ class ShellProcess:
         open, and let all requests fail.
         """
         self._process.wait()
-        kill_group(self._process)
+        kill_process_group(self._process)
         self._requests.put(b"")
         self._threads[0].join(10)
         with self._lock:
@@ -261,7 +268,7 @@ class ShellProcess:
             future.set_exception(failure)
 
     def _lost(self) -> ConnectionLost:
-        return broken_off(self.name, self.said() or "the shell on the host ended")
+        return connection_lost_error(self.name, self.last_output_line() or "the shell on the host ended")
 
     def close(self, *, at_once: bool = False) -> None:
         """End the shell and the command that started it; unless ``at_once``, wait some time until the command ends by
@@ -270,7 +277,7 @@ class ShellProcess:
         self._requests.put(b"")
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(0 if at_once else ENDING)
-        end(self._process, ENDING)
+        terminate_group(self._process, ENDING)
         for thread in self._threads:
             thread.join(10)
         self._errors.close()

@@ -33,7 +33,7 @@ from perfbisect.hunt.session_hosts import HostLocks
 from perfbisect.hunt.setup import SessionSetup
 from perfbisect.hunt.trials.rounds import RoundsPlan
 from perfbisect.hunt.watching import View
-from perfbisect.lab.building.candidates import Mended
+from perfbisect.lab.building.candidates import RemedyWorked
 from perfbisect.lab.building.log_parser import KnownFailure
 from perfbisect.lab.workload.command import OutputRecognised
 from perfbisect.process import CLOCK
@@ -111,7 +111,7 @@ class SessionAttempt:
         names = [f"{first.request.kind[0]}{number}" if is_trial else str(number) for number in numbers]
         self.name = self.batch.name if self.batch else names[0]
         for lock in self.held.values():  # other sessions see the name
-            lock.number(self.name)
+            lock.set_session_name(self.name)
         locks = HostLocks(self.held, [build_host.host.name for build_host in first.common_build_hosts], first.shared)
         is_resumed = self.resume_failures is not None
         lifecycles = {
@@ -161,7 +161,7 @@ class SessionAttempt:
             with pushing(history.path, numbers, note):
                 driver = Driver(self.members, plan, workers, self.store_failure)
                 interruption = self._show_events(driver, titles, first)
-        except (Mended, OutputRecognised):
+        except (RemedyWorked, OutputRecognised):
             self.resume_failures, next_setups = failures, {}
             for index, setup in setups.items():
                 if verdict_of(history, numbers[index]) is None:
@@ -252,7 +252,7 @@ class SessionAttempt:
                 ]
                 message = f"Interrupted. All measurements are kept; to continue: {self._resume_command}"
                 raise Interrupted(f"{message}{''.join(lines)}") from None
-            except Mended as mended:
+            except RemedyWorked as mended:
                 for index, member in enumerate(self.members):
                     if member.is_open:
                         settings = replace(history.settings(numbers[index]), flags=mended.event.flags)

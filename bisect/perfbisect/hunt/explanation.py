@@ -41,7 +41,7 @@ from perfbisect.core.explain.profiles import functions_in
 from perfbisect.errors import PerfBisectError, as_perfbisect_error
 from perfbisect.hunt.loop import FixedPlan, Workers, run
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent
-from perfbisect.lab.measure.counting import counting_time, has_length, obstacle
+from perfbisect.lab.measure.counting import counting_obstacle, counting_seconds, has_length
 from perfbisect.lab.measure.profiles import SAMPLED_INSTRUCTIONS, ProfileStudy
 from perfbisect.lab.measure.studies import CounterGroups, ExactCounts, PlanStudy, has_statements
 from perfbisect.lab.measure.visit import StudyMaker
@@ -175,11 +175,11 @@ PARTS: tuple[StudyPart, ...] = (
         is_sampled=False,
         share=0.0,
         hunt_share=COUNT_SHARE,
-        is_useful=lambda builder, workload, _: not obstacle(builder, workload),
+        is_useful=lambda builder, workload, _: not counting_obstacle(builder, workload),
         has_certain_round=lambda workload: (
             not workload.command
         ),  # the counted runs of a server are as short as possible
-        least_seconds=counting_time,
+        least_seconds=counting_seconds,
     ),
     # Sampled instructions, if instructions were not counted exactly and the processor counts instructions.
     StudyPart(

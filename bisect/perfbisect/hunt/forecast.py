@@ -18,22 +18,22 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.core.search.decide import likely_builds, likely_runs
 from perfbisect.errors import BuildFailed, EnvironmentFailure, UsageError
 from perfbisect.host import jobs
-from perfbisect.host.facts import CORES, MEMORY_MIB, ask
+from perfbisect.host.facts import CORES, MEMORY_MIB, read_fact
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
 from perfbisect.hunt.patches import patches_of
 from perfbisect.hunt.session import with_prior_knowledge
 from perfbisect.hunt.setup import Recipes, read_hunt_range
-from perfbisect.lab import Work
+from perfbisect.lab import GeneratorWithResult
 from perfbisect.lab.building import checkout, prebuilt
-from perfbisect.lab.building.checkout import for_all
+from perfbisect.lab.building.checkout import for_all_versions
 from perfbisect.lab.building.commit_build import check_out
 from perfbisect.lab.building.log_parser import Stopwatch
-from perfbisect.lab.building.plan import BuildContext, BuildPhase, BuildPlan, plan_for, present
+from perfbisect.lab.building.plan import BuildContext, BuildPhase, BuildPlan, plan_for, present_paths
 from perfbisect.lab.building.toolchain import COMPILERS, Toolchain, cache_namespace, toolchain
 from perfbisect.lab.measure import perf, visit
-from perfbisect.lab.servers import Installation, Service, configuration, placeholders, service_in
+from perfbisect.lab.servers import Installation, Service, configuration_text, service_in, shared_placeholders
 from perfbisect.lab.training import SECONDS
 from perfbisect.lab.upkeep import expected_builds, space_needed
 from perfbisect.lab.workload import dataset, lua
@@ -178,22 +178,24 @@ def _archives_and_plans(request: ListingRequest, scratch: LocalHost) -> tuple[Co
     builder, commit = request.builder, request.commit
     host, entry = request.build_host or request.host, request.build_entry or request.entry
     repository, patches = open_repository(Path(request.settings.repository)), patches_of(request.settings, builder)
-    deque(steps := Work(checkout.mirror(scratch, repository, builder.work_name, [commit])), maxlen=0)
+    deque(
+        steps := GeneratorWithResult(checkout.bring_mirror(scratch, repository, builder.work_name, [commit])), maxlen=0
+    )
     name = request.settings.variant or builder.variant
     variant = find_variant(builder, name)
     tools, namespace = Toolchain("", "", ""), ""
     with suppress(EnvironmentFailure):  # the listing needs no compiler; `bisect doctor` lists missing tools
         tools = toolchain(host, variant)
         namespace = cache_namespace(host, tools.processor)
-    entry = msgspec.structs.replace(entry, jobs=entry.jobs or ask(host, CORES) or 1)
+    entry = msgspec.structs.replace(entry, jobs=entry.jobs or read_fact(host, CORES) or 1)
     bare = steps.result
     context = BuildContext(scratch, entry, builder, name, variant, tools, bare, repository, namespace, patches)
     try:
-        sources = for_all(scratch, bare, commit, patches)
+        sources = for_all_versions(scratch, bare, commit, patches)
         check_out(context, sources, Stopwatch())
-        paths = present(context, sources.commit)
+        paths = present_paths(context, sources.built_commit)
         phases = (BuildPhase.INSTRUMENTED, BuildPhase.OPTIMISED) if request.training else (BuildPhase.PLAIN,)
-        needed = prebuilt.needed(scratch, bare, sources, builder, paths)
+        needed = prebuilt.needed_archives(scratch, bare, sources, builder, paths)
         archives = CommandGroup("archives", tuple(f"# {archive} from {archive.address}" for archive in needed.values()))
         sums = {name: archive.sha256 for name, archive in needed.items()}
         return archives, tuple(plan_for(replace(context, phase=phase), commit, paths, sums) for phase in phases)
@@ -225,28 +227,28 @@ def _measurement(
 ) -> Iterator[CommandGroup]:
     """The configuration of the server, and the commands that load data and measure a visit."""
     host, entry, workload = request.host, request.entry, request.workload
-    size = ask(host, MEMORY_MIB) or 1, ask(host, CORES) or 1
-    values = placeholders(scratch, entry, request.builder, *size)
+    size = read_fact(host, MEMORY_MIB) or 1, read_fact(host, CORES) or 1
+    values = shared_placeholders(scratch, entry, request.builder, *size)
     values |= {"commit": request.commit, "version": plan.version, "prefix": str(prefix)}
     system = Installation(request.commit, "", prefix, plan.builder, values)
     folder = dataset.visit_folder(host)
     service = service_in(host, system, folder, entry.server_cpus, write=False)
     if service:
-        config_lines = tuple(configuration(plan.builder, service.values).splitlines())
+        config_lines = tuple(configuration_text(plan.builder, service.values).splitlines())
         yield CommandGroup(f"configuration of the server, {service.values['config']}", config_lines)
     if format_command := plan.builder.dataset.format_command:
         lines = _steps(service, [format_command]) if service else [shell_words(dataset.format_argv(system, folder))]
         title = "the format of the data: builds that print the same text share loaded data"
         yield CommandGroup(title, tuple(lines))
-    loading = dataset.Loading(host, system, workload, folder, service, lua.place(scratch, workload))
+    loading = dataset.DatasetLoading(host, system, workload, folder, service, lua.place_scripts(scratch, workload))
     yield CommandGroup("loading the data", tuple(_loading(loading)))
-    bench = visit.RunContext(host, entry, workload, loading.placed, perf.counts(host))
-    timed = visit.timed(visit.Visit(bench, system, 0, folder, "", service), [PID] if service else [])
+    bench = visit.RunContext(host, entry, workload, loading.placed, perf.can_count(host))
+    timed = visit.timed_command(visit.Visit(bench, system, 0, folder, "", service), [PID] if service else [])
     line = _with_environment(timed.argv, timed.env, timed.cpus).replace(f"-p {PID}", "-p SERVER")
     yield CommandGroup(f"a visit, on a copy of the data, in {timed.cwd}", tuple(_served(service, line)))
 
 
-def _loading(loading: dataset.Loading) -> Iterator[str]:
+def _loading(loading: dataset.DatasetLoading) -> Iterator[str]:
     """The commands that load the data, with the start and the stop of the server."""
     service, checks = loading.service, [loading.check()] if loading.service and loading.workload.check else []
     load, check = ([_with_environment(step.argv, step.env) for step in steps] for steps in (loading.commands(), checks))
@@ -279,4 +281,4 @@ def _steps(service: Service, argvs: Iterable[Sequence[str]]) -> list[str]:
 def _with_environment(argv: Sequence[str], env: Mapping[str, str], cpus: str = "") -> str:
     """A command with its environment variables, pinned to its processors."""
     variables = [f"{name}={shell_word(value)}" for name, value in env.items()]
-    return " ".join([*variables, shell_words([*jobs.pinned(cpus), *argv])])
+    return " ".join([*variables, shell_words([*jobs.taskset(cpus), *argv])])

@@ -32,10 +32,10 @@ from perfbisect.hunt.session_hosts import BuildHost, HostLocks, PreparedHost
 from perfbisect.hunt.setup import SessionSetup
 from perfbisect.hunt.workers import BuildWorker, Listener, MeasuringWorker, ThreadWorkers
 from perfbisect.lab import Lab
-from perfbisect.lab.building.candidates import BuildsMade, Candidates
+from perfbisect.lab.building.candidates import BuildRegistry, Candidates
 from perfbisect.lab.building.links import LayoutSeeds
 from perfbisect.lab.builds import BuildSite
-from perfbisect.lab.host_lab import Earlier
+from perfbisect.lab.host_lab import EarlierAttempts
 from perfbisect.lab.host_watch import HostWatch
 from perfbisect.lab.measure.visit import SlowRuns, StudyMaker
 
@@ -61,14 +61,14 @@ class SessionLabs:
         finished = [event for _, event in self.log.entries if isinstance(event, BuildFinished)]
         return [event for event in finished if host in ("", event.host or self.setup.settings.host)]
 
-    def builds_made(self, candidates: Candidates, host: str = "") -> BuildsMade:
+    def builds_made(self, candidates: Candidates, host: str = "") -> BuildRegistry:
         """The builds of candidates that earlier attempts at the hunt have made on one host, by default on any host."""
         finished, first = self._finished_builds(host), self.setup.settings.host
         made_on = {} if host else {event.facts.commit: event.host or first for event in finished}
-        return BuildsMade(candidates, {event.facts.commit: event.facts.key for event in finished}, made_on)
+        return BuildRegistry(candidates, {event.facts.commit: event.facts.key for event in finished}, made_on)
 
     def build_worker(
-        self, build_host: BuildHost, candidates: Candidates, builds: BuildsMade, is_replaceable: bool
+        self, build_host: BuildHost, candidates: Candidates, builds: BuildRegistry, is_replaceable: bool
     ) -> BuildWorker:
         """A build host as a worker. ``is_replaceable``: the measured hosts make the builds while the build host
         cannot be reached.
@@ -77,7 +77,7 @@ class SessionLabs:
         lab_host = self.locks.lab_host(StoppableHost(build_host.host, stop), build_host.entry)
         site = BuildSite(
             lab_host, setup.builder, settings.variant, candidates, builds,
-            layouts=settings.policy.layouts, named=True, training=setup.training(), stood_in=is_replaceable,
+            layouts=settings.policy.layouts, names_host=True, training=setup.training(), stood_in=is_replaceable,
         )  # fmt: skip
         subscribe = partial(connection_events, (build_host.host,))
 
@@ -97,7 +97,7 @@ class SessionLabs:
         stop: threading.Event,
         candidates: Candidates,
         study: StudyMaker | None,
-        builds: BuildsMade | None,
+        builds: BuildRegistry | None,
         seeds: LayoutSeeds | None,
     ) -> Lab:
         """The lab of a hunt on the host with that number. Setting ``stop`` cancels the work of the lab; ``seeds`` are
@@ -113,15 +113,15 @@ class SessionLabs:
             for _, event in self.log.entries
             if isinstance(event, RunFinished) and (event.host or settings.host) == name
         ]
-        slow.take(runs)
+        slow.learn(runs)
         longest = max((run.seconds for run in runs if not run.counted or site.count_method), default=0.0)
         length = next((run.events for run in reversed(runs) if run.events), 0)  # a timed run has no fixed length
         keys = {event.facts.commit: event.facts.key for event in self._finished_builds(name)}
         loaded = {run.commit: run.dataset for run in runs}
-        earlier = Earlier(keys, loaded, length, longest, most_cores_used(runs), first.memory_mib, first.cores)
+        earlier = EarlierAttempts(keys, loaded, length, longest, most_cores_used(runs), first.memory_mib, first.cores)
         for run in runs:
             if seeds:
-                seeds.take(run)
+                seeds.note_used(run)
         watch = HostWatch(site.host, self.held[name], site.facts)
         timed = replace(
             self.setup.lab(candidates, earlier, site, self.setup.workload, self.locks),
@@ -151,11 +151,11 @@ class SessionLabs:
             candidates = setup.candidates(setup.span.candidates)
             keys = {subjects[number].commit: subjects[number].key for number in numbers if subjects[number].key}
             for host_number, site in enumerate(sites):
-                builds = BuildsMade(candidates, keys)
+                builds = BuildRegistry(candidates, keys)
                 for work, workload in enumerate(setup.works):
                     runs = [run.facts for run in trial.runs if run.work == work and run.subject in numbers]
                     loaded = {run.commit: run.dataset for run in runs}
-                    earlier = Earlier(
+                    earlier = EarlierAttempts(
                         datasets=loaded, events=runs[-1].events if runs else 0, busiest=most_cores_used(runs)
                     )
                     # A proof measures builds of its hunt, which may have been made for randomized layouts.

@@ -45,7 +45,7 @@ from perfbisect.hunt.search_problem import (
 )
 from perfbisect.hunt.session_hosts import HostLocks
 from perfbisect.hunt.setup import SessionSetup
-from perfbisect.lab.host_watch import changed
+from perfbisect.lab.host_watch import change_warnings
 from perfbisect.report.command_line import command_to_run
 from perfbisect.repository.commits import describe_commit
 from perfbisect.repository.discovery import open_repository
@@ -234,7 +234,7 @@ def changes_since(earlier_starts: Sequence[SessionStarted], setup: SessionSetup)
         warning
         for site in setup.hosts
         if site.facts.name in last
-        for warning in changed(site.host.name, last[site.facts.name], site.facts)
+        for warning in change_warnings(site.host.name, last[site.facts.name], site.facts)
     )
 
 

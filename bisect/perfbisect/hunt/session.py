@@ -120,14 +120,14 @@ def disk_warnings(history: History, setup: SessionSetup) -> tuple[Warned, ...]:
     warnings = [
         warning
         for site in setup.hosts
-        for warning in upkeep.too_little(
+        for warning in upkeep.disk_space_warnings(
             site.host, *latest_build_and_dataset_keys(history, replace(setup.settings, host=site.host.name)), expected
         )
     ]
     builds, _ = latest_build_and_dataset_keys(history, setup.settings)
     build_hosts = setup.common_build_hosts
     for build_host in build_hosts:
-        warnings += upkeep.too_little(build_host.host, builds, (), math.ceil(expected / len(build_hosts)))
+        warnings += upkeep.disk_space_warnings(build_host.host, builds, (), math.ceil(expected / len(build_hosts)))
     return tuple(warnings)
 
 

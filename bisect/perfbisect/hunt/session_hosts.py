@@ -13,18 +13,18 @@ from perfbisect.core.domain.facts import HostFacts
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import EnvironmentFailure, Interrupted, PerfBisectError, UsageError
 from perfbisect.host import leases
-from perfbisect.host.facts import PROCESSOR, ask, read_fingerprint
-from perfbisect.host.leases import LeaseRequest, Say, Show
-from perfbisect.host.lock import SESSION, HostLock, WaitCallback, hold, machine, wait
+from perfbisect.host.facts import PROCESSOR_MODEL, read_fact, read_fingerprint
+from perfbisect.host.leases import LeaseRequest, PrintMessage, ShowQueue
+from perfbisect.host.lock import SESSION, HostLock, WaitCallback, hold_lock, locked_machine_identity, wait_for_turn
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
 from perfbisect.lab.building.candidates import FairLock, LabHost
-from perfbisect.lab.building.commit_build import end_all
-from perfbisect.lab.building.plan import for_processor
+from perfbisect.lab.building.commit_build import end_running_builds
+from perfbisect.lab.building.plan import is_processor_specific
 from perfbisect.lab.building.shared_builds import SharedBuilds
-from perfbisect.lab.checks import CheckRequest, Level
-from perfbisect.lab.checks.all_hosts import differing, read_side
-from perfbisect.lab.checks.preflight import build_findings, findings, inspect_host, warnings
+from perfbisect.lab.checks import CheckRequest, Severity
+from perfbisect.lab.checks.all_hosts import build_host_differences, read_build_host_properties
+from perfbisect.lab.checks.preflight import build_host_findings, inspect_host, measurement_findings, warnings_or_refusal
 from perfbisect.lab.workload import dataset
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import find_variant
@@ -85,29 +85,33 @@ class BuildHostChecks:
         if entry.builds_itself or len(build_hosts) != 1:
             return entry.builds_itself
         variant = find_variant(self.builder, self.settings.variant)
-        sides = [read_side(builder, variant) for builder in (build_hosts[0].host, host)]
-        native = for_processor(self.builder, variant)
-        if any(finding.level is not Level.NOTE for finding in differing(host.name, sides, native=native)):
+        sides = [read_build_host_properties(builder, variant) for builder in (build_hosts[0].host, host)]
+        native = is_processor_specific(self.builder, variant)
+        if any(
+            finding.level is not Severity.NOTE for finding in build_host_differences(host.name, sides, native=native)
+        ):
             return False
         request = CheckRequest.to_build(host, entry, self.builder, self.settings.variant)
-        return all(finding.level is not Level.REFUSED for finding in build_findings(inspect_host(request)))
+        return all(finding.level is not Severity.REFUSED for finding in build_host_findings(inspect_host(request)))
 
     def _connect(self, name: str) -> tuple[Warned, ...]:
         """Connect to a build host and check whether it can build. Returns warnings."""
         entry = load_host(name, self.settings.hosts_path)
         host = connect(entry)
         if self.waiting:
-            wait(host, self.waiting)
+            wait_for_turn(host, self.waiting)
         self.connected[name] = BuildHost(entry, host)
         request = CheckRequest.to_build(host, entry, self.builder, self.settings.variant)
-        return warnings(build_findings(inspect_host(request)))
+        return warnings_or_refusal(build_host_findings(inspect_host(request)))
 
     def _differences(self, entry: HostEntry, host: Host, build_hosts: Sequence[BuildHost]) -> tuple[Warned, ...]:
         """Warnings about differences between the build hosts of ``host``."""
         variant = find_variant(self.builder, self.settings.variant)
-        sides = [read_side(build_host.host, variant) for build_host in build_hosts]
-        sides += [read_side(host, variant)] if entry.builds_itself else []
-        return warnings(differing(host.name, sides, native=for_processor(self.builder, variant)))
+        sides = [read_build_host_properties(build_host.host, variant) for build_host in build_hosts]
+        sides += [read_build_host_properties(host, variant)] if entry.builds_itself else []
+        return warnings_or_refusal(
+            build_host_differences(host.name, sides, native=is_processor_specific(self.builder, variant))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +142,10 @@ class PreparedHost:
         """
         host = connect(entry)
         if checks.waiting:
-            wait(host, checks.waiting)
+            wait_for_turn(host, checks.waiting)
         request = CheckRequest(host, entry, settings.metric, builder, settings.variant, workloads, notes=False)
         inspection = inspect_host(request)
-        warned = warnings(findings(inspection))
+        warned = warnings_or_refusal(measurement_findings(inspection))
         build_hosts, further = checks.prepare(entry, host)
         can_build = checks.can_build(entry, host, build_hosts)
         return cls(entry, host, read_fingerprint(host, inspection.answers), (*warned, *further), build_hosts, can_build)
@@ -181,9 +185,9 @@ def check_architectures(host: Host, build_host: Host) -> None:
 
 def other_processor(host: Host, build_host: Host, builder: Builder, variant: str) -> Iterator[Warned]:
     """A warning if a build host compiles for the processor that it has and ``host`` has another processor."""
-    if not for_processor(builder, find_variant(builder, variant or builder.variant)):
+    if not is_processor_specific(builder, find_variant(builder, variant or builder.variant)):
         return
-    built_for, measured_on = ask(build_host, PROCESSOR), ask(host, PROCESSOR)
+    built_for, measured_on = read_fact(build_host, PROCESSOR_MODEL), read_fact(host, PROCESSOR_MODEL)
     if built_for and measured_on and built_for != measured_on:
         yield Warned(
             f"host {build_host.name} compiles for its own processor, {built_for}, and host {host.name} has another:"
@@ -228,12 +232,12 @@ def lock_hosts(
     hosts = {host.name: host for host in (*build_hosts, *(site.host for site in sites))}
     with ExitStack() as stack:
         held = {
-            host.name: stack.enter_context(hold(host, purpose, waiting, SESSION))
-            for host in sorted(hosts.values(), key=lambda host: (machine(host), host.name))
+            host.name: stack.enter_context(hold_lock(host, purpose, waiting, SESSION))
+            for host in sorted(hosts.values(), key=lambda host: (locked_machine_identity(host), host.name))
         }
         for build_host in build_hosts:
             stack.callback(
-                clean_up, end_all, build_host, held[build_host.name]
+                clean_up, end_running_builds, build_host, held[build_host.name]
             )  # no session needs these builds any more
         for site in sites:
             stack.push(partial(remove_last_visit, site.host, held[site.host.name]))
@@ -246,7 +250,7 @@ def clean_up(action: Callable[[Host], object], host: Host, held: HostLock) -> No
     """
     if not held.lost:
         with suppress(PerfBisectError):  # out of reach: the next session, or `bisect gc`, cleans up
-            held.confirm()  # after a long sleep of this machine, another session may hold the host
+            held.check_held()  # after a long sleep of this machine, another session may hold the host
             action(host)
 
 
@@ -270,7 +274,7 @@ class LeaseTerms:
 
 @contextmanager
 def leased_hosts(
-    names: Sequence[str], hosts_path: str | Path, show: Show, say: Say, terms: LeaseTerms = LeaseTerms()
+    names: Sequence[str], hosts_path: str | Path, show: ShowQueue, say: PrintMessage, terms: LeaseTerms = LeaseTerms()
 ) -> Iterator[None]:
     """Lease those hosts among these names that have to be leased. Within the block, ``host.registry.connect`` finds
     the leased machines.
@@ -289,17 +293,21 @@ def leased_hosts(
         yield
 
 
-def _lease_fit_machines(request: LeaseRequest, show: Show, say: Say, unfit: Mapping[str, str]) -> ExitStack:
+def _lease_fit_machines(
+    request: LeaseRequest, show: ShowQueue, say: PrintMessage, unfit: Mapping[str, str]
+) -> ExitStack:
     """Lease machines that no fitness check has found unfit. Closing the returned stack releases these machines.
 
     Unfit machines stay leased until fit machines are leased, because otherwise the scheduler would lend the unfit
     machines again. Raises EnvironmentFailure if the scheduler lends only unfit machines.
     """
-    request = replace(request, nodes={name: node for name, node in request.nodes.items() if node not in unfit})
+    request = replace(
+        request, earlier_addresses={name: node for name, node in request.earlier_addresses.items() if node not in unfit}
+    )
     with ExitStack() as unfit_leases:
         for _ in range(len(unfit) + 1):
             with ExitStack() as stack:
-                job = stack.enter_context(leases.leased(request, show, say))
+                job = stack.enter_context(leases.lease_machines(request, show, say))
                 refused = [unfit[leased.address] for leased in job.machines if leased.address in unfit]
                 if not refused:
                     return stack.pop_all()
@@ -335,7 +343,7 @@ def _lease_requests(
     for name in names:
         lease_name = parse_leased_host_name(name)
         assert lease_name, "the name of a leased host has the form of a lease"
-        if not leases.is_held(name):  # otherwise another hunt of this process shares the lease
+        if not leases.is_leased(name):  # otherwise another hunt of this process shares the lease
             groups.setdefault((lease_name.lease, lease_name.features), []).append(name)
     for (recipe, features), members in sorted(
         groups.items(), key=lambda group: (-len(re.findall(r"[\w.-]+", group[0][1])), group[0])

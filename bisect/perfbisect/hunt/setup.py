@@ -15,16 +15,16 @@ from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.settings import NO_TRIAL, WITH_RUNS, Patch, Settings, TrialRequest, TrialType
 from perfbisect.core.inference.ancestry import with_suspected_weights
 from perfbisect.errors import UsageError
-from perfbisect.host.lock import WaitCallback, machine
+from perfbisect.host.lock import WaitCallback, locked_machine_identity
 from perfbisect.host.protocol import Host
 from perfbisect.hunt.patches import PartSearch, check_patches, patches_of
 from perfbisect.hunt.session_hosts import BuildHost, BuildHostChecks, HostLocks, PreparedHost, build_ahead
 from perfbisect.lab.building.candidates import Candidates
-from perfbisect.lab.building.links import unavailable
+from perfbisect.lab.building.links import layouts_unavailable_warning
 from perfbisect.lab.building.plan import InstalledBuild, build_fingerprint
 from perfbisect.lab.building.shared_builds import SharedBuilds
-from perfbisect.lab.checks.preflight import obstacle
-from perfbisect.lab.host_lab import Earlier, HostLab
+from perfbisect.lab.checks.preflight import layout_obstacle
+from perfbisect.lab.host_lab import EarlierAttempts, HostLab
 from perfbisect.lab.measure import counting
 from perfbisect.lab.workload.lua import fingerprint
 from perfbisect.recipes.builder import Builder
@@ -145,8 +145,8 @@ class SessionSetup:
 
     def for_settings(self, settings: Settings) -> "SessionSetup":
         """The setup with other settings. If all hosts can count the metric by one method, runs are counted exactly."""
-        methods = {counting.method(site.host) if settings.metric == INSTRUCTIONS else "" for site in self.hosts}
-        method = methods.pop() if len(methods) == 1 else ""
+        methods = {settings.metric == INSTRUCTIONS and counting.counting_method(site.host) for site in self.hosts}
+        method = (len(methods) == 1 and methods.pop()) or ""
         hosts = tuple(replace(site, count_method=method, beside_method="") for site in self.hosts)
         setup = replace(self, settings=settings, hosts=hosts)
         exact = all(setup.count_method(site, setup.workload) for site in hosts)
@@ -214,7 +214,7 @@ class SessionSetup:
 
     def count_method(self, site: PreparedHost, workload: Workload) -> str:
         """The method by which runs of a workload are counted exactly on a host; "" if runs are timed."""
-        return "" if counting.obstacle(self.builder, workload) else site.count_method
+        return "" if counting.counting_obstacle(self.builder, workload) else site.count_method
 
     def training(self) -> tuple[Workload, ...]:
         """The workloads with which builds of the variant are trained; empty without profile-guided optimization.
@@ -228,7 +228,7 @@ class SessionSetup:
         return build_fingerprint(self.builder, find_variant(self.builder, self.settings.variant), self.patches)
 
     def lab(
-        self, candidates: Candidates, earlier: Earlier, site: PreparedHost, workload: Workload, locks: HostLocks
+        self, candidates: Candidates, earlier: EarlierAttempts, site: PreparedHost, workload: Workload, locks: HostLocks
     ) -> HostLab:
         """A lab that measures candidates by a workload on a host."""
         lab_host = locks.lab_host(site.host, site.entry)
@@ -253,10 +253,10 @@ class SessionSetup:
                 self.settings.good_commit: "the good end",
             },
             patches=self.patches,
-            remedies=self.settings.remedies and not self.request.works,
+            has_remedies=self.settings.remedies and not self.request.works,
             prebuilt=self.prebuilt,
             is_range=not self.request.works,
-            in_line=self.parts is None,
+            is_linear=self.parts is None,
         )
 
     def started(self, number: int, resumed: bool) -> SessionStarted:
@@ -302,14 +302,14 @@ def with_layouts(setup: SessionSetup) -> SessionSetup:
         return setup
     reason = "nothing is built from source"
     if settings.repository:
-        reason = obstacle(setup.builder, settings.variant, settings.system)
+        reason = layout_obstacle(setup.builder, settings.variant, settings.system)
     if not reason:
         return setup
     policy = replace(settings.policy, layouts=False)
     without = replace(setup, settings=replace(settings, policy=policy, linkable=False))
     if settings.prior.exact:  # the placement of code does not change a count
         return without
-    return replace(without, warnings=(*setup.warnings, unavailable(reason)))
+    return replace(without, warnings=(*setup.warnings, layouts_unavailable_warning(reason)))
 
 
 def with_counts_beside(setup: SessionSetup) -> SessionSetup:
@@ -320,10 +320,10 @@ def with_counts_beside(setup: SessionSetup) -> SessionSetup:
     """
     settings, (first, *further_hosts) = setup.settings, setup.hosts
     may_count = settings.counts and settings.choose_metric and not settings.prior.exact and not setup.request.works
-    exactly = not counting.obstacle(setup.builder, setup.workload)
-    if not may_count or not (method := counting.method(first.host)) or not (exactly or method == counting.PERF):
+    exactly = not counting.counting_obstacle(setup.builder, setup.workload)
+    if not (method := may_count and counting.counting_method(first.host)) or not (exactly or method == counting.PERF):
         return setup
-    prior = replace(settings.prior, count_cost=counting.cost(method, setup.workload) if exactly else WITH_RUNS)
+    prior = replace(settings.prior, count_cost=counting.count_cost(method, setup.workload) if exactly else WITH_RUNS)
     hosts = replace(first, beside_method=method if exactly else ""), *further_hosts
     return replace(setup, hosts=hosts, settings=replace(settings, prior=prior))
 
@@ -341,7 +341,7 @@ def on_one_machine(hosts: Sequence[PreparedHost]) -> Iterator[Warned]:
     host_of_machine: dict[str, str] = {}
     connected = [host for site in hosts for host in (site.host, *(builder.host for builder in site.build_hosts))]
     for name, host in {host.name: host for host in connected}.items():
-        if (first := host_of_machine.setdefault(machine(host), name)) != name:
+        if (first := host_of_machine.setdefault(locked_machine_identity(host), name)) != name:
             yield Warned(f"hosts {first} and {name} are one machine: work on one host disturbs the runs of the other")
 
 

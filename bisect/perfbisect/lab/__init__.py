@@ -17,7 +17,7 @@ Step = TypeVar("Step")
 Result = TypeVar("Result")
 
 
-class Work(Generic[Step, Result]):
+class GeneratorWithResult(Generic[Step, Result]):
     """The steps of a generator, iterated over once; afterwards ``result`` is its return value."""
 
     result: Result

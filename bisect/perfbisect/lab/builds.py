@@ -22,14 +22,14 @@ from perfbisect.errors import (
 )
 from perfbisect.host.facts import free_bytes
 from perfbisect.host.protocol import Host
-from perfbisect.lab import Work
+from perfbisect.lab import GeneratorWithResult
 from perfbisect.lab.building import build_store, checkout, links, pipeline, prebuilt
-from perfbisect.lab.building.candidates import BuildsMade, Candidates, LabHost, mend
+from perfbisect.lab.building.candidates import BuildRegistry, Candidates, LabHost, build_with_remedy
 from perfbisect.lab.building.log_parser import LINK, SEND, BuildStep, KnownFailure
 from perfbisect.lab.building.plan import BuildContext, InstalledBuild
-from perfbisect.lab.host_watch import RetryPolicy, enough_space, watched
+from perfbisect.lab.host_watch import WorkRetryPolicy, warn_if_space_low, while_lock_held
 from perfbisect.lab.training import Trainer
-from perfbisect.lab.upkeep import tidy
+from perfbisect.lab.upkeep import tidy_after_killed_sessions
 from perfbisect.process import uptime
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.workload import Workload
@@ -45,23 +45,23 @@ class BuildSite:
     builds can be linked again.
     """
 
-    place: LabHost
+    lab_host: LabHost
     builder: Builder
     variant: str
     candidates: Candidates
-    made: BuildsMade
+    made: BuildRegistry
     layouts: bool = False
-    named: bool = False
+    names_host: bool = False
     training: tuple[Workload, ...] = ()  # to train builds that are optimised with a profile
     stood_in: bool = False  # whether other hosts can build while this host is out of reach
     _warned: set[str] = field(default_factory=set, init=False)
     _announced: int | None = field(default=None, init=False)  # the candidate whose build began with sending the sources
-    _retry: RetryPolicy | None = field(default=None, init=False)
+    _retry: WorkRetryPolicy | None = field(default=None, init=False)
 
     @property
     def name(self) -> str:
         """The name of the host."""
-        return self.place.host.name
+        return self.lab_host.host.name
 
     def build(self, candidate: int, *, clean: bool = True) -> Generator[LabEvent, None, bool]:
         """Build a candidate, unless it is built there; returns false if it is skipped. The call waits until the host is
@@ -69,9 +69,9 @@ class BuildSite:
 
         Raises UsageError if builds would differ from those of earlier sessions, and EnvironmentFailure.
         """
-        with self.place.lock:
-            work, held = self._reported(candidate, self._build(candidate, clean)), self.place.held
-            return (yield from watched(held, work) if held else work)
+        with self.lab_host.lock:
+            work, held = self._reported(candidate, self._build(candidate, clean)), self.lab_host.host_lock
+            return (yield from while_lock_held(held, work) if held else work)
 
     def build_ahead(self, order: BuildOrder) -> Generator[LabEvent]:
         """Build a candidate, as ordered, unless it is built. The build stays on this host until another host needs it.
@@ -82,11 +82,11 @@ class BuildSite:
         host's fault ends the hunt: an end of the range that does not build there would not build on another host
         either, perhaps after hours.
         """
-        held = self.place.held
+        held = self.lab_host.host_lock
         assert held
         try:
-            held.confirm()
-            yield from enough_space(self.place.host, free_bytes(self.place.host), self._warned)
+            held.check_held()
+            yield from warn_if_space_low(self.lab_host.host, free_bytes(self.lab_host.host), self._warned)
             yield from self.build(order.candidate, clean=not order.incremental)
         except RangeEndFailed as failure:
             raise PerfBisectError(str(failure), failure.advice) from failure.__cause__
@@ -101,23 +101,23 @@ class BuildSite:
         """Whether the host has a build of a candidate; a build that is found is added to ``made``. On a host that only
         builds, this search does not wait for the present build.
         """
-        with self.place.beside:
+        with self.lab_host.file_lock:
             context = yield from self._reported(candidate, self._open(candidate))
-            if built := pipeline.find(context, self.candidates.commits[candidate]):
+            if built := pipeline.find_stored_build(context, self.candidates.commits[candidate]):
                 yield from self._reported(candidate, self._keep(candidate, built))
             return built is not None
 
-    def key(self, candidate: int) -> Generator[LabEvent, None, str]:
+    def build_key(self, candidate: int) -> Generator[LabEvent, None, str]:
         """The key of a candidate's build. The key is equal on all build hosts. Raises BuildFailed if it has none."""
-        with self.place.beside:
+        with self.lab_host.file_lock:
             context = yield from self._reported(candidate, self._open(candidate))
-            return pipeline.key_of(context, self.candidates.commits[candidate])
+            return pipeline.build_key_of_commit(context, self.candidates.commits[candidate])
 
     def has(self, key: str) -> bool:
         """Whether the host has the build with the given key. A host that cannot be reached is excluded from further
         builds."""
         try:
-            return build_store.has_build_or_layout(self.place.host, key)
+            return build_store.has_build_or_layout(self.lab_host.host, key)
         except EnvironmentFailure:
             self.made.lost.add(self.name)
             return False
@@ -128,13 +128,15 @@ class BuildSite:
         Before the first build, leftovers of earlier sessions are ended and removed, and the sources are sent; this is
         reported as a part of the candidate's build.
         """
-        host, entry, candidates = self.place.host, self.place.entry, self.candidates
+        host, entry, candidates = self.lab_host.host, self.lab_host.entry, self.candidates
         context = self.made.contexts.get(self.name)
         if context is None:
-            yield from self.made.tidy_once(self.name, tidy(host))
+            yield from self.made.tidy_once(self.name, tidy_after_killed_sessions(host))
             assert candidates.repository
             self._announced = None
-            sending = Work(checkout.mirror(host, candidates.repository, self.builder.work_name, candidates.tips()))
+            sending = GeneratorWithResult(
+                checkout.bring_mirror(host, candidates.repository, self.builder.work_name, candidates.tip_commits())
+            )
             for done, total in sending:
                 if self._announced is None:
                     yield self._started(candidate)
@@ -145,31 +147,31 @@ class BuildSite:
                 host, entry, self.builder, self.variant, sending.result, candidates.repository, layouts=self.layouts
             )
             context = replace(context, patches=candidates.patches, training=training)
-            self.made.open(context, candidate)
-        self._retry = self._retry or RetryPolicy(host, candidates)
+            self.made.add_host(context, candidate)
+        self._retry = self._retry or WorkRetryPolicy(host, candidates)
         return replace(context, host=host)
 
     def _build(self, candidate: int, clean: bool) -> Generator[BuildStep | LabEvent, None, bool]:
         began, sha = time.monotonic(), self.candidates.commits[candidate]
-        with self.place.only_builds or nullcontext():
+        with self.lab_host.second_lock or nullcontext():
             context = yield from self._open(candidate)
         assert self._retry
         while True:
             try:
                 yield from self._keep(
-                    candidate, (yield from pipeline.build(context, sha, self.place.shared, clean=clean))
+                    candidate, (yield from pipeline.build_commit(context, sha, self.lab_host.shared, clean=clean))
                 )
             except JobLost as lost:
-                yield (event := self._retry.lost(candidate, lost, "compile", began))
+                yield (event := self._retry.lost_work_event(candidate, lost, "compile", began))
                 if not isinstance(event, Warned):
                     return False
             except BuildFailed as failure:
                 if isinstance(failure, KnownFailure) and self.made.tries_remedies(candidate, failure):
-                    yield from mend(context, sha, failure)
-                yield self._retry.failed(candidate, failure, began)
+                    yield from build_with_remedy(context, sha, failure)
+                yield self._retry.skip_event(candidate, failure, began)
                 return False
             else:
-                self._retry.succeeded()
+                self._retry.note_success()
                 return True
 
     def _started(self, candidate: int, *, reused: bool = False) -> BuildStarted:
@@ -181,7 +183,7 @@ class BuildSite:
 
         No start is reported for a build that exists already.
         """
-        steps, begun = Work(work), False
+        steps, begun = GeneratorWithResult(work), False
         with closing(work):
             for step in steps:
                 if isinstance(step, Warned):
@@ -195,7 +197,7 @@ class BuildSite:
                     events.insert(0, self._started(candidate, reused=is_reused))
                 begun = True
                 for event in events:
-                    yield replace(event, host=self.name) if self.named else event
+                    yield replace(event, host=self.name) if self.names_host else event
                 if isinstance(step, BuildFinished | CandidateSkipped) and self._announced == candidate:
                     self._announced = None
         return steps.result
@@ -216,14 +218,16 @@ class BuildSite:
                 text,
                 f"The measured programs were built, so the commit is measured. Similar warnings are not repeated. See {facts.log}.",
             )
-        if (trouble := self.made.unlike(built)) and not any(map(self.made.unlike, self.made.built.values())):
+        if (trouble := self.made.why_different_programs(built)) and not any(
+            map(self.made.why_different_programs, self.made.built.values())
+        ):
             text = f"{name} may run another program than other commits: {trouble}"
             yield Warned(
                 text,
                 "The commit is measured. Similar warnings are not repeated. To run the same file for all commits: --program PATH.",
             )
         if facts.fixed not in ("", links.NOT_COMPILED) and not any(earlier.fixed for earlier in facts_of_all):
-            yield links.unavailable(facts.fixed)
+            yield links.layouts_unavailable_warning(facts.fixed)
         for program, (path, *rivals) in facts.programs.items():
             if rivals and not any(earlier.programs.get(program, ("",))[0] == path for earlier in facts_of_all):
                 text = f"several files of the build have the name {PurePath(program).name}: {path} is run, not"
@@ -235,7 +239,7 @@ class CandidateBuilds:
     """Brings builds from ``sites`` to the measuring host, ``host``. Candidates that no site has built are built
     first."""
 
-    def __init__(self, sites: Sequence[BuildSite], host: Host, candidates: Candidates, made: BuildsMade) -> None:
+    def __init__(self, sites: Sequence[BuildSite], host: Host, candidates: Candidates, made: BuildRegistry) -> None:
         self.sites = sites
         self.host = host
         self.candidates = candidates
@@ -252,8 +256,8 @@ class CandidateBuilds:
         A candidate is not worth measuring if it is skipped, or if its new build has the same binary as another
         candidate. Raises EnvironmentFailure, and UsageError if builds would differ from those of earlier sessions.
         """
-        while not self._is_here(candidate) or not self.made.usable(candidate, clean=clean):
-            new = not self.made.usable(candidate, clean=clean)
+        while not self._is_here(candidate) or not self.made.has_usable(candidate, clean=clean):
+            new = not self.made.has_usable(candidate, clean=clean)
             if new:
                 self._here.pop(candidate, None)
             if new and not (yield from self._found(candidate)) and not (yield from self._build(candidate, clean)):
@@ -271,12 +275,12 @@ class CandidateBuilds:
     def _found(self, candidate: int) -> Generator[LabEvent, None, bool]:
         """Whether one of the sites has built the candidate earlier. A single site is not asked, because it checks this
         itself when it builds."""
-        host = self.made.place(candidate)
+        host = self.made.host_of(candidate)
         sites = sorted(self._left(), key=lambda site: site.name != host)
         if len(self.sites) == 1 or not sites:
             return False
         with suppress(BuildFailed, EnvironmentFailure):  # errors that a build will report
-            key = yield from sites[0].key(candidate)
+            key = yield from sites[0].build_key(candidate)
             if site := next((site for site in sites if site.has(key)), None):
                 return (yield from site.find(candidate))
         return False
@@ -284,7 +288,7 @@ class CandidateBuilds:
     def _build(self, candidate: int, clean: bool) -> Generator[LabEvent, None, bool]:
         """Build a candidate on ``host`` if it builds, or on the site with the least work; returns false if it is skipped."""
         while sites := self._left():
-            site = min(sites, key=lambda site: (site.name != self.host.name, len(site.place.lock.waiting)))
+            site = min(sites, key=lambda site: (site.name != self.host.name, len(site.lab_host.lock.waiting)))
             try:
                 return (yield from site.build(candidate, clean=clean))
             except RangeEndFailed:
@@ -300,7 +304,7 @@ class CandidateBuilds:
     def _left(self, without: BuildSite | None = None) -> list[BuildSite]:
         """The sites that can build; ``host``, if it should only measure, only if there is no other site."""
         sites = [site for site in self.sites if site is not without and site.name not in self.made.lost]
-        return [site for site in sites if site.name != self.host.name or site.place.entry.builds_itself] or sites
+        return [site for site in sites if site.name != self.host.name or site.lab_host.entry.builds_itself] or sites
 
     def _bring(self, candidate: int) -> Iterator[LabEvent]:
         """Send a build to ``host``. If the site that has the build is lost, the build is forgotten instead, with a warning."""
@@ -310,18 +314,18 @@ class CandidateBuilds:
         else:
             yield BuildProgress(candidate, 0, 0, "ship")
             try:
-                with site.place.beside:
-                    build_store.ship(site.place.host, site.builder.work_name, facts.key, self.host)
+                with site.lab_host.file_lock:
+                    build_store.ship_build(site.lab_host.host, site.builder.work_name, facts.key, self.host)
             except BuildFilesChanged as changed:
-                self.renew(changed)
+                self.remove_changed_build(changed)
                 yield Warned(f"{self.candidates.name(candidate)} is built again: {changed}")
                 return
             except EnvironmentFailure as failure:
-                yield self.give_up(candidate, failure)
+                yield self.forget_lost_build(candidate, failure)
                 return
         self._here[candidate] = facts.key
 
-    def give_up(self, candidate: int, failure: EnvironmentFailure) -> Warned:
+    def forget_lost_build(self, candidate: int, failure: EnvironmentFailure) -> Warned:
         """Forget a build that its host can no longer send. Raises ``failure`` if the host is not the reason."""
         site = self._site(candidate)
         is_gone = site.name == self.host.name or not self._left(without=site)
@@ -335,7 +339,7 @@ class CandidateBuilds:
         )
 
     def _site(self, candidate: int) -> BuildSite:
-        host = self.made.place(candidate)
+        host = self.made.host_of(candidate)
         return next(site for site in self.sites if site.name == host)
 
     def link(self, candidate: int, layout: int) -> str:
@@ -349,11 +353,11 @@ class CandidateBuilds:
         if site is None or context is None or context.recorder is None:
             reason = facts.fixed or "the commands of the linker were not recorded"
             raise BuildFailed(f"the build cannot be linked again: {reason}", stage=LINK, log=facts.log)
-        with site.place.beside:
-            layout_key = links.link(site.place.host, facts.key, layout, context.recorder.linker)
-            self._linked[layout_key] = site.place.host, facts.key
+        with site.lab_host.file_lock:
+            layout_key = links.link_layout(site.lab_host.host, facts.key, layout, context.recorder.linker)
+            self._linked[layout_key] = site.lab_host.host, facts.key
             if site.name != self.host.name:
-                build_store.ship(site.place.host, site.builder.work_name, layout_key, self.host)
+                build_store.ship_build(site.lab_host.host, site.builder.work_name, layout_key, self.host)
         return layout_key
 
     def unlink(self, layout_key: str) -> None:
@@ -362,16 +366,16 @@ class CandidateBuilds:
         for host in {host.name: host for host in (linked, self.host)}.values():
             build_store.remove_build_or_layout(host, layout_key, key)
 
-    def renew(self, changed: BuildFilesChanged) -> None:
+    def remove_changed_build(self, changed: BuildFilesChanged) -> None:
         """Remove a build whose files have changed; ``obtain`` then builds the candidate again or sends the build again.
         A tarball is unpacked again."""
-        hosts = {host.name: host for host in (self.host, *(site.place.host for site in self.sites))}
+        hosts = {host.name: host for host in (self.host, *(site.lab_host.host for site in self.sites))}
         build_store.remove_build_or_layout(hosts[changed.host], changed.key)
         builds = list(self.made.built.items())  # a copy: other threads add builds
         for candidate, built in ((candidate, built) for candidate, built in builds if built.facts.key == changed.key):
             if built.tarball:
-                prebuilt.unpack(self.host, built.tarball)
+                prebuilt.unpack_tarball(self.host, built.tarball)
                 continue
             self._here.pop(candidate, None)
-            if self.made.place(candidate) == changed.host:
+            if self.made.host_of(candidate) == changed.host:
                 self.made.places.pop(candidate, None)

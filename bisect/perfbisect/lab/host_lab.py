@@ -18,22 +18,22 @@ from perfbisect.errors import (
     JobLost,
     RunFailed,
 )
-from perfbisect.host.facts import ask
+from perfbisect.host.facts import read_fact
 from perfbisect.lab.building import build_store
-from perfbisect.lab.building.candidates import BuildsMade, Candidates, LabHost
-from perfbisect.lab.building.commit_build import end_all
+from perfbisect.lab.building.candidates import BuildRegistry, Candidates, LabHost
+from perfbisect.lab.building.commit_build import end_running_builds
 from perfbisect.lab.building.links import LayoutSeeds
 from perfbisect.lab.building.log_parser import LINK
 from perfbisect.lab.builds import BuildSite, CandidateBuilds
-from perfbisect.lab.host_watch import HostWatch, RetryPolicy, with_values
+from perfbisect.lab.host_watch import HostWatch, WorkRetryPolicy, require_metric_values
 from perfbisect.lab.measure import counting, perf
-from perfbisect.lab.measure.rounds import ALLOWED, TRIES, Rounds, TurnsAdvised, shared_cores
+from perfbisect.lab.measure.rounds import ALLOWED, TRIES, PairedRounds, PairingImpossible, shared_cores
 from perfbisect.lab.measure.studies import CountedRunner
-from perfbisect.lab.measure.visit import RunContext, Runner, SlowRuns, Study, StudyMaker, Turn
-from perfbisect.lab.servers import Installation, owner, placeholders
-from perfbisect.lab.upkeep import tidy
+from perfbisect.lab.measure.visit import RunContext, SlowRuns, Study, StudyMaker, TimingStudy, Turn
+from perfbisect.lab.servers import Installation, data_owner_id, shared_placeholders
+from perfbisect.lab.upkeep import tidy_after_killed_sessions
 from perfbisect.lab.workload import lua
-from perfbisect.lab.workload.command import Recognition, not_started
+from perfbisect.lab.workload.command import Recognition, not_started_advice
 from perfbisect.lab.workload.dataset import DatasetKeeper, remove_visit
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import Values
@@ -42,7 +42,7 @@ from perfbisect.recipes.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class EarlierAttempts:
     """Facts of a host that earlier attempts of a hunt fixed for later attempts. 0: the present value is used."""
 
     builds: Mapping[str, str] = field(default_factory=dict)  # commit → key of its build
@@ -65,18 +65,18 @@ class HostLab:
     measured. ``study`` makes a study that the lab carries out instead of timed runs.
     """
 
-    place: LabHost
+    lab_host: LabHost
     builder: Builder
     variant: str
     workload: Workload
     candidates: Candidates
-    earlier: Earlier = field(default_factory=Earlier)
+    earlier: EarlierAttempts = field(default_factory=EarlierAttempts)
     build_places: tuple[LabHost, ...] = ()
     slow: SlowRuns = field(default_factory=SlowRuns)
     counted: str = ""
     seeds: LayoutSeeds | None = None  # of randomized layouts; None if builds are not linked again
     study: StudyMaker | None = None
-    made: BuildsMade | None = None
+    made: BuildRegistry | None = None
     training: tuple[Workload, ...] = ()  # to train builds that are optimised with a profile
     config: ServerConfig = field(default_factory=ServerConfig)  # of its servers, in addition to the recipe
     watch: HostWatch | None = None  # of the host, if labs share it; None: the caller watches the host
@@ -84,7 +84,7 @@ class HostLab:
     builds: CandidateBuilds = field(init=False)  # this field and the following ones are set once the host is prepared
     data: DatasetKeeper = field(init=False)
     runner: Study = field(init=False)
-    retry: RetryPolicy = field(init=False)
+    retry: WorkRetryPolicy = field(init=False)
     values: Values = field(init=False)  # placeholders that all candidates share
     _context: RunContext = field(init=False)
     _prepared: bool = field(default=False, init=False)
@@ -102,16 +102,16 @@ class HostLab:
         """
         events = self._measure(order)
         events = self.watch.guard(events) if self.watch else events
-        return with_values(self.metric, events) if self.metric else events
+        return require_metric_values(self.metric, events) if self.metric else events
 
     def _measure(self, order: Measure) -> Generator[LabEvent]:
         if not self._prepared:
-            with self.place.lock:
+            with self.lab_host.lock:
                 yield from self._prepare()
         turns: list[Turn] = []
         while True:
             for share in order.plan:
-                distrusted = self.candidates.end(share.candidate) or share.candidate in self._distrusted
+                distrusted = self.candidates.end_name(share.candidate) or share.candidate in self._distrusted
                 clean = not order.incremental or bool(distrusted)
                 if not (yield from self.builds.obtain(share.candidate, clean=clean)):
                     return
@@ -121,7 +121,7 @@ class HostLab:
             layout_keys: dict[tuple[int, int], str] = {}  # (candidate, layout) → key of the layout
             try:
                 if (yield from self._link(turns, layout_keys)):
-                    with self.place.lock:
+                    with self.lab_host.lock:
                         yield from self._time(turns, layout_keys, together=order.together)
                 return
             except BuildFilesChanged as changed:
@@ -135,46 +135,46 @@ class HostLab:
         """End running leftovers of a killed session on the host, remove its files, and copy the files that runs need
         to the host.
         """
-        host, entry, earlier = self.place.host, self.place.entry, self.earlier
-        builds_made = self.made or BuildsMade(self.candidates, earlier.builds)
-        yield from builds_made.tidy_once(host.name, tidy(host))
-        self.values = placeholders(host, entry, self.builder, earlier.memory_mib, earlier.cores)
-        counter = counting.counter(host, self.counted) if self.counted and not self.study else None
+        host, entry, earlier = self.lab_host.host, self.lab_host.entry, self.earlier
+        builds_made = self.made or BuildRegistry(self.candidates, earlier.builds)
+        yield from builds_made.tidy_once(host.name, tidy_after_killed_sessions(host))
+        self.values = shared_placeholders(host, entry, self.builder, earlier.memory_mib, earlier.cores)
+        counter = counting.make_counter(host, self.counted) if self.counted and not self.study else None
         if counter and (random := counter.randomness(host.name)):
             yield Warned(*random)
-        placed, by_perf = lua.place(host, self.workload), not counter and perf.counts(host)
+        placed, by_perf = lua.place_scripts(host, self.workload), not counter and perf.can_count(host)
         asks = self.workload.asks and not (counter or self.study)
         context = RunContext(
             host, entry, self.workload, placed, by_perf, longest=earlier.longest, counter=counter,
             recognition=Recognition(self.workload) if asks else None,
         )  # fmt: skip
-        self.retry = RetryPolicy(host, self.candidates, self.workload.name)
+        self.retry = WorkRetryPolicy(host, self.candidates, self.workload.name)
         counts: StudyMaker | None = partial(CountedRunner, events=earlier.events) if counter else None
-        times: StudyMaker = partial(Runner, slow=self.slow)
-        self.runner = (self.study or counts or times)(context, self.retry.succeeded)
+        times: StudyMaker = partial(TimingStudy, slow=self.slow)
+        self.runner = (self.study or counts or times)(context, self.retry.note_success)
         self._context = context
         sites = [
             BuildSite(
                 lab_host, self.builder, self.variant, self.candidates, builds_made,
-                layouts=self.seeds is not None, named=self.made is not None and lab_host.host.name != host.name,
+                layouts=self.seeds is not None, names_host=self.made is not None and lab_host.host.name != host.name,
                 training=self.training,
             )
-            for lab_host in self.build_places or (self.place,)
+            for lab_host in self.build_places or (self.lab_host,)
         ]  # fmt: skip
         self.builds = CandidateBuilds(sites, host, self.candidates, builds_made)
         self.data = DatasetKeeper(host, self.workload, earlier.datasets)
         self._busiest, self._prepared = earlier.busiest, True
 
     @cached_property
-    def rounds(self) -> Rounds:
+    def rounds(self) -> PairedRounds:
         """The rounds of paired runs."""
         context, threads = (
             self._context,
             max(self.workload.threads, round(self._busiest)),
         )  # as interleaved runs have used
-        allowed = ask(context.host, ALLOWED) or "0"
+        allowed = read_fact(context.host, ALLOWED) or "0"
         entry = shared_cores(context.entry, allowed, threads, server=self.builder.server is not None)
-        return Rounds(replace(context, entry=entry), self.retry.succeeded)
+        return PairedRounds(replace(context, entry=entry), self.retry.note_success)
 
     def _renew(
         self, turns: Sequence[Turn], layout_keys: Mapping[tuple[int, int], str], changed: BuildFilesChanged
@@ -183,7 +183,7 @@ class HostLab:
         built = self.builds.made.built
         keys = ((built[turn.candidate].facts.key, layout_keys.get((turn.candidate, turn.layout))) for turn in turns)
         turn = next(turn for turn, keys_of_turn in zip(turns, keys, strict=True) if changed.key in keys_of_turn)
-        if not self.retry.changed(changed.key):
+        if not self.retry.may_remake(changed.key):
             cause, log = changed.__context__, built[turn.candidate].facts.log
             failure = cause if isinstance(cause, RunFailed) else RunFailed(str(changed), stage="run", log=log)
             yield from self._failed(turn, failure, time.monotonic())
@@ -191,7 +191,7 @@ class HostLab:
         why, text = "each change of its own build folder costs a build", f"{changed}; the build is made again"
         advice = f"Change the workload so that it writes below {{data}}: {why}."
         yield Warned(f"{self.candidates.name(turn.candidate)}: {text}", advice)
-        self.builds.renew(changed)
+        self.builds.remove_changed_build(changed)
         return True
 
     def _load(self, candidate: int) -> Generator[LabEvent, None, bool]:
@@ -201,11 +201,11 @@ class HostLab:
             try:
                 yield from self.data.load(self._system(candidate))
             except JobLost as lost:
-                yield (event := self.retry.lost(candidate, lost, "prepare", began))
+                yield (event := self.retry.lost_work_event(candidate, lost, "prepare", began))
                 if not isinstance(event, Warned):
                     return False
             except RunFailed as failure:
-                yield self._distrust(candidate, failure) or self.retry.failed(candidate, failure, began)
+                yield self._distrust(candidate, failure) or self.retry.skip_event(candidate, failure, began)
                 return False
         return True
 
@@ -227,7 +227,7 @@ class HostLab:
         seeds, commits = self.seeds if order.fresh else None, self.candidates.commits
         candidates, sequence = [share.candidate for share in order.plan], interleave(order.plan)
         layouts_of = {
-            candidate: seeds.following(commits[candidate]) if seeds else repeat(0) for candidate in candidates
+            candidate: seeds.next_seeds(commits[candidate]) if seeds else repeat(0) for candidate in candidates
         }
         if order.together:
             of = order.plan[0].runs
@@ -249,7 +249,7 @@ class HostLab:
     def _link(self, turns: Sequence[Turn], layout_keys: dict[tuple[int, int], str]) -> Generator[LabEvent, None, bool]:
         """Link builds in the layouts of all turns; adds keys to ``layout_keys``. Returns whether all are linked."""
         began = time.monotonic()
-        unlinked = [turn for turn in turns if turn.layout and turn.left]
+        unlinked = [turn for turn in turns if turn.layout and turn.runs_left]
         for done, turn in enumerate(unlinked):
             yield BuildProgress(turn.candidate, done, len(unlinked), LINK)
             try:
@@ -258,25 +258,25 @@ class HostLab:
                 yield from self._failed(turn, failure, began)
                 return False
             except ConnectionLost as lost:
-                yield self.builds.give_up(turn.candidate, lost)
+                yield self.builds.forget_lost_build(turn.candidate, lost)
                 return False
-        host = self.place.host
+        host = self.lab_host.host
         if layout_keys:
-            build_store.note(host, [build_store.folder(host, key) for key in layout_keys.values()])
+            build_store.note_layout_times(host, [build_store.build_folder(host, key) for key in layout_keys.values()])
         return True
 
     def _failed(self, turn: Turn, failure: BuildFailed | RunFailed, began: float) -> Iterator[LabEvent]:
         """Report a build that could not be measured. The candidate is skipped. But if it failed only in a randomized
         layout, the hunt stops using randomized layouts; and a failed incremental build is replaced by a clean build.
         """
-        host, built = self.place.host, self.builds.made.built[turn.candidate]
+        host, built = self.lab_host.host, self.builds.made.built[turn.candidate]
         if warned := self._distrust(turn.candidate, failure):
             yield warned
             return
         if not (self.seeds and turn.layout):
-            prefix = built.prefix or build_store.prefix(host, built.facts.key)
-            failure.advice += not_started(host, prefix, self.workload, self.builder.started, str(failure))
-            yield self.retry.failed(turn.candidate, failure, began)
+            prefix = built.prefix or build_store.prefix_folder(host, built.facts.key)
+            failure.advice += not_started_advice(host, prefix, self.workload, self.builder.started, str(failure))
+            yield self.retry.skip_event(turn.candidate, failure, began)
             return
         reason = str(failure) if isinstance(failure, BuildFailed) else f"in layout {turn.layout}, {failure}"
         facts = replace(built.facts, reused=True, seconds=0.0, linker="", fixed=reason)
@@ -291,7 +291,7 @@ class HostLab:
     ) -> Generator[LabEvent]:
         """Time the runs of a measurement, whose builds all exist. ``layout_keys`` has the keys of linked layouts."""
         if not self.builds.alone:  # builds of earlier sessions may run there
-            end_all(self.place.host)
+            end_running_builds(self.lab_host.host)
             self.builds.alone = True
         for candidate in sorted({turn.candidate for turn in turns}):
             if not (yield from self._load(candidate)):
@@ -312,7 +312,7 @@ class HostLab:
         began, first = time.monotonic(), turns[0]
         rounds = self.rounds if len(turns) > 1 else None
         runner = rounds or self.runner
-        while first.left:
+        while first.runs_left:
             for turn in turns:
                 if not (yield from self._load(turn.candidate)):
                     return False
@@ -322,22 +322,22 @@ class HostLab:
                     if isinstance(event, RunFinished):
                         self._busiest = self._busiest if rounds else max(self._busiest, most_cores_used([event.facts]))
                         if self.seeds:
-                            self.seeds.take(event.facts)
+                            self.seeds.note_used(event.facts)
                     yield event
-            except TurnsAdvised as advised:
-                remove_visit(self.place.host)
+            except PairingImpossible as advised:
+                remove_visit(self.lab_host.host)
                 yield _turns_advised(str(advised))
                 return False
             except JobLost as lost:
-                if first.left:  # after the last run the server has done its work
+                if first.runs_left:  # after the last run the server has done its work
                     if rounds:
                         rounds.failed += 1
                     if rounds and rounds.failed >= TRIES:
-                        self.retry.succeeded()
+                        self.retry.note_success()
                         why = f"runs were killed in {TRIES} successive rounds, perhaps because memory was full"
                         yield _turns_advised(why)
                         return False
-                    yield (event := self.retry.lost(turns[runner.at].candidate, lost, "run", began))
+                    yield (event := self.retry.lost_work_event(turns[runner.at].candidate, lost, "run", began))
                     if not isinstance(event, Warned):
                         return False
             except DatasetDamaged as damaged:
@@ -345,13 +345,15 @@ class HostLab:
             except RunFailed as failure:
                 at = runner.at
                 turn, name = turns[at], self.candidates.name(turns[at].candidate)
-                if not first.left:  # the runs count, however the server ended after them
+                if not first.runs_left:  # the runs count, however the server ended after them
                     yield Warned(f"{name}: {failure}", "Its runs had succeeded, and are used.")
                 elif not self.data.refuse(*sides[at], failure):
                     self._system(turn.candidate, layout_keys[at], beside=at == 1)  # raises if the build has changed
                     if not rounds:
                         yield from self._failed(turn, failure, began)
-                    elif (yield from self._run([replace(turn, first=1, runs=1, total=1, left=1)], [layout_keys[at]])):
+                    elif (
+                        yield from self._run([replace(turn, first=1, runs=1, total=1, runs_left=1)], [layout_keys[at]])
+                    ):
                         yield _turns_advised(f"{name} fails only while another build runs: {failure}")
                     return False
             if first.stopped and first.purpose is Purpose.SEARCH:
@@ -359,7 +361,7 @@ class HostLab:
         return True
 
     def _systems(self, turns: Sequence[Turn], layout_keys: Sequence[str]) -> Iterator[Installation]:
-        """The builds to measure, each in the layout of its turn. Raises TurnsAdvised if the host has no second path
+        """The builds to measure, each in the layout of its turn. Raises PairingImpossible if the host has no second path
         for the second build of a pair.
         """
         for turn, key in zip(turns, layout_keys, strict=True):
@@ -371,7 +373,7 @@ class HostLab:
             except EnvironmentFailure as trouble:
                 if not beside:
                     raise
-                raise TurnsAdvised(f"the host has no place for a second build: {trouble}") from trouble
+                raise PairingImpossible(f"the host has no place for a second build: {trouble}") from trouble
 
     def _system(self, candidate: int, layout_key: str = "", *, beside: bool = False) -> Installation:
         """A built candidate, or its layout with that key, at the path where every build is measured; with ``beside``,
@@ -382,8 +384,8 @@ class HostLab:
         files of the build have changed since it was made.
         """
         built = self.builds.made.built[candidate]
-        host = self.place.host
-        stays = built.prefix if built.prefix and owner(host, built.builder.server) else None
+        host = self.lab_host.host
+        stays = built.prefix if built.prefix and data_owner_id(host, built.builder.server) else None
         put = build_store.put_beside if beside else build_store.put_in_place
         prefix = stays or put(host, self.builder.work_name, layout_key or built.facts.key, built.prefix)
         of_build = {"commit": self.candidates.sha(candidate), "prefix": str(prefix), "version": built.version}

@@ -22,10 +22,21 @@ from perfbisect.errors import (
     RunFailed,
     RunLost,
 )
-from perfbisect.host.facts import BOOT, CORES, KERNEL, SETTINGS, THROTTLED, Fact, ask, ask_all, free, is_full
+from perfbisect.host.facts import (
+    BOOT,
+    CORES,
+    KERNEL,
+    SETTINGS,
+    THROTTLED,
+    Fact,
+    free_bytes_fact,
+    is_disk_full,
+    read_fact,
+    read_facts,
+)
 from perfbisect.host.lock import HostLock
-from perfbisect.host.protocol import Host, no_space
-from perfbisect.lab import Work
+from perfbisect.host.protocol import Host, disk_full_error
+from perfbisect.lab import GeneratorWithResult
 from perfbisect.lab.building.candidates import Candidates
 from perfbisect.lab.building.log_parser import KnownFailure
 from perfbisect.lab.checks.machine import GIB, LITTLE, TOO_LITTLE
@@ -38,7 +49,7 @@ PASSING: tuple[Fact[object], ...] = (CORES, KERNEL, THROTTLED)
 SET = {name: SETTINGS[name] for name in ("governor", "turbo", "smt", "aslr", "huge pages")}
 
 
-def changed(host: str, before: HostFacts, after: HostFacts) -> tuple[Warned, ...]:
+def change_warnings(host: str, before: HostFacts, after: HostFacts) -> tuple[Warned, ...]:
     """A warning if the facts of a host differ from its facts earlier in the hunt."""
     differences = host_differences(before, after)
     advice = "Runs before and after the change may not be comparable. Undo the change, or begin a new hunt."
@@ -47,17 +58,17 @@ def changed(host: str, before: HostFacts, after: HostFacts) -> tuple[Warned, ...
     )
 
 
-def watched(held: HostLock, work: Generator[LabEvent, None, T]) -> Generator[LabEvent, None, T]:
+def while_lock_held(held: HostLock, work: Generator[LabEvent, None, T]) -> Generator[LabEvent, None, T]:
     """Yield the events of ``work`` on a host, and confirm for each event that the lock ``held`` is not lost; returns
     the result of the work.
 
     Raises EnvironmentFailure once the lock is lost, and if the work fails because the root folder was removed.
     """
-    steps = Work(work)
+    steps = GeneratorWithResult(work)
     try:
         with closing(work):
             for event in steps:
-                held.confirm()
+                held.check_held()
                 if isinstance(event, CandidateSkipped):
                     held.check_root()
                 yield event
@@ -84,36 +95,36 @@ class HostWatch:
         Raises EnvironmentFailure if the disk is full or the lock is lost. If the lock is lost, the events of the
         measurement are invalid.
         """
-        self.held.confirm()
+        self.held.check_held()
         yield from self.check()
         runs: dict[str, list[RunFacts]] = {}  # by build
-        with closing(watched(self.held, work)) as events:
+        with closing(while_lock_held(self.held, work)) as events:
             for event in events:
                 yield event
                 if isinstance(event, RunFinished):
                     runs.setdefault(event.facts.build_key, []).append(event.facts)
-                    yield from busy_client(event.facts, self.warned)
+                    yield from warn_if_client_busy(event.facts, self.warned)
         for of_build in runs.values():
             yield from background_rate_warnings(of_build, self.warned)
 
     def check(self) -> Iterator[Warned]:
         """Warnings of changes on the host. Raises EnvironmentFailure if the disk has no space for another build."""
-        space = free(self.host.root)
-        answers = ask_all(self.host, (*PASSING, *SET.values(), space))
+        space = free_bytes_fact(self.host.root)
+        answers = read_facts(self.host, (*PASSING, *SET.values(), space))
         present = {name: value for name, fact in SET.items() if (value := answers.get(fact))}
         cores, kernel = answers.get(CORES) or self.facts.cores, answers.get(KERNEL) or self.facts.kernel
         now = replace(self.facts, cores=cores, kernel=kernel, settings={**self.facts.settings, **present})
-        yield from changed(self.host.name, self.facts, now)
+        yield from change_warnings(self.host.name, self.facts, now)
         throttled = answers.get(THROTTLED)
         if throttled is not None and self.throttled is not None and throttled > self.throttled:
             times = f"{throttled - self.throttled:,} times since the last measurement"
             text = f"heat has slowed down the cores of host {self.host.name} {times}"
             yield Warned(text, "Improve the cooling, or lower the clock rate.")
         self.facts, self.throttled = now, throttled
-        yield from enough_space(self.host, answers.get(space), self.warned)
+        yield from warn_if_space_low(self.host, answers.get(space), self.warned)
 
 
-def busy_client(run: RunFacts, warned: set[str]) -> Iterator[Warned]:
+def warn_if_client_busy(run: RunFacts, warned: set[str]) -> Iterator[Warned]:
     """Warn once if the client of a run was so busy that it may limit the measured rate."""
     share = largest_client_load([run])
     if share is not None and share >= BUSY and "client" not in warned:
@@ -136,17 +147,17 @@ def background_rate_warnings(runs: Sequence[RunFacts], warned: set[str]) -> Iter
         yield Warned(text, advice)
 
 
-def enough_space(host: Host, free: int | None, warned: set[str]) -> Iterator[Warned]:
+def warn_if_space_low(host: Host, free: int | None, warned: set[str]) -> Iterator[Warned]:
     """Warn once if few bytes are ``free`` on a host; ``warned`` notes that. Raises EnvironmentFailure if too few are."""
     if free is not None and free < TOO_LITTLE:
-        raise no_space(host.name, f"only {free >> 20} MiB are free below {host.root}")
+        raise disk_full_error(host.name, f"only {free >> 20} MiB are free below {host.root}")
     if free is not None and free < LITTLE and "space" not in warned:
         warned.add("space")
         advice = f"Free space with `bisect gc {host.name}` before the disk is full."
         yield Warned(f"only {free / GIB:.1f} GiB are free below {host.root} on host {host.name}", advice)
 
 
-def with_values(metric: str, work: Generator[LabEvent]) -> Generator[LabEvent]:
+def require_metric_values(metric: str, work: Generator[LabEvent]) -> Generator[LabEvent]:
     """Yield the events of a measurement whose runs must have a value for the metric.
 
     Raises NoMetricValues after the measurement if no run of a build had a value, because the search would then only
@@ -167,7 +178,7 @@ def with_values(metric: str, work: Generator[LabEvent]) -> Generator[LabEvent]:
 LOSSES = 3  # in a row, after which lost work is not repeated again
 
 
-class RetryPolicy:
+class WorkRetryPolicy:
     """Decides for the candidates of one lab whether failed or lost work is repeated."""
 
     def __init__(self, host: Host, candidates: Candidates, workload: str = "") -> None:
@@ -176,16 +187,16 @@ class RetryPolicy:
         self.host = host
         self.candidates = candidates
         self.workload = workload
-        self._boot = ask(host, BOOT)
+        self._boot = read_fact(host, BOOT)
         self._losses = 0  # in a row
         self._changed: set[str] = set()  # keys of builds that were changed since a run last ended well
 
-    def succeeded(self) -> None:
+    def note_success(self) -> None:
         """Note that a build or a run has ended successfully."""
         self._losses = 0
         self._changed.clear()
 
-    def changed(self, key: str) -> bool:
+    def may_remake(self, key: str) -> bool:
         """Whether to make a changed build, or layout, again. If it changes twice before a run has ended successfully,
         the candidate fails. A layout and its build share files, so both may be found changed, one after the other; each
         of them may be made again once.
@@ -194,7 +205,7 @@ class RetryPolicy:
         self._changed.add(key)
         return again
 
-    def lost(self, candidate: int, lost: JobLost, stage: str, began: float) -> Warned | CandidateSkipped:
+    def lost_work_event(self, candidate: int, lost: JobLost, stage: str, began: float) -> Warned | CandidateSkipped:
         """A warning if lost work is to be repeated; after too many losses the candidate is skipped.
 
         If the candidate is not at fault, because the host was restarted meanwhile or the connection failed, raises the
@@ -205,13 +216,13 @@ class RetryPolicy:
         if self._losses <= LOSSES:
             advice = lost.advice if of_host else "The host was restarted, or a user killed the job."
             return Warned(f"{lost}; the work is repeated", advice)
-        if of_host or ask(self.host, BOOT) != self._boot:
+        if of_host or read_fact(self.host, BOOT) != self._boot:
             raise lost
         self._losses = 0
         reason = f"the run was killed {LOSSES + 1} times in succession, perhaps because memory was full (see `dmesg`)"
-        return self.failed(candidate, RunFailed(reason, stage=stage, log=str(self.host.root / "jobs")), began)
+        return self.skip_event(candidate, RunFailed(reason, stage=stage, log=str(self.host.root / "jobs")), began)
 
-    def failed(self, candidate: int, failure: BuildFailed | RunFailed, began: float) -> CandidateSkipped:
+    def skip_event(self, candidate: int, failure: BuildFailed | RunFailed, began: float) -> CandidateSkipped:
         """The event that reports that a failed candidate is skipped.
 
         Raises EnvironmentFailure if the disk is full, which is not the candidate's fault. Raises RangeEndFailed if the
@@ -219,9 +230,9 @@ class RetryPolicy:
         usually the machine or the recipe must be fixed, after which the hunt can continue.
         """
         name = self.candidates.name(candidate)
-        if is_full(self.host):
-            raise no_space(self.host.name, f"{name} cannot be measured: {failure}") from failure
-        if end := self.candidates.end(candidate):
+        if is_disk_full(self.host):
+            raise disk_full_error(self.host.name, f"{name} cannot be measured: {failure}") from failure
+        if end := self.candidates.end_name(candidate):
             built = self.workload and not isinstance(failure, BuildFailed)
             outcome = f"fails in workload {self.workload}" if built else "cannot be built"
             why = "nothing can be compared, because"

@@ -19,9 +19,9 @@ from pathlib import PurePosixPath
 
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, RunFailed
 from perfbisect.host import jobs
-from perfbisect.host.facts import CORES, MEMORY_MIB, ask, cpu_numbers
+from perfbisect.host.facts import CORES, MEMORY_MIB, cpu_numbers, read_fact
 from perfbisect.host.jobs import Job
-from perfbisect.host.protocol import Host, Result, no_space
+from perfbisect.host.protocol import Host, Result, disk_full_error
 from perfbisect.lab import upload
 from perfbisect.masking import mask_credentials
 from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder, Server
@@ -103,18 +103,18 @@ class Service:
         """Try once to reach the server; the result is ok if the server answers."""
         return jobs.run(self.host, self.argv(self.recipe.ready), timeout=LONGEST_PROBE, cwd=self.folder, env=self.env)
 
-    def do_all(self, commands: Iterable[Sequence[str]], stage: str = "prepare") -> None:
+    def run_all(self, commands: Iterable[Sequence[str]], stage: str = "prepare") -> None:
         """Run commands of the recipe one after the other. Raises RunFailed."""
         for command in commands:
-            self.do(command, stage)
+            self.run(command, stage)
 
-    def do(self, command: Sequence[str], stage: str, *, merged: bool = True) -> str:
+    def run(self, command: Sequence[str], stage: str, *, merged: bool = True) -> str:
         """Run one command of the recipe to its end; returns its output, including its errors if ``merged``.
 
         Raises RunFailed.
         """
         who, limit = command[0].rpartition("/")[2], LONGEST_STEP
-        return carry_out(self.host, HostCommand(self.argv(command), who, stage, limit, self.folder, self.env, merged))
+        return run_to_end(self.host, HostCommand(self.argv(command), who, stage, limit, self.folder, self.env, merged))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,32 +133,32 @@ class HostCommand:
     name: str = ""  # of its job; "": the stage
 
 
-def carry_out(host: Host, command: HostCommand) -> str:
+def run_to_end(host: Host, command: HostCommand) -> str:
     """Run a command to its end; returns its output. Raises RunFailed."""
     who, stage, merged = command.who, command.stage, command.merged
-    argv, name, env = by_path(command.argv), command.name or stage, command.env
-    job = jobs.start(host, argv, name=name, timeout=command.limit, cwd=command.cwd, env=env, merged=merged)
-    status = jobs.end(host, job)
+    argv, name, env = through_shell_if_path(command.argv), command.name or stage, command.env
+    job = jobs.start(host, argv, name=name, timeout=command.limit, cwd=command.cwd, env=env, merge_stderr=merged)
+    status = jobs.wait_for_status(host, job)
     if command.alone:
-        jobs.kill(host, job, grace=1)
+        jobs.kill(host, job, grace_seconds=1)
     stream = "stderr" if status and not merged else "stdout"
-    printed = jobs.printed(host, job, stream)
+    printed = jobs.job_output(host, job, stream)
     wrong = (
         f"{who} ended with status {status}: {log_excerpt(printed.text) or 'the command printed nothing'}"
         if status
         else ""
     )
     if command.complain and (wrong := command.complain(printed.text, status)):
-        wrong = f"{who}: {wrong}{printed.note}"
-    if not wrong and printed.left and not merged:
-        wrong = f"{who} printed too much{printed.note}"
+        wrong = f"{who}: {wrong}{printed.omitted_output_note}"
+    if not wrong and printed.omitted_bytes and not merged:
+        wrong = f"{who} printed too much{printed.omitted_output_note}"
     if wrong:
         raise RunFailed(wrong, stage=stage, log=str(job.folder / stream))
-    jobs.remove(host, job)
+    jobs.remove_folder(host, job)
     return printed.text
 
 
-def by_path(argv: list[str]) -> list[str]:
+def through_shell_if_path(argv: list[str]) -> list[str]:
     """``argv`` for a job. A program that is given by its path is started by a shell, because the shell reports if the
     program is missing.
 
@@ -179,8 +179,8 @@ def service_in(
     server = system.builder.server
     if server is None:
         return None
-    values = {**system.values, **site(host, folder)}
-    if write and (text := configuration(system.builder, values)):
+    values = {**system.values, **folder_placeholders(host, folder)}
+    if write and (text := configuration_text(system.builder, values)):
         host.run(["sh", "-c", 'cat >"$1"', "write", str(values["config"])], stdin=text)
     return Service(host, server, values, folder, user_switch(host, server), cpus)
 
@@ -201,13 +201,13 @@ def user_switch(host: Host, recipe: Server) -> tuple[str, ...]:
     return {"another": AS_ANOTHER, "nobody": AS_NOBODY}.get(who, ())
 
 
-def owner(host: Host, recipe: Server | None) -> str:
+def data_owner_id(host: Host, recipe: Server | None) -> str:
     """The user id that must own the data; "" if the user that runs perfbisect owns the data."""
     return NOBODY if recipe and user_switch(host, recipe) == AS_NOBODY else ""
 
 
 @contextmanager
-def serve(service: Service) -> Iterator[Job]:
+def run_server(service: Service) -> Iterator[Job]:
     """The server as a job, ready for connections; it is stopped at the end of the ``with`` block, and killed with its
     child processes if it does not stop.
 
@@ -221,59 +221,59 @@ def serve(service: Service) -> Iterator[Job]:
         raise EnvironmentFailure(
             f"another server answers {where}: {command} succeeds before the start of the server", PORT_TAKEN
         )
-    argv = [*jobs.pinned(service.cpus), *by_path(service.argv(service.recipe.start))]
+    argv = [*jobs.taskset(service.cpus), *through_shell_if_path(service.argv(service.recipe.start))]
     folder, env = service.folder, service.env
-    job = jobs.start(service.host, argv, name=NAME, timeout=LONGEST_LIFE, cwd=folder, env=env, merged=True)
+    job = jobs.start(service.host, argv, name=NAME, timeout=LONGEST_LIFE, cwd=folder, env=env, merge_stderr=True)
     try:
         wait_until_ready(service, job)
         yield job
-        stop(service, job)
+        stop_server(service, job)
     finally:
         jobs.kill(service.host, job)
-    jobs.remove(service.host, job)
+    jobs.remove_folder(service.host, job)
 
 
 def wait_until_ready(service: Service, job: Job) -> None:
     """Probe until the server answers. Raises RunFailed if the server ends, or does not answer in time."""
     deadline = time.monotonic() + service.recipe.ready_timeout
     while not (probed := service.probe()).ok:
-        ended(service, job, "before it was ready")
+        raise_if_ended(service, job, "before it was ready")
         if probed.status == jobs.NOT_THERE:
             missing = "the command that checks whether the server is ready is missing"
-            raise failure(service, job, f"{missing}: {log_excerpt(probed.stderr)}")
+            raise server_error(service, job, f"{missing}: {log_excerpt(probed.stderr)}")
         if time.monotonic() > deadline:
             printed = log_excerpt(probed.stderr or probed.stdout)
             why = f"; the last attempt to connect printed: {printed}" if printed else ""
-            raise failure(service, job, f"the server was not ready within {service.recipe.ready_timeout:g} s{why}")
+            raise server_error(service, job, f"the server was not ready within {service.recipe.ready_timeout:g} s{why}")
         time.sleep(0.1)
-    ended(service, job, "before it was ready")  # raises if it ended: another server may have answered
+    raise_if_ended(service, job, "before it was ready")  # raises if it ended: another server may have answered
 
 
-def ended(service: Service, job: Job, when: str, stage: str = "start") -> None:
+def raise_if_ended(service: Service, job: Job, when: str, stage: str = "start") -> None:
     """Raise RunFailed if the server has ended."""
     status = jobs.status(service.host, job)
     if status is not None:
-        raise failure(service, job, f"the server ended with status {status} {when}", stage)
+        raise server_error(service, job, f"the server ended with status {status} {when}", stage)
 
 
-def failure(service: Service, job: Job, sentence: str, stage: str = "start") -> PerfBisectError:
+def server_error(service: Service, job: Job, sentence: str, stage: str = "start") -> PerfBisectError:
     """The error for a failure of this server, with an excerpt of its log.
 
     A lost job, a full disk and a port that another process has are not the candidate's fault.
     """
     host = service.host
     if jobs.status(host, job) == jobs.LOST:
-        return jobs.lost(host, job)
+        return jobs.lost_job_error(host, job)
     log = job.folder / "stdout"
     printed = host.run(["sh", "-c", _LOG, "log", str(log), str(service.values["log"])], check=False).stdout
     for line in printed.splitlines():
         if _FULL in line:
-            return no_space(host.name, line.strip())
+            return disk_full_error(host.name, line.strip())
         if _TAKEN in line and stage == "start":
             cause = f"on host {host.name} another process listens on the port or socket of the server: {line.strip()}"
             return EnvironmentFailure(f"{sentence}: {cause}", PORT_TAKEN)
     reason = ": ".join(filter(None, (sentence, log_excerpt(printed))))
-    return RunFailed(f"{reason}{jobs.note(host, job)}", stage=stage, log=str(log))
+    return RunFailed(f"{reason}{jobs.omitted_output_note(host, job)}", stage=stage, log=str(log))
 
 
 def log_excerpt(log: str) -> str:
@@ -285,30 +285,30 @@ def log_excerpt(log: str) -> str:
     return " | ".join(mask_credentials(line)[:LONGEST_LINE] for line in last)
 
 
-def stop(service: Service, job: Job) -> None:
+def stop_server(service: Service, job: Job) -> None:
     """Stop the server by its recipe's command, or by SIGTERM. Raises RunFailed if the server does not stop in time, or
     fails while it stops.
     """
-    ended(service, job, "during a measurement", "run")
+    raise_if_ended(service, job, "during a measurement", "run")
     host, patience = service.host, service.recipe.stop_timeout
     if argv := service.recipe.stop:
         stopped = jobs.run(host, service.argv(argv), timeout=patience, cwd=service.folder, env=service.env)
         if stopped.status == jobs.NOT_THERE:
-            raise failure(service, job, f"the server cannot be stopped: {log_excerpt(stopped.stderr)}", "run")
+            raise server_error(service, job, f"the server cannot be stopped: {log_excerpt(stopped.stderr)}", "run")
     else:
-        host.run(["kill", "-s", "TERM", str(pids(service, job)[0])], check=False)
+        host.run(["kill", "-s", "TERM", str(perf_pids(service, job)[0])], check=False)
     deadline = time.monotonic() + patience
     while (status := jobs.status(host, job)) is None:
         if time.monotonic() > deadline:
-            raise failure(service, job, f"the server did not stop within {patience:g} s", "run")
+            raise server_error(service, job, f"the server did not stop within {patience:g} s", "run")
         time.sleep(0.05)
     if status == jobs.LOST and not argv:
         return  # killed by SIGTERM, as it has no handler
     if status:
-        raise failure(service, job, f"the server ended with status {status} when it was stopped", "run")
+        raise server_error(service, job, f"the server ended with status {status} when it was stopped", "run")
 
 
-def pids(service: Service, job: Job) -> tuple[int, ...]:
+def perf_pids(service: Service, job: Job) -> tuple[int, ...]:
     """The processes that perf attaches to: the server, and then all its descendants. Raises RunFailed if the server has ended.
 
     perf also follows processes that the listed processes start later. If only connections are counted, and the server
@@ -318,7 +318,7 @@ def pids(service: Service, job: Job) -> tuple[int, ...]:
     # The first process below a job's leader is ``timeout``.
     processes = descendants(service.host.run(["ps", "-e", "-o", "pid=", "-o", "ppid="]).stdout, job.pid)[1:]
     if not processes:
-        raise failure(service, job, "the server has ended", "run")
+        raise server_error(service, job, "the server has ended", "run")
     return processes[:1] if service.recipe.perf_scope == "connections" else processes
 
 
@@ -338,7 +338,7 @@ def free_port(tables: str) -> int:
     return next(port for port in range(FIRST_PORT, 65536) if port not in used)
 
 
-def site(host: Host, folder: PurePosixPath) -> dict[str, str | int]:
+def folder_placeholders(host: Host, folder: PurePosixPath) -> dict[str, str | int]:
     """The placeholders that depend on the folder in which a server runs: its data, socket, port, and files."""
     socket = folder / "socket"
     if len(str(socket)) > LONGEST_SOCKET:
@@ -353,25 +353,25 @@ GRAIN = 256  # MiB: memory is rounded down to a multiple, since each kernel take
 CACHE = 0.7  # share of the memory; the rest is for the server's other needs, the client, and the system's own cache
 
 
-def sizes(entry: HostEntry, memory: int, cores: int) -> dict[str, int]:
+def size_placeholders(entry: HostEntry, memory: int, cores: int) -> dict[str, int]:
     """The placeholders for the size of a host with that memory in MiB and these cores, as far as servers may use them."""
     usable = max(GRAIN, (entry.memory or memory) // GRAIN * GRAIN)
     cores = len(cpu_numbers(entry.server_cpus)) if entry.server_cpus else cores
     return {"memory": usable, "cache": int(usable * CACHE), "cores": cores}
 
 
-def placeholders(
+def shared_placeholders(
     host: Host, entry: HostEntry, builder: Builder, memory: int = 0, cores: int = 0
 ) -> dict[str, str | int]:
     """The placeholders that all builds on a host share; for ``memory`` (MiB) or ``cores`` 0 the host's present value is
     used.
     """
-    cores = cores or ask(host, CORES) or 1
-    size = sizes(entry, memory or ask(host, MEMORY_MIB) or 0, cores)
+    cores = cores or read_fact(host, CORES) or 1
+    size = size_placeholders(entry, memory or read_fact(host, MEMORY_MIB) or 0, cores)
     return {"recipe": str(upload.place_recipe(host, builder)), "jobs": entry.jobs or cores, **size}
 
 
-def configuration(builder: Builder, values: Values) -> str:
+def configuration_text(builder: Builder, values: Values) -> str:
     """The builder's configuration file, with its placeholders filled in; "" if the builder has none. Raises
     RecipeError.
     """
@@ -383,7 +383,7 @@ def configuration(builder: Builder, values: Values) -> str:
     return fill_text(template, {**values, "settings": settings})
 
 
-def identity(builder: Builder, values: Values | None = None) -> str:
+def server_identity(builder: Builder, values: Values | None = None) -> str:
     """All inputs of a builder's server except paths; two servers with equal inputs have equal settings.
 
     Without ``values`` the sizes are left out, so that the identity is equal on all hosts.

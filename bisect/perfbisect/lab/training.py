@@ -13,14 +13,14 @@ import msgspec
 
 from perfbisect.core.domain.events import Warned
 from perfbisect.errors import BuildFailed, DatasetDamaged, EnvironmentFailure, RunFailed
-from perfbisect.host.facts import DRIVERS, ask_all
-from perfbisect.host.packages import require
+from perfbisect.host.facts import DRIVERS, read_facts
+from perfbisect.host.packages import require_programs
 from perfbisect.host.protocol import Host
 from perfbisect.lab import servers
 from perfbisect.lab.building.log_parser import TRAIN
-from perfbisect.lab.building.plan import MERGED, Instrumented
+from perfbisect.lab.building.plan import MERGED, InstrumentedBuild
 from perfbisect.lab.checks import CheckRequest
-from perfbisect.lab.checks.preflight import drivers, needed, warnings
+from perfbisect.lab.checks.preflight import driver_findings, needed_programs, warnings_or_refusal
 from perfbisect.lab.measure import visit
 from perfbisect.lab.servers import Installation
 from perfbisect.lab.workload import lua
@@ -61,9 +61,11 @@ class Trainer:
         """All inputs of the training runs, and the configuration of the server; this text is a part of the keys of
         builds and is equal on all hosts.
         """
-        served = servers.identity(self.builder)
+        served = servers.server_identity(self.builder)
         server = [hashlib.sha256(served.encode()).hexdigest()[:16]] if served else []
-        return " ".join([*(fingerprint(self.builder, shortened(workload), ()) for workload in self.workloads), *server])
+        return " ".join(
+            [*(fingerprint(self.builder, shortened_for_training(workload), ()) for workload in self.workloads), *server]
+        )
 
     @property
     def named(self) -> str:
@@ -73,10 +75,10 @@ class Trainer:
     def check(self) -> None:
         """Raise EnvironmentFailure if the host lacks a program of the workloads, because no commit is at fault."""
         request = CheckRequest(self.host, self.entry, builder=self.builder, workloads=self.workloads)
-        require(self.host, needed(request))
-        warnings(drivers(replace(request, answers=ask_all(self.host, [DRIVERS]))))
+        require_programs(self.host, needed_programs(request))
+        warnings_or_refusal(driver_findings(replace(request, answers=read_facts(self.host, [DRIVERS]))))
 
-    def train(self, build: Instrumented) -> Generator[Warned, None, bool]:
+    def train(self, build: InstrumentedBuild) -> Generator[Warned, None, bool]:
         """Load all data, remove the profile counts that loading produced, and run each workload once; all steps are
         repeated if data has to be loaded again.
 
@@ -91,52 +93,52 @@ class Trainer:
                 try:
                     yield from keeper.load(system)
                 except RunFailed as failure:
-                    raise failed(build, keeper.workload, failure) from failure
+                    raise training_failure(build, keeper.workload, failure) from failure
             self.host.run(
                 ["sh", "-c", _EMPTY, "empty", str(build.profile)], timeout=600
             )  # counts of loading: it need not be fast
             if (yield from self._run_all(build, system, keepers)):
-                return finish(self.host, build)
+                return prepare_profile(self.host, build)
 
     def _run_all(
-        self, build: Instrumented, system: Installation, keepers: Sequence[DatasetKeeper]
+        self, build: InstrumentedBuild, system: Installation, keepers: Sequence[DatasetKeeper]
     ) -> Generator[Warned, None, bool]:
         """Run each workload once; returns false if the data has to be loaded again."""
         for keeper in keepers:
             data = keeper.keys[build.commit]
-            placed = lua.place(self.host, keeper.workload)
-            context = visit.RunContext(self.host, self.entry, shortened(keeper.workload), placed)
+            placed = lua.place_scripts(self.host, keeper.workload)
+            context = visit.RunContext(self.host, self.entry, shortened_for_training(keeper.workload), placed)
             try:
-                with visit.begin(context, system, 0, data) as opened:
-                    deque(visit.run(opened), maxlen=0)
+                with visit.begin_visit(context, system, 0, data) as opened:
+                    deque(visit.timed_run(opened), maxlen=0)
             except DatasetDamaged as damaged:
                 yield keeper.damaged(data, damaged)
                 return False
             except RunFailed as failure:
                 if not keeper.refuse(system, data, failure):
-                    raise failed(build, keeper.workload, failure) from failure
+                    raise training_failure(build, keeper.workload, failure) from failure
                 return False
         return True
 
-    def _system(self, build: Instrumented) -> Installation:
+    def _system(self, build: InstrumentedBuild) -> Installation:
         of_build = {"commit": build.commit, "prefix": str(build.prefix), "version": build.version}
-        values = {**servers.placeholders(self.host, self.entry, self.builder), **of_build}
+        values = {**servers.shared_placeholders(self.host, self.entry, self.builder), **of_build}
         return Installation(build.commit, build.key, build.prefix, build.builder, values)
 
 
-def shortened(workload: Workload) -> Workload:
+def shortened_for_training(workload: Workload) -> Workload:
     """The workload, shortened to the length of a training run."""
     time, timeout = min(workload.time, SECONDS), workload.timeout or LIMIT
     return msgspec.structs.replace(workload, warmup=0.0, time=time, timeout=timeout)
 
 
-def failed(build: Instrumented, workload: Workload, failure: RunFailed) -> BuildFailed:
+def training_failure(build: InstrumentedBuild, workload: Workload, failure: RunFailed) -> BuildFailed:
     """The error for a build that fails while a training workload runs."""
     sentence = f"{build.commit[:10]} fails during the training with {qualified_name(workload)}: {failure}"
     return BuildFailed(sentence, stage=TRAIN, log=failure.log)
 
 
-def finish(host: Host, build: Instrumented) -> bool:
+def prepare_profile(host: Host, build: InstrumentedBuild) -> bool:
     """Convert the profile counts into the form that the compiler reads; returns false if there are no counts, or no
     readable counts.
 

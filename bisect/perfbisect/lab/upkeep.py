@@ -66,7 +66,7 @@ _REMOVE = 'cd -- "$1" && shift && rm -rf --one-file-system -- "$@"'
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class StoredItem:
     """An item on disk that can be freed: a build without its links, or the links; a dataset, job folder or log; a
     builder's checkout and build tree; the last visit's copy of the data.
     """
@@ -83,34 +83,34 @@ class Item:
     @property
     def name(self) -> str:
         """The name of the item: a dataset's key, a job's id, or the key of a build (also for the build's links)."""
-        return (self.path.removesuffix(LINKS) if self.links else self.path).rpartition("/")[2]
+        return (self.path.removesuffix(LINKS) if self.is_links else self.path).rpartition("/")[2]
 
     @property
-    def links(self) -> bool:
+    def is_links(self) -> bool:
         """Whether the item is the recorded links of a build, which are not needed to run the build."""
         return self.category == "builds" and self.path.endswith(LINKS)
 
     @property
-    def left(self) -> bool:
+    def is_leftover(self) -> bool:
         """Whether the item is useless because an interrupted build or visit has left it."""
         return self.path == VISIT or self.name.endswith(".part")
 
 
-def items(host: Host) -> tuple[Item, ...]:
+def removable_items(host: Host) -> tuple[StoredItem, ...]:
     """All items that can be freed: files and folders whose names have the forms that perfbisect uses."""
     forms = [word for name, (kind, form) in CATEGORIES.items() for word in (name, kind, form)]
     listed = host.run(["sh", "-c", _SIZES, "sizes", str(host.root), f"{HEX}{{32}}", *forms], timeout=LONG).stdout
     return tuple(read_items(listed))
 
 
-def read_items(du: str) -> Iterable[Item]:
+def read_items(du: str) -> Iterable[StoredItem]:
     """The items that are listed in the output of ``du -k --time``."""
     for line in du.split("\n")[:-1]:  # not splitlines: a name may contain other line ends
         size, used, path = line.split("\t", 2)
-        yield Item(path, int(size) * 1024, float(used))
+        yield StoredItem(path, int(size) * 1024, float(used))
 
 
-def items_to_remove(items: Iterable[Item], limit_bytes: int, pinned_names: Collection[str]) -> list[Item]:
+def items_to_remove(items: Iterable[StoredItem], limit_bytes: int, pinned_names: Collection[str]) -> list[StoredItem]:
     """The items to remove, longest unused first, so that at most ``limit_bytes`` stay; ``pinned_names`` stay.
 
     Leftovers of a killed session, the last step of a build or the copy of a visit, are removed in any case. The links of
@@ -118,17 +118,17 @@ def items_to_remove(items: Iterable[Item], limit_bytes: int, pinned_names: Colle
     folders go after everything else: without them the next build checks everything out again.
     """
     in_order = sorted(
-        items, key=lambda item: (not item.left, item.category == "work", not item.links, item.used, item.path)
+        items, key=lambda item: (not item.is_leftover, item.category == "work", not item.is_links, item.used, item.path)
     )
-    total, going = sum(item.size for item in in_order), list[Item]()
+    total, going = sum(item.size for item in in_order), list[StoredItem]()
     for item in (item for item in in_order if item.name not in pinned_names):
-        if total > limit_bytes or item.left:
+        if total > limit_bytes or item.is_leftover:
             going.append(item)
             total -= item.size
     return going
 
 
-def remove(host: Host, items: Sequence[Item]) -> None:
+def remove_items(host: Host, items: Sequence[StoredItem]) -> None:
     """Remove items. The caller must hold the lock of the host."""
     for begin in range(0, len(items), 200):
         paths = [f"./{item.path}" for item in items[begin : begin + 200]]
@@ -143,7 +143,9 @@ def expected_builds(candidates: int, limit: int) -> int:
     return min(expected, candidates, limit or expected)
 
 
-def too_little(host: Host, builds: Collection[str], datasets: Collection[str], expected: int) -> tuple[Warned, ...]:
+def disk_space_warnings(
+    host: Host, builds: Collection[str], datasets: Collection[str], expected: int
+) -> tuple[Warned, ...]:
     """A warning if the hunt is expected to fill the disk; the expected sizes are estimated from earlier ``builds``
     and ``datasets`` (keys).
 
@@ -189,36 +191,36 @@ find logs -mindepth 1 -maxdepth 1 -type f -regextype posix-extended -regex "logs
 _CALLED = {visit.NAME: "a load", servers.NAME: "a server", "prepare": "the loading of data"}
 
 
-def tidy(host: Host) -> Iterator[Warned]:
+def tidy_after_killed_sessions(host: Host) -> Iterator[Warned]:
     """End the jobs that a killed session has left running, with a warning; running builds are not ended, because the
     next session may need them.
 
     Removes old jobs, old logs of failed builds, and temporary files of compilers that were killed.
     """
-    running = jobs.running(host)
+    running = jobs.running_jobs(host)
     builds = [job for job in running if job.name.startswith(JOB_PREFIX)]
     # A job whose leader is killed between the two listings is in both.
-    ended = dict.fromkeys((*jobs.orphaned(host), *(job for job in running if job not in builds)))
+    ended = dict.fromkeys((*jobs.orphaned_jobs(host), *(job for job in running if job not in builds)))
     for job in ended:
-        jobs.kill(host, job, grace=5)
+        jobs.kill(host, job, grace_seconds=5)
     if ended:
         many, were, have = ("a job", "was", "has") if len(ended) == 1 else (f"{len(ended)} jobs", "were", "have")
         names = listed(sorted(_CALLED.get(job.name, job.name) for job in ended))
         where = f"of an earlier session on host {host.name}"
         yield Warned(f"{many} {where}, {names}, {were} still running and {have} been ended")
-    prune(host)
+    prune_job_folders(host)
     host.run(["sh", "-c", _LOGS, "logs", str(host.root), str(KEPT), CATEGORIES["logs"][1]], timeout=600)
     if not builds:  # compilers of running builds have files there
         host.run(["rm", "-rf", "--one-file-system", "--", str(host.root / "tmp")], timeout=600)
 
 
-def prune(host: Host, keep: int = KEPT) -> None:
+def prune_job_folders(host: Host, keep: int = KEPT) -> None:
     """Remove the folders of ended jobs, except the latest ``keep``."""
     script = 'cd -- "$1" && find jobs -mindepth 1 -maxdepth 1 -type d -printf "%f\\n"'  # follows no link
     listed = host.run(["sh", "-c", script, "ids", str(host.root)], check=False).stdout.splitlines()
-    alive = {job.id for job in jobs.running(host)}
+    alive = {job.id for job in jobs.running_jobs(host)}
     ids = sorted(name for name in listed if re.fullmatch(jobs.ID, name))  # they begin with the time
-    remove(host, [Item(f"jobs/{job_id}", 0, 0.0) for job_id in ids[:-keep] if job_id not in alive])
+    remove_items(host, [StoredItem(f"jobs/{job_id}", 0, 0.0) for job_id in ids[:-keep] if job_id not in alive])
 
 
 INTERRUPTED = 86400.0  # seconds after which an unfinished upload counts as interrupted

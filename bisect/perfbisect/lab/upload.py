@@ -21,7 +21,7 @@ find "$part" -type f -exec sync -- {} + &&
 """
 
 
-def archive(files: Files) -> bytes:
+def archive_files(files: Files) -> bytes:
     """A tar archive of the files, with equal bytes for equal contents."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
@@ -34,9 +34,9 @@ def archive(files: Files) -> bytes:
     return buffer.getvalue()
 
 
-def place(host: Host, folder: str, files: Files) -> PurePosixPath:
+def place_files(host: Host, folder: str, files: Files) -> PurePosixPath:
     """Bring the files to ``root/FOLDER/HASH`` on the host; returns this path, whose length is always the same."""
-    packed = archive(files)
+    packed = archive_files(files)
     target = host.root / folder / hashlib.sha256(packed).hexdigest()[:32]
     host.run(["sh", "-c", _PLACE, "place", str(target)], stdin=base64.b64encode(packed).decode())
     return target
@@ -44,9 +44,9 @@ def place(host: Host, folder: str, files: Files) -> PurePosixPath:
 
 def recipe_archive(builder: Builder) -> bytes:
     """A tar archive of the recipe's files and of the files that it inherits, with equal bytes for equal contents."""
-    return archive(recipe_files(builder))
+    return archive_files(recipe_files(builder))
 
 
 def place_recipe(host: Host, builder: Builder) -> PurePosixPath:
     """The folder on the host with the recipe's files."""
-    return place(host, "recipes", recipe_files(builder))
+    return place_files(host, "recipes", recipe_files(builder))

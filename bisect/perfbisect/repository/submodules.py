@@ -93,7 +93,7 @@ def patterns_below(ignore: Sequence[str], path: str) -> tuple[str, ...]:
     If the part of a pattern that must match the folder has a character class or a backslash, the pattern is left out,
     so that it ignores nothing.
 
-    >>> below(["storage/rocksdb/tools/**", "**/doc/**", "mysql-test/**"], "storage/rocksdb")
+    >>> patterns_below(["storage/rocksdb/tools/**", "**/doc/**", "mysql-test/**"], "storage/rocksdb")
     ('tools/**', '**/doc/**')
     """
     patterns: dict[str, None] = {}

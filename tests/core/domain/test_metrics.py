@@ -198,7 +198,7 @@ def test_instructions_of_timed_runs_are_judged_by_their_variation(added: float, 
     """As perf prints them of a server, which cannot be counted exactly."""
 
     def timed(of: float) -> list[RunFacts]:
-        counters = [perf.parse(PERF.format(1e6 * of * (1 + varies * each), 8e8)) for each in (-1, 0.2, 0.8)]
+        counters = [perf.parse_counters(PERF.format(1e6 * of * (1 + varies * each), 8e8)) for each in (-1, 0.2, 0.8)]
         assert [each["instructions"] for each in counters] == [pytest.approx(1e6 * of, rel=0.05)] * 3
         return [replace(run, counters=each) for run, each in zip(executing(*VARIES, counted=""), counters, strict=True)]
 

@@ -14,7 +14,7 @@ from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
 from perfbisect.host.ssh import SshHost
 from perfbisect.lab.building import build_store
-from perfbisect.lab.building.build_store import hash_artifacts, ship
+from perfbisect.lab.building.build_store import hash_artifacts, ship_build
 from program import executable
 from sharing import break_stream
 
@@ -33,10 +33,10 @@ def host(tmp_path: Path) -> LocalHost:
 
 
 def keep(host: LocalHost) -> None:
-    build_store.keep(host, FACTS, "1.0", host.root / "prefix", host.root / "log")
-    kept = Path(build_store.prefix(host, "key"))
+    build_store.add(host, FACTS, "1.0", host.root / "prefix", host.root / "log")
+    kept = Path(build_store.prefix_folder(host, "key"))
     assert (kept / "file").read_text() == "installed"
-    assert build_store.find(host, "key", "c" * 40) is not None
+    assert build_store.find_build(host, "key", "c" * 40) is not None
 
 
 @pytest.mark.parametrize("text", ["", '{"facts": {"commit": "c', "{}", None])
@@ -44,12 +44,12 @@ def test_a_build_is_kept_again(host: LocalHost, text: str | None) -> None:
     """Where it is there, cannot be read, or (None) was cut short."""
     keep(host)
     keep(host)
-    place = Path(build_store.folder(host, "key"))
+    place = Path(build_store.build_folder(host, "key"))
     if text is None:
         place.rename(place.with_name("key.part"))
     else:
         (place / "build.json").write_text(text)
-    assert build_store.find(host, "key", "c" * 40) is None
+    assert build_store.find_build(host, "key", "c" * 40) is None
     Path(host.root, "prefix").mkdir(exist_ok=True)
     Path(host.root, "prefix", "file").write_text("installed")
     keep(host)
@@ -61,7 +61,7 @@ def test_files_are_synced_all_at_once(host: LocalHost, tmp_path: Path, monkeypat
     noting = f'#!/bin/sh\necho "$*" >>{tmp_path}/synced\nexec {shutil.which("sync")} "$@"\n'
     monkeypatch.setenv("PATH", str(executable(tmp_path / "bin" / "sync", noting).parent), prepend=":")
     keep(host)
-    place = build_store.folder(host, "key")
+    place = build_store.build_folder(host, "key")
     synced = (tmp_path / "synced").read_text().splitlines()
     assert synced[0] == f"-f -- {host.root}/prefix {place}.part" and "prefix/file" not in "".join(synced)
 
@@ -76,7 +76,7 @@ def near(tmp_path: Path) -> LocalHost:
 
 def make(host: Host) -> None:
     """A build, as far as it matters here. It can be read everywhere on this machine."""
-    place = Path(build_store.folder(host, "key"))
+    place = Path(build_store.build_folder(host, "key"))
     (place / "prefix").mkdir(parents=True)
     (place / "build.json").write_text("{}")
     (place / "log").write_bytes(b"0123456789" * (SIZE // 10))
@@ -96,8 +96,8 @@ def test_a_build_travels_whole_over_a_connection_that_is_lost(
     maker, receiver = (near, far) if what == "receiver" else (far, near)
     make(maker)
     break_stream(monkeypatch, what == "receiver", lose)
-    ship(maker, "b", "key", receiver)
-    place = Path(build_store.folder(receiver, "key"))
+    ship_build(maker, "b", "key", receiver)
+    place = Path(build_store.build_folder(receiver, "key"))
     assert (place / "log").stat().st_size == SIZE and (place / "build.json").exists()
 
 
@@ -107,7 +107,7 @@ def test_a_receiver_that_has_to_end_says_why(near: LocalHost, tmp_path: Path, mo
     fails = f'#!/bin/sh\n[ "$1" != -xf ] || {{ echo "the disk is gone" >&2; exit 2; }}\nexec {tar} "$@"\n'
     monkeypatch.setenv("PATH", str(executable(tmp_path / "bin" / "tar", fails).parent), prepend=":")
     with pytest.raises(CommandFailed, match=r"on host other, tar .*the disk is gone"):
-        ship(near, "b", "key", LocalHost("other", PurePosixPath(tmp_path, "other")))
+        ship_build(near, "b", "key", LocalHost("other", PurePosixPath(tmp_path, "other")))
 
 
 CODE = "int answer = 42; int f(int x) { return x + answer; } int main(void) { return f(0); }\n"
@@ -156,7 +156,7 @@ CHANGES = dict(block.split("\n", 1) for block in Path(__file__).with_name("chang
 def test_what_a_program_changes_in_its_build(host: LocalHost, name: str) -> None:
     subprocess.run(["sh", "-ec", MAKING], cwd=host.root / "prefix", check=True)
     keep(host)
-    place = build_store.folder(host, "key")
-    assert build_store.changes(host, place) == ""
+    place = build_store.build_folder(host, "key")
+    assert build_store.changed_files(host, place) == ""
     subprocess.run(["sh", "-ec", CHANGES[name]], cwd=place / "prefix", check=True)
-    assert (build_store.changes(host, place) == "") == name.startswith("same: ")
+    assert (build_store.changed_files(host, place) == "") == name.startswith("same: ")

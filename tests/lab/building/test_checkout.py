@@ -16,8 +16,8 @@ from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import StoppableHost
 from perfbisect.host.ssh import SshHost
 from perfbisect.lab.building import checkout
-from perfbisect.lab.building.checkout import REFS, push, scripted
-from perfbisect.lab.building.checkout import git as git_on
+from perfbisect.lab.building.checkout import REFS, git_script, push
+from perfbisect.lab.building.checkout import run_git as git_on
 from perfbisect.repository.discovery import open_repository
 from repos import Repo, git
 from sharing import break_stream
@@ -47,7 +47,7 @@ class Source:
     def __post_init__(self) -> None:
         self.to = self.host.root / "work" / self.name / "source"
         self.here = Path(self.to)
-        self.bare = finish(checkout.mirror(self.host, open_repository(self.repo), self.name, []))[1]
+        self.bare = finish(checkout.bring_mirror(self.host, open_repository(self.repo), self.name, []))[1]
 
     def at(self, sha: str = "", *ignore: str) -> set[str]:
         """The files there, once a commit, or HEAD, is checked out with its submodules."""
@@ -65,7 +65,7 @@ class Source:
 
     def id(self, sha: str, *ignore: str) -> str:
         tree = checkout.filtered_tree(self.host, self.bare, sha, ignore)
-        return checkout.with_submodules(tree, open_repository(self.repo), sha, ignore)
+        return checkout.tree_id_with_submodules(tree, open_repository(self.repo), sha, ignore)
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_paths_of_a_tree(source: Source, git: Repo) -> None:
     sha = git.commit({"a b.c": "1", "dir/x": "1"})
     there = ["a b.c", "dir", "dir/", "dir/x"]
     for asked, present in (([*there, "dir/y", "a*"], there), (["dir/y"], []), ([], [])):
-        assert checkout.present(source.host, source.bare, sha, asked) == frozenset(present)
+        assert checkout.present_paths(source.host, source.bare, sha, asked) == frozenset(present)
 
 
 def test_an_incomplete_repository_serves_for_what_it_has(source: Source, git: Repo) -> None:
@@ -130,7 +130,7 @@ def test_an_incomplete_repository_serves_for_what_it_has(source: Source, git: Re
     (git.path / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
     assert source.id(sha) != source.id(sha, "test/**")
     assert source.at(sha, "test/**") == {"a.c"}
-    assert checkout.present(source.host, source.bare, sha, ["test/big"])
+    assert checkout.present_paths(source.host, source.bare, sha, ["test/big"])
     with pytest.raises(BuildFailed, match="checked out: error: unable to read sha1 file of test/big") as caught:
         source.at(sha)
     assert caught.value.stage == "checkout"
@@ -152,7 +152,7 @@ def test_another_repository_and_a_cut_checkout_do_no_harm(source: Source, git: R
 
 def test_on_this_machine_nothing_is_copied(source: Source, git: Repo) -> None:
     sha, stoppable = git.commit({"a.c": "1"}), StoppableHost(source.host, threading.Event())
-    told, bare = finish(checkout.mirror(stoppable, open_repository(git.path), "some name", [sha]))
+    told, bare = finish(checkout.bring_mirror(stoppable, open_repository(git.path), "some name", [sha]))
     assert (told, list(Path(bare, "objects").glob("??"))) == ([], [])
     assert source.at(sha) == {"a.c"}
 
@@ -161,7 +161,7 @@ def test_an_error_names_the_command_of_git_and_nothing_around_it(host: LocalHost
     with pytest.raises(CommandFailed, match=r"^on host \w+, git cat-file -e 1234 ended with status 128: fatal: "):
         git_on(host, "cat-file", "-e", "1234")
     with pytest.raises(CommandFailed, match=r"^on host \w+, sh -c 'git \"\$@\"' git no-such ended .* 'no-such' is"):
-        scripted(host, 'git "$@"', ["no-such"])
+        git_script(host, 'git "$@"', ["no-such"])
 
 
 def change(name: str, old: str, new: str, version: str = "") -> Patch:
@@ -177,9 +177,11 @@ def new_file(path: str) -> Patch:
 def patched(source: Source, sha: str, *patches: Patch, version: str = "1.5") -> tuple[set[str], str]:
     """The patches that fit, and the id of the tree that they make of the commit; it is checked out."""
     host, bare = source.host, source.bare
-    made = checkout.for_version(host, bare, checkout.for_all(host, bare, sha, patches), patches, version)
-    checkout.checkout(host, bare, made.commit, source.to, [])
-    return {name for name, fits in made.patches.items() if fits}, checkout.filtered_tree(host, bare, made.commit, [])
+    made = checkout.for_version(host, bare, checkout.for_all_versions(host, bare, sha, patches), patches, version)
+    checkout.checkout(host, bare, made.built_commit, source.to, [])
+    return {name for name, fits in made.patches.items() if fits}, checkout.filtered_tree(
+        host, bare, made.built_commit, []
+    )
 
 
 def test_patches_build_on_each_other_and_those_for_some_versions_come_last(source: Source, git: Repo) -> None:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from perfbisect.lab.building import pipeline
-from perfbisect.lab.building.configure_results import configured_in
+from perfbisect.lab.building.configure_results import cmake_index_and_folder
 from perfbisect.recipes.builder import Build, Builder, Variant
 from perfbisect.recipes.requested import command_words, quick_builder
 from repos import Files, Repo
@@ -79,7 +79,7 @@ def test_what_configuring_found_is_used_where_it_would_be_found_again(
         (context, {"main.c": MAIN.format(200), "build/notes": "new\n", **change}),
         (another, {"new": ""}),
     ):
-        facts = finish(pipeline.build(session, git.commit(each)))[1].facts
+        facts = finish(pipeline.build_commit(session, git.commit(each)))[1].facts
         log = Path(facts.log).read_text(encoding="utf-8")
         printed.append(int(yard.output(facts.key, program)))
         asked.append({each for each in QUESTIONS if f"-- {each}" in log})
@@ -104,5 +104,5 @@ def test_what_configuring_found_is_used_where_it_would_be_found_again(
 )  # fmt: skip
 def test_of_commands_only_plain_configure_steps_are_recognised(command: str, folder: str) -> None:
     for variables in ([], ["PERFBISECT_FILES=1"]):
-        at, found = configured_in(["env", "-C", "/p", *variables, *command_words(command)], "/p")
+        at, found = cmake_index_and_folder(["env", "-C", "/p", *variables, *command_words(command)], "/p")
         assert (at, found) == (3 + len(variables), folder)

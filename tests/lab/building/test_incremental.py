@@ -64,7 +64,7 @@ class Series(Yard):
                 (self.git.path / name).write_text(text)
                 (self.git.path / name).chmod(0o755)
         context = self.context(variants={"o2nofp": Variant(cflags="-O2")}, layouts=self.layouts, **self.more)
-        return finish(pipeline.build(context, self.git.commit(files), clean=clean))[1].facts
+        return finish(pipeline.build_commit(context, self.git.commit(files), clean=clean))[1].facts
 
     def printed(self, facts: BuildFacts) -> int:
         return int(self.output(facts.key, self.more.get("programs", RECIPE.programs)[0]))
@@ -119,7 +119,9 @@ def test_every_kind_of_change_arrives(begun: tuple[Series, str]) -> None:
             incremental=tree in ("make-tracked", "autotools-by-hand"),
         )
     series.git("reset", "-q", "--hard", facts.commit)
-    clean = finish(pipeline.build(series.context(variants={"o2nofp": Variant(cflags="-O2")}), facts.commit))[1].facts
+    clean = finish(pipeline.build_commit(series.context(variants={"o2nofp": Variant(cflags="-O2")}), facts.commit))[
+        1
+    ].facts
     assert (clean.incremental, clean.binary == facts.binary, series.printed(clean)) == (False, True, 112)
 
 
@@ -150,7 +152,7 @@ def test_layouts_of_both_builds_are_their_own(series: Series) -> None:
         pytest.skip("no linker")
     for facts, value in ((first, 101), (third, 303), (second, 302)):
         assert not facts.fixed
-        made = links.link(series.host, facts.key, 1, context.recorder.linker)
+        made = links.link_layout(series.host, facts.key, 1, context.recorder.linker)
         assert int(series.output(made, "bin/tool")) == value
 
 
@@ -248,7 +250,7 @@ def test_what_is_interrupted_after_its_checkout_leaves_no_tree_to_build_in(
     """Half of a checkout may be there, of which git knows nothing."""
     series.next(SOURCES | TREES["cmake"])
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(incremental, "incremental", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(incremental, "incremental_build", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         series.next({"more.c": "int more;\n"})
     assert not series.next({"more.c": None}).incremental
 
@@ -260,10 +262,10 @@ def test_one_that_a_killed_session_has_left_running_is_followed_unless_it_has_to
     slow = str(TREES["make-tracked"]["Makefile"]).replace("$(CC)", "sleep 3; $(CC)")
     series.next(SOURCES | {"Makefile": slow})
     context = series.context(variants={"o2nofp": Variant(cflags="-O2")})
-    left = pipeline.build(context, series.git.commit({"value.h": "#define VALUE 2\n"}), clean=False)
-    while not jobs.running(series.host):
+    left = pipeline.build_commit(context, series.git.commit({"value.h": "#define VALUE 2\n"}), clean=False)
+    while not jobs.running_jobs(series.host):
         next(left)
-    facts = finish(pipeline.build(context, series.git("rev-parse", "HEAD").strip(), clean=clean))[1].facts
+    facts = finish(pipeline.build_commit(context, series.git("rev-parse", "HEAD").strip(), clean=clean))[1].facts
     assert (facts.incremental, series.printed(facts)) == (not clean, 102)
     left.close()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.lab.building import build_store, links
-from perfbisect.lab.building.pipeline import build
+from perfbisect.lab.building.pipeline import build_commit
 from perfbisect.recipes.builder import Build, Builder, Variant
 from repos import Repo, files_of
 from sharing import Yard
@@ -45,7 +45,7 @@ def order(program: Path) -> list[str]:
 @pytest.mark.parametrize("name", [links.LLD, links.GOLD, links.OBJECTS])
 def test_other_linkers_make_layouts_too(place: Yard, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without mold the next one is used; the last moves only object files, of which this program has three."""
-    linker, program = links.Linker(name, ""), links.PROGRAMS[name][0]
+    linker, program = links.LayoutLinker(name, ""), links.PROGRAMS[name][0]
     if not shutil.which(program):
         pytest.skip(f"{program} is not installed")
     monkeypatch.setattr(links, "find_linker", lambda _: linker)
@@ -53,7 +53,7 @@ def test_other_linkers_make_layouts_too(place: Yard, name: str, monkeypatch: pyt
     rule = MAKE.replace("program.o", "program.o further.o library.o").replace(" -lparts", "")
     facts = place.build(SOURCES | {"Makefile": rule, "further.c": further}, layouts=True)
     assert facts.fixed == ""
-    made = [links.link(place.host, facts.key, seed, linker) for seed in range(1, 7)]
+    made = [links.link_layout(place.host, facts.key, seed, linker) for seed in range(1, 7)]
     orders = {tuple(order(place.installed(key, TOOL))) for key in made}
     assert len(orders) > 2
     assert len({tuple(sorted(each)) for each in orders}) == 1
@@ -77,18 +77,20 @@ def test_a_link_whose_inputs_have_changed_is_not_used(place: Yard) -> None:
 
 def test_code_that_is_optimised_at_link_time_or_with_a_profile_has_one_order() -> None:
     for variant in (Variant(cflags="-O1 -flto"), Variant(ldflags="-flto"), Variant(train="*")):
-        assert "optimised" in links.why_fixed(variant)
-    assert links.why_fixed(Variant(cflags="-O2")) == ""
+        assert "optimised" in links.why_not_relinkable(variant)
+    assert links.why_not_relinkable(Variant(cflags="-O2")) == ""
 
 
 def test_builds_that_are_linked_again_are_builds_of_their_own(place: Yard) -> None:
     sha = place.git.commit(SOURCES | {"Makefile": MAKE})
-    usual, again = (finish(build(place.context(layouts=wanted), sha))[1].facts for wanted in (False, True))
+    usual, again = (finish(build_commit(place.context(layouts=wanted), sha))[1].facts for wanted in (False, True))
     assert usual.key != again.key
     assert (usual.linker, usual.fixed, "relink" in usual.phases, "relink" in again.phases) == ("", "", False, True)
-    assert not (build_store.folder(place.host, usual.key) / "links").as_posix() in map(str, place.root.rglob("links"))
+    assert not (build_store.build_folder(place.host, usual.key) / "links").as_posix() in map(
+        str, place.root.rglob("links")
+    )
     assert (again.cache_hits, again.cache_misses) == (0, 2)  # other options
-    found = finish(build(place.context(layouts=True), sha))[1].facts
+    found = finish(build_commit(place.context(layouts=True), sha))[1].facts
     assert (found.reused, found.linker) == (True, again.linker)
 
 
@@ -102,7 +104,7 @@ def test_names_that_are_no_text_neither_fail_a_build_nor_are_they_linked_again(p
     assert (facts.binary, facts.fixed) == (facts.key, "")
     found = links.find_linker(place.host)
     assert found
-    made = links.link(place.host, facts.key, 1, found)
+    made = links.link_layout(place.host, facts.key, 1, found)
     programs = sorted(place.installed(made, TOOL).parent.iterdir())
     alone = [path.name for path in programs if path.stat().st_nlink == 1]
     assert alone == ["tiny"], "the others share their files with the build"

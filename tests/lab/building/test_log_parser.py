@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from perfbisect.core.domain.settings import Flags
-from perfbisect.lab.building.log_parser import BuildLog, known_error, script
-from perfbisect.lab.building.toolchain import count_cached, read_macros
+from perfbisect.lab.building.log_parser import BuildLog, build_script, known_error
+from perfbisect.lab.building.toolchain import cache_hits_and_misses, read_macros
 
 
 def follow(*lines: str, expected: int = 0) -> BuildLog:
     output = BuildLog(expected=expected)
     for line in lines:
-        output.read(line)
+        output.read_line(line)
     return output
 
 
@@ -48,7 +48,7 @@ def test_progress_is_reported_where_it_changes() -> None:
     """Half a million equal lines of a build were as many events."""
     output = follow("[perfbisect] compile: make")
     lines = ["[ 50%] Building a.o", "[ 50%] Building b.o", "a.c:1: warning: w", "[ 51%] Building c.o", "[ 51%] Linking"]
-    assert [output.read(line) for line in lines] == [True, False, False, True, False]
+    assert [output.read_line(line) for line in lines] == [True, False, False, True, False]
 
 
 UNITS = ["make", "/", "a/", " ", "make[1", "*** ", "make: *** [", "] Error ", "-c ", "error", "CMake Error", "[1/",
@@ -59,19 +59,24 @@ UNITS = ["make", "/", "a/", " ", "make[1", "*** ", "make: *** [", "] Error ", "-
 def test_a_long_line_ends_and_is_quoted_in_part(unit: str) -> None:
     """If the time grew with the square of the length, it would not end."""
     log = follow(unit * (1_000_000 // len(unit)) + " error: x")
-    assert len(log.why()) < 1_500
+    assert len(log.failure_line()) < 1_500
     assert log.known is None
 
 
 def test_each_stage_begins_anew() -> None:
     output = follow("[perfbisect] compile: make", "gcc -c a.c", "x.c:1: error: no", "[perfbisect] install: make")
-    assert (output.stage, output.done, output.total, output.why()) == ("install", 0, 0, "the command printed nothing")
+    assert (output.stage, output.done, output.total, output.failure_line()) == (
+        "install",
+        0,
+        0,
+        "the command printed nothing",
+    )
 
 
 def test_errors_of_a_target_alone_are_no_reason_where_all_is_built_then() -> None:
     alone = "Fatal error: can't create build/main.o: No such file or directory"
     output = follow("[perfbisect] compile: make", alone, "[perfbisect:again] ", "x.c:1:1: error: unknown type name 'x'")
-    assert (output.why(), output.errors) == ("x.c:1:1: error: unknown type name 'x'", 1)
+    assert (output.failure_line(), output.errors) == ("x.c:1:1: error: unknown type name 'x'", 1)
 
 
 # Outputs of builds, each with the reason that is read from it.
@@ -81,7 +86,7 @@ REASONS = re.findall(r"((?:.*\n)+?)=> (.*)\n\n?", Path(__file__).with_name("reas
 @pytest.mark.parametrize(("printed", "reason"), REASONS)
 def test_the_first_error_explains(printed: str, reason: str) -> None:
     output = follow("[perfbisect] compile: make", *printed.splitlines())
-    assert output.why() == reason
+    assert output.failure_line() == reason
     assert not output.host_trouble
 
 
@@ -96,7 +101,7 @@ def test_trouble_of_the_host_is_distinguished(line: str, trouble: str) -> None:
 
 def test_cache_statistics() -> None:
     log = "      1 cache_miss\n      1 direct_cache_hit\n      1 preprocessed_cache_hit\n"
-    found = [count_cached(text) for text in (log, log + "      1 remote_storage_hit\n", "1 cache_miss\n", "")]
+    found = [cache_hits_and_misses(text) for text in (log, log + "      1 remote_storage_hit\n", "1 cache_miss\n", "")]
     assert found == [(2, 1, 0), (2, 1, 1), (0, 1, 0), (0, 0, 0)]
 
 
@@ -111,9 +116,11 @@ def test_compilers_by_their_macros() -> None:
 def test_a_script_in_a_command_is_not_taken_for_output() -> None:
     """Its lines are a part of the line that says what is run."""
     argv = ["sh", "-c", 'if false; then\n    echo "error: not printed"\nfi\necho "error: the reason"; exit 1\n']
-    done = subprocess.run(["sh", "-c", script([("configure", argv)])], check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        ["sh", "-c", build_script([("configure", argv)])], check=False, capture_output=True, text=True
+    )
     log = follow(*done.stdout.splitlines())
-    assert (done.returncode, log.stage, log.why()) == (1, "configure", "error: the reason")
+    assert (done.returncode, log.stage, log.failure_line()) == (1, "configure", "error: the reason")
 
 
 @pytest.mark.parametrize(
@@ -127,7 +134,7 @@ def test_a_script_in_a_command_is_not_taken_for_output() -> None:
 def test_the_last_line_of_a_job_says_how_long_its_stages_took(moments: str, seconds: tuple[float, ...]) -> None:
     log = follow("[perfbisect] compile: make", "x.c:1: error: no", f"[perfbisect:took] {moments}")
     assert log.phases == dict(zip(("configure", "compile", "install"), seconds, strict=True))
-    assert log.why() == "x.c:1: error: no"
+    assert log.failure_line() == "x.c:1: error: no"
 
 
 SOURCES = tomllib.loads(Path(__file__).with_name("sources.toml").read_text())
@@ -157,7 +164,7 @@ def test_an_error_of_this_compiler_is_known_and_its_option_mends_it(tmp_path: Pa
     assert known.by_itself == ("-std" not in known.remedy and "narrowing" not in known.remedy)
     flags = known.flags.cxxflags if compiler == "g++" else known.flags.cflags
     status, again = printed(tmp_path, *argv, *flags.split())
-    assert (status == 0) == (name != "register.cpp"), again.why()  # that pragma is nobody's to mend
+    assert (status == 0) == (name != "register.cpp"), again.failure_line()  # that pragma is nobody's to mend
 
 
 @pytest.mark.tools
@@ -177,7 +184,7 @@ def test_an_error_of_the_linker(tmp_path: Path, argv: list[str], option: str) ->
     assert log.known
     assert log.known.remedy == option
     assert not log.known.by_itself
-    assert "multiple definition of" in log.why() or "-lm" in option
+    assert "multiple definition of" in log.failure_line() or "-lm" in option
     assert printed(tmp_path, "gcc", *argv, option.split()[1])[0] == 0
 
 
@@ -189,7 +196,7 @@ REMEDIES = re.findall(r"(.*)\n=> (.*)\n", Path(__file__).with_name("remedies.txt
 def test_lines_of_other_programs(line: str, option: str) -> None:
     log = follow(line)
     assert log.known
-    assert (log.known.remedy, log.why()) == (option, line.strip())
+    assert (log.known.remedy, log.failure_line()) == (option, line.strip())
 
 
 def test_an_error_behind_one_that_is_not_known_is_not_the_reason() -> None:

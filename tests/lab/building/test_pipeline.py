@@ -12,7 +12,7 @@ from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.lab.building import build_store
 from perfbisect.lab.building.log_parser import Stopwatch
-from perfbisect.lab.building.pipeline import build, key_of
+from perfbisect.lab.building.pipeline import build_commit, build_key_of_commit
 from perfbisect.recipes.builder import Build, Builder, Variant, When
 from program import executable
 from repos import Repo
@@ -64,14 +64,14 @@ def changed(recipe: Build, **changes: object) -> Build:
 
 def test_a_later_commit_compiles_only_its_changes(place: Yard) -> None:
     first = place.build({})
-    told, built = finish(build(place.context(), place.git.commit({"one.c": TWO})))
+    told, built = finish(build_commit(place.context(), place.git.commit({"one.c": TWO})))
     second = built.facts
     assert (first.cache_hits, first.cache_misses, first.hit_rate) == (0, 3, 0.0)
     assert (second.cache_hits, second.cache_misses) == (2, 1)
     assert first.binary != second.binary
     assert [step.stage for step in told] == ["checkout", *["compile"] * 4, "install"]
     assert (told[4].done, told[4].total) == (3, 3)  # as many as the build before it
-    folder = Path(build_store.folder(place.host, second.key))
+    folder = Path(build_store.build_folder(place.host, second.key))
     assert (folder / "prefix/lib/libtiny.so").is_file()
     assert second.log == str(folder / "log")
     assert "[perfbisect] install: make" in Path(second.log).read_text()
@@ -119,7 +119,7 @@ def test_a_patched_commit_is_the_build_of_its_tree(place: Yard) -> None:
         (fixed.commit, (), {}),
     ):
         context = place.context("", *patches)
-        assert key_of(context, sha) == fixed.key != key_of(place.context(), old)
+        assert build_key_of_commit(context, sha) == fixed.key != build_key_of_commit(place.context(), old)
         facts = place.obtain("here", None, sha, context)[0].facts
         assert (facts.reused, facts.commit, facts.patches) == (True, sha, applied)
     for reused in (False, True):
@@ -143,9 +143,9 @@ def test_a_build_has_the_seconds_of_its_phases(place: Yard) -> None:
 def test_a_phase_has_no_seconds_of_those_within_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", iter([0.0, 3.0, 5.0, 9.0, 10.0, 10.5]).__next__)
     clock = Stopwatch()
-    with clock.timed("checkout"), clock.timed("patch"):
+    with clock.measure_phase("checkout"), clock.timed("patch"):
         pass
-    with clock.timed("checkout"):
+    with clock.measure_phase("checkout"):
         clock.add({"compile": 0.25})
     assert clock.phases(11.0) == {"checkout": 7.25, "patch": 2.0, "compile": 0.25, "other": 1.5}
     assert clock.phases(1.0) == clock.seconds  # a job that was followed took longer than it was waited for
@@ -195,10 +195,10 @@ def test_leaving_a_build_leaves_nothing_running(place: Yard) -> None:
     """The next is of a tree with odd names, which are only names."""
     mark = str(2_000_000 + os.getpid())
     sha = place.git.commit({"odd '$(touch here)`id` \"é;.txt": "x", "-rf": "x"})
-    building = build(place.context(build=changed(RECIPE.build, configure=[["sleep", mark]])), sha)
+    building = build_commit(place.context(build=changed(RECIPE.build, configure=[["sleep", mark]])), sha)
     assert [next(building).stage, next(building).stage] == ["checkout", "configure"]
     building.close()
-    assert jobs.running(place.host) == ()
+    assert jobs.running_jobs(place.host) == ()
     assert not processes(mark)
     assert place.build(sha).cache_misses == 3
     assert Path(place.root, "work/tiny/source/-rf").is_file()

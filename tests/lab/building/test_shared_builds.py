@@ -31,7 +31,14 @@ from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.errors import BuildFilesChanged
 from perfbisect.lab.building import build_store, links
 from perfbisect.lab.building.shared_builds import PAUSE, SharedBuilds
-from perfbisect.lab.building.shared_store import Manifest, Opened, Refused, Store, header, read_header
+from perfbisect.lab.building.shared_store import (
+    Manifest,
+    OpenObject,
+    SharedBuildRefused,
+    Store,
+    header_lines,
+    read_header,
+)
 from perfbisect.recipes.builder import Variant
 from program import executable
 from sharing import TINY, Yard, tiny
@@ -76,7 +83,7 @@ class Team:
         return found
 
     def prefix(self, name: str, key: str) -> Path:
-        return Path(build_store.prefix(self.yard.on(name), key))
+        return Path(build_store.prefix_folder(self.yard.on(name), key))
 
     def runs(self, name: str, key: str, program: str = "small") -> int:
         return subprocess.run([self.prefix(name, key) / "bin" / program], check=False).returncode
@@ -135,7 +142,7 @@ def read(store: Store, name: str) -> bytes:
 def test_what_is_written_is_read_and_what_is_cut_off_is_not_there(address: str) -> None:
     """An error of who reads or writes is none of the store."""
     store = Store(address)
-    SharedBuilds(address).try_out()
+    SharedBuilds(address).check_access()
     data = os.urandom(12_000_000)  # more than one part of an upload
     assert not store.has("one.build")
     with pytest.raises(FileNotFoundError):
@@ -205,7 +212,7 @@ def test_a_file_that_only_another_user_may_read_is_refused_and_replaced_if_that_
     for mode in (0o1777, 0o777) if places else (0o755,):
         folder.chmod(mode)
         with without_privileges():
-            with pytest.raises(Refused, match="cannot be read: permission denied"):
+            with pytest.raises(SharedBuildRefused, match="cannot be read: permission denied"):
                 read(store, file.name)
             store.write(file.name, [b"new"])
             assert [path.name for path in folder.iterdir()] == [file.name]
@@ -245,7 +252,7 @@ def test_addresses(tmp_path: Path) -> None:
 
 
 MANIFEST = Manifest(name="n.build", sha256="0" * 64, size=9, way="gzip", root="/srv")
-SIGNED, PLAIN = header(MANIFEST, SECRET), header(MANIFEST, b"")
+SIGNED, PLAIN = header_lines(MANIFEST, SECRET), header_lines(MANIFEST, b"")
 
 
 def with_manifest(data: bytes, **changes: object) -> bytes:
@@ -260,7 +267,7 @@ def with_manifest(data: bytes, **changes: object) -> bytes:
         (SIGNED, b"", ""),
         (PLAIN, b"", ""),
         (PLAIN, SECRET, "not signed"),
-        (header(MANIFEST, SECRET[::-1]), SECRET, "with another key"),
+        (header_lines(MANIFEST, SECRET[::-1]), SECRET, "with another key"),
         (SIGNED.replace(b'"absent":[]', b'"absent":["libx.so"]'), SECRET, "was changed after signing"),
         (b"x" * 10_000_000, b"", "does not begin with a manifest"),
         (with_manifest(PLAIN, way="touch"), b"", "the manifest of the file cannot be read"),
@@ -268,12 +275,12 @@ def with_manifest(data: bytes, **changes: object) -> bytes:
     ],
 )
 def test_what_a_shared_build_says_of_itself(data: bytes, secret: bytes, reason: str) -> None:
-    source = Opened(lambda: io.BytesIO(data + b"archive"))
+    source = OpenObject(lambda: io.BytesIO(data + b"archive"))
     if not reason:
         assert read_header(source, MANIFEST.name, secret) == MANIFEST
         assert source.read(10) == b"archive"
         return
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(SharedBuildRefused, match=reason):
         read_header(source, MANIFEST.name, secret)
 
 
@@ -325,16 +332,16 @@ def test_names_that_are_no_text_travel_as_they_are(team: Team, sha: str) -> None
     (_, first), (facts, second) = (team.get(name, sha, **installing(ODD)) for name in ("one", "two"))
     assert (facts.shared, first, second) == (True, [], [])
     hosts = [team.yard.on(name) for name in ("one", "two", "three")]
-    build_store.ship(hosts[1], "tiny", facts.key, hosts[2])
+    build_store.ship_build(hosts[1], "tiny", facts.key, hosts[2])
     tops = [team.prefix(host.name, facts.key) for host in hosts]
     names = [sorted(str(path.relative_to(top)) for path in top.rglob("*")) for top in tops]
     assert names == [names[0]] * 3
     assert len(names[0]) == 7
     for host in hosts:
-        build_store.check(host, facts.key)
+        build_store.check_unchanged(host, facts.key)
     (tops[2] / os.fsdecode(b"bin/caf\xe9\nx")).write_text("")
     with pytest.raises(BuildFilesChanged, match=r"\(\./bin/caf\N{REPLACEMENT CHARACTER} x\)"):
-        build_store.check(hosts[2], facts.key)
+        build_store.check_unchanged(hosts[2], facts.key)
 
 
 def test_a_build_of_before_is_given_to_the_others_unless_its_files_have_changed(team: Team, sha: str) -> None:
@@ -355,10 +362,10 @@ def test_a_build_of_before_is_given_to_the_others_unless_its_files_have_changed(
     finish(team.shared().offer(team.yard.context(on="one"), facts))
     assert team.stored.read_bytes() == before
     team.get("two", sha)
-    build_store.check(team.yard.on("two"), key)
+    build_store.check_unchanged(team.yard.on("two"), key)
     (team.prefix("two", key) / "bin" / "tiny").write_text("")
     with pytest.raises(BuildFilesChanged, match="on host two"):
-        build_store.check(team.yard.on("two"), key)
+        build_store.check_unchanged(team.yard.on("two"), key)
 
 
 @pytest.mark.slow
@@ -371,7 +378,7 @@ def test_a_build_can_be_linked_again_where_it_was_not_made(team: Team, sha: str)
     shutil.rmtree(team.yard.folder / "one")  # nothing of it is used
     facts = team.get("two", sha, layouts=True)[0]
     assert facts.shared
-    assert team.runs("two", links.link(team.yard.on("two"), facts.key, 1, context.recorder.linker), "tiny") == 7
+    assert team.runs("two", links.link_layout(team.yard.on("two"), facts.key, 1, context.recorder.linker), "tiny") == 7
 
 
 def test_what_is_refused_is_built_again_and_replaced(team: Team, made: BuildFacts, sha: str) -> None:

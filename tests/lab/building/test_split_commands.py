@@ -182,6 +182,6 @@ def test_a_tree_that_is_compiled_by_one_command_has_one_miss_for_one_change(tmp_
     assert (second.system, second.cache_hits, second.cache_misses, second.fixed) == ("make", 2, 1, "")
     found = links.find_linker(yard.host)
     assert found
-    again = links.link(yard.host, second.key, 1, found)
+    again = links.link_layout(yard.host, second.key, 1, found)
     for key in (second.key, again):
         assert subprocess.run([yard.installed(key, "bin/tool")], check=False).returncode == 253

@@ -13,8 +13,8 @@ from perfbisect.lab.building.toolchain import (
     NATIVE,
     Toolchain,
     cache_environment,
+    cache_hits_and_misses,
     cache_namespace,
-    count_cached,
     read_processor,
     share_cache,
     toolchain,
@@ -43,7 +43,7 @@ def compiled(host: LocalHost, compiler: str = "gcc", namespace: str = "") -> tup
     environment = cache_environment(host.root, work, "1G", namespace)
     script = 'mkdir -p "$1" && cd "$1" && echo "int f(void) { return 1; }" >f.c && rm -f ccache.log && '
     script += f"ccache {compiler} -c f.c && {EVENTS}"
-    return count_cached(host.run(["sh", "-c", script, "compile", str(work)], env=environment).stdout)[:2]
+    return cache_hits_and_misses(host.run(["sh", "-c", script, "compile", str(work)], env=environment).stdout)[:2]
 
 
 def test_of_two_hosts_with_one_store_only_the_first_compiles(store: str, tmp_path: Path, yard: Yard) -> None:

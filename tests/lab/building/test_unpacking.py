@@ -18,7 +18,7 @@ from perfbisect.host.local import LocalHost
 from perfbisect.hunt.trials.rounds import borrowed
 from perfbisect.lab.building import build_store, prebuilt
 from perfbisect.lab.building.log_parser import BuildStep
-from perfbisect.lab.building.pipeline import build
+from perfbisect.lab.building.pipeline import build_commit
 from perfbisect.lab.building.plan import InstalledBuild
 from perfbisect.recipes.builder import Archive, Build, Builder, Dataset, Server, Variant, When
 from program import executable
@@ -63,12 +63,12 @@ def times(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def take(host: LocalHost, path: Path, builder: Builder = BUILDER) -> InstalledBuild:
-    return prebuilt.take(host, builder, "old", str(path))
+    return prebuilt.install_prebuilt(host, builder, "old", str(path))
 
 
 def unpacked(host: LocalHost, tarball: Path) -> Path:
     """The folder where it is unpacked."""
-    return Path(build_store.prefix(host, take(host, tarball).facts.key))
+    return Path(build_store.prefix_folder(host, take(host, tarball).facts.key))
 
 
 def test_a_folder_is_known_by_its_content_and_used_in_its_place(host: LocalHost, tmp_path: Path) -> None:
@@ -300,14 +300,14 @@ def tree(named: str) -> Files:
 
 
 def test_each_commit_has_the_version_that_it_names(units: Yard, server: Shelf) -> None:
-    steps, built = finish(build(units.context(), units.git.commit(tree("unit_1_0"))))
+    steps, built = finish(build_commit(units.context(), units.git.commit(tree("unit_1_0"))))
     assert [each.stage for each in steps if isinstance(each, BuildStep)][:4] == ["checkout", "fetch", "fetch", "send"]
     first, second = built.facts, units.build(tree("unit_2_0"))
     assert first.binary != second.binary
     again = units.build(tree("unit_1_0") | {"other.c": "x"})
     assert again.binary == first.binary
     assert [path for path, _ in server.asked] == ["/1.0/unit_1_0.tar.gz", "/2.0/unit_2_0.tar.gz"]
-    place = Path(build_store.prefix(units.host, sum_of(UNITS["1.0"])[:32]))
+    place = Path(build_store.prefix_folder(units.host, sum_of(UNITS["1.0"])[:32]))
     assert [path.name for path in place.iterdir()] == ["unit.h"]
     (place / "unit.h").unlink()
     units.build(tree("unit_1_0") | {"other.c": "y"})

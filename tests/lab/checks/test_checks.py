@@ -15,16 +15,16 @@ import pytest
 
 from perfbisect.errors import UsageError
 from perfbisect.host import facts, jobs
-from perfbisect.host.facts import Answers, Fact, free
+from perfbisect.host.facts import Fact, FactAnswers, free_bytes_fact
 from perfbisect.host.local import LocalHost
-from perfbisect.host.lock import hold
+from perfbisect.host.lock import hold_lock
 from perfbisect.host.protocol import Host
 from perfbisect.hunt.session_hosts import build_ahead
 from perfbisect.lab.building.shared_builds import SharedBuilds
-from perfbisect.lab.building.toolchain import unfit
-from perfbisect.lab.checks import CheckRequest, Finding, Level, machine, preflight
-from perfbisect.lab.checks.all_hosts import DIFFERENCES, RELEASE, BuildSide, differing
-from perfbisect.lab.checks.preflight import compiler_cache, shared_findings
+from perfbisect.lab.building.toolchain import why_cache_unfit
+from perfbisect.lab.checks import CheckRequest, Finding, Severity, machine, preflight
+from perfbisect.lab.checks.all_hosts import DIFFERENCES, DISTRIBUTION, BuildHostProperties, build_host_differences
+from perfbisect.lab.checks.preflight import compiler_cache_findings, shared_build_findings
 from perfbisect.recipes.builder import Build, Builder
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.wording.trials import pairs_sentence
@@ -41,14 +41,14 @@ def inspection_of(
     """A request whose host has answered so; a fact is known by its name among the settings, too."""
     there = HostEntry(name="here", **entry)  # type: ignore[arg-type]
     settings = preflight.facts.SETTINGS
-    answers = Answers({(settings[fact] if isinstance(fact, str) else fact).argv: said for fact, said in told})
+    answers = FactAnswers({(settings[fact] if isinstance(fact, str) else fact).argv: said for fact, said in told})
     return CheckRequest(host, there, builder=builder, answers=answers, system="debian")
 
 
 Check = Callable[[CheckRequest], Iterator[Finding]]
 
 
-def levels(found: Iterator[Finding]) -> dict[str, Level]:
+def levels(found: Iterator[Finding]) -> dict[str, Severity]:
     return {finding.topic: finding.level for finding in found}
 
 
@@ -56,29 +56,29 @@ def recorded(name: str) -> str:
     return (OUTPUTS / name).read_text()
 
 
-NOTE, WARNING, OK = Level.NOTE, Level.WARNING, Level.OK
+NOTE, WARNING, OK = Severity.NOTE, Severity.WARNING, Severity.OK
 UNPINNED = {"smt": NOTE, "numa": NOTE}
 POOR = recorded("vm.sysbench-help").replace("  pgsql - PostgreSQL driver\n", "")
 
 
 HUGE = "huge pages"
 CORES, SWAPS = (facts.CORES, recorded("server.lscpu")), recorded("server.swaps")
-MATTERS: list[tuple[Check, list[tuple[str | Fact[Any], str]], dict[str, Level]]] = [
-    (machine.clock_speed, [("governor", "performance\n"), ("turbo", "boost 0")], {"governor": OK}),
-    (machine.sharing, [(facts.NODES, recorded("server.lscpu"))], UNPINNED),
+MATTERS: list[tuple[Check, list[tuple[str | Fact[Any], str]], dict[str, Severity]]] = [
+    (machine.clock_speed_findings, [("governor", "performance\n"), ("turbo", "boost 0")], {"governor": OK}),
+    (machine.core_sharing_findings, [(facts.NODES, recorded("server.lscpu"))], UNPINNED),
     (
-        machine.sharing,
-        [(facts.NODES, recorded("vm.lscpu")), (facts.STEAL, recorded("server.stat"))],
+        machine.core_sharing_findings,
+        [(facts.NODES, recorded("vm.lscpu")), (facts.STEAL_SHARE, recorded("server.stat"))],
         {"virtual": NOTE, "steal": WARNING},
     ),
-    (machine.layout, [("aslr", "2\n"), (HUGE, "[always] madvise never\n")], {"aslr": NOTE, HUGE: NOTE}),
-    (machine.layout, [("aslr", "0\n"), (HUGE, "always [madvise] never\n")], {}),
-    (machine.swap, [(facts.SWAP, SWAPS)], {"swap": WARNING}),
-    (machine.swap, [(facts.SWAP, SWAPS.replace("1310720", "0"))], {"swap": NOTE}),
-    (machine.load, [CORES, (facts.LOAD, "13.0 3.0 1.0 2/95 672\n")], {"load": WARNING}),
-    (machine.load, [CORES, (facts.LOAD, "11.0 3.0 1.0 2/95 672\n")], {"load": OK}),
-    (preflight.drivers, [(facts.DRIVERS, recorded("vm.sysbench-help"))], {}),
-    (preflight.drivers, [(facts.DRIVERS, POOR)], {"sysbench": Level.REFUSED}),
+    (machine.memory_layout_findings, [("aslr", "2\n"), (HUGE, "[always] madvise never\n")], {"aslr": NOTE, HUGE: NOTE}),
+    (machine.memory_layout_findings, [("aslr", "0\n"), (HUGE, "always [madvise] never\n")], {}),
+    (machine.swap_findings, [(facts.SWAP_TOTAL_AND_USED_MIB, SWAPS)], {"swap": WARNING}),
+    (machine.swap_findings, [(facts.SWAP_TOTAL_AND_USED_MIB, SWAPS.replace("1310720", "0"))], {"swap": NOTE}),
+    (machine.load_findings, [CORES, (facts.LOAD, "13.0 3.0 1.0 2/95 672\n")], {"load": WARNING}),
+    (machine.load_findings, [CORES, (facts.LOAD, "11.0 3.0 1.0 2/95 672\n")], {"load": OK}),
+    (preflight.driver_findings, [(facts.DRIVERS, recorded("vm.sysbench-help"))], {}),
+    (preflight.driver_findings, [(facts.DRIVERS, POOR)], {"sysbench": Severity.REFUSED}),
 ]
 
 
@@ -89,7 +89,7 @@ def test_what_matters_how_much(host: LocalHost) -> None:
         assert levels(check(inspection_of(host, *answers, builder=recipe))) == expected
         pinned = levels(check(inspection_of(host, *answers, builder=recipe, server_cpus="0-7")))
         assert pinned == ({"smt": NOTE} if expected == UNPINNED else expected)
-    for check in {check for check, *_ in MATTERS} - {preflight.drivers} | {machine.space}:
+    for check in {check for check, *_ in MATTERS} - {preflight.driver_findings} | {machine.space_findings}:
         assert levels(check(inspection_of(host, builder=recipe))) == {}
 
 
@@ -100,50 +100,52 @@ def test_an_unsteady_clock_is_warned_of_with_the_command_that_mends_it(host: Loc
     ):
         switch = f"/sys/devices/system/cpu/{name}"
         told = (("governor", "powersave\n"), ("turbo", state), (facts.TURBO_SWITCH, switch))
-        governor, turbo = machine.clock_speed(inspection_of(host, *told))
+        governor, turbo = machine.clock_speed_findings(inspection_of(host, *told))
         assert governor.level is turbo.level is WARNING
         assert "powersave" in governor.text and "scaling_governor" in governor.advice
         assert turbo.advice == f"{command} | sudo tee {switch}"
 
 
 def test_room_on_the_disk(host: LocalHost) -> None:
-    for gib, level in (0.125, Level.REFUSED), (3, WARNING), (50, OK):
-        [finding] = machine.space(inspection_of(host, (free(host.root), f"      Avail\n{int(gib * 2**30)}\n")))
+    for gib, level in (0.125, Severity.REFUSED), (3, WARNING), (50, OK):
+        [finding] = machine.space_findings(
+            inspection_of(host, (free_bytes_fact(host.root), f"      Avail\n{int(gib * 2**30)}\n"))
+        )
         assert finding.level is level
         assert f"{gib:.1f} GiB" in finding.text
         assert ("bisect gc here" in finding.advice) == (level is not OK)
 
 
 def test_the_command_that_installs_is_that_of_the_system(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "missing", lambda host, programs: ("g++",))
+    monkeypatch.setattr(preflight, "missing_programs", lambda host, programs: ("g++",))
     for system, command in (("debian", "sudo apt-get install g++"), ("fedora", "sudo dnf install gcc-c++")):
-        [absent, _] = preflight.tools(replace(inspection_of(host), system=system))
-        assert absent.level is Level.REFUSED
+        [absent, _] = preflight.tool_findings(replace(inspection_of(host), system=system))
+        assert absent.level is Severity.REFUSED
         assert command in absent.advice
 
 
 @pytest.mark.tools
 def test_who_is_there(host: LocalHost) -> None:
     alone = inspection_of(host)
-    assert levels(machine.others(alone)) == {"lock": OK}
+    assert levels(machine.lock_and_leftover_findings(alone)) == {"lock": OK}
     job = jobs.start(host, ["sleep", "100"], name="left", timeout=100)
-    told = list(machine.others(alone))
+    told = list(machine.lock_and_leftover_findings(alone))
     jobs.kill(host, job)
     assert [finding.topic for finding in told] == ["lock", "jobs"]
     assert job.id in told[1].text
-    with hold(host, "a hunt of somebody else"):
-        [taken] = machine.others(alone)
+    with hold_lock(host, "a hunt of somebody else"):
+        [taken] = machine.lock_and_leftover_findings(alone)
         assert taken.level is WARNING
         assert "a hunt of somebody else" in taken.text
-        assert not [*machine.pairing(alone)], "nothing is measured beside a hunt"
-    listening = inspection_of(host, (facts.PORTS, "  0: 0100007F:5B0A 00000000:0000 0A\n"))
-    assert "port 23306" in [finding.text for finding in machine.others(listening)][-1]
+        assert not [*machine.pairing_findings(alone)], "nothing is measured beside a hunt"
+    listening = inspection_of(host, (facts.LISTENING_PORTS, "  0: 0100007F:5B0A 00000000:0000 0A\n"))
+    assert "port 23306" in [finding.text for finding in machine.lock_and_leftover_findings(listening)][-1]
 
 
 @pytest.mark.tools
 def test_a_slow_or_wrong_clock(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    def check(*told: tuple[Fact[object], str], level: Level = WARNING, text: str = "") -> None:
-        found = list(machine.clock(inspection_of(host, *told)))
+    def check(*told: tuple[Fact[object], str], level: Severity = WARNING, text: str = "") -> None:
+        found = list(machine.clock_findings(inspection_of(host, *told)))
         assert [(each.level, text in each.text) for each in found] == [(level, True)] * bool(text)
 
     check((facts.CLOCK_SOURCE, "tsc\n"))
@@ -153,14 +155,14 @@ def test_a_slow_or_wrong_clock(host: LocalHost, monkeypatch: pytest.MonkeyPatch)
     check(text="60 s behind the clock of this machine")
 
 
-def checked(folder: Path, level: Level, text: str, **entry: object) -> None:
+def checked(folder: Path, level: Severity, text: str, **entry: object) -> None:
     """The compiler cache of a host in that folder gets one finding, at that level with that text and without a secret."""
     host = LocalHost("here", PurePosixPath(folder))
     made = HostEntry(name="here", **entry)  # type: ignore[arg-type]
-    noted(compiler_cache(CheckRequest(host, made)), level, text)
+    noted(compiler_cache_findings(CheckRequest(host, made)), level, text)
 
 
-def noted(found: Iterable[Finding], level: Level, text: str) -> None:
+def noted(found: Iterable[Finding], level: Severity, text: str) -> None:
     assert [(each.level, text in each.text, "secret" in each.text) for each in found] == [(level, True, False)]
 
 
@@ -169,7 +171,7 @@ def noted(found: Iterable[Finding], level: Level, text: str) -> None:
 def test_what_two_at_the_same_time_gain_is_measured(far: Host) -> None:
     """With the loop itself, on another machine."""
     figures = r"varies by [\d.]+ % \([\d.]+ % by CPU time\) if paired, by [\d.]+ % if interleaved: "
-    [found] = machine.pairing(CheckRequest(far, HostEntry(name="far")))
+    [found] = machine.pairing_findings(CheckRequest(far, HostEntry(name="far")))
     assert re.match(f"the ratio of two equal loops {figures}", found.text)
     assert found.level is OK
 
@@ -213,13 +215,13 @@ def test_a_remote_store_is_tried(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir()), "nothing of it stays on the host"
     elsewhere = HostEntry(ccache_remote="http://127.0.0.1:1", build_hosts=["other"])
     for entry in (HostEntry(), HostEntry(ccache_remote="none"), elsewhere):
-        assert not list(compiler_cache(CheckRequest(LocalHost("here", PurePosixPath(tmp_path)), entry)))
+        assert not list(compiler_cache_findings(CheckRequest(LocalHost("here", PurePosixPath(tmp_path)), entry)))
 
 
 def test_which_versions_can_use_which_store() -> None:
-    assert "too old for a remote store: its version is 4.4" in unfit((4, 4), "http://x")
-    assert "has version 4.7, but https:// needs version 4.13 or newer" in unfit((4, 7), "https://x")
-    assert unfit((4, 5), "redis://x") == unfit((4, 13), "https://x") == ""
+    assert "too old for a remote store: its version is 4.4" in why_cache_unfit((4, 4), "http://x")
+    assert "has version 4.7, but https:// needs version 4.13 or newer" in why_cache_unfit((4, 7), "https://x")
+    assert why_cache_unfit((4, 5), "redis://x") == why_cache_unfit((4, 13), "https://x") == ""
 
 
 @needs_ccache
@@ -232,14 +234,14 @@ def test_a_ccache_that_is_too_old_is_said_to_be(tmp_path: Path, monkeypatch: pyt
 
 
 def test_shared_builds_are_tried(tmp_path: Path) -> None:
-    assert not list(shared_findings(None))
+    assert not list(shared_build_findings(None))
     for address, key, level, text in (
         (str(tmp_path), b"", OK, "who can write there can run code"),
         (str(tmp_path), b"k" * 16, OK, ", signed"),
         (str(tmp_path / "nowhere"), b"", WARNING, "does not exist"),
         ("nonsense://user:secret@x", b"", WARNING, "***@x"),
     ):
-        noted(shared_findings(SharedBuilds(address, key)), level, text)
+        noted(shared_build_findings(SharedBuilds(address, key)), level, text)
     assert not list(tmp_path.iterdir())
 
 
@@ -250,47 +252,47 @@ USUAL = {
 KEYS = dict(zip(USUAL, DIFFERENCES, strict=True))
 
 
-def side(name: str, folder: str = "", **changes: str) -> BuildSide:
-    return BuildSide(name, {KEYS[key]: value for key, value in (USUAL | changes).items()}, folder)
+def side(name: str, folder: str = "", **changes: str) -> BuildHostProperties:
+    return BuildHostProperties(name, {KEYS[key]: value for key, value in (USUAL | changes).items()}, folder)
 
 
 B1, B2 = side("b1"), side("b2")
 
 
-def told(*sides: BuildSide, native: bool = False) -> list[tuple[Level, str]]:
-    return [(finding.level, finding.text) for finding in differing("quiet", sides, native=native)]
+def told(*sides: BuildHostProperties, native: bool = False) -> list[tuple[Severity, str]]:
+    return [(finding.level, finding.text) for finding in build_host_differences("quiet", sides, native=native)]
 
 
 def test_what_makes_other_binaries_is_refused() -> None:
     other = {"cc": "gcc 13.1.0", "linker": "GNU ld 2.41", "architecture": "aarch64", "root": "/home/x"}
     for key, value in other.items():
         [(level, text)] = told(B1, side("b2", **{key: value}), side("b3"))
-        assert level is Level.REFUSED
+        assert level is Severity.REFUSED
         assert text.endswith(f"{USUAL[key]} on b1 and b3, {value} on b2")
 
 
 def test_what_differs_matters_as_it_reaches_the_binaries() -> None:
     other = side("b2", cpu="EPYC", native="EPYC (bbbb)")
     assert [level for level, _ in told(B1, other)] == [NOTE]
-    assert [level for level, _ in told(B1, other, native=True)] == [Level.REFUSED], "it is compiled for"
+    assert [level for level, _ in told(B1, other, native=True)] == [Severity.REFUSED], "it is compiled for"
     slower = side("b2", release="Ubuntu 22.04", ccache="4.11", cores="8")
     assert [level for level, _ in told(B1, slower)] == [WARNING, NOTE, NOTE]
-    unknown = BuildSide("b2", dict.fromkeys(DIFFERENCES, ""))
+    unknown = BuildHostProperties("b2", dict.fromkeys(DIFFERENCES, ""))
     assert told(B1, unknown, native=True) == told(B1, B2) == told(B1) == []
 
 
 def test_two_names_of_one_folder_are_refused() -> None:
     here = side("b1", "boot1 8:1")
     [(level, text)] = told(here, side("b2", "boot1 8:1"))
-    assert level is Level.REFUSED
+    assert level is Severity.REFUSED
     assert text == "b1 and b2, which build for quiet, are the same machine with the same root folder"
     assert told(here, side("b2", "boot1 8:2")) == told(here, side("b2", "boot2 8:1")) == []
 
 
 def test_the_release_of_a_distribution() -> None:
     name = "Debian GNU/Linux 12 (bookworm)"
-    assert RELEASE.read(f'NAME="Debian"\nPRETTY_NAME="{name}"\n') == name
-    assert RELEASE.read("NAME=x\n") is None
+    assert DISTRIBUTION.read(f'NAME="Debian"\nPRETTY_NAME="{name}"\n') == name
+    assert DISTRIBUTION.read("NAME=x\n") is None
 
 
 def entry(name: str, *builders: str) -> HostEntry:

@@ -12,7 +12,7 @@ from perfbisect.core.domain.events import Warned
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.building.toolchain import NEEDED, compilers
-from perfbisect.lab.checks import CheckRequest, Level, preflight
+from perfbisect.lab.checks import CheckRequest, Severity, preflight
 from perfbisect.recipes.builder import Build, Builder, Packages, Server, Variant
 from perfbisect.recipes.builder_reader import find_variant
 from perfbisect.recipes.inventory import HostEntry
@@ -54,13 +54,13 @@ def refused(match: str, host: LocalHost, recipe: Builder | None = None, metric: 
 
 
 def warned(request: CheckRequest) -> tuple[Warned, ...]:
-    return preflight.warnings(preflight.findings(preflight.inspect_host(request)))
+    return preflight.warnings_or_refusal(preflight.measurement_findings(preflight.inspect_host(request)))
 
 
 def needed(entry: HostEntry, recipe: Builder, variant: str = "") -> set[str]:
     request = CheckRequest(LocalHost("here", PurePosixPath("nowhere")), entry, builder=recipe, variant=variant)
     return {
-        *preflight.needed(request),
+        *preflight.needed_programs(request),
         *(compilers(recipe.build, find_variant(recipe, variant)) if recipe.build else []),
     }
 
@@ -109,7 +109,7 @@ def test_what_is_needed_to_run() -> None:
 def test_a_command_needs_no_sysbench(host: LocalHost) -> None:
     command = replace(WORKLOAD, statement="", command=["bench"])
     for workloads, is_needed in ((None, True), ((WORKLOAD,), True), ((command,), False), ((command, WORKLOAD), True)):
-        assert ("sysbench" in preflight.needed(CheckRequest(host, HERE, workloads=workloads))) == is_needed
+        assert ("sysbench" in preflight.needed_programs(CheckRequest(host, HERE, workloads=workloads))) == is_needed
 
 
 @pytest.mark.tools
@@ -138,7 +138,7 @@ def test_what_a_build_needs_is_looked_for_where_it_belongs(host: LocalHost) -> N
 @pytest.mark.tools
 def test_a_host_that_builds_nothing_needs_no_tools_to_build(host: LocalHost, take_away: Callable[..., None]) -> None:
     request = CheckRequest(host, HostEntry(name="here", build_hosts=["x"]), builder=builder(["no/such.h"]))
-    [finding, *_] = preflight.tools(preflight.inspect_host(request))
+    [finding, *_] = preflight.tool_findings(preflight.inspect_host(request))
     assert (finding.topic, finding.advice) == ("builder", "To check: bisect doctor x --builder b")
     take_away(*NEEDED, "gcc")
     inspection_of(host, build_hosts=["x"])
@@ -168,8 +168,8 @@ def test_a_perf_that_neither_counts_nor_samples(host: LocalHost, take_away: Call
     refused("does not count instructions, cycles", host, metric="ipc")
     for notes in (True, False):  # hunts show no notes, and do not try it
         request = preflight.inspect_host(CheckRequest(host, HERE, notes=notes))
-        found = [each for each in preflight.findings(request) if each.topic == "profiles"]
-        assert [each.level for each in found] == [Level.NOTE] * notes
+        found = [each for each in preflight.measurement_findings(request) if each.topic == "profiles"]
+        assert [each.level for each in found] == [Severity.NOTE] * notes
         assert all("perf takes no samples on host here" in each.text for each in found)
 
 
@@ -213,7 +213,7 @@ def test_valgrind_counts_what_is_embedded(host: LocalHost, take_away: Callable[.
         warned(request())
     assert "install valgrind" in caught.value.advice
     executable(tmp_path / "bin" / "valgrind", "#!/bin/sh\necho valgrind-3.21.0\n")
-    said = [finding.text for finding in preflight.findings(preflight.inspect_host(request()))]
+    said = [finding.text for finding in preflight.measurement_findings(preflight.inspect_host(request()))]
     assert any("counted exactly by valgrind 3.21.0" in text for text in said)
     warned(request())
     for reason, refusing in (

@@ -20,16 +20,16 @@ from perfbisect.core.domain.settings import QuickCommand
 from perfbisect.core.explain.profiles import counts_beyond
 from perfbisect.errors import UsageError
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.host_lab import Earlier, HostLab
+from perfbisect.lab.host_lab import EarlierAttempts, HostLab
 from perfbisect.lab.measure import counting, perf
 from perfbisect.lab.measure.counting import ENOUGH, LONGEST, PERF, Counter
 from perfbisect.lab.measure.perf import (
-    beside,
-    means,
-    missed,
-    parse,
-    refusal,
-    shares,
+    counted_shares,
+    has_target_ended,
+    parse_counters,
+    refusal_sentence,
+    window_means,
+    with_system_reports,
 )
 from perfbisect.lab.measure.visit import SLACK, SlowRuns
 from perfbisect.recipes.builder import Builder, Server
@@ -48,13 +48,15 @@ def by(request: pytest.FixtureRequest, host: LocalHost, tmp_path: Path, monkeypa
     if request.param == "valgrind":
         counts_nothing = "#!/bin/sh\necho '<not supported>,,instructions:u,0,100.00,,' >&2\n"
         monkeypatch.setenv("PATH", str(executable(tmp_path / "programs" / "perf", counts_nothing).parent), prepend=":")
-    found = counting.method(host)
+    found = counting.counting_method(host)
     return found if found.startswith(request.param) else pytest.skip(f"no counts by {request.param} on this machine")
 
 
 @pytest.mark.tools
 def test_counts_of_one_build_repeat_and_are_those_of_the_code(open_lab: Open, by: str) -> None:
-    lab = open_lab({"rest": 0}, earlier=Earlier(events=0 if by == PERF else 200))  # perf, which is quick, looks for it
+    lab = open_lab(
+        {"rest": 0}, earlier=EarlierAttempts(events=0 if by == PERF else 200)
+    )  # perf, which is quick, looks for it
     lab.counted = by
     events = measure(lab, PlannedRuns(FAST, 2), PlannedRuns(SLOW, 1))
     first, again, slow = (run for _, run in sorted(finished(events), key=itemgetter(0)))
@@ -78,12 +80,12 @@ LOOP = "i=0; while [ $i -lt {events} ]; do i=$((i + 1)); done"
 def test_a_length_that_is_no_use(host: LocalHost, git: Repo) -> None:
     """A command that knows none is counted as a whole, and a later commit that ignores it is skipped."""
     lab = command_lab(host, git, LOOP.replace("{events}", "5000"))
-    lab.counted = counting.method(host) or pytest.skip("this machine counts no instructions")
+    lab.counted = counting.counting_method(host) or pytest.skip("this machine counts no instructions")
     [run] = runs(measure(lab, PlannedRuns(0, 1)))
     assert (run.operations, run.events, run.counted) == (1, 0, lab.counted)
     assert (metric_value(run, "instructions/o") or 0) > 5000
     later = command_lab(host, git, "echo did 5; : {events}", operations=r"did (\d+)")
-    later.counted, later.earlier = lab.counted, Earlier(events=500)  # of some use to an earlier build
+    later.counted, later.earlier = lab.counted, EarlierAttempts(events=500)  # of some use to an earlier build
     assert "cannot be counted exactly" in skipped(measure(later, PlannedRuns(0, 1))).reason
 
 
@@ -95,17 +97,17 @@ def command_lab(host: LocalHost, git: Repo, script: str, operations: str = "") -
 
 
 def test_only_the_number_of_operations_decides_how_long_a_counted_run_is() -> None:
-    sysbench = counting.of_length(workload({"rand-seed": 0, "rows": 1}), 80)
+    sysbench = counting.with_operations(workload({"rand-seed": 0, "rows": 1}), 80)
     reports = {"time": 0, "report-interval": 0, "percentile": 0, "histogram": False}
     assert (sysbench.warmup, sysbench.args) == (0, {"rand-seed": 1, "rows": 1, "events": 80} | reports)
-    assert counting.of_length(COMMAND, 80).args == {"events": 80, "time": 0}
+    assert counting.with_operations(COMMAND, 80).args == {"events": 80, "time": 0}
     assert counting.has_length(COMMAND) and counting.has_length(workload())
     assert not counting.has_length(changed(COMMAND, command=["bench", "{{events}}"]))
     embedded = Builder(name="demo", summary="", driver="demo")
     server = Server(initialise=["a"], start=["b"], ready=["c"], stop=["d"])
-    assert counting.obstacle(embedded, workload()) == ""
-    assert "4 threads" in counting.obstacle(embedded, changed(workload(), threads=4))
-    assert "is a server" in counting.obstacle(changed(embedded, server=server), workload())
+    assert counting.counting_obstacle(embedded, workload()) == ""
+    assert "4 threads" in counting.counting_obstacle(embedded, changed(workload(), threads=4))
+    assert "is a server" in counting.counting_obstacle(changed(embedded, server=server), workload())
 
 
 @given(start=st.floats(0, 1e10), each=st.floats(1, 1e12))
@@ -137,8 +139,8 @@ def test_what_is_counted_is_read() -> None:
         (Counter(PERF), "812345,,instructions:u,1234,100.00,,\n", 812345),
         (Counter(PERF), "<not supported>,,instructions:u,0,100.00,,\n", None),
     ):
-        assert of.read(text) == {"instructions": count}
-    assert counter.under(FOLDER)[:2] == ["setarch", "-R"]
+        assert of.read_counters(text) == {"instructions": count}
+    assert counter.command_prefix(FOLDER)[:2] == ["setarch", "-R"]
 
 
 CALLGRIND = Path(__file__).with_name("callgrind.txt").read_text()  # of a program at {binary}
@@ -150,7 +152,7 @@ def test_what_callgrind_writes_is_added_up(host: LocalHost, tmp_path: Path) -> N
     (tmp_path / "bench").write_text("no binary")
     (tmp_path / "counters.1").write_text(CALLGRIND.replace("{binary}", str(tmp_path / "bench")))
     (tmp_path / "counters.2").write_text("")
-    stacks, calls = counts_beyond([], counting.functions_on(host, PurePosixPath(tmp_path)).splitlines())
+    stacks, calls = counts_beyond([], counting.read_counted_functions(host, PurePosixPath(tmp_path)).splitlines())
     walk, main = "walk(tree<int>*) (bench)", "main (bench)"
     assert stacks == {f"bench;{walk}": 75, f"bench;{main}": 1, "bench;[libc.so.6]": 77, "bench;[unknown]": 4}
     made = {pair: number for pair, number in calls.items() if number}
@@ -159,11 +161,11 @@ def test_what_callgrind_writes_is_added_up(host: LocalHost, tmp_path: Path) -> N
 
 def test_start_up_is_in_neither_count() -> None:
     short, long = (counted_run(operations=n, counters={"instructions": 1000.0 + 3 * n}) for n in (500, 1000))
-    both = counting.difference(short, long)
+    both = counting.count_difference(short, long)
     assert metric_value(both, "instructions/o") == 3
     assert both.seconds == short.seconds + long.seconds
     with pytest.raises(UsageError, match="cannot be counted exactly"):
-        counting.difference(short, short)
+        counting.count_difference(short, short)
 
 
 OUTPUTS = Path(__file__).parents[2] / "outputs"
@@ -182,9 +184,9 @@ def test_counters_are_taken_as_perf_scaled_them_and_what_is_not_counted_is_missi
     shares_of = {"intel-hybrid-atom": {"cycles": 0.42}, "amd-multiplexed": {"cycles": 0.92, "L1-dcache-loads": 0.07}}
     for name, expected in counted.items():
         text = (OUTPUTS / f"perf-{name}.csv").read_text()
-        assert parse(text).items() >= expected.items(), name
-        assert len(parse(text)) == 18 or name != "intel"
-        assert name not in shares_of or shares(text) == shares_of[name]
+        assert parse_counters(text).items() >= expected.items(), name
+        assert len(parse_counters(text)) == 18 or name != "intel"
+        assert name not in shares_of or counted_shares(text) == shares_of[name]
 
 
 def test_two_kinds_of_cores_are_weighted_by_the_time_on_each() -> None:
@@ -192,15 +194,15 @@ def test_two_kinds_of_cores_are_weighted_by_the_time_on_each() -> None:
     text = (OUTPUTS / "perf-intel-hybrid.csv").read_text()
     small, large = 11008170, 749710594
     weighted = (2954171974 * small + 6648162165 * large) / (small + large)
-    assert parse(text)["instructions"] == pytest.approx(weighted)
+    assert parse_counters(text)["instructions"] == pytest.approx(weighted)
     assert weighted == pytest.approx(2954171974 * 0.0145 + 6648162165 * 0.9855, rel=1e-3)
-    assert shares(text)["cycles"] == 0.99, "as perf has rounded it"
+    assert counted_shares(text)["cycles"] == 0.99, "as perf has rounded it"
 
 
 def test_sentences_of_perf() -> None:
     """A refusal is distinguished from other failures, and so is the end of a process or thread before perf attaches."""
-    assert "not permitted" in refusal("h", "Consider adjusting /proc/sys/kernel/perf_event_paranoid setting")
-    assert "does not work on host h: event syntax error" in refusal("h", "event syntax error: 'x'")
+    assert "not permitted" in refusal_sentence("h", "Consider adjusting /proc/sys/kernel/perf_event_paranoid setting")
+    assert "does not work on host h: event syntax error" in refusal_sentence("h", "event syntax error: 'x'")
     opened = "The sys_perf_event_open() syscall returned with {} for event (cycles)."
     for line, is_missed in (
         ("Problems finding threads of monitor", True),
@@ -208,11 +210,11 @@ def test_sentences_of_perf() -> None:
         (opened.format("3 (No such process)"), True),
         (opened.format("13 (Permission denied)"), False),
     ):
-        assert missed(["Error:", line]) is is_missed
+        assert has_target_ended(["Error:", line]) is is_missed
 
 
 def rows(name: str) -> list[perf.Row]:
-    return perf.rows(name[:6], (OUTPUTS / name).read_text())
+    return perf.report_rows(name[:6], (OUTPUTS / name).read_text())
 
 
 def test_rows_of_vmstat_and_of_every_iostat() -> None:
@@ -230,35 +232,35 @@ FORGED = ("a b c\n", "\f\f1 2 3\f\n", "nan inf -1e400\n", "1 2 3\n1 2 3\n1 2 3\n
 
 
 def test_only_numbers_are_read_of_what_a_program_may_have_written() -> None:
-    assert perf.read_stamps("nan 1 2\n1 2 3 4\n-1 2 3\n1.5 2 3\n") == (perf.Stamp(1.5, 2, 3),)
-    counters = parse("nan,,instructions,1,1\ninf,,cycles,1,1\n-5,,branches,1,1\n7,,task-clock,1,1\n")
+    assert perf.read_stamps("nan 1 2\n1 2 3 4\n-1 2 3\n1.5 2 3\n") == (perf.ClockStamp(1.5, 2, 3),)
+    counters = parse_counters("nan,,instructions,1,1\ninf,,cycles,1,1\n-5,,branches,1,1\n7,,task-clock,1,1\n")
     assert counters == {"instructions": None, "cycles": None, "branches": None, "task-clock": 7}
-    assert perf.rows("vmstat", " r  b us\n 1 0 5\n nan 0 5\n inf 0 5\n 2 0 5") == [{"r": 2, "b": 0, "us": 5}]
+    assert perf.report_rows("vmstat", " r  b us\n 1 0 5\n nan 0 5\n inf 0 5\n 2 0 5") == [{"r": 2, "b": 0, "us": 5}]
     for text in FORGED:
         assert len(perf.read_stamps(text)) <= 2
-        assert not parse(text)
-        assert not perf.rows("vmstat", text) + perf.rows("iostat", text)
+        assert not parse_counters(text)
+        assert not perf.report_rows("vmstat", text) + perf.report_rows("iostat", text)
 
 
 def test_only_signals_that_may_come_from_outside_lose_a_run() -> None:
     """sysbench that crashes by itself is the commit's fault."""
     for line in ("sysbench: Killed", "sh: Terminated", "sysbench: Segmentation fault", "x sh: Killed"):
-        assert perf.killed(["a line", line]) is (line in ("sysbench: Killed", "sh: Terminated"))
+        assert perf.is_killed(["a line", line]) is (line in ("sysbench: Killed", "sh: Terminated"))
 
 
 def test_only_the_window_counts() -> None:
     rows = [{"cs": float(second)} for second in range(10)]
-    assert means(rows, 2.2, 6.2) == {"cs": pytest.approx(3.5)}, "seconds 2 to 5"
-    assert means(rows, 0.0, 1.0) == {"cs": 0.0}
-    assert means([], 0.0, 9.0) == {}
+    assert window_means(rows, 2.2, 6.2) == {"cs": pytest.approx(3.5)}, "seconds 2 to 5"
+    assert window_means(rows, 0.0, 1.0) == {"cs": 0.0}
+    assert window_means([], 0.0, 9.0) == {}
 
 
 @pytest.mark.tools
 def test_vmstat_runs_as_long_as_the_command_and_the_status_is_the_commands(tmp_path: Path) -> None:
     until = f"until [ $(cat {tmp_path}/vmstat | wc -l) -ge 4 ]; do sleep 0.1; done; exit 3"  # headers, since the boot, a second
-    argv = beside(["sh", "-c", until], PurePosixPath(tmp_path), "")
+    argv = with_system_reports(["sh", "-c", until], PurePosixPath(tmp_path), "")
     assert subprocess.run(argv, check=False, timeout=60).returncode == 3
-    assert perf.rows("vmstat", (tmp_path / "vmstat").read_text())
+    assert perf.report_rows("vmstat", (tmp_path / "vmstat").read_text())
     began, ended = perf.read_stamps((tmp_path / "time").read_text())
     assert began.before <= began.after <= ended.before <= ended.after
     assert ended.at - began.at >= 0.9
@@ -271,17 +273,17 @@ def run_of(commit: str, seconds: float, operations: int = 1) -> RunFacts:
 
 def test_nothing_is_stopped_without_the_option_or_a_run_of_good_and_never_good_itself() -> None:
     off, slow = SlowRuns(), SlowRuns(5.0, "good")
-    off.take([run_of("", 1.0)])
-    slow.take([run_of("bad", 1.0)])
+    off.learn([run_of("", 1.0)])
+    slow.learn([run_of("bad", 1.0)])
     assert off.limit("bad", 0.0) is slow.limit("bad", 0.0) is None
-    slow.take([run_of("good", 1.0)])
+    slow.learn([run_of("good", 1.0)])
     assert (slow.limit("bad", 0.0), slow.limit("good", 0.0)) == (6, None)
 
 
 @given(st.floats(1.01, 100), st.lists(st.floats(0.001, 1000), min_size=1, max_size=5), st.floats(0, 100))
 def test_a_run_that_is_stopped_has_taken_at_least_that_long(times: float, seconds: list[float], warmup: float) -> None:
     slow = SlowRuns(times, "good")
-    slow.take(run_of("good", each) for each in seconds)
+    slow.learn(run_of("good", each) for each in seconds)
     limit = slow.limit("bad", warmup)
     assert limit is not None
     assert limit == int(limit), "the host counts whole seconds"
@@ -290,12 +292,12 @@ def test_a_run_that_is_stopped_has_taken_at_least_that_long(times: float, second
 
 def test_a_stopped_run_is_a_bound_of_qps_and_latency() -> None:
     slow = SlowRuns(5.0, "good")
-    slow.take(run_of("good", seconds, 100) for seconds in (2.0, 2.2, 1.9))
+    slow.learn(run_of("good", seconds, 100) for seconds in (2.0, 2.2, 1.9))
     stopped = slow.stopped(run_of("bad", 0.0))
     assert stopped.slower_than == 5.0
     found = {name: metric_value(stopped, name) for name in ("qps", "latency", "p95", "cpu/o")}
     assert found == {"qps": pytest.approx(10.0), "latency": pytest.approx(100.0), "p95": None, "cpu/o": None}
-    slow.take([replace(stopped, commit="good")])
+    slow.learn([replace(stopped, commit="good")])
     assert len(slow.finished) == 3
 
 

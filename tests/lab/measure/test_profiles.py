@@ -42,14 +42,14 @@ from perfbisect.lab.measure.profiles import (
     WAITS_FOR_ALL,
     ProfileStudy,
     Sampling,
-    available,
+    find_sampling,
     first_rate,
-    folded_on,
     next_rate,
-    one_of,
-    profile,
-    record,
-    sampling,
+    perf_record_command,
+    profile_facts,
+    read_folded_stacks,
+    sampling_of_trial,
+    wait_sampling_interval,
 )
 from perfbisect.lab.measure.visit import RunContext, Turn
 from perfbisect.lab.servers import Installation
@@ -118,7 +118,7 @@ def test_chains_of_a_server_and_of_cpp_are_whole_and_readable() -> None:
 def test_lost_samples_are_counted_and_what_is_left_stands_for_them() -> None:
     folded = recorded("lost")
     assert (folded.samples, folded.lost) == (4, 1 + 1 + 15 + 9 + 18 + 14 + 16)
-    made = profile(FACTS, folded, CLOCK)
+    made = profile_facts(FACTS, folded, CLOCK)
     assert sum(made.stacks.values()) == pytest.approx((4 + 74) * 200.040)
     assert made.note == f"{NO_KERNEL} 95 % of the samples were lost."
 
@@ -150,10 +150,10 @@ TRIALS = [
 def test_what_trials_show() -> None:
     """Names as perf 6.1 prints them: with "H" where another event took its place, and those of two kinds of cores."""
     for names, counted, chains, found in TRIALS:
-        assert sampling(f"{names}\n{counted}", chains) == found
+        assert sampling_of_trial(f"{names}\n{counted}", chains) == found
     for event, end in (("cycles:u", "cycles/u"), ("instructions", "instructions/")):
         names = f"cpu_core/{end}", f"cpu_atom/{end}"
-        assert sampling("\n".join((*names, COUNTED)), "fp") == Sampling(event, "fp", names)
+        assert sampling_of_trial("\n".join((*names, COUNTED)), "fp") == Sampling(event, "fp", names)
 
 
 def test_units_and_notes() -> None:
@@ -161,28 +161,35 @@ def test_units_and_notes() -> None:
     assert {event: Sampling(event, "dwarf").unit for event in events} == events
     assert Sampling("cycles", "dwarf").notes == ()
     assert Sampling("cycles:u", "fp").notes == (NO_KERNEL, NO_LEAF_CALLERS)
-    made = profile(FACTS, FoldedStacks({"p;f (x)": 3.0}, samples=10, lost=0, alone=0.3), Sampling("cycles", "dwarf"))
+    made = profile_facts(
+        FACTS, FoldedStacks({"p;f (x)": 3.0}, samples=10, lost=0, alone=0.3), Sampling("cycles", "dwarf")
+    )
     assert (made.note, made.alone) == ("", 0.3)
-    made = profile(FACTS, FoldedStacks({"p;main (x);poll (libc.so.6)": 5.0}, 10, 0, 0.0), Sampling(WAITS, "dwarf"))
+    made = profile_facts(
+        FACTS, FoldedStacks({"p;main (x);poll (libc.so.6)": 5.0}, 10, 0, 0.0), Sampling(WAITS, "dwarf")
+    )
     assert (made.off_cpu, made.unit, made.note) == (True, "us", WAITS_FOR_ALL)
 
 
 def test_only_a_server_is_told_apart_from_its_client() -> None:
     """Processes that a server starts before the window are known only if perf follows them from its own start."""
     folder, sampled, waits = PurePosixPath("/visit"), {"sampled": CLOCK, "rate": 99}, Sampling(WAITS, "dwarf")
-    embedded, served = record(["sysbench"], folder, **sampled), record(["sysbench"], folder, [7, 8], **sampled)
+    embedded, served = (
+        perf_record_command(["sysbench"], folder, **sampled),
+        perf_record_command(["sysbench"], folder, [7, 8], **sampled),
+    )
     assert "--delay=-1" in embedded and "-p" not in embedded
-    assert "--control" not in record(["bench"], folder, whole=True, **sampled)
+    assert "--control" not in perf_record_command(["bench"], folder, whole=True, **sampled)
     assert "--delay=-1" not in served and served[served.index("-p") + 1] == "7,8"
     assert served[4:8] == ["-e", "dummy:u", "-e", "cpu-clock:u"]
-    argv = record(["sysbench"], folder, sampled=waits, rate=7)
+    argv = perf_record_command(["sysbench"], folder, sampled=waits, rate=7)
     assert argv[4:12] == ["-e", "dummy:u", "-e", WAITS, "-c", "7", "--switch-events", f"--max-size={LARGEST}"]
     assert "--delay=-1" in argv
 
 
 def test_waits_are_sampled_by_their_number() -> None:
-    assert one_of(100_000) == 23, "20 has divisors that a pattern of waits may have"
-    assert one_of(500) == one_of(0) == 1
+    assert wait_sampling_interval(100_000) == 23, "20 has divisors that a pattern of waits may have"
+    assert wait_sampling_interval(500) == wait_sampling_interval(0) == 1
 
 
 def context(**changes: object) -> RunContext:
@@ -203,14 +210,16 @@ def test_how_often_a_run_is_sampled() -> None:
 
 def test_a_host_without_perf_is_told_once() -> None:
     """A turn that can do nothing has ended."""
-    [told] = ProfileStudy(context(), lambda: None).visit(SYSTEM, "", turn := Turn(3, 1, 1, 1, Purpose.EXPLAIN, left=1))
+    [told] = ProfileStudy(context(), lambda: None).visit(
+        SYSTEM, "", turn := Turn(3, 1, 1, 1, Purpose.EXPLAIN, runs_left=1)
+    )
     assert isinstance(told, Unexplained)
-    assert (told.part, told.host, turn.left) == ("profiles", "far", 0)
+    assert (told.part, told.host, turn.runs_left) == ("profiles", "far", 0)
     assert told.reason.startswith("perf is not installed on host far. Install with: apt-get install linux-perf (")
     assert list(ProfileStudy(context(), lambda: None, events=SAMPLED_INSTRUCTIONS).visit(SYSTEM, "", turn)) == []
     host = FakeHost("far", {"sampled */trial *": "cycles\nframes 0\nsamples 0\n"})  # it counts, and samples nothing
     with pytest.raises(EnvironmentFailure, match="perf takes no samples on host far: the command printed nothing"):
-        available(host)
+        find_sampling(host)
 
 
 def folded_of(
@@ -220,9 +229,9 @@ def folded_of(
     (folder / "made.c").write_text(source)
     subprocess.run(["gcc", "-O2", "-fno-inline", "-o", folder / "made", folder / "made.c"], check=True)
     argv = ["sh", "-c", command._TIMED, "timed", str(folder / command.CLOCK), *LOW, str(folder / "made"), *told]
-    whole = record(argv, PurePosixPath(folder), whole=True, sampled=sampled, rate=rate, seconds=seconds)
+    whole = perf_record_command(argv, PurePosixPath(folder), whole=True, sampled=sampled, rate=rate, seconds=seconds)
     subprocess.run(whole, check=True)
-    return folded_on(host, PurePosixPath(folder), sampled, rate)
+    return read_folded_stacks(host, PurePosixPath(folder), sampled, rate)
 
 
 SYSTEM = Installation("a commit", "key", PurePosixPath("/far"), BUILDER)
@@ -267,7 +276,7 @@ int main(int argc, char **argv) {
 
 @pytest.mark.tools
 def test_a_large_frame_hides_callers_from_a_small_copy_of_the_stack(tmp_path: Path, host: LocalHost) -> None:
-    found = available(host)
+    found = find_sampling(host)
     if found.chains != "dwarf":
         pytest.skip("perf cannot unwind")
     small, large = (folded_of(tmp_path, DEEP, host, replace(found, stack=size), 499) for size in (STACK, LARGEST_STACK))
@@ -279,7 +288,7 @@ def test_a_large_frame_hides_callers_from_a_small_copy_of_the_stack(tmp_path: Pa
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="it generates code of x86")
 def test_generated_code_has_the_names_that_the_program_writes(tmp_path: Path, host: LocalHost) -> None:
     """Into the folder for temporary files of its job, where perf does not look, or nowhere."""
-    found, folder = available(host), Path(host.root, "tmp")
+    found, folder = find_sampling(host), Path(host.root, "tmp")
     for told, name in (([str(folder)], "spin_loop"), ([], "[jit]")):
         costs = own(dict(folded_of(tmp_path, GENERATED, host, found, 499, 0, *told).stacks))
         assert max(costs, key=lambda each: costs[each]) == name
@@ -291,7 +300,7 @@ def test_generated_code_has_the_names_that_the_program_writes(tmp_path: Path, ho
 @pytest.mark.tools
 def test_callers_are_found_in_a_library_of_the_shell_that_starts_a_command(tmp_path: Path, host: LocalHost) -> None:
     """In each of many processes, whose libraries have other places."""
-    found = available(host)
+    found = find_sampling(host)
     source = """#include <string.h>
     char text[100000]; volatile unsigned long sink;
     __attribute__((noinline)) void find(void) { sink += (char *)memchr(text, '!', sizeof text - sink % 2) == text; }
@@ -307,10 +316,10 @@ def test_callers_are_found_in_a_library_of_the_shell_that_starts_a_command(tmp_p
 def test_a_short_command_is_repeated(tmp_path: Path, host: LocalHost) -> None:
     """Its costs are those of one run; the clock is that of the first."""
     short = TWO.replace("30000", "300")
-    folded = folded_of(tmp_path, short, host, available(host), 499, seconds=3)
+    folded = folded_of(tmp_path, short, host, find_sampling(host), 499, seconds=3)
     times = int((tmp_path / TIMES).read_text())
     assert times > 5 and folded.samples > 3 * 30
-    made = profile(FACTS, folded, CLOCK, times)
+    made = profile_facts(FACTS, folded, CLOCK, times)
     assert sum(made.stacks.values()) == pytest.approx(sum(folded.stacks.values()) / times)
     began, status, ended = (tmp_path / command.CLOCK).read_text().split()
     assert status == "0" and float(ended) - float(began) < 1.5
@@ -333,7 +342,7 @@ def test_processes_that_end_before_a_sample_is_due_are_sampled_more_often(host: 
 @pytest.mark.tools
 def test_the_shares_of_two_functions(tmp_path: Path, host: LocalHost) -> None:
     """The program spends 70 % of its time in ``heavy`` and 30 % in ``light``, which call nothing."""
-    found = available(host)
+    found = find_sampling(host)
     folded = folded_of(tmp_path, TWO, host, found, 499)
     costs = own(dict(folded.stacks))
     shares = [costs[name] / sum(costs.values()) for name in ("heavy", "light")]
@@ -345,7 +354,7 @@ def test_the_shares_of_two_functions(tmp_path: Path, host: LocalHost) -> None:
     assert not list(Path(host.root, "jobs").iterdir())
     (tmp_path / NAME).write_text("no samples of perf\n")
     with pytest.raises(RunFailed, match=r"perf script ended with status [1-9]"):
-        folded_on(host, PurePosixPath(tmp_path), CLOCK, 499)
+        read_folded_stacks(host, PurePosixPath(tmp_path), CLOCK, 499)
 
 
 def test_no_waits_and_no_sight_of_the_kernel_end_a_turn_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,13 +364,13 @@ def test_no_waits_and_no_sight_of_the_kernel_end_a_turn_without_a_word(monkeypat
     def begin(*_: object) -> None:
         raise NoPerfSamples("perf took no samples", stage="run", log="/log")
 
-    monkeypatch.setattr(profiles, "begin", begin)
+    monkeypatch.setattr(profiles, "begin_visit", begin)
     monkeypatch.setattr(profiles, "partial", lambda _, sampled, rate, seconds: tried.append((sampled.waits, rate)))
     for sampled, tries in (Sampling("cycles:u", "dwarf"), 0), (Sampling("cycles", "dwarf"), 1):
         study = ProfileStudy(replace(context(), perf=True), lambda: None, 10.0, switches=1300.0, sampled=sampled)
-        assert list(study.visit(SYSTEM, "", turn := Turn(0, 1, 1, 1, Purpose.EXPLAIN, left=1))) == []
-        assert (turn.left, len(tried)) == (0, tries)
-    assert tried == [(True, one_of(1300.0 * 10))]
+        assert list(study.visit(SYSTEM, "", turn := Turn(0, 1, 1, 1, Purpose.EXPLAIN, runs_left=1))) == []
+        assert (turn.runs_left, len(tried)) == (0, tries)
+    assert tried == [(True, wait_sampling_interval(1300.0 * 10))]
 
 
 @pytest.mark.tools
@@ -411,7 +420,7 @@ def test_shortened_profiles_keep_all_costs(host: LocalHost, tmp_path: Path, monk
     """Equal chains added up, it would be about 15 MB: more than is kept of a job's output."""
     executable(tmp_path / "perf", script_of(5000, 150, "leaf"))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    folded = folded_on(host, PurePosixPath(tmp_path), Sampling("cycles", "dwarf"), 499)
+    folded = read_folded_stacks(host, PurePosixPath(tmp_path), Sampling("cycles", "dwarf"), 499)
     assert (folded.samples, sum(folded.stacks.values())) == (5000, 5000 * 5001 / 2)
     assert sum(cost for stack, cost in folded.stacks.items() if stack.endswith(";leaf4711 (server)")) == 4711
     by_cost = {cost: stack_frames(stack) for stack, cost in folded.stacks.items()}
@@ -435,7 +444,7 @@ def test_too_many_stacks_are_a_failure(host: LocalHost, tmp_path: Path, monkeypa
     executable(tmp_path / "perf", script_of(5000, 2, "x" * 3000))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     with pytest.raises(RunFailed, match="perf script printed too much; of what it printed") as raised:
-        folded_on(host, PurePosixPath(tmp_path), Sampling("cycles", "dwarf"), 499)
+        read_folded_stacks(host, PurePosixPath(tmp_path), Sampling("cycles", "dwarf"), 499)
     assert not isinstance(raised.value, NoPerfSamples)
 
 

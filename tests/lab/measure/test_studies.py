@@ -29,12 +29,12 @@ from perfbisect.lab.measure.studies import (
     STALLS,
     ExactCounts,
     PlanStudy,
-    available,
-    chosen,
+    available_groups,
+    choose_groups,
     has_statements,
-    parse,
-    short,
-    shortened,
+    parse_plans,
+    shortened_context,
+    shortened_for_statements,
 )
 from perfbisect.lab.measure.visit import RunContext, Turn
 from perfbisect.lab.servers import Installation
@@ -53,11 +53,11 @@ def counted(
 ) -> list[LabEvent]:
     """The events of one turn of each build; with ``events`` as the length that an earlier session has found."""
     system = Installation("a commit", "key", host.root, Builder(summary="a shell", driver="command"))
-    context = RunContext(host, HostEntry(name="here"), workload, lua.place(host, workload), perf=True)
+    context = RunContext(host, HostEntry(name="here"), workload, lua.place_scripts(host, workload), perf=True)
     study, found = ExactCounts(context, lambda: None, events, seconds), []
     for build in builds:
-        found += study.visit(system, "", turn := Turn(build, 1, 1, 1, Purpose.EXPLAIN, left=1))
-        assert turn.left == 0
+        found += study.visit(system, "", turn := Turn(build, 1, 1, 1, Purpose.EXPLAIN, runs_left=1))
+        assert turn.runs_left == 0
     return found
 
 
@@ -67,7 +67,7 @@ def version(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> str:
     if shutil.which("valgrind") is None:
         pytest.skip("no valgrind on this machine: apt-get install valgrind")
     found = host.run(["valgrind", "--version"]).stdout.strip()
-    monkeypatch.setattr(counting, "methods", lambda _: [found])
+    monkeypatch.setattr(counting, "counting_methods", lambda _: [found])
     return found
 
 
@@ -90,7 +90,7 @@ def test_all_builds_are_counted_with_one_length(host: LocalHost, version: str, m
     ):
         assert sum(profile.stacks.values()) == pytest.approx(facts.counters["instructions"], rel=0.01)
         assert profile.samples == 0 and profile.calls and profile.operations == first.operations
-    monkeypatch.setattr(counting, "methods", lambda _: [counting.PERF, version])
+    monkeypatch.setattr(counting, "counting_methods", lambda _: [counting.PERF, version])
     again = counted(host, builds=(1,), events=123)
     assert [type(event) for event in again if not isinstance(event, ExecutionStarted | RunStarted)] == [Profiled]
     assert [event.operations for event in again if isinstance(event, ExecutionStarted)] == [123, 246]
@@ -104,7 +104,7 @@ def test_what_never_ends_under_valgrind_is_ended(host: LocalHost) -> None:
 
 
 def test_perf_counts_no_functions(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "methods", lambda _: [counting.PERF])
+    monkeypatch.setattr(counting, "counting_methods", lambda _: [counting.PERF])
     [said] = counted(host, builds=(0,))
     assert isinstance(said, Unexplained)
     assert (said.part, "apt-get install valgrind" in said.reason) == ("instructions", True)
@@ -123,22 +123,22 @@ def test_no_group_needs_more_counters_than_processors_have() -> None:
 
 def test_which_groups_are_chosen() -> None:
     """Slots where all of them are counted, and stalls elsewhere; no group that would repeat cycles and instructions only."""
-    assert chosen({group: {} for group in (*PLAIN, *SLOTS, STALLS)}) == (SOFTWARE,)
+    assert choose_groups({group: {} for group in (*PLAIN, *SLOTS, STALLS)}) == (SOFTWARE,)
     counted = {"cycles": 1.0, "instructions": 1.0}
     trials = {group: counted | dict.fromkeys(group.events[2:]) for group in PLAIN}
-    assert chosen(trials) == chosen({PLAIN[0]: dict.fromkeys(PLAIN[0].events)}) == (SOFTWARE,)
+    assert choose_groups(trials) == choose_groups({PLAIN[0]: dict.fromkeys(PLAIN[0].events)}) == (SOFTWARE,)
     plain = {PLAIN[0]: dict.fromkeys(PLAIN[0].events, 1.0)}
-    assert chosen(trials | plain) == (PLAIN[0],)
+    assert choose_groups(trials | plain) == (PLAIN[0],)
     stalls = {STALLS: {**counted, "stalled-cycles-frontend": 1.0, "stalled-cycles-backend": None}}
     every = dict.fromkeys(SLOTS[1].events, 1.0)
-    assert chosen(plain | stalls)[-1] is STALLS
-    assert chosen(plain | stalls | {SLOTS[1]: every})[-1] is SLOTS[1]
-    assert chosen(plain | stalls | {SLOTS[1]: every | {"slots": None}})[-1] is STALLS
+    assert choose_groups(plain | stalls)[-1] is STALLS
+    assert choose_groups(plain | stalls | {SLOTS[1]: every})[-1] is SLOTS[1]
+    assert choose_groups(plain | stalls | {SLOTS[1]: every | {"slots": None}})[-1] is STALLS
 
 
 def test_slots_of_an_intel_processor_are_those_of_its_metrics() -> None:
     lines = (OUTPUTS / "perf-intel-top-down.csv").read_text().splitlines()
-    counters = perf.parse("\n".join(line.partition(",")[2] for line in lines if line[0] != "#"))
+    counters = perf.parse_counters("\n".join(line.partition(",")[2] for line in lines if line[0] != "#"))
     total, shown = counters["TOPDOWN.SLOTS"], {RETIRING: 0.102, WRONG: 0.076, FRONT: 0.510, BACK: 0.311}
     assert total
     found = {category: (category_slots(counters, category) or 0.0) / total for category in shown}
@@ -153,13 +153,13 @@ def test_what_is_thrown_away_is_a_difference_and_never_negative() -> None:
 
 @pytest.mark.tools
 def test_this_machine_counts_each_group_all_the_time(host: LocalHost) -> None:
-    groups = available(host)
+    groups = available_groups(host)
     assert groups
     for group in groups:
         argument = ",".join((*filter(None, [group.argument]), *perf.SOFTWARE))
         printed = host.run(["perf", "stat", "-x", ",", "-e", argument, "--", "ls", "/"], check=False).stderr
-        assert perf.parse(printed)["task-clock"] is not None
-        assert perf.shares(printed) == {}, printed
+        assert perf.parse_counters(printed)["task-clock"] is not None
+        assert perf.counted_shares(printed) == {}, printed
 
 
 def test_runs_are_as_short_as_is_asked_and_of_whole_seconds() -> None:
@@ -167,10 +167,10 @@ def test_runs_are_as_short_as_is_asked_and_of_whole_seconds() -> None:
     host = LocalHost("here", PurePosixPath("/nowhere"))
     context = RunContext(host, HostEntry(name="here"), workload, host.root, perf=True)
     for seconds, time, warmup in ((0.2, 1, 1.0), (3.4, 3, 2.0), (99.0, 10, 2.0), (7.0, 7, 2.0)):
-        shorter = shortened(context, seconds).workload
+        shorter = shortened_context(context, seconds).workload
         assert (shorter.time, shorter.warmup) == (time, warmup)
-        assert f"--time={time}" in sysbench.command(shorter, PurePosixPath("x.lua"))
-    argv = sysbench.command(short(load_workload("range-covered-si", "sqlite")), Path("plans.lua"))
+        assert f"--time={time}" in sysbench.run_argv(shorter, PurePosixPath("x.lua"))
+    argv = sysbench.run_argv(shortened_for_statements(load_workload("range-covered-si", "sqlite")), Path("plans.lua"))
     assert {"--threads=1", "--time=2", "--events=10", "--rand-seed=1", "--on-id=off"} <= {*argv}, "to show statements"
 
 
@@ -187,14 +187,14 @@ perfbisect plan: Result
 
 def test_what_the_script_prints() -> None:
     first = {"SELECT a,\n  '\\n' FROM t": "Seq Scan on t\n  Filter: (b = 1)"}
-    assert parse(PRINTED.splitlines()) == {**first, "SELECT 1": "Result"}
+    assert parse_plans(PRINTED.splitlines()) == {**first, "SELECT 1": "Result"}
 
 
 def test_who_asks() -> None:
     """A driver has its own script; sysbench's drivers share one; a command and an engine without SQL have none."""
     root = Path(__file__).parents[3] / "workloads"
-    assert lua.explaining(load_workload("scan", "sqlite")) == root / "sqlite" / "plans.lua"
-    assert lua.explaining(load_workload("scan", "pgsql")) == root / "plans.lua"
+    assert lua.plan_script(load_workload("scan", "sqlite")) == root / "sqlite" / "plans.lua"
+    assert lua.plan_script(load_workload("scan", "pgsql")) == root / "plans.lua"
     assert not has_statements(load_workload("scan", "demo"))
     assert not has_statements(Workload(summary="", group="", driver="mysql", command=["true"]))
 
@@ -208,7 +208,7 @@ def of_sqlite(host: LocalHost, workload: Workload) -> tuple[Installation, RunCon
     loaded = (line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libsqlite3" in line)
     library = PurePosixPath(next(loaded))
     system = Installation("a commit", "key", library.parent, replace(load_builder("sqlite"), library=library.name))
-    return system, RunContext(host, HostEntry(name="here"), workload, lua.place(host, workload))
+    return system, RunContext(host, HostEntry(name="here"), workload, lua.place_scripts(host, workload))
 
 
 RANGE = "SELECT k, c FROM sbtest1 WHERE k BETWEEN ? AND ?", "SEARCH sbtest1 USING INDEX k_1 (k>? AND k<?)"
@@ -225,15 +225,15 @@ def test_the_plans_of_sqlite(name: str, found: tuple[str, str], host: LocalHost)
     assert not list(keeper.load(system))
     key = keeper.keys["a commit"]
     study = PlanStudy(context, lambda: ended.append(None))
-    [event] = study.visit(system, key, turn := Turn(3, 1, 1, 1, Purpose.EXPLAIN, left=1))
+    [event] = study.visit(system, key, turn := Turn(3, 1, 1, 1, Purpose.EXPLAIN, runs_left=1))
     assert isinstance(event, Planned)
     assert (event.candidate, event.facts.commit, event.facts.build_key) == (3, "a commit", "key")
     assert (event.facts.statement, event.facts.plan.replace(" TABLE ", " ")) == found
-    assert (len(ended), turn.left) == (1, 0)
+    assert (len(ended), turn.runs_left) == (1, 0)
     assert not list(Path(host.root, "jobs").iterdir())
     Path(host.root, "datasets", key, "dataset.json").unlink()
     with pytest.raises(DatasetDamaged, match="is damaged: the record of its size is missing"):
-        dataset.copy(host, key, None)
+        dataset.copy_for_visit(host, key, None)
 
 
 @pytest.mark.tools
@@ -241,4 +241,4 @@ def test_a_script_that_fails(host: LocalHost) -> None:
     workload = replace(load_workload("left-join-view", "sqlite"), statement="SELECT a FROM nowhere")
     system, context = of_sqlite(host, workload)
     with pytest.raises(RunFailed, match=r"plans of its statements are not available: .*no such table: nowhere"):
-        list(PlanStudy(context, lambda: None).visit(system, "", Turn(0, 1, 1, 1, Purpose.EXPLAIN, left=1)))
+        list(PlanStudy(context, lambda: None).visit(system, "", Turn(0, 1, 1, 1, Purpose.EXPLAIN, runs_left=1)))

@@ -20,7 +20,15 @@ from perfbisect.host.local import LocalHost
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.lab.servers import Installation
 from perfbisect.lab.workload import ProcessResult, RunResult
-from perfbisect.lab.workload.command import CLOCK, CPU, outcome, prepare_inputs, read_fio, timed, values
+from perfbisect.lab.workload.command import (
+    CLOCK,
+    CPU,
+    command_placeholders,
+    prepare_inputs,
+    read_fio,
+    run_result,
+    timed_argv,
+)
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.requested import quick_builder
 from perfbisect.recipes.workload import Workload
@@ -39,18 +47,18 @@ def ended(*stdout: str, stderr: str = "", status: int = 0, clock: str = "1000.5 
 
 
 def test_its_time_its_operations_and_what_it_prints_count() -> None:
-    found = outcome(ended(), workload("x"))
+    found = run_result(ended(), workload("x"))
     assert (found.opened, found.seconds, found.operations, found.reported) == (1000.5, 2.0, 1, None)
     assert found.latency == {"avg": 2000.0}
-    found = outcome(ended("did 4,000 ops"), workload("x", operations="did (.*) ops"))
+    found = run_result(ended("did 4,000 ops"), workload("x", operations="did (.*) ops"))
     assert (found.operations, found.latency) == (4000, {"avg": 0.5})
     for key in ("rate", "cost"):
         for printed, where in (("n=2.5", "n=(.*)"), ('{"n": 2.5}', "$.n")):
-            assert outcome(ended(printed), workload("x", **{key: where})).reported == 2.5
+            assert run_result(ended(printed), workload("x", **{key: where})).reported == 2.5
     too_many = "operations, which is too large a number"
     for amount, sentence in (("0.3", "less than one operation"), ("9" * 19, too_many), ("1e308", too_many)):
         with pytest.raises(ValueError, match=sentence):
-            outcome(ended(f"n={amount}"), workload("x", operations="n=(.*)"))
+            run_result(ended(f"n={amount}"), workload("x", operations="n=(.*)"))
 
 
 def test_a_failure_is_reported() -> None:
@@ -75,7 +83,7 @@ def test_a_failure_is_reported() -> None:
         (replace(ended("m=1", stderr="n=8"), is_whole=False), "no text matches n=(.*)"),
     ):
         with pytest.raises(ValueError, match=re.escape(sentence)):
-            outcome(how, workload("x", rate="n=(.*)"))
+            run_result(how, workload("x", rate="n=(.*)"))
 
 
 def test_the_end_of_a_command_is_written_down(tmp_path: Path) -> None:
@@ -85,7 +93,7 @@ def test_the_end_of_a_command_is_written_down(tmp_path: Path) -> None:
         ("kill -SEGV $$", 0, "139"),
         ("kill -TERM $$", 143, "143"),  # perhaps from outside: those who wait for the job decide
     ):
-        argv = timed(workload("sh", "-c", script), {}, PurePosixPath(tmp_path))
+        argv = timed_argv(workload("sh", "-c", script), {}, PurePosixPath(tmp_path))
         done = subprocess.run(argv, capture_output=True, check=False)
         began, said, end = (tmp_path / CLOCK).read_text().split()
         assert (done.returncode, said) == (status, told)
@@ -94,7 +102,7 @@ def test_the_end_of_a_command_is_written_down(tmp_path: Path) -> None:
 
 def test_words_of_a_command_stay_words(tmp_path: Path) -> None:
     words = workload("printf", "[%s]", "a b", "$(x)", ";", "{prefix}")
-    argv = timed(words, {"prefix": "/p q"}, PurePosixPath(tmp_path))
+    argv = timed_argv(words, {"prefix": "/p q"}, PurePosixPath(tmp_path))
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "[a b][$(x)][;][/p q]"
 
 
@@ -105,7 +113,7 @@ def loading(*command: str) -> Workload:
 def test_args_are_filled_in_and_tell_data_apart_that_they_change() -> None:
     one = changed(loading("load", "{keys}"), command=["run", "{keys}", "{sync}"], args={"keys": 5, "sync": True})
     path = PurePosixPath("/x")
-    filled = values(Installation("c", "k", path, BUILDER, {"prefix": "/x"}), one, path, path, None)
+    filled = command_placeholders(Installation("c", "k", path, BUILDER, {"prefix": "/x"}), one, path, path, None)
     assert (filled["keys"], filled["sync"], filled["prefix"]) == ("5", "true", "/x")
     more, unsynced = (changed(one, args=one.args | change) for change in ({"keys": 6}, {"sync": False}))
     assert told(more) != told(one) == told(unsynced)
@@ -224,9 +232,9 @@ def test_a_command_is_measured_in_the_place_where_it_was_built(lab: HostLab) -> 
     assert [event.seconds for event in events if isinstance(event, RunStarted)] == [0, 0, 0, 0]
     [built, *_] = (event.facts for event in events if isinstance(event, BuildFinished))
     there = Path(built.log).parent / "prefix" / "built"
-    assert there.read_text().splitlines()[0] == str(lab.place.host.root / "work" / lab.builder.work_name / "prefix")
+    assert there.read_text().splitlines()[0] == str(lab.lab_host.host.root / "work" / lab.builder.work_name / "prefix")
     assert len({run.dataset for run in done}) == 1
-    [kept] = Path(lab.place.host.root, "datasets").rglob("loaded")
+    [kept] = Path(lab.lab_host.host.root, "datasets").rglob("loaded")
     assert kept.read_text() == "beside\n"  # each run had a copy of its own
 
 

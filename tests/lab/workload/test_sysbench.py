@@ -10,7 +10,7 @@ from labs import workload_of
 from perfbisect.errors import RecipeError, UsageError
 from perfbisect.lab.workload import dataset, lua
 from perfbisect.lab.workload.lua import fingerprint
-from perfbisect.lab.workload.sysbench import command, complaint, parse, prepare_command, progress
+from perfbisect.lab.workload.sysbench import failure_reason, interval_progress, parse_output, prepare_argv, run_argv
 from perfbisect.recipes.builder import Builder, Server, When
 from perfbisect.recipes.builder_reader import load_builder
 from perfbisect.recipes.inventory import HostEntry
@@ -29,33 +29,33 @@ def lines(name: str) -> list[str]:
 
 def test_the_command_line() -> None:
     """Every run draws the same uniform numbers; a workload has the last word; preparing has its own arguments."""
-    argv = command(workload(), Path("/s/point.lua"), {"db-driver": "pgsql"})
+    argv = run_argv(workload(), Path("/s/point.lua"), {"db-driver": "pgsql"})
     assert (argv[:2], argv[-1]) == (["sysbench", "/s/point.lua"], "run")
     assert {"--rand-type=uniform", "--rand-seed=1", "--events=0", "--threads=2", "--time=10"} <= set(argv)
     assert {"--report-interval=1", "--percentile=95", "--db-driver=pgsql"} <= set(argv)
-    own = command(workload(args={"rand-type": "zipfian", "secondary": True}), Path("x.lua"))
+    own = run_argv(workload(args={"rand-type": "zipfian", "secondary": True}), Path("x.lua"))
     assert {"--rand-type=zipfian", "--secondary=on"} <= set(own)
     assert "--rand-type=uniform" not in own
-    argv = prepare_command(workload(args={"batch": 5}, prepare_args={"rows": 7}), Path("x.lua"))
+    argv = prepare_argv(workload(args={"batch": 5}, prepare_args={"rows": 7}), Path("x.lua"))
     assert argv[-1] == "prepare"
     assert "--rows=7" in argv and "--batch=5" not in argv
     for time in (0.5, 1.5):
         with pytest.raises(UsageError, match=rf"time = {time}.*whole seconds"):
-            command(workload(time=time), Path("x.lua"))
+            run_argv(workload(time=time), Path("x.lua"))
 
 
 def test_progress_of_both_forms() -> None:
     event = "[ 2s ] thds: 1 eps: 653474.15 lat (ms,95%): 0.00"
     sql = "[ 3s ] thds: 2 tps: 2037.62 qps: 8152.48 (r/w/o: 1/2/3) lat (ms,95%): 4.33 err/s: 0.00 reconn/s: 0.00"
-    assert progress(event, "event") == (2.0, 653474.15)
-    assert (progress(sql, "event"), progress(sql, "query")) == ((3.0, 2037.62), (3.0, 8152.48))
+    assert interval_progress(event, "event") == (2.0, 653474.15)
+    assert (interval_progress(sql, "event"), interval_progress(sql, "query")) == ((3.0, 2037.62), (3.0, 8152.48))
     odd = ("[ 1s ] thds: 1 eps: 1.2.3", f"[ 1s ] thds: 1 eps: {'9' * 5_000}", "[ 1s ] thds: 1 tps: . qps: .")
     for line in ("Threads started!", "[ 1..2s ] thds: 1 eps: 5", *odd):
-        assert progress(line, "event") is None
+        assert interval_progress(line, "event") is None
 
 
 def test_output_of_a_script_of_ours() -> None:
-    outcome = parse(lines("sysbench-event.txt"), "event")
+    outcome = parse_output(lines("sysbench-event.txt"), "event")
     assert outcome.opened is not None
     assert outcome.seconds == pytest.approx(2.0, abs=0.001), "the window, not the total time of 2.0019 s"
     assert outcome.operations == 1312814
@@ -67,7 +67,7 @@ def test_output_of_a_script_of_ours() -> None:
 
 
 def test_output_of_a_server_counts_queries_or_events() -> None:
-    events, queries = (parse(lines("sysbench-sql.txt"), operation) for operation in ("event", "query"))
+    events, queries = (parse_output(lines("sysbench-sql.txt"), operation) for operation in ("event", "query"))
     assert (events.operations, queries.operations) == (7486, 29944)
     assert (events.seconds, events.opened) == (3.0158, None)
     assert events.samples == (2688.27, 2756.04, 2037.62)
@@ -85,11 +85,11 @@ def test_what_is_no_result() -> None:
         *(([*totals, f"    total number of events:   {n}", f"  1.0 |****  {n}"], "event", odd[n]) for n in odd),
     ):
         with pytest.raises(ValueError, match=sentence):
-            parse(printed, operation)
+            parse_output(printed, operation)
 
 
 def test_complaints() -> None:
-    assert complaint(lines("sysbench-sql.txt"), 0, 66.0) == ""
+    assert failure_reason(lines("sysbench-sql.txt"), 0, 66.0) == ""
     for output, status, sentence in (
         ("x\nFATAL: `thread_init' function failed: w.lua:7: no library\nFATAL: more", 1, "`thread_init' function"),
         ("sysbench: Segmentation fault", 0, "sysbench crashed: Segmentation fault"),
@@ -99,7 +99,7 @@ def test_complaints() -> None:
         ("(last message repeated)\nerror: no such option", 1, "no such option"),
         ("", 3, "status 3"),
     ):
-        assert sentence in complaint(output.splitlines(), status, 66.0)
+        assert sentence in failure_reason(output.splitlines(), status, 66.0)
 
 
 ROLES = """\
@@ -119,7 +119,7 @@ perfbisect client: 196.541 0.0602
 
 def test_threads_of_several_roles() -> None:
     """What is measured is the first role; the others, and what the client costs, are counters."""
-    found = parse(ROLES.splitlines(), "event")
+    found = parse_output(ROLES.splitlines(), "event")
     assert (found.operations, found.seconds) == (11148, 3.001123)
     assert found.latency == {"min": 0.023, "avg": 0.268, "p95": 0.025, "p99": 4.7, "max": 32.093}
     assert "query-due" not in found.counters, "nothing paces it"
@@ -139,16 +139,16 @@ def test_data_is_made_anew_when_a_module_of_its_script_changes(tmp_path: Path) -
     (suite / "prepare.lua").write_text('local rows = require("kv.rows")\nrequire "ffi"\n')
     (suite / "rows.lua").write_text("return 1 -- require('prepare')\n")
     point = changed(WRITES, folder=str(suite), prepare_script="prepare.lua")
-    before = dataset.key(DEMO, point, {})
-    assert dataset.key(DEMO, point, {}) == before
+    before = dataset.dataset_key(DEMO, point, {})
+    assert dataset.dataset_key(DEMO, point, {}) == before
     (suite / "rows.lua").write_text("return 2\n")
-    assert dataset.key(DEMO, point, {}) != before
+    assert dataset.dataset_key(DEMO, point, {}) != before
 
 
 def test_a_script_that_is_no_text_is_a_mistake_of_its_author(tmp_path: Path) -> None:
     point = changed(WRITES, folder=str(tmp_path), script="odd.lua", prepare_script="odd.lua")
     (tmp_path / "odd.lua").write_bytes(b"-- gr\xfc\xdfe\n")
-    for read in (lambda: dataset.key(DEMO, point, {}), lambda: lua.to_send(point)):
+    for read in (lambda: dataset.dataset_key(DEMO, point, {}), lambda: lua.files_to_send(point)):
         with pytest.raises(RecipeError, match=r"odd.lua: is not UTF-8 text: .* at byte 5"):
             read()
 

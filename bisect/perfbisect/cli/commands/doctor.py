@@ -15,17 +15,17 @@ from perfbisect.cli.options.measurement import (
     inventory_option,
     workloads_option,
 )
-from perfbisect.lab.checks import Finding, Level
+from perfbisect.lab.checks import Finding, Severity
 from perfbisect.wording.text import printable
 
 if TYPE_CHECKING:
     from perfbisect.core.domain.facts import HostFacts
     from perfbisect.host.protocol import Host
-    from perfbisect.lab.checks.all_hosts import Checked, CheckScope
+    from perfbisect.lab.checks.all_hosts import CheckedHost, CheckScope
     from perfbisect.recipes.workload import Workload
 
 SHOWN = 20  # names of files in an adopted folder that are listed
-SERIOUS = (Level.REFUSED, Level.WARNING)  # levels of findings that --all shows
+SERIOUS = (Severity.REFUSED, Severity.WARNING)  # levels of findings that --all shows
 
 
 @verb_command()
@@ -78,8 +78,8 @@ def doctor(given: CommandOptions) -> int:
     from perfbisect.hunt.setup import shared_builds
     from perfbisect.lab.checks import CheckRequest
     from perfbisect.lab.checks.all_hosts import CheckScope
-    from perfbisect.lab.checks.machine import pairing
-    from perfbisect.lab.checks.preflight import findings, inspect_host, shared_findings
+    from perfbisect.lab.checks.machine import pairing_findings
+    from perfbisect.lab.checks.preflight import inspect_host, measurement_findings, shared_build_findings
     from perfbisect.recipes.builder_reader import load_builder
     from perfbisect.recipes.inventory import load_host
     from perfbisect.recipes.requested import untrusted_recipe_files
@@ -108,23 +108,29 @@ def doctor(given: CommandOptions) -> int:
     try:
         with ExitStack() as stack:
             stack.enter_context(leases_with_messages([host], hosts, builders=False, purpose="bisect doctor"))
-            connected, contents = registry.adopt(entry) if given.adopt else (registry.connect(entry), ())
+            connected, contents = (
+                registry.connect_and_adopt_root(entry) if given.adopt else (registry.connect(entry), ())
+            )
             stack.enter_context(connected)
             if given.adopt:
                 results.append(adoption_finding(connected, contents))
             inspection = inspect_host(CheckRequest(connected, entry, given.metric, recipe, given.variant, chosen))
             facts = read_fingerprint(connected, inspection.answers)
-            results += [*findings(inspection), *pairing(inspection), *shared_findings(shared_builds())]
+            results += [
+                *measurement_findings(inspection),
+                *pairing_findings(inspection),
+                *shared_build_findings(shared_builds()),
+            ]
     except EnvironmentFailure as failure:
-        results.append(Finding(Level.REFUSED, "reach", str(failure), failure.advice))
+        results.append(Finding(Severity.REFUSED, "reach", str(failure), failure.advice))
     if given.as_json:
         say_object({"host": facts, "findings": results, "files": untrusted_recipe_files(recipe, chosen or (), [entry])})
     else:
         say("\n".join(host_lines(host, facts, results)))
-    return ENVIRONMENT if level_count(results, Level.REFUSED) else 0
+    return ENVIRONMENT if level_count(results, Severity.REFUSED) else 0
 
 
-def level_count(results: Iterable[Finding], level: Level) -> int:
+def level_count(results: Iterable[Finding], level: Severity) -> int:
     """The number of findings of that level."""
     return sum(finding.level is level for finding in results)
 
@@ -134,14 +140,14 @@ def check_all_hosts(scope: "CheckScope", given: CommandOptions) -> int:
     from perfbisect.errors import ENVIRONMENT
     from perfbisect.hunt.setup import shared_builds
     from perfbisect.lab.checks.all_hosts import check_all
-    from perfbisect.lab.checks.preflight import shared_findings
+    from perfbisect.lab.checks.preflight import shared_build_findings
     from perfbisect.recipes.inventory import load_hosts
 
     entries = load_hosts(given.hosts or "")
     if not given.as_json:
         announce_recipe_files(scope.builder, scope.workloads or (), entries)
     checked, differences = check_all(entries, scope)
-    shared = tuple(shared_findings(shared_builds()))
+    shared = tuple(shared_build_findings(shared_builds()))
     if given.as_json:
         every = [
             {
@@ -153,11 +159,11 @@ def check_all_hosts(scope: "CheckScope", given: CommandOptions) -> int:
         say_object({"hosts": every, "build_hosts": differences, "shared": shared})
     else:
         say("\n".join(all_hosts_lines(checked, differences, shared)))
-    return ENVIRONMENT if level_count(differences, Level.REFUSED) or any(host.refused for host in checked) else 0
+    return ENVIRONMENT if level_count(differences, Severity.REFUSED) or any(host.refused for host in checked) else 0
 
 
 def all_hosts_lines(
-    checked: "Sequence[Checked]", differences: Sequence[Finding], shared: Sequence[Finding]
+    checked: "Sequence[CheckedHost]", differences: Sequence[Finding], shared: Sequence[Finding]
 ) -> Iterator[str]:
     """A table of the hosts, then the problems of each, differences of build hosts, the shared builds, and a summary."""
     from perfbisect.wording.quantities import count
@@ -173,18 +179,18 @@ def all_hosts_lines(
     parts = []
     if unfit := [host.name for host in checked if host.refused]:
         parts.append(f"{printable(listed(unfit))} {'is' if len(unfit) == 1 else 'are'} not fit")
-    if clash := level_count(differences, Level.REFUSED):
+    if clash := level_count(differences, Severity.REFUSED):
         parts.append(f"{count(clash, 'problem')} with build hosts must be solved")
     end = f": {'; '.join(parts)}." if parts else ", all fit. `bisect doctor HOST` also prints notes."
     yield from ("", f"{count(len(checked), 'host')}{end}")
 
 
-def fitness_word(host: "Checked") -> str:
+def fitness_word(host: "CheckedHost") -> str:
     """Whether a host can do its work, in a word."""
     return "cannot be used" if host.facts is None else "not fit" if host.refused else "fit"
 
 
-def host_row(host: "Checked") -> tuple[str, ...]:
+def host_row(host: "CheckedHost") -> tuple[str, ...]:
     """The line of a host in the table."""
     from perfbisect.wording.text import listed
 
@@ -193,7 +199,7 @@ def host_row(host: "Checked") -> tuple[str, ...]:
     if facts := host.facts:
         compiler = host.side.compiler[0] if host.side and host.side.compiler else facts.compiler
         properties = (str(facts.cores or ""), facts.tools.get("ccache", ""), compiler, facts.cpu)
-    return host.name, role, fitness_word(host), str(level_count(host.findings, Level.WARNING)), *properties
+    return host.name, role, fitness_word(host), str(level_count(host.findings, Severity.WARNING)), *properties
 
 
 def finding_lines(findings: Iterable[Finding], topic_width: int = 0) -> Iterator[str]:
@@ -212,12 +218,12 @@ def adoption_finding(host: "Host", contents: Sequence[str]) -> Finding:
 
     folder = f"{host.root} on host {host.name}"
     if not contents:
-        return Finding(Level.OK, "root", f"{folder} already belongs to perfbisect")
+        return Finding(Severity.OK, "root", f"{folder} already belongs to perfbisect")
     endangered = [name for name in REMOVED if name in contents]
     risk = f"may remove the contents of {listed(endangered)}" if endangered else "does not remove these files"
     shown = [*contents[:SHOWN], *([f"{len(contents) - SHOWN:,} more"] if len(contents) > SHOWN else [])]
     return Finding(
-        Level.NOTE,
+        Severity.NOTE,
         "root",
         f"{folder} is now used by perfbisect, which {risk}. It contains {listed(shown)}",
         f"To undo this, remove the file {host.root / MARKER} on the host before the next hunt.",
@@ -244,9 +250,9 @@ def host_lines(name: str, facts: "HostFacts | None", results: Sequence[Finding])
         yield printable(f"{name}: {facts.cpu}, {size}, kernel {facts.kernel}")
         yield ""
     yield from finding_lines(results, max(len(finding.topic) for finding in results))
-    refused = level_count(results, Level.REFUSED)
+    refused = level_count(results, Severity.REFUSED)
     yield ""
     yield (
         f"{name} is {'not fit' if refused else 'fit'} to measure on: {refused} refused,"
-        f" {count(level_count(results, Level.WARNING), 'warning')}, {count(level_count(results, Level.NOTE), 'note')}."
+        f" {count(level_count(results, Severity.WARNING), 'warning')}, {count(level_count(results, Severity.NOTE), 'note')}."
     )

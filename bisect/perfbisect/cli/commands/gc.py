@@ -24,7 +24,7 @@ from perfbisect.wording.quantities import count, moment, size
 
 if TYPE_CHECKING:
     from perfbisect.lab.building.shared_store import StoredObject
-    from perfbisect.lab.upkeep import Item
+    from perfbisect.lab.upkeep import StoredItem
 
 
 MANY = ("jobs", "logs")  # categories with a single line each
@@ -66,8 +66,8 @@ def gc(given: CommandOptions) -> int:
     from perfbisect.cli.sessions import leases_with_messages
     from perfbisect.errors import ENVIRONMENT
     from perfbisect.host import jobs
-    from perfbisect.host.leases import all_records
-    from perfbisect.host.lock import hold
+    from perfbisect.host.leases import records_with_running
+    from perfbisect.host.lock import hold_lock
     from perfbisect.host.registry import connect
     from perfbisect.lab import upkeep
     from perfbisect.recipes.configuration import size_in_bytes
@@ -86,17 +86,17 @@ def gc(given: CommandOptions) -> int:
         if dry_run and not entry.leased
         else leases_with_messages([given.host], given.hosts or "", builders=False, purpose="bisect gc"),
         connect(entry) as connected,
-        nullcontext() if dry_run else hold(connected, "a clean-up", given.waiting),
+        nullcontext() if dry_run else hold_lock(connected, "a clean-up", given.waiting),
     ):
-        items = upkeep.items(connected)
-        running_jobs = [job.id for job in (*jobs.running(connected), *jobs.orphaned(connected))]
+        items = upkeep.removable_items(connected)
+        running_jobs = [job.id for job in (*jobs.running_jobs(connected), *jobs.orphaned_jobs(connected))]
         pinned = keys_in_use(given.history, read_only=dry_run) | {
             *running_jobs,
             *(item.name for item in items if running_jobs and item.category in upkeep.IN_USE),
         }
         removed = upkeep.items_to_remove(items, limit, pinned)
         if not dry_run:
-            upkeep.remove(connected, removed)
+            upkeep.remove_items(connected, removed)
     stays = sum(item.size for item in items) - sum(item.size for item in removed)
     freed_size = size(sum(item.size for item in removed)) if removed else "Nothing"
     print_removed(
@@ -113,7 +113,7 @@ def gc(given: CommandOptions) -> int:
             f" {size(pinned_size)}."
         )
     # A machine that could not be given back, which was printed, still has a record, of no running session.
-    unreleased = (not dry_run or entry.leased) and any(not runs for _, runs in all_records())
+    unreleased = (not dry_run or entry.leased) and any(not runs for _, runs in records_with_running())
     return ENVIRONMENT if unreleased else 0
 
 
@@ -139,7 +139,7 @@ def removal_verb(removed: Sequence[object], dry_run: bool) -> str:
 
 
 def print_removed(
-    removed: "Sequence[Item] | Sequence[StoredObject]",
+    removed: "Sequence[StoredItem] | Sequence[StoredObject]",
     bytes_left: int,
     given: CommandOptions,
     items_text: str,
@@ -176,7 +176,7 @@ def keys_in_use(history: Path | None, *, read_only: bool) -> frozenset[str]:
         return read_needed_keys(opened, time.time() - ACTIVE)
 
 
-def removed_table(removed: "Sequence[Item]") -> Iterator[str]:
+def removed_table(removed: "Sequence[StoredItem]") -> Iterator[str]:
     """The items that were, or would be, removed; all jobs in one line, and all logs."""
     from perfbisect.wording.table import table
 

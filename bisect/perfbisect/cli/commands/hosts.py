@@ -67,7 +67,7 @@ def hosts(given: CommandOptions) -> int:
     Exit status of --check: 4 if a host is unfit, or if a named host could not be checked.
     """
     from perfbisect.errors import ENVIRONMENT
-    from perfbisect.host.leases import all_records
+    from perfbisect.host.leases import records_with_running
     from perfbisect.hunt.fitness import accept as accept_hosts
     from perfbisect.recipes.inventory import Inventory, LeaseEntry, load_host, load_hosts, load_leases
     from perfbisect.recipes.toml import to_toml
@@ -106,7 +106,7 @@ def hosts(given: CommandOptions) -> int:
     else:
         lines = columns([HEAD[:3], *(row[:3] for row in cells)])
     say("\n".join(lines))
-    for record, runs in all_records():
+    for record, runs in records_with_running():
         say(
             f"Leased: {printable(str(record))}{'' if runs else '. Its session has ended. To release the machine: bisect gc'}"
         )

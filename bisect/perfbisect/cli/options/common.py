@@ -20,7 +20,7 @@ from perfbisect.wording.text import printable, safe_json
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from perfbisect.host.lock import Owner
+    from perfbisect.host.lock import LockOwner
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -160,7 +160,7 @@ class WaitingLine:
             replace_line("")
         self.drawn = False
 
-    def __call__(self, owner: "Owner | None") -> None:
+    def __call__(self, owner: "LockOwner | None") -> None:
         """Show that a session, the ``owner`` of a lock, is waited for; None: the wait is over. See ``host.lock``."""
         if owner is not None:
             self.show(str(owner), ".")

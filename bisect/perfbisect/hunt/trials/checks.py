@@ -61,7 +61,7 @@ def check_hosts(
 
 def due(name: str, path: Path | None, like: Settings | None) -> Settings | None:
     """The settings of a host's check; None if the check is not due. Raises UsageError if no settings are known."""
-    machine = leases.machine(name).address if leases.is_held(name) else name
+    machine = leases.leased_machine(name).address if leases.is_leased(name) else name
     with closing(History.open(path)) as history:
         by_host = read_fitness_checks(history)
         if machine in by_host and not like and CLOCK.now() - by_host[machine][-1].at < DUE:

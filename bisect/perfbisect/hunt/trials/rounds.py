@@ -185,10 +185,10 @@ def with_prebuilt_facts(setup: SessionSetup, say: Callable[[str], None]) -> Sess
         path = "" if setup.builder.installed else subject.path
         if setup.builder.installed:
             site = setup.hosts[number]
-            build = prebuilt.in_place(site.host, setup.builder, site.facts)
+            build = prebuilt.installed_on_host(site.host, setup.builder, site.facts)
         elif path:
             say(f"reading {path}")
-            build = prebuilt.take(setup.host, setup.builder, subject.name, path)
+            build = prebuilt.install_prebuilt(setup.host, setup.builder, subject.name, path)
         else:
             continue
         builds[number], facts = build, build.facts

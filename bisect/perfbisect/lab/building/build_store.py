@@ -70,12 +70,12 @@ _CHANGED = f'{FUNCTIONS}changed "$1"'
 _NOTE = f'{FUNCTIONS}for each do note "$each" || exit; done'
 
 
-def changes(host: Host, folder: PurePosixPath) -> str:
+def changed_files(host: Host, folder: PurePosixPath) -> str:
     """The changed files of the build in that folder, one path on each line; "" if no file has changed."""
     return host.script(_CHANGED, folder, timeout=LONG).stdout
 
 
-def note(host: Host, layouts: list[PurePosixPath]) -> None:
+def note_layout_times(host: Host, layouts: list[PurePosixPath]) -> None:
     """Note the times of these layouts once all are linked, because each link changes the times of earlier layouts."""
     host.script(_NOTE, *layouts, timeout=LONG)
 
@@ -172,35 +172,35 @@ class BuildRecord(msgspec.Struct, frozen=True):
     version: str  # of the system, as printed by the recipe's version command
 
 
-def folder(host: Host, key: str) -> PurePosixPath:
+def build_folder(host: Host, key: str) -> PurePosixPath:
     """The folder of the build with that key, whether it exists or not."""
     return host.root / "builds" / key
 
 
-def prefix(host: Host, key: str) -> PurePosixPath:
+def prefix_folder(host: Host, key: str) -> PurePosixPath:
     """The folder in which the build with that key is installed."""
-    return folder(host, key) / "prefix"
+    return build_folder(host, key) / "prefix"
 
 
-def find(host: Host, key: str, sha: str) -> BuildRecord | None:
+def find_build(host: Host, key: str, sha: str) -> BuildRecord | None:
     """A finished build, recorded as the build of commit ``sha``; None if the build has to be made again.
 
     None means: there is no build with that key, its record is unreadable, or its links are required and were removed.
     """
-    stored, unlinked = _stored(host, key)
+    stored, unlinked = _stored_record_and_has_no_links(host, key)
     if stored is None:
         return None
     if unlinked and stored.facts.linker:
         return None
-    log = str(folder(host, key) / "log")  # the build may come from a host with another root folder
+    log = str(build_folder(host, key) / "log")  # the build may come from a host with another root folder
     facts = replace(stored.facts, key=key, commit=sha, seconds=0.0, reused=True, log=log)
     facts = replace(facts, cache_hits=0, cache_misses=0, remote_hits=0)
     return BuildRecord(facts, stored.version)
 
 
-def _stored(host: Host, key: str) -> tuple[BuildRecord | None, bool]:
+def _stored_record_and_has_no_links(host: Host, key: str) -> tuple[BuildRecord | None, bool]:
     """The record of a finished build (None: absent or unreadable), and whether the build lacks links."""
-    record, mark, _ = host.script(_FIND, folder(host, key), check=False).stdout.partition("\f")
+    record, mark, _ = host.script(_FIND, build_folder(host, key), check=False).stdout.partition("\f")
     with suppress(msgspec.DecodeError):
         return msgspec.json.decode(record, type=BuildRecord), bool(mark)
     return None, bool(mark)
@@ -208,15 +208,15 @@ def _stored(host: Host, key: str) -> tuple[BuildRecord | None, bool]:
 
 def has_build_or_layout(host: Host, key: str) -> bool:
     """Whether the host has a build, or a layout, with that key."""
-    return host.run(["test", "-f", str(folder(host, key) / "build.json")], check=False).ok
+    return host.run(["test", "-f", str(build_folder(host, key) / "build.json")], check=False).ok
 
 
-def check(host: Host, key: str) -> None:
+def check_unchanged(host: Host, key: str) -> None:
     """Raise BuildFilesChanged if files of the build with that key have changed since it was made."""
-    _unchanged(host, key, _CHANGED, folder(host, key))
+    _check_by_script(host, key, _CHANGED, build_folder(host, key))
 
 
-def _unchanged(host: Host, key: str, script: str, *arguments: object) -> None:
+def _check_by_script(host: Host, key: str, script: str, *arguments: object) -> None:
     """Run a script that prints changed files of the build with that key; raises BuildFilesChanged if any."""
     if paths := host.script(script, *arguments, timeout=LONG).stdout:
         raise BuildFilesChanged(host.name, key, paths)
@@ -224,12 +224,12 @@ def _unchanged(host: Host, key: str, script: str, *arguments: object) -> None:
 
 def remove_build_or_layout(host: Host, key: str, build_of_layout: str = "") -> None:
     """Remove the build with that key; or the layout with that key, of the build with the key ``build_of_layout``."""
-    host.script(_REMOVE, folder(host, key), folder(host, build_of_layout), timeout=600)
+    host.script(_REMOVE, build_folder(host, key), build_folder(host, build_of_layout), timeout=600)
 
 
-def keep(host: Host, facts: BuildFacts, version: str, installed: PurePosixPath, log: PurePosixPath) -> BuildFacts:
+def add(host: Host, facts: BuildFacts, version: str, installed: PurePosixPath, log: PurePosixPath) -> BuildFacts:
     """Move an installation, its log and its facts to the build's folder; returns facts with the log's new path."""
-    final_folder = folder(host, facts.key)
+    final_folder = build_folder(host, facts.key)
     facts = replace(facts, log=str(final_folder / "log"))
     stdin = msgspec.json.encode(BuildRecord(facts, version)).decode()
     host.script(_KEEP, final_folder, installed, log, installed.parent / "links", stdin=stdin, timeout=LONG)
@@ -243,8 +243,8 @@ def put_in_place(host: Host, builder: str, key: str, elsewhere: PurePosixPath | 
     this path. Raises BuildFilesChanged if files of the build have changed since it was made.
     """
     fixed = host.root / "work" / builder / "prefix"
-    installed, touched = (elsewhere, "") if elsewhere else (prefix(host, key), str(folder(host, key)))
-    _unchanged(host, key, _POINT, installed, fixed, touched)
+    installed, touched = (elsewhere, "") if elsewhere else (prefix_folder(host, key), str(build_folder(host, key)))
+    _check_by_script(host, key, _POINT, installed, fixed, touched)
     return fixed
 
 
@@ -266,15 +266,15 @@ def put_beside(host: Host, builder: str, key: str, elsewhere: PurePosixPath | No
     pattern = re.sub(r"([][\\.*^$,])", r"\\\1", str(first))
     written = re.sub(r"([&,\\])", r"\\\1", str(fixed))
     links = re.sub(r"([][*?\\])", r"\\\1", str(first)) + "*"
-    build = folder(host, key)
+    build = build_folder(host, key)
     rewriting = f"s,{pattern},{written},g", links
-    _unchanged(host, key, _COPY, build / "prefix", first, build, build / "beside", *rewriting, fixed)
+    _check_by_script(host, key, _COPY, build / "prefix", first, build, build / "beside", *rewriting, fixed)
     return fixed
 
 
-def _incremental(host: Host, key: str) -> str:
+def _program_hash(host: Host, key: str) -> str:
     """The hash of the programs of an incremental build, which several trees may have produced; "" for a clean build."""
-    stored, _ = _stored(host, key)
+    stored, _ = _stored_record_and_has_no_links(host, key)
     return stored.facts.binary if stored and stored.facts.incremental else ""
 
 
@@ -290,19 +290,19 @@ _DONE = (
 )
 
 
-def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
+def ship_build(build_host: Host, builder: str, key: str, host: Host) -> None:
     """Send the build with that key to ``host``, unless the host has it (for an incremental build: has a build with
     the same programs). The recorded links of the build are not sent.
 
     Raises EnvironmentFailure if the build contains the path of its installation and the path on ``host`` differs;
     BuildFilesChanged if files of the build have changed since it was made.
     """
-    source, target = folder(build_host, key), folder(host, key)
-    if has_build_or_layout(host, key) and _incremental(host, key) == _incremental(build_host, key):
+    source, target = build_folder(build_host, key), build_folder(host, key)
+    if has_build_or_layout(host, key) and _program_hash(host, key) == _program_hash(build_host, key):
         return
-    check(build_host, key)
+    check_unchanged(build_host, key)
     fixed = str(build_host.root / "work" / builder / "prefix")
-    search = ["grep", "-rlF", "-m1", "-e", fixed, str(prefix(build_host, key))]
+    search = ["grep", "-rlF", "-m1", "-e", fixed, str(prefix_folder(build_host, key))]
     if build_host.root != host.root and build_host.run(search, check=False, timeout=600).ok:
         raise EnvironmentFailure(
             f"builds of {builder} contain the path of their installation below {build_host.root} on host {build_host.name}, and the root"
@@ -325,7 +325,7 @@ def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
             while chunk := packing.recv(CHUNK):
                 unpacking.sendall(chunk)
 
-    persistently(send)
+    repeat_if_broken_off(send)
     host.script(_DONE, target, timeout=600)
 
 
@@ -343,7 +343,7 @@ def send_archive(host: Host, final_folder: PurePosixPath, read: Callable[[int], 
             yield done
 
 
-def persistently(stream: Callable[[], None]) -> None:
+def repeat_if_broken_off(stream: Callable[[], None]) -> None:
     """Call ``stream``, which sends data to a host, and repeat the call if the connection breaks."""
     for _ in range(ATTEMPTS - 1):
         with suppress(ConnectionLost):
@@ -373,7 +373,7 @@ done
 _LIBRARIES = """[ -d "$1" ] || exit 0; cd -- "$1" && find . -type f '(' -name '*.so' -o -name '*.so.*' ')' -print0 | LC_ALL=C sort -z"""
 
 
-def measured(host: Host, prefix: PurePosixPath, artifacts: Sequence[str], *, with_libraries: bool) -> list[str]:
+def measured_files(host: Host, prefix: PurePosixPath, artifacts: Sequence[str], *, with_libraries: bool) -> list[str]:
     """The paths below ``prefix`` whose contents identify a build: the artifacts, and all libraries if a program may
     load any library.
 
@@ -391,7 +391,7 @@ def hash_artifacts(host: Host, prefix: PurePosixPath, artifacts: Sequence[str]) 
     Raises FileNotFoundError with the path of the first artifact that is missing.
     """
     paths = [prefix / artifact for artifact in artifacts]
-    answers = host.script(_HASH, jobs.scratch(host), *paths, timeout=600).stdout.splitlines()
+    answers = host.script(_HASH, jobs.temp_folder(host), *paths, timeout=600).stdout.splitlines()
     digest = hashlib.sha256()
     for artifact, answer in zip(artifacts, answers, strict=True):
         if answer == "absent":

@@ -60,14 +60,14 @@ class LabHost:
     host: Host
     entry: HostEntry
     lock: FairLock = field(default_factory=FairLock)
-    only_builds: FairLock | None = None
+    second_lock: FairLock | None = None
     shared: SharedBuilds | None = None
-    held: HostLock | None = None  # held by the session; None: the caller of the work holds a lock
+    host_lock: HostLock | None = None  # held by the session; None: the caller of the work holds a lock
 
     @property
-    def beside(self) -> FairLock:
+    def file_lock(self) -> FairLock:
         """The lock for short tasks that only read or write files of the host."""
-        return self.only_builds or self.lock
+        return self.second_lock or self.lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,8 @@ class Candidates:
     ends: Mapping[str, str] = field(default_factory=dict)  # commit → its name in a message: "the good end"
     prebuilt: Mapping[int, InstalledBuild] = field(default_factory=dict)  # candidate → a build that exists already
     patches: tuple[Patch, ...] = ()  # for every commit to which they apply
-    remedies: bool = False  # whether options that mend a known error are tried
-    in_line: bool = True  # whether the last candidate of the range has all others as ancestors
+    has_remedies: bool = False  # whether options that mend a known error are tried
+    is_linear: bool = True  # whether the last candidate of the range has all others as ancestors
     is_range: bool = (
         True  # whether nothing can be measured without the first and the last; else candidates are independent
     )
@@ -95,16 +95,16 @@ class Candidates:
         """The hash of a candidate's commit; "" for prebuilt binaries."""
         return "" if candidate in self.prebuilt else self.commits[candidate]
 
-    def end(self, candidate: int) -> str:
+    def end_name(self, candidate: int) -> str:
         """The name of the range's end that a candidate is; "" for a candidate that is not an end."""
         if not self.is_range or candidate not in (0, len(self.commits) - 1):
             return ""
         return self.ends.get(self.commits[candidate], "an end of the range")
 
-    def tips(self) -> Sequence[str]:
+    def tip_commits(self) -> Sequence[str]:
         """Commits such that every commit to build is an ancestor of one of them, or is one of them."""
         commits = [commit for candidate, commit in enumerate(self.commits) if candidate not in self.prebuilt]
-        return [commits[0], commits[-1]] if commits and self.is_range and self.in_line else commits
+        return [commits[0], commits[-1]] if commits and self.is_range and self.is_linear else commits
 
 
 # A header that is included before a source can define _GNU_SOURCE may leave functions undeclared. Such functions return an int,
@@ -113,7 +113,7 @@ POINTER_ERRORS = Flags("-Werror=int-conversion -Werror=int-to-pointer-cast")
 MAX_REMEDIES = 3  # in a row: a compiler that stops at one missing header does not report the next
 
 
-class Mended(Exception):
+class RemedyWorked(Exception):
     """Not a failure: a commit builds with further options, which from here on all builds of its hunt get."""
 
     def __init__(self, event: Remedied) -> None:
@@ -121,7 +121,7 @@ class Mended(Exception):
         self.event = event
 
 
-def mend(context: BuildContext, sha: str, failure: KnownFailure) -> Generator[BuildStep | Warned]:
+def build_with_remedy(context: BuildContext, sha: str, failure: KnownFailure) -> Generator[BuildStep | Warned]:
     """Build a commit that fails with a known error, with options that mend the error. Raises Mended if the commit
     builds with the options."""
     error, flags = failure.known, context.builder.flags
@@ -137,7 +137,7 @@ def mend(context: BuildContext, sha: str, failure: KnownFailure) -> Generator[Bu
             "--no-remedies switches this off.",
         )
         try:
-            yield from pipeline.build(
+            yield from pipeline.build_commit(
                 replace(context, builder=msgspec.structs.replace(context.builder, flags=flags)), sha
             )
         except (BuildFailed, JobLost) as again:
@@ -146,10 +146,12 @@ def mend(context: BuildContext, sha: str, failure: KnownFailure) -> Generator[Bu
                 return
             error = again.known
         else:
-            raise Mended(Remedied(flags, f"{sha[:10]} builds only with {options}, because of {failure.known.name}"))
+            raise RemedyWorked(
+                Remedied(flags, f"{sha[:10]} builds only with {options}, because of {failure.known.name}")
+            )
 
 
-class BuildsMade:
+class BuildRegistry:
     """Builds by candidate, and the name of the host that has each. A thread that changes the builds holds ``lock``."""
 
     def __init__(
@@ -170,11 +172,11 @@ class BuildsMade:
         self._failed: dict[str, set[int]] = {}  # class of a known error → candidates
         self._first: tuple[str, str, str] | None = None  # of one build: host, commit, and key on the first host
 
-    def place(self, candidate: int) -> str:
+    def host_of(self, candidate: int) -> str:
         """The host that has built a candidate, in this session or in an earlier session; "" if no host has."""
         return self.places.get(candidate) or self._earlier_places.get(self._candidates.commits[candidate], "")
 
-    def open(self, context: BuildContext, candidate: int) -> None:
+    def add_host(self, context: BuildContext, candidate: int) -> None:
         """Add a host for builds; ``candidate`` is the first that it will build.
 
         Raises UsageError if the host would now build differently than earlier in the hunt, and EnvironmentFailure if
@@ -182,7 +184,7 @@ class BuildsMade:
         """
         name, commits, earlier = context.host.name, self._candidates.commits, self._earlier
         built = next((commit for commit in commits if commit in earlier), None)
-        key = pipeline.key_of(context, built) if built else ""
+        key = pipeline.build_key_of_commit(context, built) if built else ""
         if built and earlier[built] not in (key, incremental_key(key)):
             raise UsageError(
                 f"{built[:10]} would now be built in another way than earlier in this hunt, so earlier and later runs"
@@ -192,8 +194,8 @@ class BuildsMade:
         with self.lock:
             if self._first is None:
                 with suppress(BuildFailed):  # the commit cannot be checked out: its build will report that
-                    self._first = name, commits[candidate], pipeline.key_of(context, commits[candidate])
-            elif self._first[0] != name and pipeline.key_of(context, self._first[1]) != self._first[2]:
+                    self._first = name, commits[candidate], pipeline.build_key_of_commit(context, commits[candidate])
+            elif self._first[0] != name and pipeline.build_key_of_commit(context, self._first[1]) != self._first[2]:
                 first_host, commit, _ = self._first
                 raise EnvironmentFailure(
                     f"hosts {name} and {first_host} would build {commit[:10]} differently: their compilers differ",
@@ -216,7 +218,7 @@ class BuildsMade:
         first = self.same_binary(candidate)
         return None if first == candidate else first
 
-    def unlike(self, built: InstalledBuild) -> str:
+    def why_different_programs(self, built: InstalledBuild) -> str:
         """The reason why a build may run another program file than an earlier build, because one of the two builds
         lacks a part of its tree; "" if there is no such reason."""
         builds = [build for build in self.built.values() if build.facts.system == built.facts.system]
@@ -233,14 +235,14 @@ class BuildsMade:
         with self.lock:
             alike = self._failed.setdefault(failure.known.name, set())
             alike.add(candidate)
-            many = len(alike) == ALIKE or bool(self._candidates.end(candidate))
-            return self._candidates.remedies and many
+            many = len(alike) == ALIKE or bool(self._candidates.end_name(candidate))
+            return self._candidates.has_remedies and many
 
     def has(self, candidate: int) -> bool:
         """Whether a candidate is built and its host is known; prebuilt candidates have no host."""
         return candidate in self.places or candidate in self._candidates.prebuilt
 
-    def usable(self, candidate: int, *, clean: bool) -> bool:
+    def has_usable(self, candidate: int, *, clean: bool) -> bool:
         """Whether a candidate is built; with ``clean``, by a clean build."""
         return self.has(candidate) and not (clean and self.built[candidate].facts.incremental)
 

@@ -1,9 +1,8 @@
 """Sources on a host: a bare repository with the objects, patches, and a checkout at a fixed path without the ignored paths.
 
 The checkout has no ``.git``, because a build that read the commit's hash, for example, would make different binaries
-from equal code, and a build could harm the repository. Ignored paths are glob pathspecs of git, relative to the top of
-the tree, as for the range. git makes a tree without the ignored paths, because its sparse checkout would read the
-pathspecs in another way.
+from equal code, and a build could harm the repository. Ignored paths are glob pathspecs of git, relative to the top of the tree, as for the
+range. git makes a tree without the ignored paths, because its sparse checkout would read the pathspecs in another way.
 
 On a host, git runs without the user's configuration and with listed environment variables only, because any other
 variable might change what git does. Commits come to the bare repository by git's own push through the host's
@@ -25,9 +24,9 @@ from pathlib import PurePosixPath
 
 from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import BuildFailed, CommandFailed, ConnectionLost, EnvironmentFailure
-from perfbisect.host.facts import is_full
-from perfbisect.host.protocol import Host, Result, check_result, no_space
-from perfbisect.lab.building.log_parser import CHECKOUT, FETCH, SEND, BuildStep, staged
+from perfbisect.host.facts import is_disk_full
+from perfbisect.host.protocol import Host, Result, check_result, disk_full_error
+from perfbisect.lab.building.log_parser import CHECKOUT, FETCH, SEND, BuildStep, steps_as_progress
 from perfbisect.masking import mask_credentials
 from perfbisect.recipes.builder_reader import version_satisfies
 from perfbisect.repository.derived import APPLY, encoded_patch, parsed_apply_output
@@ -63,14 +62,14 @@ GIT = (*ALONE, "git", *OPTIONS)
 _FUNCTION = f'git() {{ command git {shlex.join(OPTIONS)} "$@"; }}\n'
 
 
-def scripted(host: Host, script: str, arguments: Sequence[str], *, stdin: str = "", timeout: float = SHORT) -> Result:
+def git_script(host: Host, script: str, arguments: Sequence[str], *, stdin: str = "", timeout: float = SHORT) -> Result:
     """Run a script in which ``git`` is called with all safe options."""
     argv = [*ALONE, "sh", "-c", _FUNCTION + script, "git", *arguments]
     done = host.run(argv, stdin=stdin, timeout=timeout, check=False)
     return check_result(host.name, replace(done, argv=("sh", "-c", script, "git", *arguments)), True)
 
 
-def git(host: Host, *arguments: str, check: bool = True) -> Result:
+def run_git(host: Host, *arguments: str, check: bool = True) -> Result:
     """Run one git command."""
     done = host.run([*GIT, *arguments], timeout=SHORT, check=False)
     return check_result(host.name, replace(done, argv=("git", *arguments)), check)
@@ -190,7 +189,7 @@ _OF_THE_HOST = re.compile(
 _ABSENT = re.compile(r"unable to read (?:sha1 file|tree)|missing|bad object")
 
 
-def mirror(
+def bring_mirror(
     host: Host, repository: Repository, name: str, commits: Sequence[str]
 ) -> Generator[tuple[int, int], None, PurePosixPath]:
     """The bare repository ``root/git/NAME.git``, with everything that is reachable from ``commits`` of ``repository``.
@@ -200,14 +199,14 @@ def mirror(
     """
     bare = host.root / "git" / f"{name}.git"
     borrows = alternates_line(repository.objects) if host.is_local else ""
-    scripted(host, BARE, [str(bare), repository.object_format, borrows])
+    git_script(host, BARE, [str(bare), repository.object_format, borrows])
     if not borrows:
         yield from push(host, bare, repository, commits)
     return bare
 
 
 @dataclass(frozen=True, slots=True)
-class SubTree:
+class SubmoduleTree:
     """The tree of a submodule, which is checked out below the checkout of a commit."""
 
     bare: PurePosixPath  # the repository on the host that has the tree, and an index: one repository for each path
@@ -222,9 +221,9 @@ def checkout(
     sha: str,
     to: PurePosixPath,
     ignore: Sequence[str],
-    parts: Sequence[SubTree] = (),
+    submodules: Sequence[SubmoduleTree] = (),
     *,
-    keep: bool = False,
+    keep_untracked: bool = False,
 ) -> None:
     """Make ``to`` exactly the tree of commit ``sha`` without the ignored paths, and with the submodules ``parts`` in it.
 
@@ -234,28 +233,28 @@ def checkout(
     EnvironmentFailure if the repository lacks the commit, or if the host is at fault. The functions below raise the
     same errors.
     """
-    trees = [SubTree(bare, sha, "", ignore), *parts]
+    trees = [SubmoduleTree(bare, sha, "", ignore), *submodules]
     try:
         for part in trees:
-            _switch(host, to, part, keep=keep)
+            _switch(host, to, part, keep=keep_untracked)
     except CommandFailed:
         # The last checkout may have been of another repository, or was cut short by a power failure: check out once more,
         # into an empty folder.
         for part in trees:
-            scripted(host, 'rm -rf "$1/index" "$2"', [str(part.bare), str(to)], timeout=LONG)
+            git_script(host, 'rm -rf "$1/index" "$2"', [str(part.bare), str(to)], timeout=LONG)
         for part in trees:
-            with failures_of(host, part.bare, sha, part):
+            with git_failures(host, part.bare, sha, part):
                 _switch(host, to, part)
 
 
 def filtered_tree(host: Host, bare: PurePosixPath, sha: str, ignore: Sequence[str]) -> str:
     """An id of the tree of ``sha`` without the ignored paths: of names, modes and contents. No blob is needed."""
     paths = ["--", *pathspecs_except(ignore)]
-    with failures_of(host, bare, sha):
-        return scripted(host, _IDENTITY, [str(bare), sha, *paths]).stdout.split()[0]
+    with git_failures(host, bare, sha):
+        return git_script(host, _IDENTITY, [str(bare), sha, *paths]).stdout.split()[0]
 
 
-def present(
+def present_paths(
     host: Host, bare: PurePosixPath, sha: str, paths: Collection[str], files: Collection[str] = ()
 ) -> frozenset[str]:
     """The files and folders of ``paths``, and the files of ``files``, that the tree of ``sha`` has, ignored or not."""
@@ -263,14 +262,14 @@ def present(
     if not names:
         return frozenset()
     listing = ["ls-tree", "-t", "-z", "--full-tree", sha, "--", *names.values()]
-    with failures_of(host, bare, sha):
-        entries = [entry.partition("\t") for entry in git(host, f"--git-dir={bare}", *listing).stdout.split("\0")]
+    with git_failures(host, bare, sha):
+        entries = [entry.partition("\t") for entry in run_git(host, f"--git-dir={bare}", *listing).stdout.split("\0")]
     kinds = {name: kind.split()[1] for kind, _, name in entries if name}
     return frozenset(path for path, name in names.items() if name in kinds and (path in paths or kinds[name] == "blob"))
 
 
 @contextmanager
-def failures_of(host: Host, bare: PurePosixPath, sha: str, part: SubTree | None = None) -> Iterator[None]:
+def git_failures(host: Host, bare: PurePosixPath, sha: str, submodule: SubmoduleTree | None = None) -> Iterator[None]:
     """A block in which git may refuse a commit: that is an error of the commit, unless git names a failure of the host.
 
     Raises BuildFailed, or EnvironmentFailure.
@@ -281,74 +280,75 @@ def failures_of(host: Host, bare: PurePosixPath, sha: str, part: SubTree | None 
         match = re.search(r"^(?:fatal|error): .*$", failed.output, re.MULTILINE)
         reason = match[0] if match else str(failed)
         reason = reason if len(reason) <= 300 else f"{reason[:200]} … {reason[-80:]}"  # a path may have 4096 characters
-        if part and part.path:
-            reason = f"submodule {part.path}: {reason}"
-        if is_full(host):
-            raise no_space(host.name, f"commit {sha[:10]} is not checked out: {reason}") from failed
+        if submodule and submodule.path:
+            reason = f"submodule {submodule.path}: {reason}"
+        if is_disk_full(host):
+            raise disk_full_error(host.name, f"commit {sha[:10]} is not checked out: {reason}") from failed
         trouble = _OF_THE_HOST.search(failed.output)
         if failed.status != _REFUSED or trouble:
             why = trouble[0] if trouble else reason
             raise EnvironmentFailure(f"commit {sha[:10]} cannot be checked out on host {host.name}: {why}") from failed
-        tree = f"{part.tree if part else sha}^{{tree}}"
-        if git(host, f"--git-dir={bare}", "cat-file", "-e", tree, check=False).status != 0:
+        tree = f"{submodule.tree if submodule else sha}^{{tree}}"
+        if run_git(host, f"--git-dir={bare}", "cat-file", "-e", tree, check=False).status != 0:
             advice = "Fetch the commit into your clone."
             raise EnvironmentFailure(f"commit {sha[:10]} is not in {bare} on host {host.name}", advice) from failed
         hint = "If this is a partial clone, the recipe must ignore missing files." if _ABSENT.search(reason) else ""
-        raise cannot(host, sha, reason, failed.output, hint) from failed
+        raise checkout_error(host, sha, reason, failed.output, hint) from failed
 
 
-def cannot(host: Host, sha: str, reason: str, log: str, hint: str) -> BuildFailed:
+def checkout_error(host: Host, sha: str, reason: str, log: str, hint: str) -> BuildFailed:
     """The error for a commit that cannot be checked out; the log of the checkout is saved on the host."""
     log_path = host.root / "logs" / f"checkout-{sha[:10]}-{sha[-10:]}.log"
     host.script(_SAVE, log_path, stdin=log)
     return BuildFailed(f"{sha[:10]} cannot be checked out: {reason}", stage=CHECKOUT, log=str(log_path), hint=hint)
 
 
-def _switch(host: Host, source: PurePosixPath, part: SubTree, *, keep: bool = False) -> None:
+def _switch(host: Host, source: PurePosixPath, part: SubmoduleTree, *, keep: bool = False) -> None:
     ignored = [f":(top,glob){pattern}" for pattern in part.ignore]
     arguments = [str(part.bare), str(source), part.tree, part.path, "keep" * keep, *ignored]
-    scripted(host, _SWITCH, arguments, timeout=LONG)
+    git_script(host, _SWITCH, arguments, timeout=LONG)
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class BuildSource:
     """A commit, and the commit that is built in its place if there are patches."""
 
     sha: str
-    commit: str  # the commit that is checked out: the same, or a new commit with patches
+    built_commit: str  # the commit that is checked out: the same, or a new commit with patches
     patches: Mapping[str, bool] = field(default_factory=dict)  # name → whether it was applied
 
 
-def for_all(host: Host, bare: PurePosixPath, sha: str, patches: Sequence[Patch]) -> Sources:
+def for_all_versions(host: Host, bare: PurePosixPath, sha: str, patches: Sequence[Patch]) -> BuildSource:
     """A commit with the patches for all versions, as far as the sources are known before the checkout.
 
-    Raises BuildFailed for a commit that git cannot read. Raises EnvironmentFailure in the cases in which ``checkout``
-    does.
+    Raises BuildFailed for a commit that git cannot read, and EnvironmentFailure in the cases of ``checkout``.
     """
-    sources = Sources(sha, sha, {patch.name: False for patch in patches})
-    return _with(host, bare, sources, [patch for patch in patches if not patch.version])
+    sources = BuildSource(sha, sha, {patch.name: False for patch in patches})
+    return _with_patches(host, bare, sources, [patch for patch in patches if not patch.version])
 
 
-def for_version(host: Host, bare: PurePosixPath, sources: Sources, patches: Sequence[Patch], version: str) -> Sources:
+def for_version(
+    host: Host, bare: PurePosixPath, sources: BuildSource, patches: Sequence[Patch], version: str
+) -> BuildSource:
     """``sources`` with the patches for this version, too. They come last, as the version is read from a checkout."""
     fitting = [patch for patch in patches if patch.version and version_satisfies(version, patch.version)]
-    return _with(host, bare, sources, fitting)
+    return _with_patches(host, bare, sources, fitting)
 
 
-def _with(host: Host, bare: PurePosixPath, sources: Sources, patches: Sequence[Patch]) -> Sources:
+def _with_patches(host: Host, bare: PurePosixPath, sources: BuildSource, patches: Sequence[Patch]) -> BuildSource:
     for patch in patches:
-        with failures_of(host, bare, sources.sha):
-            done = scripted(host, APPLY, [str(bare), sources.commit], stdin=encoded_patch(patch.content))
+        with git_failures(host, bare, sources.sha):
+            done = git_script(host, APPLY, [str(bare), sources.built_commit], stdin=encoded_patch(patch.content))
         commit, _ = parsed_apply_output(done.stdout)
         if commit:
-            sources = replace(sources, commit=commit, patches={**sources.patches, patch.name: True})
+            sources = replace(sources, built_commit=commit, patches={**sources.patches, patch.name: True})
     return sources
 
 
 MAX_SUBMODULES = 1000  # of one commit: an endless chain of submodules is not followed further
 
 
-def with_submodules(tree: str, repository: Repository, sha: str, ignore: Sequence[str]) -> str:
+def tree_id_with_submodules(tree: str, repository: Repository, sha: str, ignore: Sequence[str]) -> str:
     """The id of the filtered ``tree`` of a commit together with its filtered submodules that are checked out.
 
     The id of ``tree`` depends on the hashes of the submodules, but not on the paths that are ignored in the submodules.
@@ -362,13 +362,13 @@ def with_submodules(tree: str, repository: Repository, sha: str, ignore: Sequenc
 
 def bring_submodules(
     host: Host, name: str, repository: Repository, sha: str, ignore: Sequence[str], upstream: str
-) -> Generator[BuildStep, None, tuple[SubTree, ...]]:
+) -> Generator[BuildStep, None, tuple[SubmoduleTree, ...]]:
     """Bring the submodules of a commit, and their own submodules, to the host; yields the stages "fetch" and "send".
 
     ``name`` is the name of the repository on the host; ``upstream`` is the address of the local ``repository`` if it
     has none configured. Raises BuildFailed if a submodule cannot be fetched.
     """
-    parts: list[SubTree] = []
+    parts: list[SubmoduleTree] = []
     pending = deque((repository, sha, upstream, "", module) for module in needed_submodules(repository, sha, ignore))
     while pending:
         parent, tree, address, prefix, submodule = pending.popleft()
@@ -376,15 +376,15 @@ def bring_submodules(
         try:
             if len(parts) == MAX_SUBMODULES:
                 raise Unavailable(f"it has more than {MAX_SUBMODULES} submodules")
-            source = yield from staged(FETCH, find_submodule(parent, tree, submodule, address))
+            source = yield from steps_as_progress(FETCH, find_submodule(parent, tree, submodule, address))
         except Unavailable as failed:
             log = "".join(f"{line}\n" for line in (str(failed), failed.advice, *failed.tried))
-            raise cannot(host, sha, str(failed), mask_credentials(log), failed.advice) from failed
+            raise checkout_error(host, sha, str(failed), mask_credentials(log), failed.advice) from failed
         path_hash = hashlib.sha256(path.encode()).hexdigest()[:16]
-        bare = yield from staged(
-            SEND, mirror(host, source.repository, f"{name}.git/modules/{path_hash}", [source.tree])
+        bare = yield from steps_as_progress(
+            SEND, bring_mirror(host, source.repository, f"{name}.git/modules/{path_hash}", [source.tree])
         )
-        parts.append(SubTree(bare, source.tree, path, submodule.ignore))
+        parts.append(SubmoduleTree(bare, source.tree, path, submodule.ignore))
         inner = needed_submodules(source.repository, source.tree, submodule.ignore)
         pending.extend((source.repository, source.tree, source.address, f"{path}/", module) for module in inner)
     return tuple(parts)

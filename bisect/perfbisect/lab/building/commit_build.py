@@ -12,12 +12,12 @@ from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host import facts, jobs
-from perfbisect.host.protocol import TIMED_OUT, Host, no_space
+from perfbisect.host.protocol import TIMED_OUT, Host, disk_full_error
 from perfbisect.lab.building import build_store, checkout, incremental, links, prebuilt
-from perfbisect.lab.building.build_store import hash_artifacts, measured
-from perfbisect.lab.building.checkout import Sources, for_all, for_version
-from perfbisect.lab.building.configure_results import with_results
-from perfbisect.lab.building.incremental import Base
+from perfbisect.lab.building.build_store import hash_artifacts, measured_files
+from perfbisect.lab.building.checkout import BuildSource, for_all_versions, for_version
+from perfbisect.lab.building.configure_results import commands_with_configure_results
+from perfbisect.lab.building.incremental import LastBuild
 from perfbisect.lab.building.log_parser import (
     CHECKOUT,
     CONFIGURE,
@@ -32,20 +32,20 @@ from perfbisect.lab.building.log_parser import (
     BuildStep,
     KnownFailure,
     Stopwatch,
-    follow,
-    script,
+    build_script,
+    follow_build,
 )
 from perfbisect.lab.building.plan import (
     BuildContext,
     BuildPhase,
     BuildPlan,
     InstalledBuild,
-    Instrumented,
+    InstrumentedBuild,
     Training,
     build_key,
-    jobs_of,
+    job_count,
     plan_for,
-    present,
+    present_paths,
     resolved_for,
     version_of,
 )
@@ -53,8 +53,8 @@ from perfbisect.lab.building.toolchain import (
     COMPILERS,
     EVENTS,
     SYSTEM_FACTS,
-    count_cached,
-    how_to_build,
+    build_dependencies_command,
+    cache_hits_and_misses,
 )
 from perfbisect.recipes.build_systems import system_of_commit
 from perfbisect.recipes.builder_reader import required_build
@@ -62,11 +62,11 @@ from perfbisect.recipes.builder_reader import required_build
 JOB_PREFIX = "build-"  # of the names of jobs that build
 
 
-def end_all(host: Host, *, but: Collection[str] = ()) -> jobs.Job | None:
+def end_running_builds(host: Host, *, except_names: Collection[str] = ()) -> jobs.Job | None:
     """End the running builds, except a build whose job has one of the names ``but``; returns that job if it runs."""
     spared = None
-    for job in jobs.running(host):
-        if job.name in but:
+    for job in jobs.running_jobs(host):
+        if job.name in except_names:
             spared = job
         elif job.name.startswith(JOB_PREFIX):
             jobs.kill(host, job)
@@ -107,9 +107,9 @@ class CommitBuild:
     """The build of a commit on a host: ``build`` goes through its stages."""
 
     context: BuildContext
-    sources: Sources
+    sources: BuildSource
     paths: frozenset[str]  # see ``present``
-    needed: Mapping[str, prebuilt.Needed]  # archives, by name
+    needed: Mapping[str, prebuilt.NeededArchive]  # archives, by name
     key: str
     clock: Stopwatch  # has the seconds of the patches already, as the key depends on them
     incremental: bool = False  # whether an incremental build is allowed
@@ -119,10 +119,10 @@ class CommitBuild:
         """The name of the job that builds: later sessions find the job by it."""
         return f"{JOB_PREFIX}{self.context.builder.name}-{self.key}"
 
-    def stored(self) -> InstalledBuild | None:
+    def stored_build(self) -> InstalledBuild | None:
         """The build, if the host has it."""
         key = incremental_key(self.key) if self.incremental else self.key
-        built = build_store.find(self.context.host, key, self.sources.sha)
+        built = build_store.find_build(self.context.host, key, self.sources.sha)
         if built is None:
             return None
         facts = replace(built.facts, patches=self.patches(built.version))
@@ -131,7 +131,7 @@ class CommitBuild:
     def patches(self, version: str) -> Mapping[str, bool]:
         """The name of each patch, and whether it is applied to this version."""
         context = self.context
-        with self.clock.timed(PATCH):
+        with self.clock.measure_phase(PATCH):
             return for_version(context.host, context.bare, self.sources, context.patches, version).patches
 
     def plan(self, context: BuildContext) -> BuildPlan:
@@ -143,13 +143,15 @@ class CommitBuild:
         """Build the commit, and keep the build."""
         began, context, host = time.monotonic() - self.clock.total, self.context, self.context.host
         yield BuildStep(CHECKOUT)
-        job = end_all(host, but=(self.name, f"{self.name}{_ALONE}", *([f"{self.name}{_AGAIN}"] * self.incremental)))
+        job = end_running_builds(
+            host, except_names=(self.name, f"{self.name}{_ALONE}", *([f"{self.name}{_AGAIN}"] * self.incremental))
+        )
         try:
             if context.training:
                 if job is None:
                     yield from self.train(context.training)
                 context = replace(context, phase=BuildPhase.OPTIMISED)
-            ended = yield from replace(self, context=context).made(self.name, job)
+            ended = yield from replace(self, context=context).good_attempt(self.name, job)
         except BuildFailed:  # not for other errors: an interrupted build may still run, and reads the profile
             host.run(["rm", "-rf", "--", str(context.profile)], timeout=600)
             raise
@@ -157,9 +159,9 @@ class CommitBuild:
         cached = host.script(
             _REMEMBER, context.work, "" if ended.incremental else ended.output.steps, timeout=600
         ).stdout
-        hits, misses, remote = count_cached(cached)
+        hits, misses, remote = cache_hits_and_misses(cached)
         key = incremental_key(self.key) if ended.incremental else self.key
-        with self.clock.timed(RECORD):
+        with self.clock.measure_phase(RECORD):
             binary = ended.binary or self.hash_programs(plan) or key
         facts = BuildFacts(
             commit=self.sources.sha, key=key, binary=binary, seconds=time.monotonic() - began,
@@ -169,16 +171,16 @@ class CommitBuild:
         )  # fmt: skip
         if context.recorder:
             yield BuildStep(LINK)
-            with self.clock.timed(RELINK):
-                facts = links.keep(host, context.work, ended.artifacts, context.variant, context.recorder, facts)
+            with self.clock.measure_phase(RELINK):
+                facts = links.keep_links(host, context.work, ended.artifacts, context.variant, context.recorder, facts)
             if facts.fixed and ended.incremental:  # a link that was not repeated may lack its record
-                jobs.remove(host, ended.job)
+                jobs.remove_folder(host, ended.job)
                 return (yield from replace(self, incremental=False).build())
-        with self.clock.timed(RECORD):
-            facts = build_store.keep(host, facts, plan.version, context.work / "prefix", ended.job.folder / "stdout")
+        with self.clock.measure_phase(RECORD):
+            facts = build_store.add(host, facts, plan.version, context.work / "prefix", ended.job.folder / "stdout")
             if not ended.output.partial:  # of a partial build, absent programs would be looked for in vain
-                incremental.note(context, plan, self.sources.commit, key)
-        jobs.remove(host, ended.job)
+                incremental.note_last_build(context, plan, self.sources.built_commit, key)
+        jobs.remove_folder(host, ended.job)
         phases = self.clock.phases(time.monotonic() - began)  # a job that an earlier session began took longer
         facts = replace(facts, phases=phases, seconds=sum(phases.values()))
         return InstalledBuild(facts, plan.builder, plan.version)
@@ -187,35 +189,35 @@ class CommitBuild:
         """Make the profile for the final build: build the commit instrumented, and train that build."""
         training.check()
         context = replace(self.context, phase=BuildPhase.INSTRUMENTED)
-        ended = yield from replace(self, context=context).made(f"{self.name}-{BuildPhase.INSTRUMENTED}")
+        ended = yield from replace(self, context=context).good_attempt(f"{self.name}-{BuildPhase.INSTRUMENTED}")
         yield BuildStep(TRAIN)
         sha, plan = self.sources.sha, ended.plan
-        build = Instrumented(
+        build = InstrumentedBuild(
             sha, self.key, plan.builder, plan.version, context.work / "prefix", context.profile, context.variant.cc,
             context.tools.name,
         )  # fmt: skip
         try:
-            with self.clock.timed(TRAIN):
+            with self.clock.measure_phase(TRAIN):
                 trained = yield from training.train(build)
             if not trained:
                 raise BuildFailed(
                     f"{sha[:10]} has no profile after its training with {training.named}: the recipe must compile and link"
                     " with {cflags} and {ldflags} of the variant, and the programs must end by themselves",
                     stage=TRAIN,
-                    log=self.saved_log(ended),
+                    log=self.save_log(ended),
                 )
         finally:
-            jobs.remove(context.host, ended.job)
+            jobs.remove_folder(context.host, ended.job)
 
-    def made(self, name: str, job: jobs.Job | None = None) -> Generator[BuildStep | Warned, None, BuildAttempt]:
+    def good_attempt(self, name: str, job: jobs.Job | None = None) -> Generator[BuildStep | Warned, None, BuildAttempt]:
         """A build that ended well, by a job of that name. It begins with the checkout, unless ``job`` builds already."""
         context, sha = self.context, self.sources.sha[:10]
         if job is None:
-            with self.clock.timed(CHECKOUT):
-                yield from prebuilt.bring(context.host, self.needed.values())
-            if self.incremental and (base := incremental.take(context)):
-                yield from self.check_out(keep=True)
-                if (ended := (yield from self.again(base))) and not ended.failed:
+            with self.clock.measure_phase(CHECKOUT):
+                yield from prebuilt.bring_archives(context.host, self.needed.values())
+            if self.incremental and (base := incremental.take_last_build(context)):
+                yield from self.check_out(keep_untracked=True)
+                if (ended := (yield from self.incremental_attempt(base))) and not ended.failed:
                     return ended
                 yield BuildStep(CHECKOUT)
             yield from self.check_out()
@@ -223,12 +225,12 @@ class CommitBuild:
             ended = yield from self.attempt(self.plan(context), job.name, job)
             if not (ended.failed or ended.output.partial):
                 return replace(ended, incremental=True)
-            jobs.remove(context.host, job)
+            jobs.remove_folder(context.host, job)
             job = None
             yield from self.check_out()
         ended = yield from self.attempt(self.plan(context), name, job)
-        if ended.failed and ended.job.name == name and (alone := self.alone(ended)):
-            failure, at_once = self.failure(ended), jobs_of(context)
+        if ended.failed and ended.job.name == name and (alone := self.single_job_plan(ended)):
+            failure, at_once = self.build_failure(ended), job_count(context)
             yield Warned(f"{failure}; the build is repeated with one job instead of {at_once} jobs", failure.advice)
             yield BuildStep(CHECKOUT)
             yield from self.check_out()
@@ -243,14 +245,14 @@ class CommitBuild:
                     "The build with one job is used. To build always with one job, set `jobs = 1` in hosts.toml.",
                 )
         if ended.failed:
-            raise self.failure(ended)
+            raise self.build_failure(ended)
         return ended
 
-    def again(self, base: Base) -> Generator[BuildStep, None, BuildAttempt | None]:
+    def incremental_attempt(self, base: LastBuild) -> Generator[BuildStep, None, BuildAttempt | None]:
         """An incremental build of the checkout; None if it is not possible."""
         context, plan = self.context, self.plan(self.context)
-        with self.clock.timed(CHECKOUT):
-            way = incremental.incremental(context, plan, self.sources.commit, base)
+        with self.clock.measure_phase(CHECKOUT):
+            way = incremental.incremental_build(context, plan, self.sources.built_commit, base)
             if way:
                 way.begin(context.host, context.work)
         if way is None:
@@ -258,15 +260,16 @@ class CommitBuild:
         ended = yield from self.attempt(replace(plan, commands=way.commands), f"{self.name}{_AGAIN}", None)
         failed = ended.failed or bool(ended.output.partial)  # a program may be left from the last build
         if failed:
-            jobs.remove(context.host, ended.job)
+            jobs.remove_folder(context.host, ended.job)
         return replace(ended, plan=plan, incremental=True, failed=failed)
 
-    def check_out(self, *, keep: bool = False) -> Generator[BuildStep]:
+    def check_out(self, *, keep_untracked: bool = False) -> Generator[BuildStep]:
         """Check out the commit and its submodules; with ``keep``, other files in the checkout stay."""
         context, builder = self.context, self.context.builder
         of = (context.host, builder.work_name, context.repository, self.sources.sha, builder.ignore, builder.repository)
-        with self.clock.timed(CHECKOUT):
-            check_out(context, self.sources, self.clock, (yield from checkout.bring_submodules(*of)), keep=keep)
+        with self.clock.measure_phase(CHECKOUT):
+            submodules = yield from checkout.bring_submodules(*of)
+            check_out(context, self.sources, self.clock, submodules, keep_untracked=keep_untracked)
 
     def attempt(
         self, plan: BuildPlan, name: str, job: jobs.Job | None, note: str = ""
@@ -275,24 +278,24 @@ class CommitBuild:
         an incremental build.
         """
         host, work, how = self.context.host, self.context.work, required_build(plan.builder)
-        with self.clock.timed(CHECKOUT):
+        with self.clock.measure_phase(CHECKOUT):
             steps = host.script(_STEPS if job or name.endswith(_AGAIN) else _EMPTY, work, timeout=600).stdout
         output = BuildLog(expected=int(steps) if steps.isdecimal() else 0)
-        commands = plan.commands if name.endswith(_AGAIN) else with_results(self.context, plan)
-        argv = ["sh", "-c", script(commands, note)]
+        commands = plan.commands if name.endswith(_AGAIN) else commands_with_configure_results(self.context, plan)
+        argv = ["sh", "-c", build_script(commands, note)]
         if COMPILERS in plan.env:  # the folder that is searched first
             argv = ["sh", "-c", 'PATH=$0:$PATH exec "$@"', plan.env[COMPILERS], *argv]
         job = job or jobs.start(
-            host, argv, name=name, cwd=work / "build", env=plan.env, timeout=how.timeout, merged=True
+            host, argv, name=name, cwd=work / "build", env=plan.env, timeout=how.timeout, merge_stderr=True
         )
-        status = yield from follow(host, job, output)
+        status = yield from follow_build(host, job, output)
         self.clock.add(output.phases)
         if status or (output.partial and output.host_trouble):
             return BuildAttempt(plan, job, output, status)
         prefix = work / "prefix"
         try:
-            with self.clock.timed(RECORD):
-                artifacts = measured(host, prefix, how.artifacts, with_libraries=plan.with_libraries)
+            with self.clock.measure_phase(RECORD):
+                artifacts = measured_files(host, prefix, how.artifacts, with_libraries=plan.with_libraries)
                 binary = hash_artifacts(host, prefix, artifacts) if artifacts else ""
             if not (binary or host.run(["test", "-d", str(prefix)], check=False).ok):
                 raise FileNotFoundError("anything")
@@ -306,20 +309,22 @@ class CommitBuild:
         are; "" if there is no incremental build.
         """
         host, prefix = self.context.host, self.context.work / "prefix"
-        if not incremental.how(self.context, plan) or not (programs := incremental.programs(host, prefix)):
+        if not incremental.build_method_hash(self.context, plan) or not (
+            programs := incremental.built_programs(host, prefix)
+        ):
             return ""
         return hashlib.sha256(f"{self.key} {hash_artifacts(host, prefix, programs)}".encode()).hexdigest()
 
-    def alone(self, ended: BuildAttempt) -> BuildPlan | None:
+    def single_job_plan(self, ended: BuildAttempt) -> BuildPlan | None:
         """How a failed build is repeated with one job; None if that would change nothing."""
         trouble = ended.output.host_trouble
-        of_the_host = (bool(trouble) and not trouble.startswith(OUT_OF_MEMORY)) or facts.is_full(self.context.host)
+        of_the_host = (bool(trouble) and not trouble.startswith(OUT_OF_MEMORY)) or facts.is_disk_full(self.context.host)
         if of_the_host or ended.output.stage == CONFIGURE or ended.status in _LATE:
             return None
         alone = self.plan(replace(self.context, entry=msgspec.structs.replace(self.context.entry, jobs=1)))
         return alone if (alone.commands, alone.env) != (ended.plan.commands, ended.plan.env) else None
 
-    def saved_log(self, ended: BuildAttempt) -> str:
+    def save_log(self, ended: BuildAttempt) -> str:
         """Save the log of a build where it stays, for the user to read; returns the path."""
         host, sha = self.context.host, self.sources.sha
         log = str(host.root / "logs" / f"{self.context.builder.name}-{sha[:10]}-{self.key[:10]}.log")
@@ -330,13 +335,13 @@ class CommitBuild:
         """A line of a compiler without the folders of the build; ccache makes paths relative to the build folder."""
         return re.sub(rf"(?:{re.escape(str(self.context.work))}/|(?<![\w./])(?:\.\./)+)(?:source/)?", "", text)
 
-    def failure(self, ended: BuildAttempt) -> BuildFailed | EnvironmentFailure:
+    def build_failure(self, ended: BuildAttempt) -> BuildFailed | EnvironmentFailure:
         """The error for a failed build. The log of the build is saved."""
         host, output, sha = self.context.host, ended.output, self.sources.sha[:10]
-        if output.host_trouble.startswith("no space") or facts.is_full(host):
-            return no_space(host.name, f"the build of {sha} stopped at: {output.why()}")
-        log = self.saved_log(ended)
-        jobs.remove(host, ended.job)
+        if output.host_trouble.startswith("no space") or facts.is_disk_full(host):
+            return disk_full_error(host.name, f"the build of {sha} stopped at: {output.failure_line()}")
+        log = self.save_log(ended)
+        jobs.remove_folder(host, ended.job)
         if output.host_trouble:
             return EnvironmentFailure(
                 f"the build of {sha} stopped on host {host.name}: {output.host_trouble}",
@@ -346,9 +351,9 @@ class CommitBuild:
         reason = (
             f"the build did not end within {required_build(ended.plan.builder).timeout:g} s"
             if late
-            else self.short_paths(output.why())
+            else self.short_paths(output.failure_line())
         )
-        hint = how_to_build(builder, facts.ask_all(host, SYSTEM_FACTS)) if stage == CONFIGURE else ""
+        hint = build_dependencies_command(builder, facts.read_facts(host, SYSTEM_FACTS)) if stage == CONFIGURE else ""
         hint = hint and f"{hint}."
         phase = f"the {self.context.phase} build of " if self.context.phase else ""
         sentence = f"{phase}{sha} does not {stage}: {reason}"
@@ -364,12 +369,12 @@ def commit_build(context: BuildContext, sha: str) -> CommitBuild:
     Raises BuildFailed for a commit that git cannot read or that needs an unknown archive, and EnvironmentFailure.
     """
     host, builder, bare = context.host, context.builder, context.bare
-    with (clock := Stopwatch()).timed(PATCH):
-        sources = for_all(host, bare, sha, context.patches)
-    paths = present(context, sources.commit)
-    tree = checkout.filtered_tree(host, bare, sources.commit, builder.ignore)
-    tree = checkout.with_submodules(tree, context.repository, sha, builder.ignore)
-    needed = prebuilt.needed(host, bare, sources, builder, paths)
+    with (clock := Stopwatch()).measure_phase(PATCH):
+        sources = for_all_versions(host, bare, sha, context.patches)
+    paths = present_paths(context, sources.built_commit)
+    tree = checkout.filtered_tree(host, bare, sources.built_commit, builder.ignore)
+    tree = checkout.tree_id_with_submodules(tree, context.repository, sha, builder.ignore)
+    needed = prebuilt.needed_archives(host, bare, sources, builder, paths)
     sums = [archive.sha256 for archive in needed.values()]
     key = build_key(context, tree, paths, sha, system_of_commit(builder, paths) or "", sums)
     return CommitBuild(context, sources, paths, needed, key, clock)
@@ -377,18 +382,18 @@ def commit_build(context: BuildContext, sha: str) -> CommitBuild:
 
 def check_out(
     context: BuildContext,
-    sources: Sources,
+    sources: BuildSource,
     clock: Stopwatch,
-    parts: Sequence[checkout.SubTree] = (),
+    submodules: Sequence[checkout.SubmoduleTree] = (),
     *,
-    keep: bool = False,
+    keep_untracked: bool = False,
 ) -> None:
     """Check out the sources of a commit, with the submodules ``parts``; see ``checkout.checkout``."""
-    host, bare, destination = context.host, context.bare, (context.work / "source", context.builder.ignore, parts)
-    checkout.checkout(host, bare, sources.commit, *destination, keep=keep)
+    host, bare, destination = context.host, context.bare, (context.work / "source", context.builder.ignore, submodules)
+    checkout.checkout(host, bare, sources.built_commit, *destination, keep_untracked=keep_untracked)
     if any(patch.version for patch in context.patches):
         version = version_of(context, sources.sha)
-        with clock.timed(PATCH):
+        with clock.measure_phase(PATCH):
             fitting = for_version(host, bare, sources, context.patches, version)
-        if fitting.commit != sources.commit:
-            checkout.checkout(host, bare, fitting.commit, *destination)
+        if fitting.built_commit != sources.built_commit:
+            checkout.checkout(host, bare, fitting.built_commit, *destination)

@@ -72,15 +72,15 @@ rm -rf "$new" && mkdir -p "$new/found/CMakeFiles" && awk -v kind="^//(Have$tests
 """
 
 
-def with_results(context: BuildContext, plan: BuildPlan) -> Sequence[tuple[str, list[str]]]:
+def commands_with_configure_results(context: BuildContext, plan: BuildPlan) -> Sequence[tuple[str, list[str]]]:
     """The commands of a clean build, with a configure step that uses and keeps results of checks if that is safe."""
-    how_hash = incremental.how(context, plan)
+    how_hash = incremental.build_method_hash(context, plan)
     if plan.system not in ("cmake", "") or not (how_hash and context.session):
         return plan.commands
     results = str(context.work / "configured" / f"{context.session}-{how_hash}")
     if not plan.system:
         copying, (stage, first), *further = plan.commands
-        at, folder = configured_in(first, str(context.work / "prefix"))
+        at, folder = cmake_index_and_folder(first, str(context.work / "prefix"))
         if not folder or any(
             "cmake" in map(_name, argv) and not {"--build", "--install"} & {*argv} for _, argv in further
         ):
@@ -99,7 +99,7 @@ def _kept(results: str, argv: list[str]) -> list[str]:
 _BELOW = r"[\w+-][\w.+-]*"  # the name of a file or a folder, never "..", nor a path
 
 
-def configured_in(argv: Sequence[str], prefix: str) -> tuple[int, str]:
+def cmake_index_and_folder(argv: Sequence[str], prefix: str) -> tuple[int, str]:
     """The index of the program in a command of ``--build``, and the folder that the command makes; the folder is ""
     unless the program is cmake.
 

@@ -147,7 +147,7 @@ class IncrementalBuild:
             host.script(_UNLINK, work / folder, work / "source", deep, timeout=LONG)
 
 
-def rules(plan: BuildPlan, prefix: str) -> IncrementalBuilds | None:
+def incremental_rules(plan: BuildPlan, prefix: str) -> IncrementalBuilds | None:
     """The rules by which a commit may be built in the tree of another commit: the rules of its build system; or, if
     its commands run in a copy of the tree and start nothing but build systems, the rules of those build systems. None
     if it may not.
@@ -166,18 +166,18 @@ def rules(plan: BuildPlan, prefix: str) -> IncrementalBuilds | None:
     return IncrementalBuilds(inputs, anew="configure" not in programs, tracks=bool(programs & KNOWS))
 
 
-def how(context: BuildContext, plan: BuildPlan) -> str:
+def build_method_hash(context: BuildContext, plan: BuildPlan) -> str:
     """A hash of the commands, the environment and the tools that build a commit; "" if its tree cannot be used for
     incremental builds.
     """
     alone = context.training or any(patch.version for patch in context.patches)
-    if alone or rules(plan, str(context.work / "prefix")) is None:
+    if alone or incremental_rules(plan, str(context.work / "prefix")) is None:
         return ""
     parts = [plan.system, plan.commands, dict(plan.env), context.tools.identity, [*context.builder.ignore]]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def programs(host: Host, prefix: PurePosixPath) -> list[str]:
+def built_programs(host: Host, prefix: PurePosixPath) -> list[str]:
     """The programs and shared libraries below ``prefix``; [] if there are more than ``MAX_PROGRAMS``, or if a name is
     not UTF-8.
     """
@@ -185,14 +185,14 @@ def programs(host: Host, prefix: PurePosixPath) -> list[str]:
     return [] if len(paths) > MAX_PROGRAMS or any("\N{REPLACEMENT CHARACTER}" in path for path in paths) else paths
 
 
-def note(context: BuildContext, plan: BuildPlan, commit: str, key: str) -> None:
+def note_last_build(context: BuildContext, plan: BuildPlan, commit: str, key: str) -> None:
     """Write a note of the settings and the commit of the tree of the last build, which the next build will read."""
-    if made := how(context, plan):
+    if made := build_method_hash(context, plan):
         context.host.script(_NOTE, context.work, made, commit, key)
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class LastBuild:
     """The note about the tree of the last build: how and from which commit it was made."""
 
     made: str  # see ``how``
@@ -200,26 +200,26 @@ class Base:
     key: str
 
 
-def take(context: BuildContext) -> Base | None:
+def take_last_build(context: BuildContext) -> LastBuild | None:
     """The noted ``Base``; None if there is no note. The note is removed first: if the build is interrupted, the next
     build begins in an empty folder.
     """
     made, commit, key, *_ = [*context.host.script(_TAKE, context.work).stdout.split("\n"), "", ""]
-    return Base(made, commit, key) if key else None
+    return LastBuild(made, commit, key) if key else None
 
 
-def incremental(context: BuildContext, plan: BuildPlan, commit: str, base: Base) -> IncrementalBuild | None:
+def incremental_build(context: BuildContext, plan: BuildPlan, commit: str, base: LastBuild) -> IncrementalBuild | None:
     """How the commit that is checked out can be built in the tree of the last build; None if it needs an empty
     folder.
     """
-    rule = rules(plan, str(context.work / "prefix"))
-    if rule is None or base.made != how(context, plan):
+    rule = incremental_rules(plan, str(context.work / "prefix"))
+    if rule is None or base.made != build_method_hash(context, plan):
         return None
-    changed = changes(context.host, context.bare, base.commit, commit, context.builder.ignore)
+    changed = changed_files(context.host, context.bare, base.commit, commit, context.builder.ignore)
     if changed is None:
         return None
     way = _TreeChange(context, plan, commit, base, rule, changed)
-    return way.build() if way.possible() else None
+    return way.build() if way.is_possible() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ class _TreeChange:
     context: BuildContext
     plan: BuildPlan
     commit: str
-    base: Base
+    base: LastBuild
     rule: IncrementalBuilds
     changed: Sequence[tuple[str, str]]
 
@@ -242,16 +242,16 @@ class _TreeChange:
     @property
     def last(self) -> PurePosixPath:
         """The folder that contains the object files of the last build."""
-        installation = build_store.folder(self.context.host, self.base.key) / "prefix"
+        installation = build_store.build_folder(self.context.host, self.base.key) / "prefix"
         return installation if self.in_place else self.context.work / "build"
 
     @property
-    def asks(self) -> bool:
+    def needs_configure(self) -> bool:
         """Whether the configure step has to be repeated from the beginning."""
         return any(re.search(self.rule.inputs, path) for _, path in self.changed)
 
     @property
-    def came_or_went(self) -> bool:
+    def has_added_or_removed_files(self) -> bool:
         return any(status != "M" for status, _ in self.changed)
 
     @property
@@ -259,30 +259,30 @@ class _TreeChange:
         """The changed Makefiles, if the build system reads its rules from Makefiles only."""
         return tuple(path for _, path in self.changed if not self.rule.tracks and _MAKEFILE.search(path))
 
-    def possible(self) -> bool:
+    def is_possible(self) -> bool:
         """Whether, as far as is known, the build system will make everything again that depends on the changes."""
         host = self.context.host
         has_objects = host.run(["test", "-d", str(self.last)], check=False).ok
-        if not has_objects or (self.asks and not self.rule.anew):
+        if not has_objects or (self.needs_configure and not self.rule.anew):
             return False
         # Programs that were measured may have written into their own files.
-        if self.in_place and build_store.changes(host, build_store.folder(host, self.base.key)):
+        if self.in_place and build_store.changed_files(host, build_store.build_folder(host, self.base.key)):
             return False
         if self.rule.tracks:
             return True
         if self.plan.system == "autotools":  # config.status makes files from templates again
             am, templates = (any(path.endswith(end) for _, path in self.changed) for end in (".am", ".in"))
-            if am and not checkout.present(host, self.context.bare, self.commit, ["configure"]):
+            if am and not checkout.present_paths(host, self.context.bare, self.commit, ["configure"]):
                 return False
             if templates and not am and not self._has("config.status"):
                 return False
         if not (
             host.script(_TRACKED, self.last, self.context.work / "source", timeout=LONG).stdout
-            or _safe(host, self.context.work, self.changed)
+            or _is_makefile_safe(host, self.context.work, self.changed)
         ):
             return False
         where = [str(self.context.bare), self.base.commit, self.commit]
-        return not (self.makefiles and checkout.scripted(host, _OPTIONS, [*where, *self.makefiles]).stdout)
+        return not (self.makefiles and checkout.git_script(host, _OPTIONS, [*where, *self.makefiles]).stdout)
 
     def _has(self, name: str) -> bool:
         return self.context.host.run(["test", "-e", str(self.last / name)], check=False).ok
@@ -291,7 +291,7 @@ class _TreeChange:
         """How the commit is built."""
         work, system = self.context.work, self.plan.system
         folder = work / "prefix" if self.in_place else work / "build"
-        again = self.asks or (system == "cmake" and self.came_or_went)
+        again = self.needs_configure or (system == "cmake" and self.has_added_or_removed_files)
         commands = [(stage, argv) for stage, argv in self.plan.commands if again or stage != CONFIGURE]
         commands = [(stage, argv) for stage, argv in commands if argv[:2] != ["cp", "-a"]]
         copy = "prefix" if self.in_place else "build" if system == "make" else ""
@@ -299,11 +299,14 @@ class _TreeChange:
         if system == "autotools":
             copy = copy or "build" * self._has("configure")
             first.append(["sh", "-c", _AGED, str(folder if copy else work / "source")])
-            if (self.came_or_went or self.makefiles) and self._has("config.status"):
+            if (self.has_added_or_removed_files or self.makefiles) and self._has("config.status"):
                 first.append(["env", "-C", str(folder), "./config.status"])
-        if self.asks:
+        if self.needs_configure:
             first.append(["env", "-C", str(folder), "sh", "-c", _ANEW])
-        relinked, unlinked = self.asks or self.came_or_went or not self.rule.tracks, (folder.name, DEEP)
+        relinked, unlinked = (
+            self.needs_configure or self.has_added_or_removed_files or not self.rule.tracks,
+            (folder.name, DEEP),
+        )
         if system == "cargo":  # deeper files are cargo's own, and it knows all of them
             relinked, unlinked = True, (f"{folder.name}/{'target/' * self.in_place}release", 1)
         return IncrementalBuild(
@@ -315,14 +318,16 @@ class _TreeChange:
         )
 
 
-def changes(host: Host, bare: PurePosixPath, old: str, new: str, ignore: Sequence[str]) -> list[tuple[str, str]] | None:
+def changed_files(
+    host: Host, bare: PurePosixPath, old: str, new: str, ignore: Sequence[str]
+) -> list[tuple[str, str]] | None:
     """The files that differ between two commits, except ignored paths, as pairs: (A, M, D or T; path).
 
     None if these files are unknown: a submodule differs, a commit is absent, or a name is not UTF-8 and cannot be
     passed to commands.
     """
     options = ["-r", "-z", "--raw", "--no-renames", "--no-ext-diff", "--ignore-submodules=none"]
-    listing = checkout.git(
+    listing = checkout.run_git(
         host, f"--git-dir={bare}", "diff-tree", *options, old, new, "--", *pathspecs_except(ignore), check=False
     )
     fields = listing.stdout.split("\0")[:-1]
@@ -336,7 +341,7 @@ def changes(host: Host, bare: PurePosixPath, old: str, new: str, ignore: Sequenc
     return [(facts[4], path) for facts, path in entries]
 
 
-def _safe(host: Host, work: PurePosixPath, changed: Sequence[tuple[str, str]]) -> bool:
+def _is_makefile_safe(host: Host, work: PurePosixPath, changed: Sequence[tuple[str, str]]) -> bool:
     """Whether a Makefile without dependency files will make everything again that depends on the ``changed`` files."""
     read = [
         change

@@ -55,18 +55,18 @@ PROGRAMS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Linker:
+class LayoutLinker:
     """A linker that makes randomized layouts."""
 
     name: str  # MOLD, LLD, GOLD or OBJECTS
     version: str  # the first line of its version text
 
 
-def find_linker(host: Host) -> Linker | None:
+def find_linker(host: Host) -> LayoutLinker | None:
     """The best linker of the host; None if the host has none."""
     forms = [word for name, (program, option) in PROGRAMS.items() for word in (name, program, option)]
     name, _, version = host.script(_FIND_LINKER, *forms).stdout.strip().partition("\n")
-    return Linker(name, version.strip()) if name else None
+    return LayoutLinker(name, version.strip()) if name else None
 
 
 @dataclass
@@ -80,12 +80,12 @@ class LayoutSeeds:
     step: int = 1
     used: dict[str, int] = field(default_factory=dict)  # commit → the last seed
 
-    def take(self, run: RunFacts) -> None:
+    def note_used(self, run: RunFacts) -> None:
         """Note the seed of a run that has ended."""
         if run.layout:
             self.used[run.commit] = max(run.layout, self.used.get(run.commit, 0))
 
-    def following(self, commit: str) -> Iterator[int]:
+    def next_seeds(self, commit: str) -> Iterator[int]:
         """The seeds of the next layouts of a commit."""
         return count(self.used[commit] + self.step if commit in self.used else self.first, self.step)
 
@@ -242,10 +242,10 @@ NOT_COMPILED = "the programs that run are not compiled"  # then no order of func
 
 
 @dataclass(frozen=True, slots=True)
-class Recorder:
+class LinkRecorder:
     """The files with which builds of a host record their links."""
 
-    linker: Linker  # the linker that makes the layouts of these builds
+    linker: LayoutLinker  # the linker that makes the layouts of these builds
     folder: PurePosixPath  # with the recording programs
 
     @property
@@ -258,21 +258,21 @@ class Recorder:
         return {"COMPILER_PATH": str(self.folder), "PERFBISECT_LINKS": str(work / FOLDER)}
 
 
-def install_recorder(host: Host) -> Recorder | None:
+def install_recorder(host: Host) -> LinkRecorder | None:
     """Copy the recorder of links to the host; returns the recorder, or None if the host has no linker."""
     linker = find_linker(host)
     script = Path(__file__).parent / "recorder" / "ld"
-    return Recorder(linker, upload.place(host, "linker", dict.fromkeys(_NAMES, script))) if linker else None
+    return LinkRecorder(linker, upload.place_files(host, "linker", dict.fromkeys(_NAMES, script))) if linker else None
 
 
-def movable(variant: Variant, recorder: Recorder | None) -> Variant:
+def with_function_sections(variant: Variant, recorder: LinkRecorder | None) -> Variant:
     """The variant with which a build is compiled. If links are recorded, its compiler puts each function into a
     separate section, because a linker can move sections.
     """
     return msgspec.structs.replace(variant, cflags=f"{variant.cflags} {SECTIONS}".strip()) if recorder else variant
 
 
-def for_compiler(build: Build, recorder: Recorder | None) -> str:
+def section_options_for_compiler(build: Build, recorder: LinkRecorder | None) -> str:
     """The options to append to the name of the compiler in a recipe that sets its own flags, because such a recipe
     ignores the flags of ``movable``.
     """
@@ -281,7 +281,7 @@ def for_compiler(build: Build, recorder: Recorder | None) -> str:
     return f" {SECTIONS}" if recorder and own_flags else ""
 
 
-def why_fixed(variant: Variant) -> str:
+def why_not_relinkable(variant: Variant) -> str:
     """The reason why builds of a variant cannot be linked again; "" if the variant has no such reason."""
     if "-flto" in f"{variant.cflags} {variant.ldflags}":
         return "with optimisation at link time, the compiler decides the order of functions"
@@ -290,15 +290,15 @@ def why_fixed(variant: Variant) -> str:
     return ""
 
 
-def unavailable(reason: str) -> Warned:
+def layouts_unavailable_warning(reason: str) -> Warned:
     """The warning that builds cannot be linked again; its text is the same for all builds of a hunt."""
     return Warned(
         f"Randomized layouts are not available: {reason}", "So code placement may look like a change of the speed."
     )
 
 
-def keep(
-    host: Host, work: PurePosixPath, paths: Sequence[str], variant: Variant, recorder: Recorder, built: BuildFacts
+def keep_links(
+    host: Host, work: PurePosixPath, paths: Sequence[str], variant: Variant, recorder: LinkRecorder, built: BuildFacts
 ) -> BuildFacts:
     """Keep the links of installed files in ``work``: of the files ``paths`` below the prefix, or of all files if
     ``paths`` is empty.
@@ -306,17 +306,17 @@ def keep(
     Returns the facts of the build, with the version of the linker, or with the reason why the build cannot be linked
     again.
     """
-    fixed = why_fixed(variant) or _keep(host, work, paths, recorder)
+    fixed = why_not_relinkable(variant) or _keep_links_or_reason(host, work, paths, recorder)
     return replace(built, linker="" if fixed else recorder.linker.version, fixed=fixed)
 
 
-def _keep(host: Host, work: PurePosixPath, paths: Sequence[str], recorder: Recorder) -> str:
+def _keep_links_or_reason(host: Host, work: PurePosixPath, paths: Sequence[str], recorder: LinkRecorder) -> str:
     """Keep links; returns "", or the reason why no link can be kept."""
     links, prefix = work / FOLDER, work / "prefix"
     files = host.script(_MEASURED, links, prefix, *paths, timeout=LONG).stdout.split("\0")[:-1]
     if len(files) > max(MAX_FILES, len(paths)):
         return f"the build has {len(files)} programs and libraries, but the recipe does not name the `artifacts` to measure"
-    where = (host.root, jobs.scratch(host), links, prefix, recorder.linker.name)
+    where = (host.root, jobs.temp_folder(host), links, prefix, recorder.linker.name)
     printed = host.script(_ARGUMENTS + _KEEP, *where, *files, timeout=LONG).stdout
     reasons = [line.partition("\t")[::2] for line in printed.splitlines()]
     if not reasons:
@@ -329,16 +329,16 @@ def _keep(host: Host, work: PurePosixPath, paths: Sequence[str], recorder: Recor
     return reason and f"{path}: {reason}"
 
 
-def link(host: Host, key: str, seed: int, linker: Linker) -> str:
+def link_layout(host: Host, key: str, seed: int, linker: LayoutLinker) -> str:
     """Link the build with that key again, in the layout of a seed, unless this layout exists; returns the key of the
     layout.
 
     Raises BuildFailed if the linker fails, and BuildFilesChanged if files of the build have changed since it was made.
     """
-    build_store.check(host, key)
+    build_store.check_unchanged(host, key)
     layout_key = hashlib.sha256(f"{key} {seed} {linker.name} {linker.version}".encode()).hexdigest()[:32]
-    build, layout = build_store.folder(host, key), build_store.folder(host, layout_key)
-    places, (program, _) = (host.root, jobs.scratch(host), build, layout), PROGRAMS[linker.name]
+    build, layout = build_store.build_folder(host, key), build_store.build_folder(host, layout_key)
+    places, (program, _) = (host.root, jobs.temp_folder(host), build, layout), PROGRAMS[linker.name]
     script = build_store.FUNCTIONS + _ARGUMENTS + _LINK
     linked = host.script(script, *places, seed, linker.name, program, check=False, timeout=LONG)
     if not linked.ok:

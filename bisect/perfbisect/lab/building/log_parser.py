@@ -28,7 +28,7 @@ from perfbisect.core.domain.settings import Flags
 from perfbisect.errors import BuildFailed
 from perfbisect.host import jobs
 from perfbisect.host.protocol import Host
-from perfbisect.lab import Work
+from perfbisect.lab import GeneratorWithResult
 from perfbisect.masking import mask_credentials
 from perfbisect.recipes.programs import AGAIN, PARTIAL, PROGRAM, SAID
 
@@ -170,7 +170,7 @@ class BuildLog:
     phases: dict[str, float] = field(default_factory=dict)  # stage → seconds, once the job has ended
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=100))
 
-    def read(self, line: str) -> bool:
+    def read_line(self, line: str) -> bool:
         """Parse one line, whose length the caller limits; returns whether the progress has changed."""
         if line.startswith(STAGE):
             self.stage = line.removeprefix(STAGE).partition(":")[0]
@@ -180,14 +180,14 @@ class BuildLog:
         if line.startswith(SAID):
             word, _, text = line.removeprefix(SAID).partition("] ")
             if word == PARTIAL:
-                self.partial = self.why()
+                self.partial = self.failure_line()
             elif word == AGAIN:
                 self._forget()
             elif word == PROGRAM:
                 program, *paths = mask_credentials(text).split("\t")
                 self.programs[program] = tuple(path.removeprefix("./") for path in paths)
             elif word == TOOK:
-                self.phases = lasted(text)
+                self.phases = phase_seconds(text)
             return False
         self.tail.append(mask_credentials(line)[:LONGEST])
         self._find_error(line)
@@ -200,7 +200,7 @@ class BuildLog:
         self.reports.clear()
         self.tail.clear()
 
-    def why(self) -> str:
+    def failure_line(self) -> str:
         """The output line that best explains why the build failed."""
         if missing := _MISSING.search(self.error):  # CMake does not find a package: say it in few words
             return f"{missing[1]} is missing ({missing[2].strip()})"
@@ -257,7 +257,7 @@ def _short(line: str) -> str:
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
 
 
-def lasted(moments: str) -> dict[str, float]:
+def phase_seconds(moments: str) -> dict[str, float]:
     """The seconds of each stage of a build, from the last line that the script of its job printed."""
     began_at, seconds = _BEGAN.findall(moments), dict.fromkeys((CONFIGURE, COMPILE, INSTALL), 0.0)
     for (stage, began), (_, ended) in pairwise(began_at):
@@ -266,7 +266,7 @@ def lasted(moments: str) -> dict[str, float]:
     return seconds
 
 
-def script(commands: Sequence[tuple[str, Sequence[str]]], note: str = "") -> str:
+def build_script(commands: Sequence[tuple[str, Sequence[str]]], note: str = "") -> str:
     """A shell script that runs the commands of a build until a command fails; it prints each stage when it begins,
     and at the end the times at which the stages began.
 
@@ -296,19 +296,19 @@ class BuildStep:
     total: int = 0
 
 
-def follow(host: Host, job: jobs.Job, output: BuildLog) -> Generator[BuildStep, None, int]:
+def follow_build(host: Host, job: jobs.Job, output: BuildLog) -> Generator[BuildStep, None, int]:
     """Yield the progress of a build's job, parsed from the job's output; returns the exit status of the job."""
-    lines = Work(jobs.wait(host, job))
+    lines = GeneratorWithResult(jobs.follow_stdout(host, job))
     with closing(lines.work):
         for line in lines:
-            if output.read(line):
+            if output.read_line(line):
                 yield BuildStep(output.stage, output.done, output.total)
     return lines.result
 
 
-def staged(stage: str, work: Generator[tuple[int, int], None, T]) -> Generator[BuildStep, None, T]:
+def steps_as_progress(stage: str, work: Generator[tuple[int, int], None, T]) -> Generator[BuildStep, None, T]:
     """Yields each step of ``work`` as progress of the build in ``stage``; returns the result of ``work``."""
-    steps = Work(work)
+    steps = GeneratorWithResult(work)
     for done, total in steps:
         yield BuildStep(stage, done, total)
     return steps.result
@@ -331,7 +331,7 @@ class Stopwatch:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
     @contextmanager
-    def timed(self, phase: str) -> Iterator[None]:
+    def measure_phase(self, phase: str) -> Iterator[None]:
         """A block whose duration is added to that phase, except the durations of phases within the block."""
         began, earlier = time.monotonic(), self.total
         try:

@@ -15,7 +15,7 @@ from secrets import token_hex
 from perfbisect.core.domain.events import Warned
 from perfbisect.host import facts
 from perfbisect.host.facts import SYSTEM
-from perfbisect.host.packages import absent
+from perfbisect.host.packages import missing_needs_error
 from perfbisect.host.protocol import Host
 from perfbisect.lab.building import links
 from perfbisect.lab.building.commit_build import commit_build
@@ -30,10 +30,10 @@ from perfbisect.lab.building.shared_builds import SharedBuilds
 from perfbisect.lab.building.toolchain import (
     NEEDED,
     SYSTEM_FACTS,
+    build_dependencies_command,
     cache_namespace,
-    how_to_build,
-    lacking_for,
-    own_packages,
+    missing_programs_and_needs,
+    recipe_packages,
     share_cache,
     toolchain,
 )
@@ -60,12 +60,14 @@ def build_context(
     """
     name = variant or builder.variant
     recorder = links.install_recorder(host) if layouts else None
-    settings = links.movable(find_variant(builder, name), recorder)
+    settings = links.with_function_sections(find_variant(builder, name), recorder)
     how = required_build(builder)
-    if lacks := lacking_for(host, [*NEEDED], how, settings):
-        answers = facts.ask_all(host, SYSTEM_FACTS)
+    if lacks := missing_programs_and_needs(host, [*NEEDED], how, settings):
+        answers = facts.read_facts(host, SYSTEM_FACTS)
         system = answers.get(SYSTEM) or ""
-        raise absent(lacks, host.name, system, own_packages(how), how_to_build(builder, answers))
+        raise missing_needs_error(
+            lacks, host.name, system, recipe_packages(how), build_dependencies_command(builder, answers)
+        )
     share_cache(host, entry.ccache_remote)
     tools = toolchain(host, settings)
     namespace = cache_namespace(host, tools.processor)
@@ -75,19 +77,19 @@ def build_context(
     )
 
 
-def key_of(context: BuildContext, sha: str) -> str:
+def build_key_of_commit(context: BuildContext, sha: str) -> str:
     """The key of the build of a commit, whether the build exists or not. Raises BuildFailed if git cannot read the
     commit.
     """
     return commit_build(context, sha).key
 
 
-def find(context: BuildContext, sha: str) -> InstalledBuild | None:
+def find_stored_build(context: BuildContext, sha: str) -> InstalledBuild | None:
     """The stored build of commit ``sha``, or None. Raises as ``key_of``."""
-    return commit_build(context, sha).stored()
+    return commit_build(context, sha).stored_build()
 
 
-def build(
+def build_commit(
     context: BuildContext, sha: str, shared: SharedBuilds | None = None, *, clean: bool = True
 ) -> Generator[BuildStep | Warned, None, InstalledBuild]:
     """Build commit ``sha``, unless its build is stored; yields progress. If other machines have built the commit,
@@ -104,12 +106,12 @@ def build(
     """
     began = time.monotonic()
     commit = commit_build(context, sha)
-    built = commit.stored()
-    if shared and not built and (yield from shared.fetch(context, commit.key)) and (built := commit.stored()):
+    built = commit.stored_build()
+    if shared and not built and (yield from shared.fetch(context, commit.key)) and (built := commit.stored_build()):
         return replace(built, facts=replace(built.facts, shared=True, seconds=time.monotonic() - began))
     if not (built or clean):
         commit = replace(commit, incremental=True)
-        built = commit.stored()
+        built = commit.stored_build()
     built = built or (yield from commit.build())
     if shared and not built.facts.incremental:
         yield from shared.offer(context, built.facts)

@@ -57,7 +57,7 @@ class BuildPhase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Instrumented:
+class InstrumentedBuild:
     """A build that is to be trained. It is installed at the fixed path, not yet among the finished builds."""
 
     commit: str
@@ -84,7 +84,7 @@ class Training(Protocol):
     def check(self) -> None:
         """Raise EnvironmentFailure if the host lacks a program of the workloads. It is called before anything is built."""
 
-    def train(self, build: Instrumented) -> Generator[Warned, None, bool]:
+    def train(self, build: InstrumentedBuild) -> Generator[Warned, None, bool]:
         """Run the workloads once; returns whether that gave a profile. Raises BuildFailed."""
 
 
@@ -127,7 +127,7 @@ class BuildContext:
     repository: Repository  # the local one, where submodules are looked for
     namespace: str = ""  # of the compiler cache
     patches: tuple[Patch, ...] = ()
-    recorder: links.Recorder | None = None  # if builds are to be linked again in other layouts
+    recorder: links.LinkRecorder | None = None  # if builds are to be linked again in other layouts
     training: Training | None = None  # if builds are optimised with a profile
     phase: BuildPhase = BuildPhase.PLAIN
     session: str = ""  # results of configure steps are kept for one session
@@ -153,7 +153,8 @@ def plan_for(context: BuildContext, sha: str, paths: frozenset[str], archives: M
     values = _values(context, resolved, sha, version)
     values |= {f"archives.{name}": "" for name in resolved.archives}
     values |= {
-        f"archives.{name}": str(build_store.prefix(context.host, checksum[:32])) for name, checksum in archives.items()
+        f"archives.{name}": str(build_store.prefix_folder(context.host, checksum[:32]))
+        for name, checksum in archives.items()
     }
     how = required_build(resolved)
     options = [option for option in how.options if archive_names_in(option) <= archives.keys()]
@@ -169,15 +170,15 @@ def plan_for(context: BuildContext, sha: str, paths: frozenset[str], archives: M
     return BuildPlan(resolved, version, commands, _environment(context, resolved, values, system), system, not named)
 
 
-def present(context: BuildContext, sha: str) -> frozenset[str]:
+def present_paths(context: BuildContext, sha: str) -> frozenset[str]:
     """The paths of the tree on which the recipe's conditions and archives, and the choice of the build system, depend."""
     builder = context.builder
     conditions = [(block.file, block.missing) for block in builder.when]
     conditions += [(archive.file, archive.unless) for archive in builder.archives.values()]
     paths = {path for condition in conditions for path in condition if path}
     if builder.build and not has_commands(builder.build):
-        return checkout.present(context.host, context.bare, sha, paths, files=MARKERS | {"Cargo.lock"})
-    return checkout.present(context.host, context.bare, sha, paths)
+        return checkout.present_paths(context.host, context.bare, sha, paths, files=MARKERS | {"Cargo.lock"})
+    return checkout.present_paths(context.host, context.bare, sha, paths)
 
 
 def version_of(context: BuildContext, sha: str) -> str:
@@ -202,8 +203,8 @@ def resolved_for(context: BuildContext, paths: frozenset[str], version: str) -> 
 
 def _values(context: BuildContext, resolved: Builder, sha: str, version: str) -> dict[str, str | int]:
     """The values of the placeholders in a build's commands."""
-    variant = links.movable(find_variant(resolved, context.name), context.recorder)
-    variant = profiled(variant, context.tools.name, context.phase, context.profile)
+    variant = links.with_function_sections(find_variant(resolved, context.name), context.recorder)
+    variant = with_profile_options(variant, context.tools.name, context.phase, context.profile)
     return {
         "source": str(context.work / "source"),
         "recipe": str(upload.place_recipe(context.host, context.builder)),
@@ -211,18 +212,18 @@ def _values(context: BuildContext, resolved: Builder, sha: str, version: str) ->
         "version": version,
         "build": str(context.work / "build"),
         "prefix": str(context.work / "prefix"),
-        "cc": f"ccache {variant.cc}{links.for_compiler(required_build(resolved), context.recorder)}",
-        "cxx": f"ccache {variant.cxx}{links.for_compiler(required_build(resolved), context.recorder)}",
+        "cc": f"ccache {variant.cc}{links.section_options_for_compiler(required_build(resolved), context.recorder)}",
+        "cxx": f"ccache {variant.cxx}{links.section_options_for_compiler(required_build(resolved), context.recorder)}",
         "compiler": variant.cc,
         "cxx_compiler": variant.cxx,
         "cflags": variant.cflags,
         "ldflags": variant.ldflags,
-        "jobs": jobs_of(context),
+        "jobs": job_count(context),
     }
 
 
-def jobs_of(context: BuildContext) -> int:
-    return context.entry.jobs or facts.ask(context.host, facts.CORES) or 1
+def job_count(context: BuildContext) -> int:
+    return context.entry.jobs or facts.read_fact(context.host, facts.CORES) or 1
 
 
 def _environment(context: BuildContext, builder: Builder, values: dict[str, str | int], system: str) -> dict[str, str]:
@@ -241,7 +242,7 @@ def _environment(context: BuildContext, builder: Builder, values: dict[str, str 
     return cache | fixed | recorded | uncached | recipe_variables | compilers
 
 
-def profiled(variant: Variant, compiler: str, phase: BuildPhase, folder: PurePosixPath) -> Variant:
+def with_profile_options(variant: Variant, compiler: str, phase: BuildPhase, folder: PurePosixPath) -> Variant:
     """The variant with the options of that phase for the compiler ("gcc" or "clang"); ``folder`` is that of the counts."""
     if phase is BuildPhase.PLAIN:
         return variant
@@ -265,7 +266,7 @@ def training_identity(training: Training | None, variant: Variant, compiler: str
     if training is None:
         return {}
     phases = (BuildPhase.INSTRUMENTED, BuildPhase.OPTIMISED)
-    variants = [profiled(variant, compiler, phase, PurePosixPath("profile")) for phase in phases]
+    variants = [with_profile_options(variant, compiler, phase, PurePosixPath("profile")) for phase in phases]
     return {
         "training": [training.identity, *([phase_variant.cflags, phase_variant.ldflags] for phase_variant in variants)]
     }
@@ -300,14 +301,14 @@ def build_key(
     recipe |= _identity([patch for patch in context.patches if patch.version])
     recipe |= training_identity(context.training, variant, tools.name)
     recipe |= {"links": context.recorder.identity} if context.recorder else {}
-    recipe |= {"processor": tools.processor} if for_processor(builder, variant) else {}
+    recipe |= {"processor": tools.processor} if is_processor_specific(builder, variant) else {}
     recipe |= {"archives": list(archives)} if archives else {}
     commit = sha if "{commit}" in recipe["commands"] else ""
     of_tree = {"tree": tree, "present": sorted(present), "toolchain": identity, "commit": commit}
     return _hash(recipe | of_tree)[:32]
 
 
-def for_processor(builder: Builder, variant: Variant) -> bool:
+def is_processor_specific(builder: Builder, variant: Variant) -> bool:
     """Whether the recipe or the variant compiles for the processor of the host that builds."""
     recipe = _recipe(builder, variant)
     return bool(NATIVE.search(" ".join((recipe["commands"], *recipe["variant"], *recipe.get("flags", ())))))

@@ -19,14 +19,14 @@ import msgspec
 
 from perfbisect.core.domain.facts import BuildFacts, HostFacts
 from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure, UsageError
-from perfbisect.host.facts import is_full
-from perfbisect.host.packages import absent, require
-from perfbisect.host.protocol import Host, no_space
+from perfbisect.host.facts import is_disk_full
+from perfbisect.host.packages import missing_needs_error, require_programs
+from perfbisect.host.protocol import Host, disk_full_error
 from perfbisect.lab import upload
 from perfbisect.lab.building import build_store, checkout
 from perfbisect.lab.building.build_store import FUNCTIONS, LONG, REFUSED, UNPACK, hash_artifacts
-from perfbisect.lab.building.checkout import Sources, git
-from perfbisect.lab.building.log_parser import FETCH, SEND, BuildStep, staged
+from perfbisect.lab.building.checkout import BuildSource, run_git
+from perfbisect.lab.building.log_parser import FETCH, SEND, BuildStep, steps_as_progress
 from perfbisect.lab.building.plan import InstalledBuild
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import TreeFacts, recipe_for_tree, version_text
@@ -97,7 +97,7 @@ def is_tarball(path: str) -> bool:
     return path.endswith(tuple(UNPACKERS))
 
 
-def take(host: Host, builder: Builder, name: str, path: str) -> InstalledBuild:
+def install_prebuilt(host: Host, builder: Builder, name: str, path: str) -> InstalledBuild:
     """The installed system at ``path``, which is a folder of the host or a tarball of this machine; ``name`` is the
     name that the user gave to the system.
 
@@ -106,8 +106,8 @@ def take(host: Host, builder: Builder, name: str, path: str) -> InstalledBuild:
     EnvironmentFailure if the host cannot unpack the tarball.
     """
     began = time.monotonic()
-    tarball = unpack(host, path) if is_tarball(path) else ""
-    prefix = build_store.prefix(host, tarball) if tarball else _folder(host, path)
+    tarball = unpack_tarball(host, path) if is_tarball(path) else ""
+    prefix = build_store.prefix_folder(host, tarball) if tarball else _folder(host, path)
     hashed = host.script(_FINGERPRINT, prefix, timeout=LONG)
     if hashed.stderr:
         raise EnvironmentFailure(f"{prefix} on host {host.name} cannot be read: {hashed.stderr.splitlines()[0]}")
@@ -129,7 +129,7 @@ def take(host: Host, builder: Builder, name: str, path: str) -> InstalledBuild:
     return InstalledBuild(facts, recipe, version, None if tarball else prefix, path if tarball else "", borrowed)
 
 
-def in_place(host: Host, builder: Builder, facts: HostFacts) -> InstalledBuild:
+def installed_on_host(host: Host, builder: Builder, facts: HostFacts) -> InstalledBuild:
     """The programs that are already on a host, in the recipe's folder ``installed``: the host itself is measured.
 
     The key is made from everything known that can change the speed: processor, memory, kernel, and the output of
@@ -149,7 +149,7 @@ def _borrowed(host: Host, recipe: Builder, path: str, prefix: PurePosixPath) -> 
         return ()
     clients = host.script(_CLIENTS, prefix, *recipe.server.clients).stdout.splitlines()
     if none := [client.split()[-1] for client in clients if "/" not in client]:
-        raise absent(none, host.name, besides=f"{path} has none that runs")
+        raise missing_needs_error(none, host.name, extra_advice=f"{path} has none that runs")
     return tuple(clients)
 
 
@@ -167,7 +167,7 @@ def _version(host: Host, builder: Builder, path: str, prefix: PurePosixPath) -> 
         raise
     except EnvironmentFailure as failure:
         if library := isinstance(failure, CommandFailed) and _LIBRARY.search(failure.output):
-            raise absent([library[1]], host.name, besides=f"{path} needs it") from failure
+            raise missing_needs_error([library[1]], host.name, extra_advice=f"{path} needs it") from failure
         raise UsageError(f"{path} is not an installation of {builder.name}: {failure}", _ADVICE) from failure
     # Programs begin with their own path, which may contain a number.
     if (version := version_text(re.sub(r"(?<!\S)/\S*", "", printed))) or not builder.installed_version:
@@ -183,7 +183,7 @@ def _folder(host: Host, path: str) -> PurePosixPath:
     return PurePosixPath(target)
 
 
-def unpack(host: Host, path: str, advice: str = _ADVICE) -> str:
+def unpack_tarball(host: Host, path: str, advice: str = _ADVICE) -> str:
     """Unpack a tarball into a folder among the builds of the host, unless the folder exists and is unchanged; returns
     the key of the build.
 
@@ -199,17 +199,17 @@ def unpack(host: Host, path: str, advice: str = _ADVICE) -> str:
     try:
         with Path(path).open("rb") as file:
             key = hashlib.file_digest(file, "sha256").hexdigest()[:32]
-            target = build_store.folder(host, key)
-            if not build_store.changes(host, target):
+            target = build_store.build_folder(host, key)
+            if not build_store.changed_files(host, target):
                 return key
-            require(host, ("tar", *programs))
-            build_store.persistently(send)
+            require_programs(host, ("tar", *programs))
+            build_store.repeat_if_broken_off(send)
         host.script(_UNPACK, target, path, *through, timeout=LONG)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.", advice) from error
     except CommandFailed as failure:
-        if is_full(host):
-            raise no_space(host.name, f"{path} cannot be unpacked") from failure
+        if is_disk_full(host):
+            raise disk_full_error(host.name, f"{path} cannot be unpacked") from failure
         host.run(["rm", "-rf", "--", f"{target}.part"], timeout=LONG)
         if failure.status == REFUSED:
             raise UsageError(f"{path} is refused: {failure.output.splitlines()[0]}.", advice) from failure
@@ -219,7 +219,7 @@ def unpack(host: Host, path: str, advice: str = _ADVICE) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Needed:
+class NeededArchive:
     """An archive that the build of a commit needs."""
 
     name: str
@@ -231,9 +231,9 @@ class Needed:
         return f"{self.name} {self.version}"
 
 
-def needed(
-    host: Host, bare: PurePosixPath, sources: Sources, builder: Builder, paths: Collection[str]
-) -> dict[str, Needed]:
+def needed_archives(
+    host: Host, bare: PurePosixPath, sources: BuildSource, builder: Builder, paths: Collection[str]
+) -> dict[str, NeededArchive]:
     """Archive name → archive, for all archives that the build of a commit with these ``paths`` needs.
 
     Raises BuildFailed if the version of an archive is not found, or has no sum.
@@ -243,17 +243,19 @@ def needed(
         archive = builder.archives[name]
         if archive.file not in paths or archive.unless in paths:
             continue
-        with checkout.failures_of(host, bare, sha):
-            text = git(host, f"--git-dir={bare}", "cat-file", "blob", f"{sources.commit}:{archive.file}").stdout
+        with checkout.git_failures(host, bare, sha):
+            text = run_git(
+                host, f"--git-dir={bare}", "cat-file", "blob", f"{sources.built_commit}:{archive.file}"
+            ).stdout
         key = f"archives.{name}"
         match = re.search(archive.pattern, text, re.MULTILINE)
         version = (match[1] or "").replace("_", ".") if match else ""
         if not version:
             hint = f"Change `{key}.pattern` of the recipe {builder.name}, which is {archive.pattern!r}, so that it matches."
-            raise checkout.cannot(host, sha, f"the file {archive.file} has no version of {name}", text, hint)
+            raise checkout.checkout_error(host, sha, f"the file {archive.file} has no version of {name}", text, hint)
         if version not in archive.sha256:
             hint = f'Add "{version}" = "SHA256" to [{key}.sha256] of {builder.name}, or of a recipe that extends it.'
-            raise checkout.cannot(
+            raise checkout.checkout_error(
                 host,
                 sha,
                 f"the commit needs {name} {version}, but the recipe has no checksum of that version",
@@ -261,20 +263,20 @@ def needed(
                 hint,
             )
         address = archive.address.replace("{version:_}", version.replace(".", "_")).replace("{version}", version)
-        archives[name] = Needed(name, version, address, archive.sha256[version])
+        archives[name] = NeededArchive(name, version, address, archive.sha256[version])
     return archives
 
 
-def bring(host: Host, archives: Collection[Needed]) -> Generator[BuildStep]:
+def bring_archives(host: Host, archives: Collection[NeededArchive]) -> Generator[BuildStep]:
     """Unpack the archives that are not yet unpacked on the host. Archives that this machine lacks are downloaded.
 
     Raises EnvironmentFailure if an archive cannot be obtained, or if its checksum differs from the checksum in the
     recipe.
     """
     for archive in archives:
-        folder = build_store.folder(host, archive.sha256[:32])
-        if build_store.changes(host, folder):
-            path = yield from staged(FETCH, download(str(archive), archive.address, archive.sha256))
+        folder = build_store.build_folder(host, archive.sha256[:32])
+        if build_store.changed_files(host, folder):
+            path = yield from steps_as_progress(FETCH, download(str(archive), archive.address, archive.sha256))
             yield BuildStep(SEND)
-            unpack(host, str(path), f"The file is {archive}, from {archive.address}.")
+            unpack_tarball(host, str(path), f"The file is {archive}, from {archive.address}.")
         host.run(["touch", "--", str(folder)])  # its last use

@@ -15,14 +15,21 @@ from itertools import chain
 from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.errors import CommandFailed, EnvironmentFailure
-from perfbisect.host.facts import is_full
-from perfbisect.host.packages import missing
-from perfbisect.host.protocol import Host, no_space
+from perfbisect.host.facts import is_disk_full
+from perfbisect.host.packages import missing_programs
+from perfbisect.host.protocol import Host, disk_full_error
 from perfbisect.lab.building import build_store
 from perfbisect.lab.building.build_store import CHUNK, FUNCTIONS, LONG, REFUSED, UNPACK, send_archive
 from perfbisect.lab.building.log_parser import FETCH, SHARE, BuildStep
-from perfbisect.lab.building.plan import BuildContext, for_processor
-from perfbisect.lab.building.shared_store import Manifest, Refused, Store, header, name_of, read_header
+from perfbisect.lab.building.plan import BuildContext, is_processor_specific
+from perfbisect.lab.building.shared_store import (
+    Manifest,
+    SharedBuildRefused,
+    Store,
+    header_lines,
+    object_name,
+    read_header,
+)
 from perfbisect.lab.building.toolchain import MENTIONS
 from perfbisect.masking import mask_credentials
 
@@ -106,7 +113,7 @@ class SharedBuilds:
 
     def fetch(self, context: BuildContext, key: str) -> Generator[BuildStep | Warned, None, bool]:
         """Bring the build with that key to the host of ``context``; returns whether it is there then."""
-        host, target = context.host, build_store.folder(context.host, key)
+        host, target = context.host, build_store.build_folder(context.host, key)
         for name in self._names(context, key):
             if not self._may("read"):
                 return False
@@ -114,7 +121,7 @@ class SharedBuilds:
                 with self._store.read(name) as source:
                     manifest = read_header(source, name, self._secret)
                     yield BuildStep(FETCH)
-                    if missing(host, ["tar", manifest.way]):
+                    if missing_programs(host, ["tar", manifest.way]):
                         raise EnvironmentFailure(
                             f"{manifest.way}, which unpacks the build, is not installed on the host"
                         )
@@ -126,7 +133,7 @@ class SharedBuilds:
                 continue
             except OSError as trouble:
                 yield from self._trouble("read", trouble)
-            except Refused as reason:
+            except SharedBuildRefused as reason:
                 with suppress(OSError):
                     self._store.remove(name)
                 yield Warned(
@@ -135,8 +142,8 @@ class SharedBuilds:
                 )
             except EnvironmentFailure as reason:
                 why = _first(reason.output if isinstance(reason, CommandFailed) else str(reason))
-                if is_full(host):  # then nothing can be built, either
-                    raise no_space(host.name, f"a shared build cannot be unpacked: {why}") from reason
+                if is_disk_full(host):  # then nothing can be built, either
+                    raise disk_full_error(host.name, f"a shared build cannot be unpacked: {why}") from reason
                 yield from self._once(
                     f"shared builds are not used on host {host.name}: {why}", "The host builds for itself."
                 )
@@ -145,7 +152,7 @@ class SharedBuilds:
 
     def offer(self, context: BuildContext, facts: BuildFacts) -> Generator[BuildStep | Warned]:
         """Put a build into the store, unless the store has it."""
-        host, build_folder = context.host, build_store.folder(context.host, facts.key)
+        host, build_folder = context.host, build_store.build_folder(context.host, facts.key)
         if not self._may("written"):
             return
         try:
@@ -155,7 +162,7 @@ class SharedBuilds:
             manifest = self._packed(context, facts)
             yield BuildStep(SHARE, 0, manifest.size // MB)
             with host.stream(["cat", "--", f"{build_folder}.part/archive"]) as source:
-                parts = chain([header(manifest, self._secret)], iter(lambda: source.recv(CHUNK), b""))
+                parts = chain([header_lines(manifest, self._secret)], iter(lambda: source.recv(CHUNK), b""))
                 self._store.write(manifest.name, parts)
         except OSError as trouble:
             yield from self._trouble("written", trouble)
@@ -165,7 +172,7 @@ class SharedBuilds:
             with suppress(EnvironmentFailure):
                 host.run(["rm", "-rf", "--", f"{build_folder}.part"], timeout=LONG)
 
-    def try_out(self) -> None:
+    def check_access(self) -> None:
         """Write an object, read it, and remove it. Raises OSError for a step that fails."""
         name, content = f"trial-{secrets.token_hex(8)}", b"perfbisect"
         self._store.write(name, [content])
@@ -181,13 +188,13 @@ class SharedBuilds:
         if host.name not in self._surroundings:
             self._surroundings[host.name] = host.script(_SURROUNDINGS).stdout
         made_of = (key, tools.identity, self._surroundings[host.name])
-        return name_of(*made_of, str(host.root), tools.processor), name_of(*made_of)
+        return object_name(*made_of, str(host.root), tools.processor), object_name(*made_of)
 
     def _packed(self, context: BuildContext, facts: BuildFacts) -> Manifest:
         """Pack a build beside its folder on its host. Raises EnvironmentFailure if it cannot be shared."""
         host = context.host
-        build_store.check(host, facts.key)
-        folder = build_store.folder(host, facts.key)
+        build_store.check_unchanged(host, facts.key)
+        folder = build_store.build_folder(host, facts.key)
         ended = host.script(_PACK, folder, context.work / "prefix", check=False, timeout=LONG)
         if not ended.ok:
             raise EnvironmentFailure(f"the build cannot be packed: {_first(ended.stdout + ended.stderr)}")
@@ -196,7 +203,7 @@ class SharedBuilds:
         # A build of an earlier session may be for its processor, too: the files that say so are gone.
         made_in = [context.work / "build", context.work / "source"]
         is_bound = rooted == "rooted" or bool(
-            not for_processor(context.builder, context.variant)
+            not is_processor_specific(context.builder, context.variant)
             and (facts.reused or host.script(MENTIONS, *made_in, timeout=LONG).stdout)
         )
         return Manifest(
@@ -233,10 +240,10 @@ def _unpack(host: Host, key: str, manifest: Manifest) -> None:
     """Check the archive that arrived, and put the build in its place. Raises Refused, and EnvironmentFailure if it is not for
     this host.
     """
-    target, of = build_store.folder(host, key), manifest
+    target, of = build_store.build_folder(host, key), manifest
     try:
         host.script(_UNPACK_BUILD, target, of.sha256, of.way, key, of.root, host.root, *of.absent, timeout=LONG)
     except CommandFailed as failure:
         if failure.status == REFUSED:
-            raise Refused(_first(failure.output)) from failure
+            raise SharedBuildRefused(_first(failure.output)) from failure
         raise

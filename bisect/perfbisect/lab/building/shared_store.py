@@ -31,7 +31,7 @@ FORMAT = 1
 LONGEST = 1 << 16  # bytes of the first two lines
 
 
-class Refused(PerfBisectError):
+class SharedBuildRefused(PerfBisectError):
     """A shared build that is not used."""
 
 
@@ -73,7 +73,7 @@ class Store:
             return bool(self._files.isfile(f"{self._base}/{name}"))
 
     @contextmanager
-    def read(self, name: str) -> Iterator["Opened"]:
+    def read(self, name: str) -> Iterator["OpenObject"]:
         """The object of that name.
 
         Raises Refused if the store is a folder and another user has denied this user the permission to read the object.
@@ -82,10 +82,12 @@ class Store:
         if self.folder:
             path = self.folder / name
             if path.exists() and not os.access(path, os.R_OK, effective_ids=True):
-                raise Refused(f"{path} cannot be read: permission denied")
+                raise SharedBuildRefused(f"{path} cannot be read: permission denied")
             with suppress(OSError):  # the file may belong to another user
                 os.utime(path)
-        with closing(Opened(lambda: self._files.open(f"{self._base}/{name}", "rb", cache_type="readahead"))) as file:
+        with closing(
+            OpenObject(lambda: self._files.open(f"{self._base}/{name}", "rb", cache_type="readahead"))
+        ) as file:
             yield file
 
     def write(self, name: str, parts: Iterable[bytes]) -> None:
@@ -98,7 +100,7 @@ class Store:
         path = f"{self._base}/.{name}.{secrets.token_hex(8)}" if self.folder else f"{self._base}/{name}"
         complete = False
         try:
-            with closing(Opened(lambda: self._files.open(path, "wb"))) as file:
+            with closing(OpenObject(lambda: self._files.open(path, "wb"))) as file:
                 if self.folder:
                     _hand_over(self.folder, file.fileno())
                 for part in parts:
@@ -144,7 +146,7 @@ def _hand_over(folder: Path, file: int) -> None:
         os.fchmod(file, 0o600 | (mode & 0o111) << 2 | (0 if mode & stat.S_ISVTX else mode & 0o222))
 
 
-class Opened:
+class OpenObject:
     """An open object, whose errors are OSErrors; errors of the code that uses it stay as they are."""
 
     def __init__(self, opening: Callable[[], IO[bytes]]) -> None:
@@ -180,19 +182,19 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     absent: tuple[str, ...] = ()  # libraries that its programs name but that the host that built lacked, too
 
 
-def name_of(key: str, toolchain: str, surroundings: str, *bound_to: str) -> str:
+def object_name(key: str, toolchain: str, surroundings: str, *bound_to: str) -> str:
     """The name of a build's object; ``bound_to`` is the root folder and the processor, if the build depends on them."""
     parts = [str(FORMAT), key, toolchain, surroundings, *bound_to]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40] + ENDING
 
 
-def header(manifest: Manifest, secret: bytes) -> bytes:
+def header_lines(manifest: Manifest, secret: bytes) -> bytes:
     """The first two lines of an object: the manifest and its signature."""
     line = msgspec.json.encode(manifest)
     return line + b"\n" + _signature(line, secret) + b"\n"
 
 
-def read_header(source: Opened, name: str, secret: bytes) -> Manifest:
+def read_header(source: OpenObject, name: str, secret: bytes) -> Manifest:
     """The manifest of the object with this name; after the call, the source is positioned at the start of the archive.
 
     Raises Refused.
@@ -200,17 +202,17 @@ def read_header(source: Opened, name: str, secret: bytes) -> Manifest:
     line, _, remainder = source.read(LONGEST).partition(b"\n")
     signature, complete, _ = remainder.partition(b"\n")
     if not complete:
-        raise Refused("the file does not begin with a manifest")
+        raise SharedBuildRefused("the file does not begin with a manifest")
     if secret and not signature:
-        raise Refused("the file is not signed")
+        raise SharedBuildRefused("the file is not signed")
     if secret and not hmac.compare_digest(signature, _signature(line, secret)):
-        raise Refused("the file is signed with another key, or was changed after signing")
+        raise SharedBuildRefused("the file is signed with another key, or was changed after signing")
     try:
         manifest = msgspec.json.decode(line, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise Refused("the manifest of the file cannot be read") from None
+        raise SharedBuildRefused("the manifest of the file cannot be read") from None
     if manifest.name != name:
-        raise Refused("the manifest of the file describes another build")
+        raise SharedBuildRefused("the manifest of the file describes another build")
     source.seek(len(line) + len(signature) + 2)
     return manifest
 

@@ -17,8 +17,8 @@ from pathlib import Path, PurePosixPath
 
 from perfbisect.core.domain.settings import Flags
 from perfbisect.errors import CommandFailed, EnvironmentFailure
-from perfbisect.host.facts import DEB_SRC, SYSTEM, Answers
-from perfbisect.host.packages import Package, how_to_prepare, missing_needs, require
+from perfbisect.host.facts import DEB_SRC, SYSTEM, FactAnswers
+from perfbisect.host.packages import Package, how_to_install_build_dependencies, missing_needs, require_programs
 from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
 from perfbisect.recipes.builder import Build, Builder, Variant
@@ -54,7 +54,7 @@ class Toolchain:
 
 def toolchain(host: Host, variant: Variant) -> Toolchain:
     """The toolchain of a variant on a host. Raises EnvironmentFailure if its compiler is missing or broken."""
-    require(host, [variant.cc])
+    require_programs(host, [variant.cc])
     try:
         macros = host.run([variant.cc, "-E", "-dM", "-x", "c", "/dev/null"]).stdout
     except CommandFailed as failure:
@@ -107,7 +107,7 @@ def compiler_environment(host: Host, flags: Flags, variant: Variant, system: str
         return {}
     script = Path(__file__).parent / "recorder" / "cc"
     names = (*_NAMES, PurePosixPath(variant.cc).name, PurePosixPath(variant.cxx).name)
-    folder = upload.place(host, "compilers", dict.fromkeys(names if flags.options else ("ccache",), script))
+    folder = upload.place_files(host, "compilers", dict.fromkeys(names if flags.options else ("ccache",), script))
     if not flags.options:
         return {COMPILERS: str(folder)}
     values = {"PERFBISECT_CFLAGS": flags.cflags, "PERFBISECT_CXXFLAGS": flags.cxxflags}
@@ -125,14 +125,14 @@ def compilers(build: Build, variant: Variant) -> list[str]:
     return [variant.cc, *([variant.cxx] if "{cxx}" in commands else [])]
 
 
-def lacking_for(host: Host, programs: list[str], build: Build, variant: Variant) -> tuple[str, ...]:
+def missing_programs_and_needs(host: Host, programs: list[str], build: Build, variant: Variant) -> tuple[str, ...]:
     """The programs that the host lacks, among ``programs`` and the other needs of the build."""
     flags = shlex.split(variant.cflags)
     c, cxx = (shlex.join([*shlex.split(compiler), *flags]) for compiler in (variant.cc, variant.cxx))
     return missing_needs(host, [*programs, *compilers(build, variant), *build.needs], c, cxx)
 
 
-def own_packages(build: Build) -> Mapping[str, Package]:
+def recipe_packages(build: Build) -> Mapping[str, Package]:
     """The packages that the recipe names."""
     return {need: Package(named.debian, named.fedora) for need, named in build.packages.items()}
 
@@ -140,12 +140,14 @@ def own_packages(build: Build) -> Mapping[str, Package]:
 SYSTEM_FACTS = (SYSTEM, DEB_SRC)  # the facts of a host for ``how_to_build``
 
 
-def how_to_build(builder: Builder, answers: Answers) -> str:
+def build_dependencies_command(builder: Builder, answers: FactAnswers) -> str:
     """The command that installs the distribution's build dependencies of the system; "" if the recipe does not name
     the distribution's package.
     """
     source = Package(builder.debian, builder.fedora)
-    return how_to_prepare(source, answers.get(SYSTEM) or "", described=bool(answers.get(DEB_SRC)))
+    return how_to_install_build_dependencies(
+        source, answers.get(SYSTEM) or "", has_source_lines=bool(answers.get(DEB_SRC))
+    )
 
 
 STATISTICS = "ccache.log"  # in the folder of a build: ccache's log of events
@@ -216,13 +218,13 @@ def share_cache(host: Host, remote: str) -> None:
     setting = ""
     if remote not in ("", NO_REMOTE):
         version = _ccache_version(host)
-        if reason := unfit(version, remote):
+        if reason := why_cache_unfit(version, remote):
             raise EnvironmentFailure(f"ccache on host {host.name} {reason}", REMOTE_ADVICE)
         setting = f"{_remote_key(version)} = {remote}\n"
     host.script(_SHARE, host.root / "ccache", stdin=setting)
 
 
-def unfit(version: tuple[int, int], remote: str) -> str:
+def why_cache_unfit(version: tuple[int, int], remote: str) -> str:
     """Why a ccache of that version cannot use the store, as a text that continues "ccache"; "" if it can."""
     number, scheme = ".".join(map(str, version)), remote.partition(":")[0]
     if version < (4, 5):  # the first version with namespaces
@@ -236,14 +238,14 @@ def _remote_key(version: tuple[int, int]) -> str:
     return "remote_storage" if version >= (4, 7) else "secondary_storage"
 
 
-def try_remote(host: Host, remote: str) -> str:
+def remote_cache_error(host: Host, remote: str) -> str:
     """Compile one file twice on a host, each time with an empty local cache: first to fill the store, then to read
     from it. Returns why that fails, or "".
 
     The local cache of the host is not used. A few hundred bytes are stored, the same bytes each time.
     """
     version = _ccache_version(host)
-    if reason := unfit(version, remote):
+    if reason := why_cache_unfit(version, remote):
         return f"ccache {reason}"
     tried = host.script(_TRY, stdin=f"{_remote_key(version)} = {remote}\n", check=False, timeout=120)
     if not tried.ok:
@@ -259,7 +261,7 @@ def _ccache_version(host: Host) -> tuple[int, int]:
     return (int(version[1]), int(version[2])) if version else (0, 0)
 
 
-def count_cached(log: str) -> tuple[int, int, int]:
+def cache_hits_and_misses(log: str) -> tuple[int, int, int]:
     """The numbers of hits, of misses and of hits from the remote store in a statistics log whose lines were counted:
     each line is a number and an event.
     """

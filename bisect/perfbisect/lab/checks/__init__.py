@@ -6,14 +6,14 @@ from functools import partial
 
 import msgspec
 
-from perfbisect.host.facts import Answers
+from perfbisect.host.facts import FactAnswers
 from perfbisect.host.protocol import Host
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 
 
-class Level(StrEnum):
+class Severity(StrEnum):
     """How serious a finding is."""
 
     OK = "ok"
@@ -26,14 +26,14 @@ class Level(StrEnum):
 class Finding:
     """A sentence about a host, and a command or a step that solves the problem."""
 
-    level: Level
+    level: Severity
     topic: str
     text: str
     advice: str = ""
 
 
-NOTHING = Answers({})
-ok, note, warning, refused = (partial(Finding, level) for level in Level)
+NOTHING = FactAnswers({})
+ok, note, warning, refused = (partial(Finding, level) for level in Severity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class CheckRequest:
     variant: str = ""  # of the builder; "" is the recipe's own choice
     workloads: tuple[Workload, ...] | None = None  # workloads that may be run; None if unknown
     notes: bool = True  # whether to run checks, too, that take a while and never find a problem
-    answers: Answers = NOTHING  # the facts of the host read so far
+    answers: FactAnswers = NOTHING  # the facts of the host read so far
     system: str = ""  # "debian", "ubuntu", "fedora", or "" if unknown
 
     @property

@@ -10,13 +10,23 @@ from dataclasses import dataclass, field, replace
 
 from perfbisect.core.domain.facts import HostFacts
 from perfbisect.errors import EnvironmentFailure, UsageError
-from perfbisect.host.facts import BOOT, CORES, CPU, TOOLS, Fact, ask_all, asked_by, read_fingerprint, read_line
+from perfbisect.host.facts import (
+    BOOT,
+    CORES,
+    CPU,
+    TOOLS,
+    Fact,
+    fact_from_command,
+    first_line,
+    read_facts,
+    read_fingerprint,
+)
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
-from perfbisect.lab.building.plan import for_processor
+from perfbisect.lab.building.plan import is_processor_specific
 from perfbisect.lab.building.toolchain import Toolchain, toolchain
-from perfbisect.lab.checks import CheckRequest, Finding, Level, refused
-from perfbisect.lab.checks.preflight import build_findings, findings, inspect_host
+from perfbisect.lab.checks import CheckRequest, Finding, Severity, refused
+from perfbisect.lab.checks.preflight import build_host_findings, inspect_host, measurement_findings
 from perfbisect.recipes.builder import Builder, Variant
 from perfbisect.recipes.builder_reader import find_variant
 from perfbisect.recipes.inventory import HostEntry, parse_leased_host_name
@@ -25,15 +35,15 @@ from perfbisect.wording.quantities import count
 from perfbisect.wording.text import listed
 
 
-@asked_by("cat", "/etc/os-release")
-def RELEASE(text: str) -> str | None:
+@fact_from_command("cat", "/etc/os-release")
+def DISTRIBUTION(text: str) -> str | None:
     """The name and the release of the distribution; None if the text lacks them."""
     release = re.search(r'^PRETTY_NAME=["\']?([^"\'\n]+)', text, re.MULTILINE)
     return release[1].strip() if release else None
 
 
-ARCHITECTURE = Fact(("uname", "-m"), read_line)
-C_LIBRARY = Fact(("getconf", "GNU_LIBC_VERSION"), read_line)
+ARCHITECTURE = Fact(("uname", "-m"), first_line)
+C_LIBRARY = Fact(("getconf", "GNU_LIBC_VERSION"), first_line)
 
 LEAVE_OUT = "or keep only one of these hosts in `build_hosts` of {host} in hosts.toml."
 EQUAL_PROGRAMS = f"Only the commits of two builds may differ. Install the same versions on each build host, {LEAVE_OUT}"
@@ -41,23 +51,23 @@ UNLIKE = "Different headers and libraries lead to different builds. Install the 
 COMPILERS = ("C compiler", "C++ compiler", "linker")
 PROCESSOR, NATIVE = "processors", "processors, and the variant compiles for the processor of the host"
 # Properties that may differ between build hosts: (how serious that is, advice). The three programs are all called compilers.
-DIFFERENCES: Mapping[str, tuple[Level, str]] = {
-    "architectures": (Level.REFUSED, f"Choose others, {LEAVE_OUT}"),
-    **dict.fromkeys(COMPILERS, (Level.REFUSED, EQUAL_PROGRAMS)),
+DIFFERENCES: Mapping[str, tuple[Severity, str]] = {
+    "architectures": (Severity.REFUSED, f"Choose others, {LEAVE_OUT}"),
+    **dict.fromkeys(COMPILERS, (Severity.REFUSED, EQUAL_PROGRAMS)),
     "root folders, and builds contain these paths": (
-        Level.REFUSED,
+        Severity.REFUSED,
         "Set the same `root` for all of them in hosts.toml.",
     ),
-    PROCESSOR: (Level.NOTE, ""),
-    NATIVE: (Level.REFUSED, f"Choose a variant that does not depend on the processor, {LEAVE_OUT}"),
-    "systems": (Level.WARNING, UNLIKE),
-    "versions of ccache": (Level.NOTE, "One version may not find the results of the other version."),
-    "numbers of cores": (Level.NOTE, "The host with the fewest cores needs the most time for a build."),
+    PROCESSOR: (Severity.NOTE, ""),
+    NATIVE: (Severity.REFUSED, f"Choose a variant that does not depend on the processor, {LEAVE_OUT}"),
+    "systems": (Severity.WARNING, UNLIKE),
+    "versions of ccache": (Severity.NOTE, "One version may not find the results of the other version."),
+    "numbers of cores": (Severity.NOTE, "The host with the fewest cores needs the most time for a build."),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class BuildSide:
+class BuildHostProperties:
     """The properties of a build host that decide which binaries it makes and how fast it builds. The properties are
     given by the keys of DIFFERENCES; an unknown property is ""."""
 
@@ -71,26 +81,26 @@ class BuildSide:
         return tuple(filter(None, (self.values[tool] for tool in COMPILERS)))
 
 
-def read_side(host: Host, variant: Variant) -> BuildSide:
+def read_build_host_properties(host: Host, variant: Variant) -> BuildHostProperties:
     """The properties of a host that builds ``variant``. A property is "" if its compiler is missing."""
-    inode = Fact(("stat", "-L", "-c", "%d:%i", str(host.root)), read_line)
-    answers = ask_all(host, (ARCHITECTURE, RELEASE, C_LIBRARY, CPU, CORES, TOOLS["ccache"], BOOT, inode))
+    inode = Fact(("stat", "-L", "-c", "%d:%i", str(host.root)), first_line)
+    answers = read_facts(host, (ARCHITECTURE, DISTRIBUTION, C_LIBRARY, CPU, CORES, TOOLS["ccache"], BOOT, inode))
     try:
         tools = toolchain(host, variant)
     except EnvironmentFailure:  # reported by the check of its programs
         tools = Toolchain("", "", "")
     cpu, cores = answers.get(CPU) or "", answers.get(CORES)
-    release = ", ".join(filter(None, (answers.get(RELEASE), answers.get(C_LIBRARY))))
+    release = ", ".join(filter(None, (answers.get(DISTRIBUTION), answers.get(C_LIBRARY))))
     native = f"{cpu or 'unknown'} ({tools.processor[:6]})" if tools.processor else ""
     values = (
         answers.get(ARCHITECTURE) or "", *(tools.identity.splitlines() + [""] * 3)[:3], str(host.root), cpu, native,
         release, answers.get(TOOLS["ccache"]) or "", count(cores, "core") if cores else "",
     )  # fmt: skip
     root_id = f"{boot} {inode_of_root}" if (boot := answers.get(BOOT)) and (inode_of_root := answers.get(inode)) else ""
-    return BuildSide(host.name, dict(zip(DIFFERENCES, values, strict=True)), root_id)
+    return BuildHostProperties(host.name, dict(zip(DIFFERENCES, values, strict=True)), root_id)
 
 
-def differing(host: str, sides: Sequence[BuildSide], *, native: bool) -> Iterator[Finding]:
+def build_host_differences(host: str, sides: Sequence[BuildHostProperties], *, native: bool) -> Iterator[Finding]:
     """Findings about how the build hosts of ``host`` differ: refused if they make other binaries of the same commit.
 
     ``native`` is true if the build hosts compile for their own processor.
@@ -140,33 +150,33 @@ class CheckScope:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedHost:
     """A host and its findings; without ``facts`` it cannot be used."""
 
     name: str
     builds_for: tuple[str, ...]  # other hosts that name it in their `build_hosts`
     facts: HostFacts | None = None
     findings: tuple[Finding, ...] = ()
-    side: BuildSide | None = field(default=None, repr=False)
+    side: BuildHostProperties | None = field(default=None, repr=False)
 
     @property
     def refused(self) -> bool:
         """Whether a check found that the host cannot build or measure."""
-        return any(finding.level is Level.REFUSED for finding in self.findings)
+        return any(finding.level is Severity.REFUSED for finding in self.findings)
 
 
-def check_all(entries: Sequence[HostEntry], scope: CheckScope) -> tuple[tuple[Checked, ...], tuple[Finding, ...]]:
+def check_all(entries: Sequence[HostEntry], scope: CheckScope) -> tuple[tuple[CheckedHost, ...], tuple[Finding, ...]]:
     """The findings about each host, and the findings about differences between the build hosts of a host."""
     with ThreadPoolExecutor(AT_ONCE, "doctor") as pool:
-        checked = tuple(pool.map(lambda entry: check(entry, entries, scope), entries))
-    return checked, tuple(differences(entries, checked, scope))
+        checked = tuple(pool.map(lambda entry: check_host(entry, entries, scope), entries))
+    return checked, tuple(all_build_host_differences(entries, checked, scope))
 
 
-def check(entry: HostEntry, entries: Sequence[HostEntry], scope: CheckScope) -> Checked:
+def check_host(entry: HostEntry, entries: Sequence[HostEntry], scope: CheckScope) -> CheckedHost:
     """Check one host. A finding refuses names of build hosts that do not exist."""
     builds_for = tuple(measuring.name for measuring in entries if entry.name in measuring.build_hosts_except_itself)
-    results = [*unknown(entry, entries)]
-    checked = Checked(entry.name, builds_for)
+    results = [*unknown_build_hosts(entry, entries)]
+    checked = CheckedHost(entry.name, builds_for)
     try:
         with connect(entry) as host:
             if builds_for:
@@ -175,15 +185,15 @@ def check(entry: HostEntry, entries: Sequence[HostEntry], scope: CheckScope) -> 
                 request = CheckRequest(host, entry, scope.metric, scope.builder, scope.variant, scope.workloads)
             inspection = inspect_host(request)
             checked = replace(checked, facts=read_fingerprint(host, inspection.answers))
-            results += build_findings(inspection) if builds_for else findings(inspection)
-            side = read_side(host, scope.settings) if builds_for or entry.builds_itself else None
+            results += build_host_findings(inspection) if builds_for else measurement_findings(inspection)
+            side = read_build_host_properties(host, scope.settings) if builds_for or entry.builds_itself else None
             return replace(checked, findings=tuple(results), side=side)
     except (EnvironmentFailure, UsageError) as failure:
         topic = "settings" if isinstance(failure, UsageError) else "reach"
         return replace(checked, findings=(*results, refused(topic, str(failure), failure.advice)))
 
 
-def unknown(entry: HostEntry, entries: Sequence[HostEntry]) -> Iterator[Finding]:
+def unknown_build_hosts(entry: HostEntry, entries: Sequence[HostEntry]) -> Iterator[Finding]:
     """Refuse build hosts that are not in hosts.toml. Leased hosts are not in hosts.toml; they are not checked, because
     a check leases no hosts."""
     names = {entry_of_host.name for entry_of_host in entries}
@@ -193,10 +203,12 @@ def unknown(entry: HostEntry, entries: Sequence[HostEntry]) -> Iterator[Finding]
             yield refused("build hosts", text, f"Correct `hosts.{entry.name}.build_hosts`.")
 
 
-def differences(entries: Sequence[HostEntry], checked: Sequence[Checked], scope: CheckScope) -> Iterator[Finding]:
+def all_build_host_differences(
+    entries: Sequence[HostEntry], checked: Sequence[CheckedHost], scope: CheckScope
+) -> Iterator[Finding]:
     """Findings about how the build hosts of each host differ. Build hosts that cannot be reached are left out."""
     sides = {host.name: host.side for host in checked if host.side}
-    native = scope.builder is not None and for_processor(scope.builder, scope.settings)
+    native = scope.builder is not None and is_processor_specific(scope.builder, scope.settings)
     for entry in entries:
         reachable = [side for name in entry.all_build_hosts if (side := sides.get(name))]
-        yield from differing(entry.name, reachable, native=native)
+        yield from build_host_differences(entry.name, reachable, native=native)

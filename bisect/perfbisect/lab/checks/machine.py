@@ -15,25 +15,25 @@ from perfbisect.host.facts import (
     CLOCK_SOURCE,
     CORES,
     HYPERVISOR,
+    LISTENING_PORTS,
     LOAD,
     NODES,
-    PORTS,
     SETTINGS,
-    STEAL,
-    SWAP,
+    STEAL_SHARE,
+    SWAP_TOTAL_AND_USED_MIB,
     SYNCHRONISED,
     THREADS,
     THROTTLED,
     TIME,
     TURBO_SWITCH,
     Fact,
-    ask,
-    disk,
-    free,
-    reflinks,
+    file_system_fact,
+    free_bytes_fact,
+    read_fact,
+    reflink_fact,
 )
-from perfbisect.host.packages import how_to_install, missing
-from perfbisect.lab.checks import CheckRequest, Finding, Level, note, ok, refused, warning
+from perfbisect.host.packages import how_to_install, missing_programs
+from perfbisect.lab.checks import CheckRequest, Finding, Severity, note, ok, refused, warning
 from perfbisect.lab.measure import counting, perf, profiles
 from perfbisect.lab.measure.rounds import ALLOWED, shared_cores
 from perfbisect.lab.servers import FIRST_PORT
@@ -42,7 +42,7 @@ from perfbisect.wording.trials import pairs_sentence
 STOLEN = 0.01  # share of the time taken by other virtual machines, from which on measurements suffer
 
 
-def clock_speed(request: CheckRequest) -> Iterator[Finding]:
+def clock_speed_findings(request: CheckRequest) -> Iterator[Finding]:
     """Findings about the governor, the turbo mode and the temperature of the processors."""
     governor = request.answers.get(SETTINGS["governor"])
     if governor == "performance":
@@ -62,7 +62,7 @@ def clock_speed(request: CheckRequest) -> Iterator[Finding]:
         )
 
 
-def sharing(request: CheckRequest) -> Iterator[Finding]:
+def core_sharing_findings(request: CheckRequest) -> Iterator[Finding]:
     """Findings about what the cores share with each other and with other machines."""
     entry, host = request.entry, f"host {request.name}"
     if (threads := request.answers.get(THREADS) or 1) > 1:
@@ -78,12 +78,12 @@ def sharing(request: CheckRequest) -> Iterator[Finding]:
     if hypervisor := request.answers.get(HYPERVISOR):
         text = f"{host} is a virtual machine ({hypervisor}): other virtual machines share its caches and memory"
         yield note("virtual", text, "To find small changes, use a physical machine.")
-    if (stolen := request.answers.get(STEAL) or 0.0) > STOLEN:
+    if (stolen := request.answers.get(STEAL_SHARE) or 0.0) > STOLEN:
         text = f"{100 * stolen:.0f} % of the busy time of {host} went to other virtual machines since its start"
         yield warning("steal", text, "Use dedicated processors, or longer runs. `bisect noise` shows how long.")
 
 
-def layout(request: CheckRequest) -> Iterator[Finding]:
+def memory_layout_findings(request: CheckRequest) -> Iterator[Finding]:
     """Findings about settings that change the memory layout from one run to the next."""
     if request.answers.get(SETTINGS["aslr"]) == "on":
         text = f"host {request.name} randomizes addresses for each process; the effect averages out over visits"
@@ -99,7 +99,7 @@ QUICK = frozenset({"tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_
 SERVER_PORTS = frozenset(range(FIRST_PORT, FIRST_PORT + 10))  # on which servers of hunts listen
 
 
-def load(request: CheckRequest) -> Iterator[Finding]:
+def load_findings(request: CheckRequest) -> Iterator[Finding]:
     """Findings about other programs that run on the host."""
     average, cores = request.answers.get(LOAD), request.answers.get(CORES)
     if average is None or not cores:
@@ -113,30 +113,30 @@ def load(request: CheckRequest) -> Iterator[Finding]:
         yield ok("load", f"the {sentence}")
 
 
-def others(request: CheckRequest) -> Iterator[Finding]:
+def lock_and_leftover_findings(request: CheckRequest) -> Iterator[Finding]:
     """Findings about the process that holds the host's lock, and about files that an earlier hunt has left."""
     host = request.host
-    if owner := lock.holder(host):
+    if owner := lock.lock_owner(host):
         text = f"host {request.name} is busy: {owner} measures there"
         yield warning("lock", text, "Add --wait to wait for its end, or stop that session.")
         return
-    if lock.is_apart(host):
+    if lock.has_separate_locks(host):
         text = "is a container: sessions in other containers of the machine do not see its lock"
         where = f"at {lock.FOLDERS[0]} in all containers in which sessions measure."
         yield note("lock", f"host {request.name} {text}", f"Mount one folder of the machine {where}")
     else:
         yield ok("lock", "no other session measures on the host")
-    if remaining := (*jobs.running(host), *jobs.orphaned(host)):
+    if remaining := (*jobs.running_jobs(host), *jobs.orphaned_jobs(host)):
         ids = remaining[0].id + (", …" if len(remaining) > 1 else "")
         text = f"{len(remaining)} jobs of an earlier session still run on host {request.name}: {ids}"
         yield note("jobs", text, "The next session on the host ends them.")
-    if ports := sorted((request.answers.get(PORTS) or frozenset()) & SERVER_PORTS):
+    if ports := sorted((request.answers.get(LISTENING_PORTS) or frozenset()) & SERVER_PORTS):
         text = f"a program listens on port {ports[0]} of host {request.name}"
         advice = f"sudo ss -ltnp 'sport = :{ports[0]}' shows the program. Hunts use the next free port."
         yield note("ports", f"{text}, a port of servers of hunts; a server of an earlier hunt may still run", advice)
 
 
-def clock(request: CheckRequest) -> Iterator[Finding]:
+def clock_findings(request: CheckRequest) -> Iterator[Finding]:
     """Findings about the clock: whether reading it is fast, and whether it is right."""
     source = request.answers.get(CLOCK_SOURCE)
     if source and source not in QUICK:
@@ -144,7 +144,7 @@ def clock(request: CheckRequest) -> Iterator[Finding]:
         text = f"host {request.name} reads the time from {source}, {effect}"
         why = "The kernel log has the reason for not using tsc: sudo dmesg | grep -i clocksource"
         yield warning("clock", text, why)
-    asked, clock_there, answered = time.time(), ask(request.host, TIME), time.time()
+    asked, clock_there, answered = time.time(), read_fact(request.host, TIME), time.time()
     if clock_there is not None and not asked - ASTRAY < clock_there < answered + ASTRAY:
         away = clock_there - (asked + answered) / 2
         by = f"{abs(away):.0f} s {'ahead of' if away > 0 else 'behind'} the clock of this machine"
@@ -154,15 +154,15 @@ def clock(request: CheckRequest) -> Iterator[Finding]:
         yield note("clock", text, "sudo timedatectl set-ntp true")
 
 
-def counters(request: CheckRequest) -> Iterator[Finding]:
+def counter_findings(request: CheckRequest) -> Iterator[Finding]:
     """Findings about the events and statistics that perf, valgrind and vmstat can measure on the host."""
     host, metric, workloads = request.host, find_metric(request.metric), request.workloads or ()
-    exactly, obstacle = counting.method(host), ""
+    exactly, obstacle = counting.counting_method(host), ""
     if builder := request.builder:
-        obstacle = next(filter(None, (counting.obstacle(builder, workload) for workload in workloads)), "")
+        obstacle = next(filter(None, (counting.counting_obstacle(builder, workload) for workload in workloads)), "")
     is_exact = metric.name == INSTRUCTIONS and bool(exactly) and not obstacle
     try:
-        probed = perf.probe(host)
+        probed = perf.countable_events(host)
     except EnvironmentFailure as failure:
         if is_exact or not metric.events:
             yield warning("perf", f"{failure}: the verdict will not explain the change", failure.advice)
@@ -172,18 +172,18 @@ def counters(request: CheckRequest) -> Iterator[Finding]:
         counted = [event for event in perf.EVENTS if probed.get(event) is not None]
         lacking = [event for event in metric.events if event not in counted]
         if lacking and not is_exact:
-            yield _cannot_count(request, lacking, obstacle)
+            yield _refused_metric(request, lacking, obstacle)
         elif "instructions" not in counted and not (exactly and workloads and not obstacle):
             effect = "the reason cannot distinguish more instructions from slower memory"
             advice = "Use a physical machine, or a virtual machine with a virtual PMU."
             yield warning("perf", f"host {request.name} has no hardware counters: {effect}", advice)
         yield ok("perf", f"counts {', '.join(counted)}")
         if request.notes:
-            yield _samples(request)
+            yield _sampling_finding(request)
     if exactly:
         by = "perf" if exactly == counting.PERF else exactly.replace("-", " ")
         yield ok("counts", f"{INSTRUCTIONS} is counted exactly by {by}, for embedded libraries and commands")
-    if missing(host, ["vmstat"]):
+    if missing_programs(host, ["vmstat"]):
         yield warning(
             "vmstat", f"vmstat is not installed on host {request.name}", how_to_install(["vmstat"], request.system)
         )
@@ -192,10 +192,10 @@ def counters(request: CheckRequest) -> Iterator[Finding]:
 CALLERS = {"dwarf": "unwinding stacks", "fp": "frame pointers"}
 
 
-def _samples(request: CheckRequest) -> Finding:
+def _sampling_finding(request: CheckRequest) -> Finding:
     """The finding whether profiles can show which functions a change makes slower."""
     try:
-        sampling = profiles.available(request.host)
+        sampling = profiles.find_sampling(request.host)
     except EnvironmentFailure as failure:
         return note("profiles", f"{failure}: the verdict will not name functions", failure.advice)
     return ok(
@@ -204,7 +204,7 @@ def _samples(request: CheckRequest) -> Finding:
     )
 
 
-def _cannot_count(request: CheckRequest, lacking: Sequence[str], obstacle: str) -> Finding:
+def _refused_metric(request: CheckRequest, lacking: Sequence[str], obstacle: str) -> Finding:
     """The error for a metric whose events cannot be counted on the host."""
     metric = request.metric
     text = f"host {request.name} does not count {', '.join(lacking)}, so {metric} cannot be measured"
@@ -218,14 +218,14 @@ def _cannot_count(request: CheckRequest, lacking: Sequence[str], obstacle: str) 
     return refused("perf", text, advice)
 
 
-def device(request: CheckRequest) -> Iterator[Finding]:
+def device_findings(request: CheckRequest) -> Iterator[Finding]:
     """Whether iostat can watch the configured device. If not, a metric of the device is refused."""
     host, metric = request.host, find_metric(request.metric)
     name = request.entry.device.removeprefix("/dev/")
     if not name:
         trouble = f"host {request.name} has no `device` in hosts.toml" if metric.from_device else ""
         advice = 'Set the block device of the data in hosts.toml: device = "nvme0n1".'
-    elif missing(host, ["iostat"]):
+    elif missing_programs(host, ["iostat"]):
         trouble, advice = f"iostat is not installed on host {request.name}", how_to_install(["iostat"], request.system)
     elif not host.run(["test", "-b", f"/dev/{name}"], check=False).ok:
         trouble = f"host {request.name} has no block device {name}"
@@ -243,18 +243,20 @@ TOO_LITTLE = GIB // 4  # no build fits
 LITTLE = 5 * GIB
 
 
-def space(request: CheckRequest) -> Iterator[Finding]:
+def space_findings(request: CheckRequest) -> Iterator[Finding]:
     """Findings about the free disk space and the file system."""
     host = request.host
-    free_bytes = request.answers.get(free(host.root))
+    free_bytes = request.answers.get(free_bytes_fact(host.root))
     if free_bytes is not None:
-        level = Level.REFUSED if free_bytes < TOO_LITTLE else Level.WARNING if free_bytes < LITTLE else Level.OK
+        level = (
+            Severity.REFUSED if free_bytes < TOO_LITTLE else Severity.WARNING if free_bytes < LITTLE else Severity.OK
+        )
         only = "only " if free_bytes < LITTLE else ""
         advice = f"Free space with `bisect gc {request.name}`, or set another `root` in hosts.toml." if only else ""
         text = f"{only}{free_bytes / GIB:.1f} GiB are free below {host.root} on host {request.name}"
         yield Finding(level, "disk", text, advice)
-    if request.answers.get(reflinks(host)) == "no":
-        system = (request.answers.get(disk(host)) or "this file system").partition(",")[0]
+    if request.answers.get(reflink_fact(host)) == "no":
+        system = (request.answers.get(file_system_fact(host)) or "this file system").partition(",")[0]
         text = "cannot share blocks between copies: each visit copies the whole dataset"
         yield note(
             "disk",
@@ -263,9 +265,9 @@ def space(request: CheckRequest) -> Iterator[Finding]:
         )
 
 
-def swap(request: CheckRequest) -> Iterator[Finding]:
+def swap_findings(request: CheckRequest) -> Iterator[Finding]:
     """Findings about memory that is swapped to disk."""
-    size, used = request.answers.get(SWAP) or (0, 0)
+    size, used = request.answers.get(SWAP_TOTAL_AND_USED_MIB) or (0, 0)
     if used:
         yield warning(
             "swap", f"host {request.name} has {used:,} MiB in swap: memory is or was too small", "sudo swapoff -a"
@@ -308,15 +310,15 @@ while [ "$pairs" -lt {PAIRS} ] && [ "$(now)" -lt "$end" ]; do
 done"""
 
 
-def pairing(request: CheckRequest) -> Iterator[Finding]:
+def pairing_findings(request: CheckRequest) -> Iterator[Finding]:
     """The gain of paired runs, measured with equal loops that run interleaved and paired. Takes some seconds."""
     host, entry = request.host, request.entry
-    if lock.holder(host) or missing(host, ["taskset"]):  # the loops would disturb a measurement there
+    if lock.lock_owner(host) or missing_programs(host, ["taskset"]):  # the loops would disturb a measurement there
         return
-    cores = ask(host, ALLOWED) or "0"
+    cores = read_fact(host, ALLOWED) or "0"
     core = shared_cores(entry, cores, 1, server=False).client_cpus
     command = ("sh", "-c", _PAIRS, "pairs", core, entry.client_cpus or entry.server_cpus or cores)
-    if deviations := ask(host, Fact(command, read_pairs)):
+    if deviations := read_fact(host, Fact(command, read_pairs)):
         yield ok("pairs", f"the {pairs_sentence('equal loops', *deviations)}")
 
 

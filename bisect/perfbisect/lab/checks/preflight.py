@@ -9,32 +9,32 @@ from dataclasses import replace
 from perfbisect.core.domain.events import Warned
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import facts
-from perfbisect.host.facts import COMPILER, DRIVERS, ONLINE, TOOLS, Fact, ask_all, cpu_numbers, fingerprint_facts
-from perfbisect.host.packages import how_to_install, missing
+from perfbisect.host.facts import COMPILER, DRIVERS, ONLINE, TOOLS, Fact, cpu_numbers, fingerprint_facts, read_facts
+from perfbisect.host.packages import how_to_install, missing_programs
 from perfbisect.lab.building import links
 from perfbisect.lab.building.shared_builds import SharedBuilds
 from perfbisect.lab.building.toolchain import (
     NEEDED,
     NO_REMOTE,
     REMOTE_ADVICE,
+    build_dependencies_command,
     compilers,
-    how_to_build,
-    lacking_for,
-    own_packages,
-    try_remote,
+    missing_programs_and_needs,
+    recipe_packages,
+    remote_cache_error,
 )
-from perfbisect.lab.checks import CheckRequest, Finding, Level, note, ok, refused, warning
+from perfbisect.lab.checks import CheckRequest, Finding, Severity, note, ok, refused, warning
 from perfbisect.lab.checks.machine import (
-    clock,
-    clock_speed,
-    counters,
-    device,
-    layout,
-    load,
-    others,
-    sharing,
-    space,
-    swap,
+    clock_findings,
+    clock_speed_findings,
+    core_sharing_findings,
+    counter_findings,
+    device_findings,
+    load_findings,
+    lock_and_leftover_findings,
+    memory_layout_findings,
+    space_findings,
+    swap_findings,
 )
 from perfbisect.lab.workload import lua, sysbench
 from perfbisect.masking import mask_credentials
@@ -45,18 +45,21 @@ from perfbisect.wording.text import listed
 TO_MEASURE = ("timeout", "setsid", "flock", "ps", "awk", "base64", "tar", "cmp")
 
 
-def tools(request: CheckRequest) -> Iterator[Finding]:
+def tool_findings(request: CheckRequest) -> Iterator[Finding]:
     """Findings about the programs without which nothing can be built or measured, and the build's other needs."""
     host, builder, entry = request.host, request.builder, request.entry
     build = builder.build if builder else None
     if builder and build and entry.builds_itself:
         variant = find_variant(builder, request.variant)
-        absent, packages = lacking_for(host, needed(request), build, variant), own_packages(build)
-        besides = how_to_build(builder, request.answers)
+        absent, packages = (
+            missing_programs_and_needs(host, needed_programs(request), build, variant),
+            recipe_packages(build),
+        )
+        besides = build_dependencies_command(builder, request.answers)
         needs = ", ".join(dict.fromkeys((*compilers(build, variant), *build.needs)))
         fine = f"all build dependencies of {builder.name} are installed: {needs}"
     else:  # programs for builds are needed on other hosts, or nowhere
-        absent, packages, besides = missing(host, needed(request)), None, ""
+        absent, packages, besides = missing_programs(host, needed_programs(request)), None, ""
         reason = (
             "programs of the host are measured" if builder and builder.installed else "installed releases are measured"
         )
@@ -79,9 +82,9 @@ def tools(request: CheckRequest) -> Iterator[Finding]:
     yield ok("tools", ", ".join([*versions, *([compiler] if compiler else [])]) or "no versions known")
 
 
-def drivers(request: CheckRequest) -> Iterator[Finding]:
+def driver_findings(request: CheckRequest) -> Iterator[Finding]:
     """Whether sysbench can drive the system."""
-    driver = request.builder.driver if request.builder and by_sysbench(request) else ""
+    driver = request.builder.driver if request.builder and is_driven_by_sysbench(request) else ""
     compiled = request.answers.get(DRIVERS)
     if driver in lua.SYSBENCH_DRIVERS and compiled is not None and driver not in compiled:
         text = f"sysbench on host {request.name} was compiled without its {driver} driver"
@@ -89,21 +92,21 @@ def drivers(request: CheckRequest) -> Iterator[Finding]:
         yield refused("sysbench", text, f"Install the package of your distribution, or {from_source}")
 
 
-def needed(request: CheckRequest) -> list[str]:
+def needed_programs(request: CheckRequest) -> list[str]:
     """The programs for measuring; and for builds of any system, if anything is to be built there."""
     built = request.entry.builds_itself and (request.builder is None or request.builder.build is not None)
     server = request.builder.server if request.builder else None
     return [
         *(NEEDED if built else ()),
         *TO_MEASURE,
-        *(["sysbench"] if by_sysbench(request) else []),
+        *(["sysbench"] if is_driven_by_sysbench(request) else []),
         *(need for workload in request.workloads or () for need in workload.needs),
         *(["taskset"] if request.entry.server_cpus or request.entry.client_cpus else []),
         *(["setpriv"] if server and server.refuses_root else []),
     ]
 
 
-def by_sysbench(request: CheckRequest) -> bool:
+def is_driven_by_sysbench(request: CheckRequest) -> bool:
     """Whether sysbench drives a workload, as far as is known."""
     return request.workloads is None or not all(workload.command for workload in request.workloads)
 
@@ -117,23 +120,23 @@ def check_pinning(request: CheckRequest) -> None:
             raise UsageError(text, f"The host has {len(online)} CPUs, numbered from {min(online)} to {max(online)}.")
 
 
-def compiler_cache(request: CheckRequest) -> Iterator[Finding]:
+def compiler_cache_findings(request: CheckRequest) -> Iterator[Finding]:
     """Findings of a compilation through the remote store; none if no store is set, or nothing is built on the host."""
     host, remote = request.host, request.entry.ccache_remote
     if remote in ("", NO_REMOTE) or not request.entry.builds_itself:
         return
-    if missing(host, ["ccache", "cc"]):  # reported by the check of programs
+    if missing_programs(host, ["ccache", "cc"]):  # reported by the check of programs
         return
-    if reason := try_remote(host, remote):
+    if reason := remote_cache_error(host, remote):
         sentence = f"the remote store {mask_credentials(remote)} of ccache on host {request.name}: {reason}"
         yield warning("ccache", sentence, REMOTE_ADVICE)
     else:
         yield ok("ccache", f"ccache reads and writes its remote store {mask_credentials(remote)}")
 
 
-def layouts(request: CheckRequest) -> Iterator[Finding]:
+def layout_findings(request: CheckRequest) -> Iterator[Finding]:
     """Findings about the linker that makes randomized layouts, and what keeps it from that."""
-    if not request.entry.builds_itself or (request.builder and obstacle(request.builder, request.variant)):
+    if not request.entry.builds_itself or (request.builder and layout_obstacle(request.builder, request.variant)):
         return
     linker = links.find_linker(request.host)
     if linker and linker.name != links.OBJECTS:
@@ -145,19 +148,23 @@ def layouts(request: CheckRequest) -> Iterator[Finding]:
         yield note("layouts", text, how_to_install(["mold"], request.system))
 
 
-def obstacle(builder: Builder, variant: str, system: str = "") -> str:
+def layout_obstacle(builder: Builder, variant: str, system: str = "") -> str:
     """Why no build of a system could be linked again; "" if one may be. ``system`` is the build system, if known."""
     if builder.build is None:
         return "nothing is built from source"
-    return links.GO if (system or builder.build.system) == "go" else links.why_fixed(find_variant(builder, variant))
+    return (
+        links.GO
+        if (system or builder.build.system) == "go"
+        else links.why_not_relinkable(find_variant(builder, variant))
+    )
 
 
-def shared_findings(shared: SharedBuilds | None) -> Iterator[Finding]:
+def shared_build_findings(shared: SharedBuilds | None) -> Iterator[Finding]:
     """Whether an object can be written, read and removed in the shared builds; nothing if no builds are shared."""
     if shared is None:
         return
     try:
-        shared.try_out()
+        shared.check_access()
     except OSError as trouble:
         reason = mask_credentials(trouble.strerror or str(trouble))
         sentence = f"the shared builds in {shared.address} cannot be used from this machine: {reason}"
@@ -173,48 +180,50 @@ def shared_findings(shared: SharedBuilds | None) -> Iterator[Finding]:
 
 # The checks of a host that measures, the most serious first; and the checks of a host that only builds.
 CHECKS = (
-    tools, drivers, compiler_cache, space, counters, device, load, others, clock_speed, sharing, layout, layouts, swap, clock,
+    tool_findings, driver_findings, compiler_cache_findings, space_findings, counter_findings, device_findings, load_findings, lock_and_leftover_findings, clock_speed_findings, core_sharing_findings, memory_layout_findings, layout_findings, swap_findings, clock_findings,
 )  # fmt: skip
-OF_BUILDS = (tools, compiler_cache, space, others, layouts)
+OF_BUILDS = (tool_findings, compiler_cache_findings, space_findings, lock_and_leftover_findings, layout_findings)
 
 FURTHER: tuple[Fact[object], ...] = (
-    facts.ONLINE, facts.LOAD, facts.SYSTEM, facts.DEB_SRC, facts.SWAP, facts.STEAL, facts.THROTTLED,
-    facts.TURBO_SWITCH, facts.CLOCK_SOURCE, facts.SYNCHRONISED, facts.PORTS, facts.DRIVERS,
+    facts.ONLINE, facts.LOAD, facts.SYSTEM, facts.DEB_SRC, facts.SWAP_TOTAL_AND_USED_MIB, facts.STEAL_SHARE, facts.THROTTLED,
+    facts.TURBO_SWITCH, facts.CLOCK_SOURCE, facts.SYNCHRONISED, facts.LISTENING_PORTS, facts.DRIVERS,
 )  # fmt: skip
 
 
 def inspect_host(request: CheckRequest) -> CheckRequest:
     """Read the facts of the host that take no longer than one command; returns the request with them."""
     host = request.host
-    answers = ask_all(host, (*fingerprint_facts(host), *FURTHER, facts.free(host.root), facts.reflinks(host)))
+    answers = read_facts(
+        host, (*fingerprint_facts(host), *FURTHER, facts.free_bytes_fact(host.root), facts.reflink_fact(host))
+    )
     return replace(request, answers=answers, system=answers.get(facts.SYSTEM) or "")
 
 
-def findings(inspection: CheckRequest) -> Iterator[Finding]:
+def measurement_findings(inspection: CheckRequest) -> Iterator[Finding]:
     """All findings about a host that measures. A command as a workload cannot be checked beforehand.
 
     Raises UsageError for a workload that sysbench cannot run, and for settings in hosts.toml that do not fit the host.
     """
     for workload in inspection.workloads or ():
         if not workload.command:
-            sysbench.command(workload, lua.measured(workload))
-            lua.preparing(workload)
+            sysbench.run_argv(workload, lua.timed_run_script(workload))
+            lua.prepare_script(workload)
     check_pinning(inspection)
     for check in CHECKS:
         yield from check(inspection)
 
 
-def build_findings(inspection: CheckRequest) -> Iterator[Finding]:
+def build_host_findings(inspection: CheckRequest) -> Iterator[Finding]:
     """All findings about a host that builds for others: see ``CheckRequest.to_build``."""
     for check in OF_BUILDS:
         yield from check(inspection)
 
 
-def warnings(results: Iterable[Finding]) -> tuple[Warned, ...]:
+def warnings_or_refusal(results: Iterable[Finding]) -> tuple[Warned, ...]:
     """The warnings before a hunt. Raises EnvironmentFailure for the first refusal."""
     warned = []
     for finding in results:
-        if finding.level is Level.REFUSED:
+        if finding.level is Severity.REFUSED:
             raise EnvironmentFailure(finding.text, finding.advice)
-        warned += [Warned(finding.text, finding.advice)] if finding.level is Level.WARNING else []
+        warned += [Warned(finding.text, finding.advice)] if finding.level is Severity.WARNING else []
     return tuple(warned)

@@ -24,7 +24,7 @@ from perfbisect.host.packages import how_to_install
 from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
 from perfbisect.lab.measure import perf
-from perfbisect.lab.servers import HostCommand, carry_out
+from perfbisect.lab.servers import HostCommand, run_to_end
 from perfbisect.lab.workload import lines_of
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import placeholders_in
@@ -103,7 +103,7 @@ class Counter:
         unfixed = f"host {host} has no C compiler (cc), so random numbers cannot be fixed: {effect}"
         return None if self.env else (unfixed, how_to_install(["gcc"]))
 
-    def under(self, folder: PurePosixPath) -> list[str]:
+    def command_prefix(self, folder: PurePosixPath) -> list[str]:
         """The prefix of a command under which the instructions of all processes of the command are counted. The result
         is written to ``counters`` in ``folder``."""
         result = str(folder / "counters")
@@ -113,37 +113,37 @@ class Counter:
         options = ["-q", f"--tool={tool}", *options, "--trace-children=yes", f"--{tool}-out-file={result}.%p"]
         return [*self.prefix, "sh", "-c", _SUMMARIES, "counted", result, "valgrind", *options]
 
-    def read(self, text: str) -> dict[str, float | None]:
+    def read_counters(self, text: str) -> dict[str, float | None]:
         """The counters in ``text``, the content of the file ``counters``."""
         if self.method == PERF:
-            return perf.parse(text)
+            return perf.parse_counters(text)
         counts = [int(match[1]) for match in map(_SUMMARY.fullmatch, text.splitlines()) if match]
         return {"instructions": float(sum(counts)) if counts else None}
 
 
-def methods(host: Host) -> list[str]:
+def counting_methods(host: Host) -> list[str]:
     """The methods by which the host can count instructions, the fastest first: PERF, the name and version of valgrind."""
     counters, _, version = host.run(["sh", "-c", _METHODS], check=False).stdout.rpartition("\f")
-    by_perf = [PERF] if perf.parse(counters).get("instructions") else []
+    by_perf = [PERF] if perf.parse_counters(counters).get("instructions") else []
     return [*by_perf, *([version.strip()] if _VERSION.fullmatch(version.strip()) else [])]
 
 
-def method(host: Host) -> str:
+def counting_method(host: Host) -> str:
     """The fastest method by which the host can count instructions; "" if there is none."""
-    return next(iter(methods(host)), "")
+    return next(iter(counting_methods(host)), "")
 
 
-def counter(host: Host, by: str, *, by_function: bool = False) -> Counter:
+def make_counter(host: Host, by: str, *, by_function: bool = False) -> Counter:
     """The counter that uses the given method. The counter fixes addresses and random numbers if the host can, so that
     counts repeat."""
     fixes_addresses = host.run(["sh", "-c", "setarch -R true"], check=False).ok  # a container may forbid it
     prefix = ("setarch", "-R") if fixes_addresses else ()
-    folder = upload.place(host, "scripts", {_FIXED_RANDOM.name: _FIXED_RANDOM})
+    folder = upload.place_files(host, "scripts", {_FIXED_RANDOM.name: _FIXED_RANDOM})
     compiled = host.run(["sh", "-c", _COMPILE, "compile", str(folder)], check=False).ok
     return Counter(by, prefix, {"LD_PRELOAD": str(folder / _LIBRARY)} if compiled else {}, by_function)
 
 
-def functions_on(host: Host, folder: PurePosixPath) -> str:
+def read_counted_functions(host: Host, folder: PurePosixPath) -> str:
     """The instructions and calls of each function that were counted during a visit, from the files in the visit's
     folder; see ``counts_of``.
 
@@ -151,10 +151,10 @@ def functions_on(host: Host, folder: PurePosixPath) -> str:
     addr2line.
     """
     argv = ["sh", "-c", _FUNCTIONS, "functions", str(folder), _FRAME + _READ, _FRAME + _INLINED, _ADD_UP]
-    return carry_out(host, HostCommand(argv, "callgrind", "run", LIMIT, folder, merged=False, name=NAME))
+    return run_to_end(host, HostCommand(argv, "callgrind", "run", LIMIT, folder, merged=False, name=NAME))
 
 
-def by_function(facts: RunFacts, *printed: str) -> ProfileFacts:
+def function_profile(facts: RunFacts, *printed: str) -> ProfileFacts:
     """The functions of a counted run, from the outputs of ``functions_on`` for its executions."""
     *short, long = map(lines_of, printed)
     stacks, calls = counts_beyond(short[0] if short else (), long)
@@ -164,7 +164,7 @@ def by_function(facts: RunFacts, *printed: str) -> ProfileFacts:
     )  # fmt: skip
 
 
-def obstacle(builder: Builder, workload: Workload) -> str:
+def counting_obstacle(builder: Builder, workload: Workload) -> str:
     """The reason, for the end of a sentence, why the instructions of the workload cannot be counted exactly; "" if
     exact counts are possible."""
     if builder.server:
@@ -176,7 +176,7 @@ def obstacle(builder: Builder, workload: Workload) -> str:
     return ""
 
 
-def counting_time(workload: Workload, runs: Sequence[RunFacts]) -> float:
+def counting_seconds(workload: Workload, runs: Sequence[RunFacts]) -> float:
     """About how many seconds an exact count takes, judged by these timed runs of a build; 0 without runs.
 
     The computation of an operation becomes slower under the counter. At least a few operations are counted, even if
@@ -196,7 +196,7 @@ def counting_time(workload: Workload, runs: Sequence[RunFacts]) -> float:
     return COUNTED_OPERATIONS * SLOWER * computing + operations * (duration - computing)
 
 
-def cost(method: str, workload: Workload) -> tuple[float, float]:
+def count_cost(method: str, workload: Workload) -> tuple[float, float]:
     """The approximate cost of a count as (seconds, factor): the cost is the seconds plus the factor times the time of a
     run."""
     if method == PERF:
@@ -209,7 +209,7 @@ def has_length(workload: Workload) -> bool:
     return not workload.command or EVENTS in placeholders_in(workload.command)
 
 
-def of_length(workload: Workload, events: int) -> Workload:
+def with_operations(workload: Workload, events: int) -> Workload:
     """The workload with a fixed number of operations, ``events``, and without anything that depends on the clock."""
     fixed: dict[str, Option] = {EVENTS: events, "time": 0}
     if not workload.command:
@@ -242,7 +242,7 @@ def chosen_length(lengths: Mapping[int, float], enough: float = ENOUGH) -> int:
     return max(1, round((longest - min(lengths)) * enough / beyond))
 
 
-def instructions(facts: RunFacts) -> float:
+def instruction_count(facts: RunFacts) -> float:
     """The instructions of one execution. Raises InstructionsNotCounted if they are unknown."""
     if (counted := facts.counters.get("instructions")) is None:
         advice = (
@@ -253,7 +253,7 @@ def instructions(facts: RunFacts) -> float:
     return counted
 
 
-def difference(short: RunFacts, long: RunFacts) -> RunFacts:
+def count_difference(short: RunFacts, long: RunFacts) -> RunFacts:
     """The facts of a counted run, from those of its two executions. Raises UsageError if the longer did not execute more."""
     operations = long.operations - short.operations
     if operations <= 0:
@@ -261,6 +261,6 @@ def difference(short: RunFacts, long: RunFacts) -> RunFacts:
         text = f"The command did {did}, and {long.operations:,} operations with {{{EVENTS}}} = {long.events:,}"
         why = f"{text}, so its instructions cannot be counted exactly."
         raise UsageError(why, f"{OPERATIONS}, and let `operations` match the number in the output.")
-    beyond = {"instructions": instructions(long) - instructions(short)}
+    beyond = {"instructions": instruction_count(long) - instruction_count(short)}
     of_both = replace(long, started=short.started, seconds=short.seconds + long.seconds, events=short.events)
     return replace(of_both, operations=operations, counters=beyond)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from perfbisect.core.domain.metrics import METRICS
 from perfbisect.errors import EnvironmentFailure, HostClockChanged
-from perfbisect.host.packages import how_to_install, missing
+from perfbisect.host.packages import how_to_install, missing_programs
 from perfbisect.host.protocol import Host
 from perfbisect.lab.workload import SECONDS
 
@@ -42,7 +42,7 @@ _KILLED = re.compile(r"(sh|sysbench): (Hangup|Interrupt|Killed|Terminated)")
 _EVENT = re.compile(r"(?:\w+/([\w.-]+)/\w*|([\w.-]+?)(?::\w+)?)")
 
 
-def wrap(
+def perf_stat_command(
     argv: Sequence[str],
     folder: PurePosixPath,
     pids: Iterable[int] = (),
@@ -62,7 +62,7 @@ def wrap(
     ]  # fmt: skip
 
 
-def parse(text: str) -> dict[str, float | None]:
+def parse_counters(text: str) -> dict[str, float | None]:
     """The counters in the output of ``perf stat -x ,``; None for an event that is not supported or was not counted.
 
     If perf has counted an event for only a part of the time, the number is extrapolated to the whole time. On a CPU
@@ -72,7 +72,7 @@ def parse(text: str) -> dict[str, float | None]:
     return {event: _value(parts) for event, parts in _counted(text).items()}
 
 
-def shares(text: str) -> dict[str, float]:
+def counted_shares(text: str) -> dict[str, float]:
     """Event → the share of the time in which perf counted the event, if the share is below 1; the counters of these
     events are extrapolated.
 
@@ -114,37 +114,37 @@ def _value(parts: Sequence[_CoreCount]) -> float | None:
     return parts[0].value if parts else None
 
 
-def missed(output: Iterable[str]) -> bool:
+def has_target_ended(output: Iterable[str]) -> bool:
     """Whether perf ended at once, because a process or thread that it should count had ended."""
     return any(_GONE.match(line) for line in output)
 
 
-def killed(errors: Iterable[str]) -> bool:
+def is_killed(errors: Iterable[str]) -> bool:
     """Whether perf reports that a signal ended its command, because perf's own exit status is then 0."""
     return any(_KILLED.fullmatch(line) for line in errors)
 
 
-def probe(host: Host) -> Counters:
+def countable_events(host: Host) -> Counters:
     """The events that perf can count on the host, found by trying all events. Raises EnvironmentFailure if perf cannot
     count on the host."""
-    if missing(host, ["perf"]):
+    if missing_programs(host, ["perf"]):
         raise EnvironmentFailure(f"perf is not installed on host {host.name}", how_to_install(["perf"]))
     trial = host.run(["perf", "stat", "-x", ",", "-e", ",".join(EVENTS), "--", "true"], check=False)
-    counters = parse(trial.stderr)
+    counters = parse_counters(trial.stderr)
     if counters.get("task-clock") is None:
-        raise EnvironmentFailure(refusal(host.name, trial.stderr), ALLOW)
+        raise EnvironmentFailure(refusal_sentence(host.name, trial.stderr), ALLOW)
     return counters
 
 
-def counts(host: Host) -> bool:
+def can_count(host: Host) -> bool:
     """Whether perf can count on the host."""
     try:
-        return bool(probe(host))
+        return bool(countable_events(host))
     except EnvironmentFailure:
         return False
 
 
-def refusal(host: str, output: str) -> str:
+def refusal_sentence(host: str, output: str) -> str:
     """The sentence for a perf that counts nothing; ``output`` is perf's."""
     if "paranoid" in output or "ermission" in output:
         return f"perf is not permitted on host {host}"
@@ -163,7 +163,7 @@ _LINE = re.compile(rf"^{SECONDS} {SECONDS} {SECONDS}$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
+class ClockStamp:
     """One reading of the clock, between two readings of the uptime."""
 
     at: float  # seconds since the epoch
@@ -171,16 +171,16 @@ class Stamp:
     after: float
 
 
-def read_stamps(text: str) -> tuple[Stamp, ...]:
+def read_stamps(text: str) -> tuple[ClockStamp, ...]:
     """The stamps that STAMP printed at the begin and the end of a run; fewer than two if the run was killed or the disk
     is full.
 
     Other text in the output is ignored, because a measured program could write there, too.
     """
-    return tuple(Stamp(*map(float, line.groups())) for line in islice(_LINE.finditer(text), 2))
+    return tuple(ClockStamp(*map(float, line.groups())) for line in islice(_LINE.finditer(text), 2))
 
 
-def check_clock(stamps: tuple[Stamp, ...], host: str) -> None:
+def check_clock(stamps: tuple[ClockStamp, ...], host: str) -> None:
     """Raise HostClockChanged if the clock of that host was set between the begin and the end of a run."""
     if len(stamps) < 2:
         return
@@ -231,7 +231,7 @@ COLUMNS = {
 Row = Mapping[str, float]
 
 
-def beside(
+def with_system_reports(
     argv: Sequence[str], folder: PurePosixPath, device: str, *, watched: bool = True, other: PurePosixPath | None = None,
     threads: int = 1,
 ) -> list[str]:  # fmt: skip
@@ -246,7 +246,7 @@ def beside(
     return ["sh", "-c", _BESIDE, "beside", *options, *argv]
 
 
-def rows(tool: str, report: str) -> list[Row]:
+def report_rows(tool: str, report: str) -> list[Row]:
     """One row for each second of a report of vmstat, or of iostat for one device. A row maps the names in the header to
     values.
 
@@ -265,7 +265,7 @@ def rows(tool: str, report: str) -> list[Row]:
     return numbers_of_rows[tool == "vmstat" :]
 
 
-def means(rows: Sequence[Row], begin: float, end: float) -> dict[str, float | None]:
+def window_means(rows: Sequence[Row], begin: float, end: float) -> dict[str, float | None]:
     """The mean of each column over the rows of the window; row i covers the seconds from i to i + 1.
 
     ``begin`` and ``end`` are seconds since the start of the report. A row belongs to the window if the middle of its
@@ -275,6 +275,9 @@ def means(rows: Sequence[Row], begin: float, end: float) -> dict[str, float | No
     return {name: fmean(row[name] for row in inside) for name in inside[0]} if inside else {}
 
 
-def read(vmstat: str, iostat: str, begin: float, end: float) -> dict[str, float | None]:
+def report_means(vmstat: str, iostat: str, begin: float, end: float) -> dict[str, float | None]:
     """The means of both reports over the window; see ``means``."""
-    return {**means(rows("vmstat", vmstat), begin, end), **means(rows("iostat", iostat), begin, end)}
+    return {
+        **window_means(report_rows("vmstat", vmstat), begin, end),
+        **window_means(report_rows("iostat", iostat), begin, end),
+    }

@@ -31,12 +31,12 @@ from perfbisect.core.explain.calls import MIN_SAMPLES
 from perfbisect.core.explain.profiles import COUNTED, NEGLIGIBLE_SHARE, RARE, FoldedStacks, fold
 from perfbisect.errors import EnvironmentFailure, NoPerfSamples
 from perfbisect.host import jobs
-from perfbisect.host.facts import CORES, ask
+from perfbisect.host.facts import CORES, read_fact
 from perfbisect.host.protocol import Host
 from perfbisect.lab.measure import perf
-from perfbisect.lab.measure.studies import LONGEST, shortened
-from perfbisect.lab.measure.visit import RunContext, Study, Turn, begin, run
-from perfbisect.lab.servers import HostCommand, Installation, carry_out
+from perfbisect.lab.measure.studies import LONGEST, shortened_context
+from perfbisect.lab.measure.visit import RunContext, Study, Turn, begin_visit, timed_run
+from perfbisect.lab.servers import HostCommand, Installation, run_to_end
 from perfbisect.lab.workload import command, lines_of
 from perfbisect.wording.text import advised
 
@@ -153,34 +153,34 @@ class Sampling:
         return (*([] if self.in_kernel else [NO_KERNEL]), *([NO_LEAF_CALLERS] if self.chains == "fp" else []))
 
 
-def available(host: Host, events: Sequence[str] = EVENTS) -> Sampling:
+def find_sampling(host: Host, events: Sequence[str] = EVENTS) -> Sampling:
     """How perf samples on a host, found by trials. Raises EnvironmentFailure if perf takes no samples."""
     printed = ""
     for event in events:
         for chains in CHAINS:
-            words = [str(jobs.scratch(host) / "trial"), event, Sampling(event, chains).call_graph]
+            words = [str(jobs.temp_folder(host) / "trial"), event, Sampling(event, chains).call_graph]
             tried = host.run(["sh", "-c", _TRIAL, "sampled", *words], check=False)
             printed = printed or tried.stderr
-            if tried.ok and (way := sampling(tried.stdout, chains)):
+            if tried.ok and (way := sampling_of_trial(tried.stdout, chains)):
                 return way
     if "paranoid" in printed:
-        raise EnvironmentFailure(perf.refusal(host.name, printed), perf.ALLOW)
-    raise EnvironmentFailure(f"perf takes no samples on host {host.name}: {command.last(printed)}")
+        raise EnvironmentFailure(perf.refusal_sentence(host.name, printed), perf.ALLOW)
+    raise EnvironmentFailure(f"perf takes no samples on host {host.name}: {command.last_output_line(printed)}")
 
 
-def ways(host: Host, sampled: Sampling) -> Iterator[Sampling]:
+def other_samplings(host: Host, sampled: Sampling) -> Iterator[Sampling]:
     """Other ways to find more callers: a larger copy of the stack, frame pointers, the processor's records."""
     if sampled.chains == "dwarf" and not sampled.waits:
         yield replace(sampled, stack=LARGEST_STACK)
         yield replace(sampled, chains="fp")
         tried = host.run(
-            ["sh", "-c", _TRIAL, "sampled", str(jobs.scratch(host) / "trial"), sampled.event, "lbr"], check=False
+            ["sh", "-c", _TRIAL, "sampled", str(jobs.temp_folder(host) / "trial"), sampled.event, "lbr"], check=False
         )
-        if tried.ok and sampling(tried.stdout, "lbr"):
+        if tried.ok and sampling_of_trial(tried.stdout, "lbr"):
             yield replace(sampled, chains="lbr")
 
 
-def sampling(printed: str, chains: str) -> Sampling | None:
+def sampling_of_trial(printed: str, chains: str) -> Sampling | None:
     """The sampling that a trial has shown; None if it took no samples, or found no callers, except by frame pointers.
 
     A processor that can count an event may be unable to take samples by it, as in some virtual machines.
@@ -193,7 +193,7 @@ def sampling(printed: str, chains: str) -> Sampling | None:
     return Sampling(event[1] + (":u" if "u" in event[2] else ""), chains, names)
 
 
-def record(
+def perf_record_command(
     argv: Sequence[str],
     folder: PurePosixPath,
     pids: Iterable[int] = (),
@@ -225,7 +225,7 @@ def record(
     ]  # fmt: skip
 
 
-def folded_on(host: Host, folder: PurePosixPath, sampled: Sampling, rate: int) -> FoldedStacks:
+def read_folded_stacks(host: Host, folder: PurePosixPath, sampled: Sampling, rate: int) -> FoldedStacks:
     """The stacks of the sampled run in the folder of a visit; ``sampled`` and ``rate`` are as in ``record``. Removes its samples.
 
     Raises NoPerfSamples if there are none, and RunFailed if they cannot be read or are too many.
@@ -236,7 +236,7 @@ def folded_on(host: Host, folder: PurePosixPath, sampled: Sampling, rate: int) -
     fields = of_waits if sampled.waits else ["-F", "comm,period,ip,sym,dso"]
     try:
         argv = ["sh", "-c", _FOLD, "fold", str(file), SHORTEN, ADD_UP, "1" if sampled.waits else "", *fields]
-        printed = carry_out(host, HostCommand(argv, "perf script", "run", LIMIT, folder, merged=False, name=NAME))
+        printed = run_to_end(host, HostCommand(argv, "perf script", "run", LIMIT, folder, merged=False, name=NAME))
     finally:
         host.run(["rm", "-f", "--", str(file)])
     folded = fold(lines_of(printed), per_unit)
@@ -280,12 +280,12 @@ class ProfileStudy(Study):
 
     def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
         """A run whose samples are folded; the best of several such runs if too many samples have no callers."""
-        turn.left -= 1
-        context = shortened(self.context, self.seconds)
+        turn.runs_left -= 1
+        context = shortened_context(self.context, self.seconds)
         try:
             if not (self.sampled or context.perf):
-                perf.probe(context.host)
-            sampled = self.sampled = self.sampled or available(context.host, self.events)
+                perf.countable_events(context.host)
+            sampled = self.sampled = self.sampled or find_sampling(context.host, self.events)
         except EnvironmentFailure as failure:
             if self.switches is None and self.events is EVENTS:  # else the study of work has said so
                 yield Unexplained(PART, advised(str(failure), failure.advice), context.host.name)
@@ -298,7 +298,7 @@ class ProfileStudy(Study):
         if self.oftenest == OFTENEST and not sampled.waits and (best is None or best.samples < MIN_SAMPLES):
             self.oftenest = OF_SHORT
             best = yield from self.profile_run(context, system, dataset, turn, sampled)
-        further = ways(context.host, sampled) if best and not self.tried else ()
+        further = other_samplings(context.host, sampled) if best and not self.tried else ()
         while best and best.alone > ALONE and (way := next(iter(further), None)):
             self.tried = True
             resampled = yield from self.profile_run(context, system, dataset, turn, way)
@@ -314,26 +314,26 @@ class ProfileStudy(Study):
         """The profile of one run with that sampling; None if no thread has waited, or no sample was due."""
         seconds = 0
         if sampled.waits:
-            rate = one_of((self.switches or USUAL_SWITCHES) * context.workload.time)
+            rate = wait_sampling_interval((self.switches or USUAL_SWITCHES) * context.workload.time)
         else:
             enough = min(LONGEST, max(REPEATED, self.seconds))
             seconds = math.floor(enough) if context.workload.command and context.longest < enough else 0
-            first = partial(first_rate, context, ask(context.host, CORES) or 1, seconds)
+            first = partial(first_rate, context, read_fact(context.host, CORES) or 1, seconds)
             following = self.last and next_rate(*self.last, sampled.samples, self.oftenest)
             rate = round(following or first(sampled.samples))
         if context.workload.command and self.low is None:
             self.low = LOW if context.host.run([*LOW, "true"], check=False).ok else ()
-        wrap = partial(record, sampled=sampled, rate=rate, seconds=seconds)
+        wrap = partial(perf_record_command, sampled=sampled, rate=rate, seconds=seconds)
         bench = replace(context, perf=True, wrap=wrap, under=self.low or ())
         try:
-            with begin(context, system, turn.candidate, dataset) as opened:
+            with begin_visit(context, system, turn.candidate, dataset) as opened:
                 yield replace(turn.started(context), number=turn.first)
-                facts = yield from run(replace(opened, bench=bench))
+                facts = yield from timed_run(replace(opened, bench=bench))
                 times = (
                     context.host.run(["cat", str(opened.folder / TIMES)], check=False).stdout.strip() if seconds else ""
                 )
-                facts = reported(context, facts, opened.folder)
-                folded = folded_on(context.host, opened.folder, sampled, rate)
+                facts = with_repeated_reports(context, facts, opened.folder)
+                folded = read_folded_stacks(context.host, opened.folder, sampled, rate)
         except NoPerfSamples:
             self.last = rate, 0
             if sampled.waits or self.oftenest == OFTENEST:
@@ -341,10 +341,10 @@ class ProfileStudy(Study):
             raise
         if not sampled.waits:
             self.last = rate, folded.samples
-        return profile(facts, folded, sampled, int(times) if times.isdecimal() else 1)
+        return profile_facts(facts, folded, sampled, int(times) if times.isdecimal() else 1)
 
 
-def reported(context: RunContext, facts: RunFacts, folder: PurePosixPath) -> RunFacts:
+def with_repeated_reports(context: RunContext, facts: RunFacts, folder: PurePosixPath) -> RunFacts:
     """The facts of a run with the mean of the numbers that its repetitions report; of rates, the harmonic mean."""
     if not facts.reported:
         return facts
@@ -357,7 +357,7 @@ def reported(context: RunContext, facts: RunFacts, folder: PurePosixPath) -> Run
     return replace(facts, reported=fmean(reported_by) if is_rate else harmonic_mean(reported_by))
 
 
-def one_of(switches: float) -> int:
+def wait_sampling_interval(switches: float) -> int:
     """The n for which one of n waits is sampled in a run with that number of switches.
 
     An operation may wait at several places, one after the other, so n has no small factor: else it might always be one place.
@@ -382,7 +382,7 @@ def next_rate(rate: float, samples: int, wanted: int = SAMPLES, highest: int = O
     return min(highest, max(RAREST, rate * wanted / max(1, samples)))
 
 
-def profile(facts: RunFacts, folded: FoldedStacks, sampled: Sampling, times: int = 1) -> ProfileFacts:
+def profile_facts(facts: RunFacts, folded: FoldedStacks, sampled: Sampling, times: int = 1) -> ProfileFacts:
     """The profile of a run with ``times`` repetitions. Lost samples are assumed to be distributed like the others."""
     all_samples = folded.samples + folded.lost
     notes = [

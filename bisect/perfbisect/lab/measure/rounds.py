@@ -17,9 +17,9 @@ from perfbisect.core.domain.events import LabEvent, RunFinished, RunProgress, Wa
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.errors import ConnectionLost, DatasetDamaged, EnvironmentFailure, HostUnreachable, JobLost
 from perfbisect.host import jobs
-from perfbisect.host.facts import Fact, ask, cpu_numbers
+from perfbisect.host.facts import Fact, cpu_numbers, read_fact
 from perfbisect.host.protocol import Host
-from perfbisect.lab.measure.visit import RunContext, StartedRun, Turn, Visit, begin
+from perfbisect.lab.measure.visit import RunContext, StartedRun, Turn, Visit, begin_visit
 from perfbisect.lab.servers import Installation
 from perfbisect.lab.workload.dataset import remove_visit
 from perfbisect.recipes.inventory import HostEntry
@@ -50,7 +50,7 @@ def _kib(text: str, name: str) -> int:
     return int((_field(text, name) or "0 kB").split()[0])
 
 
-class TurnsAdvised(Exception):
+class PairingImpossible(Exception):
     """Raised if two builds cannot be paired on this host; the message says why."""
 
 
@@ -80,7 +80,7 @@ def _listed(cores: Sequence[int]) -> str:
 
 
 @dataclass
-class Rounds:
+class PairedRounds:
     """Measures two builds at the same time; ``at`` is the side that is being handled, so that an error can be assigned
     to a build.
     """
@@ -94,33 +94,33 @@ class Rounds:
     def visit(self, sides: Sequence[Side], turns: Sequence[Turn]) -> Generator[LabEvent]:
         """One visit of both builds: for servers all remaining rounds, otherwise one round.
 
-        Raises TurnsAdvised, and the errors of ``Runner.visit``.
+        Raises PairingImpossible, and the errors of ``Runner.visit``.
         """
         host = self.context.host
         remove_visit(host)  # the data of an interleaved visit: there is room for two copies at most
         with ExitStack() as stack:
             visits: list[Visit] = []
-            free_at_first, _ = ask(host, MEMORY) or (0, 0)
+            free_at_first, _ = read_fact(host, MEMORY) or (0, 0)
             for self.at, (system, key) in enumerate(sides):
                 if self.at and system.builder.server:
                     check_room_for_second_server(host, free_at_first)
                 try:
-                    opened = begin(self.context, system, turns[self.at].candidate, key, side=SIDES[self.at])
+                    opened = begin_visit(self.context, system, turns[self.at].candidate, key, side=SIDES[self.at])
                     visits.append(stack.enter_context(opened))
                     stack.push(self._stopping(self.at))
                 except (JobLost, DatasetDamaged, ConnectionLost, HostUnreachable):
                     raise
                 except EnvironmentFailure as trouble:  # if interleaved runs fail, too, that ends the hunt
-                    raise TurnsAdvised(f"two servers cannot run at the same time: {trouble}") from trouble
-            for _ in range(turns[0].left if sides[0][0].builder.server else 1):
+                    raise PairingImpossible(f"two servers cannot run at the same time: {trouble}") from trouble
+            for _ in range(turns[0].runs_left if sides[0][0].builder.server else 1):
                 yield turns[0].started(self.context)
                 if facts_of_both := (yield from self._round(visits)):
                     self.failed = 0
                     self.succeeded()
                     for turn, facts in zip(turns, facts_of_both, strict=True):
-                        turn.left -= 1
+                        turn.runs_left -= 1
                         yield RunFinished(turn.candidate, facts)
-                    yield from self.context.told()
+                    yield from self.context.warnings()
 
     def _stopping(self, side: int) -> Callable[..., None]:
         """A callback that sets ``at`` to the side whose server is being stopped, except after a failure, whose side is
@@ -148,7 +148,7 @@ class Rounds:
                 for self.at in (0, 1):
                     if jobs.status(host, running[self.at].job) is not None:  # collect says why
                         running[self.at].collect()
-                raise TurnsAdvised("two runs did not begin at the same time")
+                raise PairingImpossible("two runs did not begin at the same time")
             for self.at in (0, 1):
                 yield from running[self.at].wait()
             # If a run was ended at its limit, the other run, which waits for it, was ended for that reason as well.
@@ -158,20 +158,20 @@ class Rounds:
                 results[self.at] = running[self.at].collect()
         finally:
             for started in running.values():
-                jobs.kill(host, started.job, grace=1)
+                jobs.kill(host, started.job, grace_seconds=1)
         both = [replace(facts, round=running[0].job.id) for facts in results if facts]
-        why = invalid(*both) if len(both) == 2 else "perf could not attach to a server"
+        why = why_round_invalid(*both) if len(both) == 2 else "perf could not attach to a server"
         if not why:
             return both
         self.failed += 1
         if self.failed >= TRIES:
-            raise TurnsAdvised(f"{TRIES} successive rounds could not be used: {why}")
+            raise PairingImpossible(f"{TRIES} successive rounds could not be used: {why}")
         if self.failed == 1:
             yield Warned(f"a round of two builds cannot be used: {why}", "The round is repeated.")
         return []
 
 
-def invalid(first: RunFacts, two: RunFacts) -> str:
+def why_round_invalid(first: RunFacts, two: RunFacts) -> str:
     """The reason why a round is invalid; "" if the round is valid."""
     beside = min(run.started + run.seconds for run in (first, two)) - max(first.started, two.started)
     if beside < OVERLAP * min(first.seconds, two.seconds):
@@ -183,10 +183,10 @@ def invalid(first: RunFacts, two: RunFacts) -> str:
 
 
 def check_room_for_second_server(host: Host, free_at_first: int) -> None:
-    """Raise TurnsAdvised if a second server would find less memory than the first server has taken."""
-    now, total = ask(host, MEMORY) or (0, 0)
+    """Raise PairingImpossible if a second server would find less memory than the first server has taken."""
+    now, total = read_fact(host, MEMORY) or (0, 0)
     needed = max(free_at_first - now, 0) + SPARE * total
     if total and now < needed:
         gib = [math.ceil(kib / 1024**2 * 10) / 10 for kib in (needed, now)]
         sizes = f"the second server needs {gib[0]:g} GiB, but {gib[1]:g} GiB are free"
-        raise TurnsAdvised(f"the memory is too small for two servers: {sizes}")
+        raise PairingImpossible(f"the memory is too small for two servers: {sizes}")

@@ -37,15 +37,15 @@ from perfbisect.host.packages import how_to_install
 from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
 from perfbisect.lab.measure import counting, perf
-from perfbisect.lab.measure.visit import RunContext, Study, Turn, Visit, begin, run
-from perfbisect.lab.servers import HostCommand, Installation, carry_out, driver_options
+from perfbisect.lab.measure.visit import RunContext, Study, Turn, Visit, begin_visit, timed_run
+from perfbisect.lab.servers import HostCommand, Installation, driver_options, run_to_end
 from perfbisect.lab.workload import lines_of, lua, sysbench
 from perfbisect.recipes.workload import Workload
 
 SHORTEST, LONGEST = 1.0, 10.0  # seconds of a run for the reason of a change
 
 
-def shortened(context: RunContext, seconds: float) -> RunContext:
+def shortened_context(context: RunContext, seconds: float) -> RunContext:
     """The context with runs of ``seconds``, from one to ``LONGEST``, and no longer than usual; commands keep their length.
 
     sysbench counts whole seconds.
@@ -71,7 +71,7 @@ class CountedRunner(Study):
         """One run on the data of that key. Raises as ``Runner.visit``, and UsageError if no length is found in the first run."""
         yield turn.started(self.context)
         facts = yield from self._run(system, dataset, turn.candidate)
-        turn.left -= 1
+        turn.runs_left -= 1
         self.succeeded()
         yield RunFinished(turn.candidate, facts)
 
@@ -79,17 +79,17 @@ class CountedRunner(Study):
         execute = partial(self._execute, system, dataset, candidate)
         if not counting.has_length(self.context.workload):
             facts = yield from execute(0, 1, 1)
-            return replace(facts, counters={"instructions": counting.instructions(facts)})
+            return replace(facts, counters={"instructions": counting.instruction_count(facts)})
         lengths: dict[int, float] = {}
         enough = self.context.counter.enough if self.context.counter else counting.ENOUGH
         while not self.events and (events := counting.next_length(lengths, enough)):
             facts = yield from execute(events, len(lengths) + 1, 0)
-            lengths[events] = counting.instructions(facts)
+            lengths[events] = counting.instruction_count(facts)
         self.events = self.events or counting.chosen_length(lengths, enough)
         short = yield from execute(self.events, 1, 2)
         long = yield from execute(2 * self.events, 2, 2)
         try:
-            return counting.difference(short, long)
+            return counting.count_difference(short, long)
         except UsageError as trouble:
             if lengths:
                 raise
@@ -106,11 +106,14 @@ class CountedRunner(Study):
         yield ExecutionStarted(candidate, number, of, events)
         # Under a counter a program is many times slower, and may print its time in another way: only operations are needed.
         workload = msgspec.structs.replace(self.context.workload, rate="", cost="", latencies={})
-        context = replace(self.context, workload=counting.of_length(workload, events) if events else workload)
-        with begin(context, system, candidate, dataset) as opened:
-            facts = yield from run(opened)
+        context = replace(self.context, workload=counting.with_operations(workload, events) if events else workload)
+        with begin_visit(context, system, candidate, dataset) as opened:
+            facts = yield from timed_run(opened)
             if of and context.counter and context.counter.by_function:
-                self.functions = [*self.functions[: number - 1], counting.functions_on(context.host, opened.folder)]
+                self.functions = [
+                    *self.functions[: number - 1],
+                    counting.read_counted_functions(context.host, opened.folder),
+                ]
         operations = events if events and workload.command and not workload.operations else facts.operations
         return replace(facts, events=events, operations=operations, latency={}, samples=(), reported=None)
 
@@ -131,14 +134,14 @@ class ExactCounts(Study):
         """One counted run, as its own events. Raises as ``CountedRunner.visit``."""
         if self.runner is None:
             host = self.context.host
-            methods = counting.methods(host)
+            methods = counting.counting_methods(host)
             if not (by := next((name for name in methods if name != counting.PERF), "")):
-                turn.left -= 1
+                turn.runs_left -= 1
                 why = f"only valgrind counts instructions by function. {how_to_install(['valgrind'])}"
                 yield Unexplained("instructions", why, host.name)
                 return
             self.by_perf = counting.PERF in methods
-            counter = counting.counter(host, by, by_function=True)
+            counter = counting.make_counter(host, by, by_function=True)
             workload = msgspec.structs.replace(self.context.workload, timeout=LATE * self.seconds)
             context = replace(self.context, perf=False, counter=counter, workload=workload)
             self.runner = CountedRunner(context, self.succeeded, self.events)
@@ -147,14 +150,14 @@ class ExactCounts(Study):
                 yield event
             else:
                 yield from () if self.by_perf else [Counted(event.candidate, event.facts, EXACT_GROUP)]
-                yield Profiled(event.candidate, counting.by_function(event.facts, *self.runner.functions))
+                yield Profiled(event.candidate, counting.function_profile(event.facts, *self.runner.functions))
 
 
 CORE = ("cycles", "instructions")  # in each group: the ratios that matter most are measured in every run
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CounterGroup:
     """Events that are counted together. Events of the kernel take no counter and are counted in every run."""
 
     name: str
@@ -169,32 +172,34 @@ class Group:
         return f"{{{','.join(named)}}}" if self.bound else ",".join(named)
 
 
-SOFTWARE = Group("software", ())
+SOFTWARE = CounterGroup("software", ())
 PLAIN = (
-    Group("core", (*CORE, "branches", "branch-misses")),
-    Group("caches", (*CORE, "L1-dcache-load-misses", "cache-misses")),
-    Group("memory", (*CORE, "dTLB-load-misses", "LLC-load-misses")),
-    Group("code", (*CORE, "L1-icache-load-misses", "iTLB-load-misses")),
+    CounterGroup("core", (*CORE, "branches", "branch-misses")),
+    CounterGroup("caches", (*CORE, "L1-dcache-load-misses", "cache-misses")),
+    CounterGroup("memory", (*CORE, "dTLB-load-misses", "LLC-load-misses")),
+    CounterGroup("code", (*CORE, "L1-icache-load-misses", "iTLB-load-misses")),
 )
 SLOTS = (
-    Group("top-down", ("slots", *INTEL), bound=True),
-    Group("top-down", ("slots", *INTEL), "cpu_core", bound=True),  # work on the other cores is left out
-    Group("top-down", AMD),
-    Group("top-down", ARM),
+    CounterGroup("top-down", ("slots", *INTEL), bound=True),
+    CounterGroup("top-down", ("slots", *INTEL), "cpu_core", bound=True),  # work on the other cores is left out
+    CounterGroup("top-down", AMD),
+    CounterGroup("top-down", ARM),
 )
-STALLS = Group("stalls", (*CORE, "stalled-cycles-frontend", "stalled-cycles-backend"))
+STALLS = CounterGroup("stalls", (*CORE, "stalled-cycles-frontend", "stalled-cycles-backend"))
 
 _TRIALS = """for events do perf stat -x , -e "$events" -- true 2>&1; printf '\\f'; done"""
 
 
-def available(host: Host) -> tuple[Group, ...]:
+def available_groups(host: Host) -> tuple[CounterGroup, ...]:
     """The groups that perf can count on the host; only software events if it has no counters."""
     groups = (*PLAIN, *SLOTS, STALLS)
     tried = host.run(["sh", "-c", _TRIALS, "trials", *(group.argument for group in groups)], check=False)
-    return chosen(dict(zip(groups, map(perf.parse, tried.stdout.removesuffix("\f").split("\f")), strict=False)))
+    return choose_groups(
+        dict(zip(groups, map(perf.parse_counters, tried.stdout.removesuffix("\f").split("\f")), strict=False))
+    )
 
 
-def chosen(trials: dict[Group, dict[str, float | None]]) -> tuple[Group, ...]:
+def choose_groups(trials: dict[CounterGroup, dict[str, float | None]]) -> tuple[CounterGroup, ...]:
     """The groups of which a trial counted an event besides CORE; of the groups about stalls only the best."""
     counted = {group: {event for event, value in trial.items() if value is not None} for group, trial in trials.items()}
     plain = [group for group in PLAIN if counted.get(group, set()) - {*CORE}]
@@ -207,28 +212,30 @@ def chosen(trials: dict[Group, dict[str, float | None]]) -> tuple[Group, ...]:
 class CounterGroups(Study):
     """Counts one group in each run; a turn has a run of each group."""
 
-    groups: tuple[Group, ...] = ()
+    groups: tuple[CounterGroup, ...] = ()
     seconds: float = LONGEST  # of measuring in a turn, if that is enough for all groups
-    left: list[Group] = field(default_factory=list)  # of the turn: a repeated turn goes on with the group that was lost
+    left: list[CounterGroup] = field(
+        default_factory=list
+    )  # of the turn: a repeated turn goes on with the group that was lost
 
     def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
         """One turn: a visit for all groups; or a visit for each if the workload runs in the measured process itself."""
         if not self.groups:
-            self.groups = available(self.context.host) if self.context.perf else (SOFTWARE,)
+            self.groups = available_groups(self.context.host) if self.context.perf else (SOFTWARE,)
         self.left = self.left or [*self.groups]
-        context = shortened(self.context, self.seconds / len(self.groups))
+        context = shortened_context(self.context, self.seconds / len(self.groups))
         while self.left:
-            with begin(context, system, turn.candidate, dataset) as opened:
+            with begin_visit(context, system, turn.candidate, dataset) as opened:
                 for group in [*self.left] if system.builder.server else self.left[:1]:
                     number = len(self.groups) - len(self.left) + 1
                     yield replace(turn.started(context), number=number, of=len(self.groups))
                     events = (*filter(None, [group.argument]), *perf.SOFTWARE)
-                    bench = replace(context, wrap=partial(perf.wrap, events=events))
-                    facts = yield from run(replace(opened, bench=bench))
+                    bench = replace(context, wrap=partial(perf.perf_stat_command, events=events))
+                    facts = yield from timed_run(replace(opened, bench=bench))
                     self.left.remove(group)
                     self.succeeded()
                     yield Counted(turn.candidate, facts, group.name)
-        turn.left -= 1
+        turn.runs_left -= 1
 
 
 NAME = "plans"  # of the job
@@ -241,7 +248,7 @@ ESCAPES = {"n": "\n", "r": "\r"}
 
 def has_statements(workload: Workload) -> bool:
     """Whether the driver of a workload can be asked for plans."""
-    return lua.explaining(workload) is not None
+    return lua.plan_script(workload) is not None
 
 
 class PlanStudy(Study):
@@ -249,37 +256,37 @@ class PlanStudy(Study):
 
     def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
         """One event for each statement; none for a workload without statements. Raises as ``Runner.visit``."""
-        if script := lua.explaining(self.context.workload):
-            folder = upload.place(self.context.host, "scripts", {script.name: script})
-            with begin(self.context, system, turn.candidate, dataset) as opened:
-                plans = ask(opened, folder / script.name)
+        if script := lua.plan_script(self.context.workload):
+            folder = upload.place_files(self.context.host, "scripts", {script.name: script})
+            with begin_visit(self.context, system, turn.candidate, dataset) as opened:
+                plans = ask_for_plans(opened, folder / script.name)
             for statement, plan in plans.items():
                 facts = PlanFacts(system.commit, system.key, self.context.host.name, statement, plan)
                 yield Planned(turn.candidate, facts)
             self.succeeded()
-        turn.left -= 1
+        turn.runs_left -= 1
 
 
-def ask(opened: Visit, script: PurePosixPath) -> Mapping[str, str]:
+def ask_for_plans(opened: Visit, script: PurePosixPath) -> Mapping[str, str]:
     """Run ``script`` on the host beside the workload's own; returns statement → plan. Raises RunFailed."""
     bench = opened.bench
-    workload = short(bench.workload)
-    measured = lua.on_host(bench.scripts, workload, lua.measured(workload))
-    argv = sysbench.command(workload, script, driver_options(opened.system.builder, opened.service))
+    workload = shortened_for_statements(bench.workload)
+    measured = lua.script_path_on_host(bench.scripts, workload, lua.timed_run_script(workload))
+    argv = sysbench.run_argv(workload, script, driver_options(opened.system.builder, opened.service))
     env = lua.environment(workload, bench.scripts, opened.folder / "data", opened.system.library)
     env |= {"PERFBISECT_SCRIPT": str(measured)}
     who, complain = "plans of its statements are not available", sysbench.complains(LIMIT)
     asked = HostCommand(argv, who, "run", LIMIT, opened.folder, env, complain=complain, name=NAME)
-    return parse(lines_of(carry_out(bench.host, asked)))
+    return parse_plans(lines_of(run_to_end(bench.host, asked)))
 
 
-def short(workload: Workload) -> Workload:
+def shortened_for_statements(workload: Workload) -> Workload:
     """The workload, shortened to see its statements: with one thread, and equal values for each build."""
     few = {"events": OPERATIONS, "rand-seed": 1, "report-interval": 0}
     return msgspec.structs.replace(workload, threads=1, warmup=0.0, time=SECONDS, args={**workload.args, **few})
 
 
-def parse(lines: Iterable[str]) -> Mapping[str, str]:
+def parse_plans(lines: Iterable[str]) -> Mapping[str, str]:
     """Statement → plan, one line per step, from the output of the script."""
     steps_of, plan = dict[str, list[str]](), list[str]()
     for line in lines:

@@ -22,11 +22,11 @@ from perfbisect.errors import EnvironmentFailure, MetricNotPrinted, PerfBisectEr
 from perfbisect.host import jobs
 from perfbisect.host.facts import cpu_numbers
 from perfbisect.host.jobs import Job
-from perfbisect.host.protocol import Host, no_space
+from perfbisect.host.protocol import Host, disk_full_error
 from perfbisect.lab import servers
 from perfbisect.lab.measure import perf
 from perfbisect.lab.measure.counting import Counter
-from perfbisect.lab.measure.perf import wrap as under_perf
+from perfbisect.lab.measure.perf import perf_stat_command as under_perf
 from perfbisect.lab.servers import LONGEST_LINE, Installation, Service, driver_options
 from perfbisect.lab.workload import (
     TIMED_OUT,
@@ -36,8 +36,8 @@ from perfbisect.lab.workload import (
     dataset,
     lines_of,
     lua,
-    not_recorded,
     sysbench,
+    times_not_recorded_error,
 )
 from perfbisect.masking import mask_credentials
 from perfbisect.process import CLOCK
@@ -57,7 +57,7 @@ class SlowRuns:
     good: str = ""
     finished: list[RunFacts] = field(default_factory=list)  # runs of that commit on this host
 
-    def take(self, runs: Iterable[RunFacts]) -> None:
+    def learn(self, runs: Iterable[RunFacts]) -> None:
         """Learn from runs that have ended well."""
         self.finished += (run for run in runs if run.commit == self.good and not (run.slower_than or run.round))
 
@@ -102,18 +102,18 @@ class RunContext:
     counter: Counter | None = None
     recognition: command.Recognition | None = None
 
-    def told(self) -> Iterator[Warned]:
+    def warnings(self) -> Iterator[Warned]:
         """Yields warnings about the next runs, derived from the output of the present run."""
         if self.recognition:
-            yield from self.recognition.told()
+            yield from self.recognition.warn_of_unknown_format()
 
     @property
-    def warmup(self) -> float:
+    def warmup_seconds(self) -> float:
         """Seconds before the measured window; a command has none."""
         return 0.0 if self.workload.command else self.workload.warmup
 
     @property
-    def planned(self) -> float:
+    def planned_seconds(self) -> float:
         """The planned seconds of a run, warm-up included; 0 if unknown, as for a command and for exact counts."""
         return 0.0 if self.workload.command or self.counter else self.workload.warmup + self.workload.time
 
@@ -139,7 +139,7 @@ class Visit:
 
 
 @contextmanager
-def begin(
+def begin_visit(
     bench: RunContext,
     system: Installation,
     candidate: int,
@@ -151,13 +151,13 @@ def begin(
 
     Raises RunFailed if the server ends too early, DatasetDamaged if the copied data differs from the loaded data.
     """
-    folder = dataset.copy(bench.host, dataset_key, system.builder.server, side)
+    folder = dataset.copy_for_visit(bench.host, dataset_key, system.builder.server, side)
     served = servers.service_in(bench.host, system, folder, bench.entry.server_cpus)
-    with servers.serve(served) if served else nullcontext() as job:
+    with servers.run_server(served) if served else nullcontext() as job:
         yield Visit(bench, system, candidate, folder, dataset_key, served, job, slow or SlowRuns())
 
 
-def run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
+def timed_run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
     """Carries out one timed run; yields the report of each interval, returns the facts. Raises RunFailed, and RunLost.
 
     A run that is stopped as too slow returns facts, too. The server may still be busy with it, so the visit ends then.
@@ -176,21 +176,21 @@ class StartedRun:
 
     def __init__(self, visit: Visit, other: PurePosixPath | None = None) -> None:
         """Start the run."""
-        slow_after = None if other else visit.slow.limit(visit.system.commit, visit.bench.warmup)
+        slow_after = None if other else visit.slow.limit(visit.system.commit, visit.bench.warmup_seconds)
         self.visit, self.stopped_as_slow = visit, slow_after is not None
         self.limit = slow_after or visit.bench.limit * (2 if other else 1)
-        self.job = start(visit, self.limit, other)
+        self.job = start_run(visit, self.limit, other)
 
     def wait(self) -> Generator[RunProgress]:
         """Wait for the end of the run; yields the report of each interval."""
         bench, host, job, workload = self.visit.bench, self.visit.bench.host, self.job, self.visit.bench.workload
         if workload.command:
-            jobs.end(host, job)
-            jobs.kill(host, job, grace=1)  # remaining processes would disturb the next run, or answer it
+            jobs.wait_for_status(host, job)
+            jobs.kill(host, job, grace_seconds=1)  # remaining processes would disturb the next run, or answer it
         else:
             # A poll takes a few milliseconds of the machine that runs the workload: so polls are rare. The run reports each second.
-            for line in jobs.wait(host, job, every=min(5.0, max(1.0, bench.planned / 20))):
-                if interval := sysbench.progress(line, workload.operation):
+            for line in jobs.follow_stdout(host, job, poll_seconds=min(5.0, max(1.0, bench.planned_seconds / 20))):
+                if interval := sysbench.interval_progress(line, workload.operation):
                     yield RunProgress(self.visit.candidate, *interval)
 
     def collect(self) -> RunFacts | None:
@@ -203,46 +203,46 @@ class StartedRun:
         collected = CLOCK.now()
         # The measured program could write there, too: then the last fields are wrong, so they are read with care.
         uptime, status, clock, times, counted, of_vmstat, of_iostat = output.split("\f", 6)
-        stdout, stderr = jobs.printed(host, job), jobs.printed(host, job, "stderr")
-        note = stdout.note or stderr.note
-        ended = ProcessResult(stdout.text, stderr.text, int(status), limit, clock, note, not stdout.left)
-        if perf.missed(ended.lines()):
-            jobs.remove(host, job)
+        stdout, stderr = jobs.job_output(host, job), jobs.job_output(host, job, "stderr")
+        note = stdout.omitted_output_note or stderr.omitted_output_note
+        ended = ProcessResult(stdout.text, stderr.text, int(status), limit, clock, note, not stdout.omitted_bytes)
+        if perf.has_target_ended(ended.lines()):
+            jobs.remove_folder(host, job)
             return None
-        if (bench.perf or bench.counter) and ended.status == 0 and not clock and perf.killed(lines_of(ended.stderr)):
-            raise jobs.lost(host, job)
+        if (bench.perf or bench.counter) and ended.status == 0 and not clock and perf.is_killed(lines_of(ended.stderr)):
+            raise jobs.lost_job_error(host, job)
         stamps = perf.read_stamps(times)
 
-        def started(opened: float, stamp: perf.Stamp) -> float:
+        def started(opened: float, stamp: perf.ClockStamp) -> float:
             """When the host's clock showed ``opened``, by the clock of this process; ``stamp`` is of the run's end."""
             return collected - max(0.0, float(uptime.split()[0]) - stamp.after) - (stamp.at - opened)
 
         if self.stopped_as_slow and stamps and ended.status in TIMED_OUT:
-            opened = stamps[0].at + bench.warmup
-            jobs.kill(host, job, grace=1)
-            jobs.remove(host, job)
+            opened = stamps[0].at + bench.warmup_seconds
+            jobs.kill(host, job, grace_seconds=1)
+            jobs.remove_folder(host, job)
             result = RunResult(opened, 0.0, 0, {})
-            return visit.slow.stopped(facts(visit, job, result, started(opened, stamps[0]), "", {}))
+            return visit.slow.stopped(run_facts(visit, job, result, started(opened, stamps[0]), "", {}))
         perf.check_clock(stamps, host.name)
         try:
             outcome = (command if workload.command else sysbench).outcome(ended, workload)
         except ValueError as error:
-            failed = failure(visit, job, ended.lines(), f"{error}{note}")
+            failed = run_failure(visit, job, ended.lines(), f"{error}{note}")
             if isinstance(error, NoNumber) and isinstance(failed, RunFailed):
                 last = [*filter(str.strip, ended.lines())][-QUOTED:]
                 printed = "\n".join(printable(mask_credentials(line.rstrip())[: command.LONGEST_LINE]) for line in last)
                 failed = MetricNotPrinted(str(failed), stage="run", log=failed.log, last_lines=printed)
             raise failed from error
         if bench.recognition:
-            outcome = bench.recognition.take(ended, outcome)
+            outcome = bench.recognition.with_recognised_numbers(ended, outcome)
         if len(stamps) < 2:
-            raise not_recorded()
+            raise times_not_recorded_error()
         begin, end = stamps
-        opened = outcome.opened or begin.at + bench.warmup
+        opened = outcome.opened or begin.at + bench.warmup_seconds
         window = opened - begin.at, opened - begin.at + outcome.seconds
-        system = perf.read(of_vmstat, of_iostat, *window)
-        measured = facts(visit, job, outcome, started(opened, end), counted, system)
-        jobs.remove(host, job)
+        system = perf.report_means(of_vmstat, of_iostat, *window)
+        measured = run_facts(visit, job, outcome, started(opened, end), counted, system)
+        jobs.remove_folder(host, job)
         return measured
 
 
@@ -256,32 +256,33 @@ class TimedCommand:
     cpus: str  # a taskset list; "" for all CPUs
 
 
-def start(visit: Visit, limit: float, other: PurePosixPath | None = None) -> Job:
+def start_run(visit: Visit, limit: float, other: PurePosixPath | None = None) -> Job:
     """Start sysbench or the workload's command under perf, with vmstat and iostat beside it; killed after ``limit`` seconds.
 
     ``other`` is the folder of the paired visit.
     """
     bench, served = visit.bench, visit.service
-    run = timed(visit, servers.pids(served, visit.server) if bench.perf and served and visit.server else ())
+    pids = servers.perf_pids(served, visit.server) if bench.perf and served and visit.server else ()
+    run = timed_command(visit, pids)
     threads = max(bench.workload.threads, len(cpu_numbers(run.cpus or "0")))
     watched, device = not bench.counter, bench.entry.device
-    argv = perf.beside(run.argv, visit.folder, device, watched=watched, other=other, threads=threads)
-    return jobs.start(bench.host, [*jobs.pinned(run.cpus), *argv], name=NAME, timeout=limit, cwd=run.cwd, env=run.env)
+    argv = perf.with_system_reports(run.argv, visit.folder, device, watched=watched, other=other, threads=threads)
+    return jobs.start(bench.host, [*jobs.taskset(run.cpus), *argv], name=NAME, timeout=limit, cwd=run.cwd, env=run.env)
 
 
-def timed(visit: Visit, counted: Sequence[int]) -> TimedCommand:
+def timed_command(visit: Visit, counted: Sequence[int]) -> TimedCommand:
     """The command of a run; perf counts the processes ``counted``, or the run itself if ``counted`` is empty."""
     bench, folder, served, workload = visit.bench, visit.folder, visit.service, visit.bench.workload
     env: dict[str, str] = {}
     cwd = folder
-    under = bench.counter.under(folder) if bench.counter else [*bench.under]
+    under = bench.counter.command_prefix(folder) if bench.counter else [*bench.under]
     if workload.command:
-        filled = command.values(visit.system, workload, bench.scripts, folder, served)
-        argv = command.timed(workload, filled, folder, under)
+        filled = command.command_placeholders(visit.system, workload, bench.scripts, folder, served)
+        argv = command.timed_argv(workload, filled, folder, under)
         cwd = visit.system.prefix
     else:
-        script = lua.on_host(bench.scripts, workload, lua.measured(workload))
-        argv = [*under, *sysbench.command(workload, script, driver_options(visit.system.builder, served))]
+        script = lua.script_path_on_host(bench.scripts, workload, lua.timed_run_script(workload))
+        argv = [*under, *sysbench.run_argv(workload, script, driver_options(visit.system.builder, served))]
         env = lua.environment(workload, bench.scripts, folder / "data", visit.system.library)
     if bench.counter:
         env |= bench.counter.env
@@ -293,7 +294,7 @@ def timed(visit: Visit, counted: Sequence[int]) -> TimedCommand:
     return TimedCommand(argv, env, cwd, cpus)
 
 
-def facts(
+def run_facts(
     visit: Visit, job: Job, outcome: RunResult, started: float, counted: str, system: Mapping[str, float | None]
 ) -> RunFacts:
     """The facts of a run that ended well; ``started`` is the time of its start by the clock of this process."""
@@ -302,21 +303,21 @@ def facts(
         commit=visit.system.commit, build_key=visit.system.key, visit=(visit.server or job).id,
         host=visit.bench.host.name, started=started, seconds=outcome.seconds, operations=outcome.operations,
         latency=outcome.latency, samples=outcome.samples, system=system, dataset=visit.dataset,
-        counters={**(counter.read(counted) if counter else perf.parse(counted)), **outcome.counters},
+        counters={**(counter.read_counters(counted) if counter else perf.parse_counters(counted)), **outcome.counters},
         reported=outcome.reported, results=outcome.results, unit=outcome.unit or visit.bench.workload.printed_unit, layout=visit.system.layout,
-        counted=counter.method if counter else "", running={} if counter else perf.shares(counted),
+        counted=counter.method if counter else "", running={} if counter else perf.counted_shares(counted),
     )  # fmt: skip
 
 
-def failure(visit: Visit, job: Job, output: Iterable[str], reason: str) -> PerfBisectError:
+def run_failure(visit: Visit, job: Job, output: Iterable[str], reason: str) -> PerfBisectError:
     """The error for a run without a result, whatever is at fault. The output of the run becomes one log."""
     visit.bench.host.run(["sh", "-c", 'cat "$1/stderr" >>"$1/stdout"', "join", str(job.folder)], check=False)
     if full := next((line for line in output if os.strerror(errno.ENOSPC) in line), None):
-        return no_space(visit.bench.host.name, full.strip()[:LONGEST_LINE])
+        return disk_full_error(visit.bench.host.name, full.strip()[:LONGEST_LINE])
     # sysbench notices a crash before the server's last process has ended.
     service, server = visit.service, visit.server
-    if service and server and jobs.status(visit.bench.host, server, patience=servers.PATIENCE) is not None:
-        return servers.failure(service, server, f"the server ended during the run ({reason})", "run")
+    if service and server and jobs.status(visit.bench.host, server, wait_seconds=servers.PATIENCE) is not None:
+        return servers.server_error(service, server, f"the server ended during the run ({reason})", "run")
     return RunFailed(reason, stage="run", log=str(job.folder / "stdout"))
 
 
@@ -329,16 +330,17 @@ class Turn:
     runs: int
     total: int  # runs of the order
     purpose: Purpose
-    left: int = 0
+    runs_left: int = 0
     layout: int = 0  # of all its runs: see ``Installation``
     stopped: bool = False  # whether a run was stopped as too slow
 
     def __post_init__(self) -> None:
-        self.left = self.left or self.runs
+        self.runs_left = self.runs_left or self.runs
 
     def started(self, context: RunContext) -> RunStarted:
         """The event that reports the start of the next run."""
-        return RunStarted(self.candidate, self.first + self.runs - self.left, self.total, self.purpose, context.planned)
+        number = self.first + self.runs - self.runs_left
+        return RunStarted(self.candidate, number, self.total, self.purpose, context.planned_seconds)
 
 
 @dataclass
@@ -363,12 +365,12 @@ StudyMaker = Callable[[RunContext, Callable[[], None]], Study]
 """Makes a study for one context."""
 
 
-class _Stopped(Exception):
+class _RunStopped(Exception):
     """Ends a visit like a failure."""
 
 
 @dataclass
-class Runner(Study):
+class TimingStudy(Study):
     """Times runs."""
 
     slow: SlowRuns = field(default_factory=SlowRuns)
@@ -379,20 +381,20 @@ class Runner(Study):
         A run that is stopped as too slow ends the visit. Raises RunFailed, DatasetDamaged, and JobLost for lost work.
         """
         asks = self.context.recognition
-        with suppress(_Stopped), begin(self.context, system, turn.candidate, dataset, self.slow) as opened:
-            for _ in range(turn.left if system.builder.server else 1):
+        with suppress(_RunStopped), begin_visit(self.context, system, turn.candidate, dataset, self.slow) as opened:
+            for _ in range(turn.runs_left if system.builder.server else 1):
                 yield turn.started(self.context)
-                facts = yield from run(opened)
-                if asks and (alone := asks.alone()):
+                facts = yield from timed_run(opened)
+                if asks and (alone := asks.filter_check()):
                     with suppress(RunFailed, UsageError):
                         narrow = replace(self.context, workload=alone.workload, recognition=alone)
-                        yield from run(replace(opened, bench=narrow))
+                        yield from timed_run(replace(opened, bench=narrow))
                         asks.restrict(alone)
-                turn.left -= 1
+                turn.runs_left -= 1
                 self.succeeded()
-                self.slow.take([facts])
+                self.slow.learn([facts])
                 yield RunFinished(turn.candidate, facts)
-                yield from self.context.told()
+                yield from self.context.warnings()
                 if facts.slower_than:
                     turn.stopped = True
-                    raise _Stopped  # a server may go on with the run's last operation: it is killed
+                    raise _RunStopped  # a server may go on with the run's last operation: it is killed

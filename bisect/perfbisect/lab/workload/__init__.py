@@ -31,7 +31,7 @@ class ProcessResult:
             yield from lines_of(stream)
 
 
-def not_recorded() -> RunLost:
+def times_not_recorded_error() -> RunLost:
     """The error for a run that ended well but whose times could not be written, for example because the disk was full
     for a moment.
     """
@@ -60,7 +60,7 @@ class RunResult:
     counters: Mapping[str, float | None] = field(default_factory=dict)  # totals in the output, besides perf's
 
 
-def killed(status: int) -> str:
+def signal_sentence(status: int) -> str:
     """The sentence for an exit status above 128, with which a shell reports that a signal ended the command; "" for
     any other status, such as perf's 255.
     """

@@ -19,7 +19,15 @@ from perfbisect.errors import HostClockChanged, UsageError
 from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
 from perfbisect.lab.servers import Installation, Service
-from perfbisect.lab.workload import SECONDS, TIMED_OUT, ProcessResult, RunResult, killed, lua, not_recorded
+from perfbisect.lab.workload import (
+    SECONDS,
+    TIMED_OUT,
+    ProcessResult,
+    RunResult,
+    lua,
+    signal_sentence,
+    times_not_recorded_error,
+)
 from perfbisect.masking import mask_credentials
 from perfbisect.recipes.build_systems import command_to_build_program
 from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder
@@ -52,7 +60,7 @@ class Recognition:
     over: bool = False  # the first output was in no known format
     numbers: bool = False  # the first output has numbers, though
 
-    def take(self, ended: ProcessResult, result: RunResult) -> RunResult:
+    def with_recognised_numbers(self, ended: ProcessResult, result: RunResult) -> RunResult:
         """The result of a run, to which the numbers of its output are added. Raises UsageError if the numbers asked for
         are not among them."""
         if self.over:
@@ -72,7 +80,7 @@ class Recognition:
         self.over, self.numbers = True, re.search(r"\d", ended.stdout) is not None
         return result
 
-    def alone(self) -> "Recognition | None":
+    def filter_check(self) -> "Recognition | None":
         """A check whether the command obeys a filter; None if all its numbers are measured, or its format has no filter."""
         recognised_output = self.found
         if (
@@ -96,7 +104,7 @@ class Recognition:
         ):
             raise OutputRecognised(self.workload, recognised_output, alone.workload.filter)
 
-    def told(self) -> Iterator[Warned]:
+    def warn_of_unknown_format(self) -> Iterator[Warned]:
         """Warn once that an output has numbers but no known format. Raises OutputRecognised if the output is in a known
         format."""
         if self.found:
@@ -110,7 +118,7 @@ class Recognition:
             )
 
 
-class Times(msgspec.Struct, frozen=True):
+class LatencyDistribution(msgspec.Struct, frozen=True):
     """A distribution of latencies in nanoseconds."""
 
     mean: float = 0.0
@@ -124,8 +132,8 @@ class FioDirection(msgspec.Struct, frozen=True):
 
     iops: float = 0.0
     total_ios: int = 0
-    clat_ns: Times = Times()
-    lat_ns: Times = Times()
+    clat_ns: LatencyDistribution = LatencyDistribution()
+    lat_ns: LatencyDistribution = LatencyDistribution()
 
 
 class FioJob(msgspec.Struct, frozen=True):
@@ -140,7 +148,7 @@ class FioJob(msgspec.Struct, frozen=True):
     sync: FioDirection = FioDirection()
 
 
-class Report(msgspec.Struct, frozen=True):
+class FioReport(msgspec.Struct, frozen=True):
     """The parts of fio's output that are read."""
 
     jobs: list[FioJob] = []
@@ -168,7 +176,7 @@ def read_fio(stdout: str, began: float, seconds: float) -> RunResult:
 def _job(stdout: str) -> FioJob:
     begin, end = stdout.find("\n{") + 1, stdout.rfind("}") + 1
     try:
-        jobs = msgspec.json.decode(stdout[0 if stdout.startswith("{") else begin : end], type=Report).jobs
+        jobs = msgspec.json.decode(stdout[0 if stdout.startswith("{") else begin : end], type=FioReport).jobs
     except msgspec.DecodeError as error:
         raise ValueError(f"the output is not JSON of fio (--output-format=json): {error}") from error
     if len(jobs) != 1:
@@ -196,7 +204,7 @@ case $status in 129|130|137|143) exit "$status";; esac
 """
 
 
-def values(
+def command_placeholders(
     system: Installation, workload: Workload, placed: PurePosixPath, folder: PurePosixPath, service: Service | None
 ) -> Values:
     """All placeholders of the workload's commands; ``placed`` is the folder of its files, ``folder`` that of the visit."""
@@ -213,7 +221,9 @@ def prepare_inputs(builder: Builder, workload: Workload, filled: Values) -> list
     of_workload = {"threads": workload.threads, "time": workload.time, "warmup": workload.warmup, **_args(workload)}
     used = {key: value for key, value in of_workload.items() if f"{{{key}}}" in commands}
     used |= {word: filled[word] for word in sorted(SIZE_PLACEHOLDERS | {"jobs"}) if f"{{{word}}}" in commands}
-    beside = hashlib.sha256(upload.archive(lua.to_send(workload))).hexdigest() if "{suite}" in commands else ""
+    beside = (
+        hashlib.sha256(upload.archive_files(lua.files_to_send(workload))).hexdigest() if "{suite}" in commands else ""
+    )
     of_recipe = [hashlib.sha256(upload.recipe_archive(builder)).hexdigest()] if "{recipe}" in commands else []
     return [commands, repr(used), beside, *of_recipe]
 
@@ -222,14 +232,14 @@ def _args(workload: Workload) -> dict[str, str]:
     return {name: str(v).lower() if isinstance(v, bool) else str(v) for name, v in workload.args.items()}
 
 
-def timed(workload: Workload, filled: Values, folder: PurePosixPath, under: Sequence[str] = ()) -> list[str]:
+def timed_argv(workload: Workload, filled: Values, folder: PurePosixPath, under: Sequence[str] = ()) -> list[str]:
     """The argv of a timed run; ``folder`` is the folder of the visit, and ``under`` is a prefix that is put before the
     command."""
     command = [*fill_command(workload.command, filled), *workload.filter]
     return ["sh", "-c", _TIMED, "timed", str(folder / CLOCK), *under, *command]
 
 
-def outcome(ended: ProcessResult, workload: Workload) -> RunResult:
+def run_result(ended: ProcessResult, workload: Workload) -> RunResult:
     """The result of a run: the seconds of the whole command, and the number in its output that matches the workload's pattern.
 
     Raises ValueError, with a sentence, if the command failed or its output has no such number. Raises RunLost if the
@@ -237,17 +247,17 @@ def outcome(ended: ProcessResult, workload: Workload) -> RunResult:
     """
     if ended.status in TIMED_OUT:
         raise ValueError(f"the command did not end within {ended.limit:.0f} s, and was killed")
-    if signal := killed(ended.status):
+    if signal := signal_sentence(ended.status):
         raise ValueError(signal)
     if ended.status:
-        raise ValueError(f"the command could not be run: {last(ended.stdout, ended.stderr)}")
+        raise ValueError(f"the command could not be run: {last_output_line(ended.stdout, ended.stderr)}")
     clock = _CLOCK.fullmatch(ended.clock)
     if not clock:
-        raise not_recorded()
+        raise times_not_recorded_error()
     status = int(clock[2])
     if status:
         raise ValueError(
-            f"{killed(status) or f'the command ended with status {status}'}: {last(ended.stdout, ended.stderr)}"
+            f"{signal_sentence(status) or f'the command ended with status {status}'}: {last_output_line(ended.stdout, ended.stderr)}"
         )
     began, seconds = float(clock[1]), float(clock[3]) - float(clock[1])
     if seconds <= 0:
@@ -304,7 +314,9 @@ _NOT_STARTED = re.compile(
 )
 
 
-def not_started(host: Host, prefix: PurePosixPath, workload: Workload, started: Sequence[str], reason: str) -> str:
+def not_started_advice(
+    host: Host, prefix: PurePosixPath, workload: Workload, started: Sequence[str], reason: str
+) -> str:
     """Advice if a run failed because a program did not start. The advice names a file of the build with the program's
     name, or tells how to build the program, because perhaps only the programs ``started`` were built.
     """
@@ -326,7 +338,7 @@ def not_started(host: Host, prefix: PurePosixPath, workload: Workload, started: 
     return only if started else ""
 
 
-def last(*streams: str) -> str:
+def last_output_line(*streams: str) -> str:
     """The last line that is not blank; it is taken from the last stream that has such a line, and shortened if it is
     long.
 

@@ -26,11 +26,11 @@ from perfbisect.lab.servers import (
     HostCommand,
     Installation,
     Service,
-    carry_out,
+    data_owner_id,
     driver_options,
-    ended,
-    owner,
-    serve,
+    raise_if_ended,
+    run_server,
+    run_to_end,
     service_in,
 )
 from perfbisect.lab.workload import command, lines_of, lua, sysbench
@@ -82,18 +82,18 @@ class DatasetRecord(msgspec.Struct, frozen=True):
         return f"{self.bytes:,} bytes in {self.files:,} files"
 
 
-def key(builder: Builder, workload: Workload, values: Values, format_read: str = "") -> str:
+def dataset_key(builder: Builder, workload: Workload, values: Values, format_read: str = "") -> str:
     """The key of the data that this workload needs; "" if it needs none.
 
     The key depends on the system, its on-disk format, its settings, its initialisation, and the inputs of loading; the
     key does not depend on a build. ``values`` are the placeholders, ``format_read`` is the output of the format
     command.
     """
-    script = lua.preparing(workload)
+    script = lua.prepare_script(workload)
     if script is None and builder.server is None and not workload.prepare_commands:
         return ""
     inputs = [
-        builder.driver, builder.name, builder.dataset.format, format_read, servers.identity(builder, values),
+        builder.driver, builder.name, builder.dataset.format, format_read, servers.server_identity(builder, values),
         *(read_text(file) for file in (lua.with_modules(workload, script) if script else ())),
         workload.prepare, workload.check, repr(sorted(workload.prepare_args.items())),
         *(command.prepare_inputs(builder, workload, values) if workload.prepare_commands else ()),
@@ -101,7 +101,7 @@ def key(builder: Builder, workload: Workload, values: Values, format_read: str =
     return hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:16]
 
 
-def pristine(host: Host, name: str) -> PurePosixPath:
+def pristine_folder(host: Host, name: str) -> PurePosixPath:
     """The folder of the data with that key."""
     return host.root / "datasets" / name
 
@@ -116,33 +116,35 @@ def remove_visit(host: Host) -> None:
     host.run(["rm", "-rf", "--", str(visit_folder(host))], timeout=LONG)
 
 
-def copy(host: Host, name: str, server: Server | None, side: str = "") -> PurePosixPath:
+def copy_for_visit(host: Host, name: str, server: Server | None, side: str = "") -> PurePosixPath:
     """Make a new folder for a visit, with its FIFOs and, as ``data``, a copy of the data with key ``name`` (no data for
     "").
 
     The data belongs to the user that runs the ``server``. Paired visits have a folder for each ``side``. Raises DatasetDamaged if
     the size of the copy differs from the loaded data.
     """
-    folder, source = visit_folder(host) / side, str(pristine(host, name)) if name else ""
-    printed = host.run(["sh", "-c", _LAY_OUT, "copy", str(folder), source, owner(host, server)], timeout=LONG).stdout
+    folder, source = visit_folder(host) / side, str(pristine_folder(host, name)) if name else ""
+    printed = host.run(
+        ["sh", "-c", _LAY_OUT, "copy", str(folder), source, data_owner_id(host, server)], timeout=LONG
+    ).stdout
     if not name:
         return folder
     counted, _, remembered = printed.partition("\n")
     if (recorded := _read(remembered)) is None:
-        raise damage(host, name, "the record of its size is missing")
+        raise damage_error(host, name, "the record of its size is missing")
     files, size = map(int, counted.split())
     if (copied := DatasetRecord("", files, size, [])).size != recorded.size:
-        raise damage(host, name, f"{copied.size} were copied, but {recorded.size} were loaded")
+        raise damage_error(host, name, f"{copied.size} were copied, but {recorded.size} were loaded")
     return folder
 
 
-def damage(host: Host, name: str, why: str) -> DatasetDamaged:
+def damage_error(host: Host, name: str, why: str) -> DatasetDamaged:
     """The error for loaded data that has changed."""
     return DatasetDamaged(f"the dataset {name} on host {host.name} is damaged: {why}")
 
 
 @dataclass(frozen=True, slots=True)
-class Loading:
+class DatasetLoading:
     """A build in the folder of a visit, which loads data and answers the workload's check."""
 
     host: Host
@@ -160,30 +162,30 @@ class Loading:
     def commands(self) -> Iterator[HostCommand]:
         """The commands of the workload's prepare step."""
         failed = "the dataset cannot be loaded"
-        filled = command.values(self.system, self.workload, self.placed, self.folder, self.service)
+        filled = command.command_placeholders(self.system, self.workload, self.placed, self.folder, self.service)
         for words in self.workload.prepare_commands:
             argv = fill_command(words, filled)
             yield HostCommand(argv, f"{failed}: {argv[0]}", "prepare", LONG, self.system.prefix, alone=True)
-        if script := lua.preparing(self.workload):
-            script_path = lua.on_host(self.placed, self.workload, script)
-            argv = sysbench.prepare_command(self.workload, script_path, self.options)
+        if script := lua.prepare_script(self.workload):
+            script_path = lua.script_path_on_host(self.placed, self.workload, script)
+            argv = sysbench.prepare_argv(self.workload, script_path, self.options)
             yield self._by_sysbench(argv, failed, self.system.library)
 
     def check(self) -> HostCommand:
         """The command that runs the workload's check."""
-        script_path = lua.on_host(self.placed, self.workload, lua.plain_sql(self.workload))
+        script_path = lua.script_path_on_host(self.placed, self.workload, lua.plain_sql_script(self.workload))
         return self._by_sysbench(
-            sysbench.check_command(script_path, self.options), "the check of the workload fails", None
+            sysbench.check_argv(script_path, self.options), "the check of the workload fails", None
         )
 
     def load(self) -> None:
         """Run the workload's prepare step. Raises RunFailed."""
         for host_command in self.commands():
-            carry_out(self.host, host_command)
+            run_to_end(self.host, host_command)
 
-    def ask(self) -> list[str]:
+    def check_answers(self) -> list[str]:
         """The server's answers to the workload's check; [] if there is no check. Raises RunFailed."""
-        printed = lines_of(carry_out(self.host, self.check())) if self.workload.check else ()
+        printed = lines_of(run_to_end(self.host, self.check())) if self.workload.check else ()
         return [line.removeprefix(sysbench.ANSWER) for line in printed if line.startswith(sysbench.ANSWER)]
 
     def _by_sysbench(self, argv: list[str], who: str, library: PurePosixPath | None) -> HostCommand:
@@ -253,7 +255,7 @@ class DatasetKeeper:
         A build that has refused data gets data that another build has loaded under the same key; if the build has
         refused all such data, it loads its own data. Raises RunFailed if loading fails.
         """
-        if not (name := key(system.builder, self.workload, system.values, self._format(system))):
+        if not (name := dataset_key(system.builder, self.workload, system.values, self._format(system))):
             return "", False
         stored = self.host.run(["ls", "-1", str(self.host.root / "datasets")], check=False).stdout.splitlines()
         if refused := self._refused.get(system.commit):
@@ -266,43 +268,45 @@ class DatasetKeeper:
         counted = self.host.run(["sh", "-c", f"data=$1; {_COUNT}", "count", data], timeout=LONG).stdout
         files, size = map(int, counted.split())
         about = msgspec.json.encode(DatasetRecord(system.key, files, size, answers)).decode()
-        self.host.run(["sh", "-c", _KEEP, "keep", data, str(pristine(self.host, name))], stdin=about, timeout=LONG)
+        self.host.run(
+            ["sh", "-c", _KEEP, "keep", data, str(pristine_folder(self.host, name))], stdin=about, timeout=LONG
+        )
         return name, True
 
     def _load_anew(self, system: Installation) -> list[str]:
         """Load data with this build into the folder of the visit; returns the server's answers to the check. Raises
         RunFailed.
         """
-        loading = self._loading(system, copy(self.host, "", system.builder.server))
+        loading = self._loading(system, copy_for_visit(self.host, "", system.builder.server))
         if (service := loading.service) is None:
             loading.load()
             return []
-        service.do_all(service.recipe.initialise, "start")
-        with serve(service):
-            service.do_all(service.recipe.create)
+        service.run_all(service.recipe.initialise, "start")
+        with run_server(service):
+            service.run_all(service.recipe.create)
             loading.load()
-            service.do_all(service.recipe.settle)
-            return loading.ask()
+            service.run_all(service.recipe.settle)
+            return loading.check_answers()
 
-    def _loading(self, system: Installation, folder: PurePosixPath) -> Loading:
-        service, placed = service_in(self.host, system, folder), lua.place(self.host, self.workload)
-        return Loading(self.host, system, self.workload, folder, service, placed)
+    def _loading(self, system: Installation, folder: PurePosixPath) -> DatasetLoading:
+        service, placed = service_in(self.host, system, folder), lua.place_scripts(self.host, self.workload)
+        return DatasetLoading(self.host, system, self.workload, folder, service, placed)
 
     def _format(self, system: Installation) -> str:
         """The output of the recipe's command that prints the on-disk format of a build. Raises RunFailed."""
         format_command = system.builder.dataset.format_command
         if not format_command:
             return ""
-        folder = copy(self.host, "", system.builder.server)
+        folder = copy_for_visit(self.host, "", system.builder.server)
         if service := service_in(self.host, system, folder):
-            return service.do(format_command, "prepare", merged=False).removesuffix("\n")
+            return service.run(format_command, "prepare", merged=False).removesuffix("\n")
         filled = format_argv(system, folder)
         who = f"the format of the dataset cannot be determined: {filled[0]}"
-        printed = carry_out(self.host, HostCommand(filled, who, "prepare", SHORT, folder, merged=False, alone=True))
+        printed = run_to_end(self.host, HostCommand(filled, who, "prepare", SHORT, folder, merged=False, alone=True))
         return printed if not printed or printed.endswith("\n") else f"{printed}\n"
 
     def _record(self, name: str) -> DatasetRecord | None:
-        return _read(self.host.run(["cat", str(pristine(self.host, name) / "dataset.json")], check=False).stdout)
+        return _read(self.host.run(["cat", str(pristine_folder(self.host, name) / "dataset.json")], check=False).stdout)
 
     def _verify(self, system: Installation, name: str) -> None:
         """Run the workload's check with the build's server, on a copy of the data.
@@ -313,22 +317,24 @@ class DatasetKeeper:
         """
         if not (self.workload.check and system.builder.server):
             return
-        loading = self._loading(system, copy(self.host, name, system.builder.server))
+        loading = self._loading(system, copy_for_visit(self.host, name, system.builder.server))
         recorded, service = self._record(name), loading.service
         assert recorded and service
         try:
             # Whether the server ends well on damaged data does not matter.
-            with serve(service) as job:
+            with run_server(service) as job:
                 try:
-                    answers = loading.ask()
+                    answers = loading.check_answers()
                 except RunFailed as failure:
-                    ended(
+                    raise_if_ended(
                         service, job, "during the check of the workload", "run"
                     )  # raises if it ended: the data is not at fault then
-                    raise damage(self.host, name, str(failure)) from failure
+                    raise damage_error(self.host, name, str(failure)) from failure
                 if answers != recorded.answers:
                     at_first = f"gave {_shown(recorded.answers)} after loading"
-                    raise damage(self.host, name, f"the check of the workload gives {_shown(answers)}, but {at_first}")
+                    raise damage_error(
+                        self.host, name, f"the check of the workload gives {_shown(answers)}, but {at_first}"
+                    )
         except DatasetDamaged:
             if recorded.build == system.key or (reloaded := self._load_anew(system)) == recorded.answers:
                 raise
@@ -337,7 +343,7 @@ class DatasetKeeper:
                 f"{answer}, but gave {_shown(recorded.answers)} with the build that loaded {name}",
                 "dataset.json",
             )
-            raise RunFailed(why, stage="prepare", log=str(pristine(self.host, name) / log)) from None
+            raise RunFailed(why, stage="prepare", log=str(pristine_folder(self.host, name) / log)) from None
 
     def damaged(self, key: str, damaged: DatasetDamaged) -> Warned:
         """Remove damaged data, so that it is loaded again; returns the warning. If the data was already removed once in
@@ -350,7 +356,7 @@ class DatasetKeeper:
         self._reloaded.add(key)
         self._verified.discard(key)
         self.keys = {commit: data_key for commit, data_key in self.keys.items() if data_key != key}
-        self.host.run(["rm", "-rf", "--", str(pristine(self.host, key))], timeout=LONG)
+        self.host.run(["rm", "-rf", "--", str(pristine_folder(self.host, key))], timeout=LONG)
         return Warned(f"{damaged}; the dataset is loaded again")
 
     def refuse(self, system: Installation, key: str, failure: RunFailed) -> bool:

@@ -25,29 +25,29 @@ REQUIRE = re.compile(r"""\brequire\s*\(?\s*["'](\w+(?:\.\w+)*)["']""")
 SYSBENCH_DRIVERS = ("mysql", "pgsql")
 
 
-def measured(workload: Workload) -> Path:
+def timed_run_script(workload: Workload) -> Path:
     """The script of a timed run. Raises RecipeError if it is missing."""
-    return _own(workload, workload.script) if workload.script else plain_sql(workload)
+    return _own(workload, workload.script) if workload.script else plain_sql_script(workload)
 
 
-def preparing(workload: Workload) -> Path | None:
+def prepare_script(workload: Workload) -> Path | None:
     """The script that makes the dataset; None if the workload needs none. Raises RecipeError if it is missing."""
     if workload.prepare_script:
         return _own(workload, workload.prepare_script)
-    return plain_sql(workload) if workload.prepare else None
+    return plain_sql_script(workload) if workload.prepare else None
 
 
-def explaining(workload: Workload) -> Path | None:
+def plan_script(workload: Workload) -> Path | None:
     """The script that asks for the plans of a workload's statements; None if there is none for its driver."""
     return None if workload.command else _for_driver(workload, PLANS)
 
 
-def place(host: Host, workload: Workload) -> PurePosixPath:
+def place_scripts(host: Host, workload: Workload) -> PurePosixPath:
     """Bring the workload's scripts, all files of its suite's folder, and required modules to the host; returns their folder."""
-    return upload.place(host, "scripts", to_send(workload))
+    return upload.place_files(host, "scripts", files_to_send(workload))
 
 
-def on_host(folder: PurePosixPath, workload: Workload, script: Path) -> PurePosixPath:
+def script_path_on_host(folder: PurePosixPath, workload: Workload, script: Path) -> PurePosixPath:
     """The path of a script of the workload on the host; ``folder`` is what ``place`` returned."""
     suite = Path(workload.folder)
     return folder / (SUITE / script.relative_to(suite) if script.is_relative_to(suite) else script.name)
@@ -94,7 +94,7 @@ def _required(workload: Workload, script: Path) -> dict[str, Path]:
     return modules
 
 
-def to_send(workload: Workload) -> dict[str, Path]:
+def files_to_send(workload: Workload) -> dict[str, Path]:
     """The files to send: name on the host → local file."""
     if not workload.folder:  # a command without a suite
         return {}
@@ -104,27 +104,29 @@ def to_send(workload: Workload) -> dict[str, Path]:
         f"{SUITE}/{path.relative_to(suite).as_posix()}": checked_within_folder(path, suite.parent) for path in files
     }
     for script in [] if workload.command else _run_by_sysbench(workload):
-        sent[str(on_host(PurePosixPath(), workload, script))] = script
+        sent[str(script_path_on_host(PurePosixPath(), workload, script))] = script
         sent |= {f"{_SHARED}/{name}": file for name, file in _required(workload, script).items()}
     return sent
 
 
-def read_by_runs(workload: Workload) -> dict[str, Path]:
+def files_read_by_runs(workload: Workload) -> dict[str, Path]:
     """The files that affect loading and runs: name → file.
 
     A command may read any file of its suite's folder if it gets the folder's path; a script only modules that it requires.
     """
     if workload.command:
         uses_suite = "{suite}" in repr([workload.command, workload.prepare_commands])
-        return {name: file for name, file in to_send(workload).items() if uses_suite and name != f"{SUITE}/{FILE}"}
+        return {
+            name: file for name, file in files_to_send(workload).items() if uses_suite and name != f"{SUITE}/{FILE}"
+        }
     read = dict.fromkeys(file for script in _run_by_sysbench(workload) for file in with_modules(workload, script))
     return {str(number): file for number, file in enumerate(read)}
 
 
 def _run_by_sysbench(workload: Workload) -> list[Path]:
     """The scripts of the workload's runs, loading and check. Raises RecipeError if a script is missing."""
-    check = plain_sql(workload) if workload.check else None
-    return [script for script in (measured(workload), preparing(workload), check) if script]
+    check = plain_sql_script(workload) if workload.check else None
+    return [script for script in (timed_run_script(workload), prepare_script(workload), check) if script]
 
 
 def _folders(workload: Workload) -> list[Path]:
@@ -140,7 +142,7 @@ def _own(workload: Workload, name: str) -> Path:
     return checked_within_folder(script, Path(workload.folder).parent)
 
 
-def plain_sql(workload: Workload) -> Path:
+def plain_sql_script(workload: Workload) -> Path:
     """The script that runs plain SQL, or checks with it. Raises RecipeError if there is none for the workload's driver."""
     if script := _for_driver(workload, PLAIN_SQL):
         return script
@@ -182,26 +184,29 @@ def fingerprint(builder: Builder, workload: Workload, entries: Sequence[HostEntr
     }
     served = msgspec.to_builtins(builder.server) if builder.server else {}
     commands = json.dumps([inputs_of_workload, served])
-    shares = [_share(entry, commands) for entry in entries]
+    shares = [_resource_share(entry, commands) for entry in entries]
     methods = [list(counted)] if any(counted) else []
     conditional = [
         [when.version, when.file, when.missing, when.compiler, parts]
         for when in builder.when
-        if (parts := _driven(when.change.get("server")))
+        if (parts := _driver_relevant_parts(when.change.get("server")))
     ]
     inputs = json.dumps(
-        [inputs_of_workload, builder.library, _driven(served), conditional, shares, *methods], sort_keys=True
+        [inputs_of_workload, builder.library, _driver_relevant_parts(served), conditional, shares, *methods],
+        sort_keys=True,
     )
     recipe_files = upload.recipe_archive(builder) if "{recipe}" in inputs else b""
-    return hashlib.sha256(inputs.encode() + upload.archive(read_by_runs(workload)) + recipe_files).hexdigest()[:16]
+    return hashlib.sha256(
+        inputs.encode() + upload.archive_files(files_read_by_runs(workload)) + recipe_files
+    ).hexdigest()[:16]
 
 
-def _driven(server: object) -> dict[str, object]:
+def _driver_relevant_parts(server: object) -> dict[str, object]:
     """The parts of a server's recipe that affect how sysbench reaches it and how perf counts it."""
     return {key: server[key] for key in OF_SERVER if key in server} if isinstance(server, Mapping) else {}
 
 
-def _share(entry: HostEntry, commands: str) -> list[object]:
+def _resource_share(entry: HostEntry, commands: str) -> list[object]:
     """The resources of a host for server and client; the host's sizes only if ``commands`` use them."""
     memory = entry.memory if "{memory}" in commands or "{cache}" in commands else 0
     return [entry.server_cpus, entry.client_cpus, memory, entry.jobs if "{jobs}" in commands else 0]

@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from perfbisect.core.domain import metrics
 from perfbisect.errors import UsageError
-from perfbisect.lab.workload import TIMED_OUT, ProcessResult, RunResult, killed, lines_of
+from perfbisect.lab.workload import TIMED_OUT, ProcessResult, RunResult, lines_of, signal_sentence
 from perfbisect.recipes.workload import Option, Workload
 
 # Fixed for all runs, so that every run draws the same random numbers; a workload's args may override it.
@@ -31,7 +31,7 @@ _BUCKET = re.compile(rf"\s*{_NUMBER} \|\**\s+([0-9]{{1,18}})\b")
 _TOTAL = re.compile(rf"\s+([\w ]+?)(?: \(\w+\))?:\s+{_NUMBER}s?\b")
 
 
-def command(workload: Workload, script: PurePath, options: Mapping[str, Option] | None = None) -> list[str]:
+def run_argv(workload: Workload, script: PurePath, options: Mapping[str, Option] | None = None) -> list[str]:
     """The argv of a timed run; ``options`` are the options of a server's driver. Raises UsageError for a fraction of a
     second."""
     if workload.time < 1 or workload.time != int(workload.time):
@@ -41,13 +41,13 @@ def command(workload: Workload, script: PurePath, options: Mapping[str, Option] 
     return ["sysbench", str(script), *_flags(chosen), "run"]
 
 
-def prepare_command(workload: Workload, script: PurePath, options: Mapping[str, Option] | None = None) -> list[str]:
+def prepare_argv(workload: Workload, script: PurePath, options: Mapping[str, Option] | None = None) -> list[str]:
     """The argv that makes the dataset."""
     chosen = {"rand-type": "uniform", "rand-seed": 1, **(options or {}), **workload.prepare_args}
     return ["sysbench", str(script), *_flags(chosen), "prepare"]
 
 
-def check_command(script: PurePath, options: Mapping[str, Option]) -> list[str]:
+def check_argv(script: PurePath, options: Mapping[str, Option]) -> list[str]:
     """The argv that runs a workload's check. In the output, each row of the answers begins with ANSWER."""
     return ["sysbench", str(script), *_flags(options), "check"]
 
@@ -57,7 +57,7 @@ def _flags(options: Mapping[str, Option]) -> list[str]:
     return [f"--{name}={text[value] if isinstance(value, bool) else value}" for name, value in options.items()]
 
 
-def progress(line: str, operation: str) -> tuple[float, float] | None:
+def interval_progress(line: str, operation: str) -> tuple[float, float] | None:
     """The pair (second, operations per second) from a line that reports one interval; None for any other line."""
     match = _PROGRESS.match(line)
     if not match:
@@ -66,16 +66,16 @@ def progress(line: str, operation: str) -> tuple[float, float] | None:
     return float(second), float(events or (queries if operation == "query" else transactions))
 
 
-def outcome(ended: ProcessResult, workload: Workload) -> RunResult:
+def run_result(ended: ProcessResult, workload: Workload) -> RunResult:
     """The result of a run. Raises ValueError, with a sentence, if the run failed."""
-    if wrong := complaint(ended.lines(), ended.status, ended.limit):
+    if wrong := failure_reason(ended.lines(), ended.status, ended.limit):
         raise ValueError(wrong)
     if ended.note:
         raise ValueError("sysbench printed too much")
-    return parse(lines_of(ended.stdout), workload.operation)
+    return parse_output(lines_of(ended.stdout), workload.operation)
 
 
-def parse(lines: Iterable[str], operation: str) -> RunResult:
+def parse_output(lines: Iterable[str], operation: str) -> RunResult:
     """The result in the output of a run; ``operation`` is "event" or "query".
 
     The window that the shared Lua module prints is preferred to sysbench's total time, which includes time before and
@@ -88,7 +88,7 @@ def parse(lines: Iterable[str], operation: str) -> RunResult:
     counters: dict[str, float] = {}
     window: tuple[float, float] | None = None
     for line in lines:
-        if interval := progress(line, operation):
+        if interval := interval_progress(line, operation):
             samples.append(interval[1])
         elif match := _WINDOW.match(line):
             window = float(match[1]), float(match[2])
@@ -132,7 +132,7 @@ def _percentile(buckets: list[tuple[float, int]], share: float) -> float | None:
     return next((value for (value, _), count in zip(buckets, counts, strict=True) if count >= share * counts[-1]), None)
 
 
-def complaint(lines: Iterable[str], status: int, limit: float) -> str:
+def failure_reason(lines: Iterable[str], status: int, limit: float) -> str:
     """The reason why a run that ended with ``status`` failed: sysbench's first error, or the signal that killed
     sysbench; "" if the run succeeded.
 
@@ -148,7 +148,7 @@ def complaint(lines: Iterable[str], status: int, limit: float) -> str:
             return f"sysbench crashed: {line.removeprefix('sysbench: ')}"
     if status in TIMED_OUT:
         return f"sysbench did not end within {limit:.0f} s, and was killed"
-    if signal := killed(status):
+    if signal := signal_sentence(status):
         return signal
     if status == 0:
         return ""
@@ -157,4 +157,4 @@ def complaint(lines: Iterable[str], status: int, limit: float) -> str:
 
 def complains(limit: float) -> Callable[[str, int], str]:
     """The function ``complaint`` with a fixed time limit; it takes the run's output and its status."""
-    return lambda printed, status: complaint(lines_of(printed), status, limit)
+    return lambda printed, status: failure_reason(lines_of(printed), status, limit)
