@@ -325,7 +325,7 @@ def test_the_program_to_copy(yard: RecordingYard) -> None:
 
     assert yard.run(made(f"{NEAREST} && echo 9 >bench"), BIN) == "7"
     by_path = "bin/bench loads a library of its build by its path: build/libx"
-    for rule, why in ((BY_PATH, by_path), ("", "it did not install bin/bench")):
+    for rule, why in ((BY_PATH, by_path), ("", "the build did not install bin/bench")):
         with pytest.raises(BuildFailed, match=rf"does not install: .*{why}"):
             made(rule)
 

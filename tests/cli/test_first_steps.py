@@ -123,9 +123,9 @@ def test_one_of_several(repo: Repo) -> None:
     """Who has a terminal is asked, and nobody else."""
     two_releases(repo, GO)
     said = exits(0, "init", "--print")
-    assert "BenchmarkGet of `go test`" in said and "others      BenchmarkPut: --benchmark NAME" in said
+    assert "BenchmarkGet of `go test`" in said and "others      BenchmarkPut: choose one with --benchmark NAME" in said
     assert "[workloads.BenchmarkPut]" in exits(0, "init", "--print", "--benchmark", "BenchmarkPut")
-    assert "There are: BenchmarkGet, BenchmarkPut." in exits(3, "init", "--benchmark", "BenchmarkDrop")
+    assert "Common benchmarks: BenchmarkGet, BenchmarkPut." in exits(3, "init", "--benchmark", "BenchmarkDrop")
     ours, theirs = pty.openpty()
     with subprocess.Popen([*PROGRAM, "init", "--print"], stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.write(ours, b"2\n")
@@ -193,7 +193,7 @@ def test_what_is_not_a_demos_stays(tmp_path: Path, answer: bytes | None) -> None
     if answer is not None:
         kept.write_bytes(answer)
     said = exits(3, "demo", "--folder", str(tmp_path))
-    assert str(tmp_path) in said and "Give --folder a new folder" in said
+    assert str(tmp_path) in said and "a new folder" in said
     assert thesis.exists() and (answer is None or kept.read_bytes() == answer)
 
 

@@ -5,10 +5,8 @@ import os
 import re
 import shlex
 import shutil
-import threading
 from collections.abc import Callable
 from contextlib import closing
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -150,35 +148,3 @@ def test_the_mail_of_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examp
     title = "-s|bisect 1: engine update-index 1.0..1.1: found|me@example.org|"
     assert mail.startswith(f"{title}The culprit is 6da84d17ef")
     assert "bisect show 1" in mail.splitlines()[-1]
-
-
-@pytest.mark.skipif(not all(map(shutil.which, ("jq", "curl"))), reason="no jq or curl: apt-get install jq curl")
-def test_the_webhook_of_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: Callable[[str], str]) -> None:
-    got: list[dict[str, str]] = []
-
-    class Chat(BaseHTTPRequestHandler):
-        """Keeps what it is sent, and has it."""
-
-        def do_POST(self) -> None:
-            """As a chat program."""
-            assert self.headers["Content-Type"] == "application/json"
-            got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            """Nothing is printed."""
-
-    with closing(History.open(tmp_path / "h.db")) as history:
-        data = session_end_json(history, str(sample.write(history)))
-    assert data is not None
-    with HTTPServer(("127.0.0.1", 0), Chat) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        secret = tmp_path / ".config" / "perfbisect" / "webhook"
-        secret.parent.mkdir(parents=True)
-        secret.write_text(f'url = "http://127.0.0.1:{server.server_port}/hooks/secret"\nnoproxy = "*"\n')
-        monkeypatch.setenv("HOME", str(tmp_path))
-        assert run([example("curl")], data) == ""
-        server.shutdown()
-    [message] = got
-    assert re.match(r"bisect 1: engine update-index 1\.0\.\.1\.1: found\nThe culprit is 6da84d17ef", message["text"])

@@ -38,7 +38,7 @@ def test_a_rate_that_drops_is_hunted(git: Repo, count: Path, seal: Path) -> None
     cut = bisect_until(hunt, "run 3 of 4", signal.SIGINT)
     assert cut.returncode == 130 and "metric    pgbench: 1 result; hunted: tps." in cut.stdout
     said = exits(0, "resume", "--plain")
-    assert f"The culprit is {commits[2][:10]}" in said and "rate after it is 0.50" in said
+    assert f"The culprit is {commits[2][:10]}" in said and "rate is 0.50" in said
     assert not re.search(r"metric {4}pgbench", said.partition("resumed")[2]), "it is known"
     report = printed("show", "1")
     assert "metric rate\n  chosen    pgbench: 1 result; hunted: tps.\n" in report

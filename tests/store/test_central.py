@@ -279,7 +279,7 @@ def test_rights(history: History, server: Server, address: str) -> None:
     with psycopg.connect(address, autocommit=True) as admin:
         for user, role in (("appends", "perfbisect_append"), ("reads", "perfbisect_read"), ("nobody", "")):
             admin.execute(f"CREATE ROLE {user} LOGIN {f'IN ROLE {role}' if role else ''}".encode())
-    advice = refused("refuses this: permission denied", history, server.address(database, "reads"))
+    advice = refused("refuses the operation: permission denied", history, server.address(database, "reads"))
     assert "GRANT perfbisect_append TO" in advice
     pushed(history, server.address(database, "appends"))
     history.append(1, Warned("more"), 9e9)
