@@ -6,8 +6,8 @@ so that a file of another user is never mistaken for a file of this user. Machin
 the same number.
 
 The machine's clock is read only at the start of the process. A later time is the start time plus the elapsed time,
-including suspensions of the machine, even if its clock was set in between. So the difference of two times is a
-duration.
+including suspensions of the machine, even if its clock was set in between. So the difference between two times of
+this clock is a true duration.
 """
 
 import getpass

@@ -86,7 +86,7 @@ class StreamedCommand(NamedTuple):
 
 
 class Host(ABC):
-    """A machine on which commands run. They write only below ``root``.
+    """A machine on which commands run. Commands write only below ``root``.
 
     ``run`` is for short commands. Long commands are jobs (``perfbisect.host.jobs``), which use only ``run``. A host
     is a context manager, which acquires the host on entry and releases it on exit. The module
@@ -160,7 +160,7 @@ class Host(ABC):
         """Run ``argv`` with its stdin and stdout connected to a socket, which is yielded; for data that is too large
         for ``run``.
 
-        Leaving the context closes the socket and waits until the command has ended. It is not run again.
+        Leaving the context closes the socket and waits until the command has ended. The command is not run again.
 
         Raises CommandFailed if the status is not 0, ConnectionLost if the connection is lost, EnvironmentFailure like
         ``run``.

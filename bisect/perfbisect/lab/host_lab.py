@@ -266,8 +266,9 @@ class HostLab:
         return True
 
     def _failed(self, turn: Turn, failure: BuildFailed | RunFailed, began: float) -> Iterator[LabEvent]:
-        """Report a build that could not be measured. The candidate is skipped. But if it failed only in a randomized
-        layout, the hunt stops using randomized layouts; and a failed incremental build is replaced by a clean build.
+        """Report a build that could not be measured. The candidate is skipped. But if the candidate failed only in a
+        randomized layout, the hunt stops using randomized layouts; and a failed incremental build is replaced by a
+        clean build.
         """
         host, built = self.lab_host.host, self.builds.made.built[turn.candidate]
         if warned := self._distrust(turn.candidate, failure):

@@ -1,9 +1,9 @@
 """Frees disk space below a host's root folder and in the folder of shared builds, and removes the leftovers of killed
 sessions.
 
-Items that can be built or loaded again are freed, longest unused first. Shared builds in a bucket are freed by the
-rules of the bucket instead. The time of the folder of a build or a dataset is the time of the last use of the build
-or dataset.
+Items that can be built or loaded again are freed, longest unused first. Shared builds in a bucket are not freed by
+perfbisect, but by the rules of the bucket. The time of the folder of a build or a dataset is the time of the last use
+of the build or dataset.
 """
 
 import math
@@ -77,7 +77,7 @@ class StoredItem:
 
     @property
     def category(self) -> str:
-        """The folder that contains it."""
+        """The folder below the root folder that contains the item."""
         return self.path.partition("/")[0]
 
     @property
@@ -113,9 +113,10 @@ def read_items(du: str) -> Iterable[StoredItem]:
 def items_to_remove(items: Iterable[StoredItem], limit_bytes: int, pinned_names: Collection[str]) -> list[StoredItem]:
     """The items to remove, longest unused first, so that at most ``limit_bytes`` stay; ``pinned_names`` stay.
 
-    Leftovers of a killed session, the last step of a build or the copy of a visit, are removed in any case. The links of
-    builds go before any build: only a hunt in randomized layouts needs them, and it builds again if they are absent. Work
-    folders go after everything else: without them the next build checks everything out again.
+    Leftovers of a killed session, the last step of a build or the copy of a visit, are removed in any case. Links of
+    builds are removed before any build, because only a hunt in randomized layouts needs links, and such a hunt builds
+    again if links are absent. Work folders are removed last, because without a work folder the next build has to
+    check everything out again.
     """
     in_order = sorted(
         items, key=lambda item: (not item.is_leftover, item.category == "work", not item.is_links, item.used, item.path)

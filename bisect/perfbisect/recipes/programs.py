@@ -3,9 +3,9 @@ the programs.
 
 A program is a path below {prefix}: one of the recipe's ``programs``, or a program that the command of --run starts. A
 build by a build system is successful if these programs exist. So only the build targets of these programs are built
-if the build system knows the targets. Otherwise everything is built, even if there are errors, and then the built
-programs are searched for. A server loads files that no option names, such as plugins, and would run without them and
-report nothing; so for a recipe with a server, everything has to be built.
+if the build system knows the targets. If the build system does not know the targets, everything is built, even if
+there are errors, and then the built programs are searched for. A server loads files that no option names, such as
+plugins, and would run without them and report nothing; so for a recipe with a server, everything has to be built.
 
 Scripts run in {build}. The scripts of this module print lines that begin with ``SAID``, which give facts to the
 parser of the build's output (``log_parser``).
@@ -255,9 +255,10 @@ def copy_program_commands(builder: Builder, build: Build) -> list[list[str]]:
     many benchmarks.
 
     The folder of a build is emptied before the next build, and a program finds shared libraries in that folder by its
-    RUNPATH. So these libraries are copied together with the program, into the folder of its copy. In each of these
-    files the RUNPATH is overwritten in place, which is possible because ``$ORIGIN`` is not longer than the folder of
-    the build, or the ``$ORIGIN/…``, that it replaces. If the tree is built in place, a link to the program is enough.
+    RUNPATH. So the shared libraries of a program are copied together with the program, into the folder of its copy.
+    In each copied file the RUNPATH is overwritten in place, which is possible because ``$ORIGIN`` is not longer than
+    the folder of the build, or the ``$ORIGIN/…``, that it replaces. If the tree is built in place, a link to the
+    program is enough.
     """
     programs = started_program_lines(builder)
     top = "{prefix}" if build.in_place else "."

@@ -1,18 +1,18 @@
 """The range of a hunt: the commits between two revisions, and the graph of the commits that can differ in speed; also
 commits that contain parts of a diff.
 
-Commits of the range are read with git's history simplification. A commit whose tree, without ignored
-paths, equals the tree of a parent cannot differ in speed from that parent; it is removed, and its children get that
-parent as their parent. If the result of a merge equals one of its parents, only that parent is followed, because the
-result contains nothing from the other parent.
+Commits of the range are read with git's history simplification. A commit whose tree, without ignored paths, equals
+the tree of a parent cannot differ in speed from that parent; the commit is removed, and its children get that parent as
+their parent. If the result of a merge equals one of its parents, only that parent is followed, because the result
+contains nothing from the other parent.
 
 Parents outside of the range are replaced by node 0, the good end. A branch that began before good gets a separate
 node, its branch point, unless the branch point equals good in all paths that are not ignored.
 
-The parents outside of the range (the boundary) are passed to git individually. Otherwise, whether git recognises
-these parents as outside of the range in time could depend on the dates of commits. The graph must be the same each
-time it is read, because a resumed hunt uses it again. Because the graph must not change, git's commit graph file,
-which may be written at any time, is not used.
+The parents outside of the range (the boundary) are passed to git individually. Otherwise, the dates of
+commits could decide whether git recognises in time that these parents are outside of the range. The graph must be the
+same each time it is read, because a resumed hunt uses it again. Because the graph must not change, git's commit graph
+file, which may be written at any time, is not used.
 
 States between a commit and its parent consist of parts of the commit's diff (``core/search/parts.py``); they are
 stored as commits in a temporary repository that borrows the objects of the user's repository.

@@ -76,7 +76,7 @@ def is_default_history(path: Path) -> bool:
 class ReadConnection(sqlite3.Connection):
     """A read-only connection, whose statements wait while the first writer makes the index of the write-ahead log.
 
-    Without this class, SQLite would report an error at once.
+    Without this class, SQLite would not wait for the index, and would report an error at once.
     """
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
@@ -166,8 +166,9 @@ def _make_empty_file(path: Path) -> None:
     """Make an empty file at ``path`` if no file exists there. First, the write-ahead log and the index of a history
     that was moved away are removed.
 
-    Another process may still write to the history that was moved. With the old index, the new history would use the
-    log of the process that still has the old history open, and the two histories would damage each other.
+    Another process may still be writing to a history file that was moved away. With the old index, the new history
+    would use the log of the process that still has the old history open, and the two histories would damage each
+    other.
     """
     if path.exists():
         return

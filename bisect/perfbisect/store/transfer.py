@@ -1,7 +1,7 @@
 """Copies sessions from one history into another, for `bisect history export` and `import`.
 
 Only logs are copied. Each event is decoded, checked and written like an event of a running session. So all tables
-agree with the log, and no other data of a foreign file get into a history. Sessions are copied in many short
+agree with the log, and a history gets no other data from a foreign file. Sessions are copied in many short
 transactions, so that running sessions do not wait for long. An interrupted copy contains the first part of the log;
 the next copy continues after this part.
 
@@ -77,7 +77,7 @@ class SessionHead:
 
 class WriteTurns:
     """Transactions on a history; after each TURN seconds of writing, a pause lets other sessions write. Within an
-    outer transaction, there are no pauses.
+    outer transaction, WriteTurns makes no pauses.
     """
 
     def __init__(self, history: History, process: str) -> None:

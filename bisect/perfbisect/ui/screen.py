@@ -85,7 +85,7 @@ def table_height(other_blocks: list[ScreenBlock], table_lines: int, height: int 
     """The number of lines on the screen for a table of ``table_lines`` lines, and whether there is space for empty
     lines between blocks.
 
-    If ``height`` is too small for all lines, lines are removed from ``other_blocks``.
+    If ``height`` is too small for all lines, this function removes lines from ``other_blocks``.
     """
     if height is None:
         return table_lines, True

@@ -1,4 +1,4 @@
-"""`bisect hosts`: list the hosts and their fitness, check them, declare an unfit host fit."""
+"""`bisect hosts` lists the hosts and their fitness, checks hosts, and declares an unfit host fit."""
 
 import math
 import sys
@@ -121,7 +121,7 @@ def hosts(given: CommandOptions) -> int:
 
 
 def checks_by_machine(history: Path | None, hosts: Collection[str]) -> "FitnessByMachine":
-    """For each host, the list of its fitness checks; hosts are these hosts and the machines that were leased."""
+    """For each of these hosts, and for each machine that was leased, the list of its fitness checks."""
     from perfbisect.hunt.fitness import fitness_by_machine
 
     return {

@@ -1,5 +1,5 @@
-"""`bisect watch` shows hunts that run in other terminals; `bisect replay` repeats decisions of past hunts. Both only
-read the history.
+"""`bisect watch` shows hunts that run in other terminals; `bisect replay` repeats decisions of past hunts. `bisect
+watch` and `bisect replay` only read the history.
 """
 
 import time

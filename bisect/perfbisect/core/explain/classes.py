@@ -5,11 +5,11 @@ The time of an operation is a product, so a slowdown is exactly a sum of logarit
     time/o  =  instructions/o  ×  cycles/instruction  ×  seconds/cycle  ×  time/CPU time
                more code          slower memory          slower clock      waiting
 
-Each factor is a ratio with its own interval. The share of waiting is computed from times, because times are additive:
-waiting is the additional time of an operation that its CPU time does not explain. The other factors share the part of
-the change that waiting does not explain. If waiting were computed as a factor, the CPU time of system calls would
-hide that a commit waits for these calls. Two causes are not recognised from counters: a different plan of a
-statement, and a difference that exists only in the usual layout.
+Each factor is a ratio with a separate interval. The share of waiting is computed from times, because times are
+additive: waiting is the additional time of an operation that its CPU time does not explain. The other factors share
+the part of the change that waiting does not explain. If waiting were computed as a factor, the CPU time of system
+calls would hide that a commit waits for these calls. Two causes are not recognised from counters: a different plan of
+a statement, and a difference that exists only in the usual layout.
 """
 
 import math
@@ -156,8 +156,8 @@ def cpu_per_instruction_row(rows: Mapping[str, CounterRow]) -> CounterRow | None
     """The CPU time per instruction, if instructions were counted exactly and cycles were not counted exactly; None if
     this time is unchanged.
 
-    CPU time per instruction does not distinguish slower memory from a slower clock. That this time is unchanged shows
-    nothing, because its interval is the interval of CPU time, which varies for other reasons, too.
+    CPU time per instruction does not distinguish slower memory from a slower clock. An unchanged CPU time per
+    instruction is no evidence, because its interval is the interval of CPU time, which also varies for other reasons.
     """
     cpu_time, instructions = rows.get("cpu/o"), rows.get("instructions/o")
     if cpu_time is None or instructions is None or "ipc" in rows:

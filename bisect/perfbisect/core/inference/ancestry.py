@@ -1,9 +1,9 @@
 """Ancestor sets and ancestor sums of a range of any size, and the classes of culprits that readings cannot separate yet.
 
 **Segments.** A maximal chain, in which each commit is the only child of its only parent, behaves like one node,
-because the whole chain is below every later commit. So each such chain of the history is contracted to a *segment*.
-The set of segments strictly below each segment is stored as bits. A straight history is a single segment, so that
-every sum over ancestors is a prefix sum.
+because the whole chain is below every later commit. So each maximal chain of the history is contracted to a
+*segment*. The set of segments strictly below each segment is stored as bits. A straight history is a single segment,
+so that every sum over ancestors is a prefix sum.
 
 If there are too many segments for a square matrix of bits, only the columns of segments that still have weight are
 kept. If these columns are also too many, only the segments of the trunk, the first-parent line of the bad end, are
@@ -11,7 +11,7 @@ answered exactly; the other segments are left open (NaN). A side branch is searc
 become a candidate.
 
 **Classes.** A build is slow if the culprit is the build's commit or an ancestor of this commit. So readings show only
-the pattern of the culprit: the set of measured builds that are slow. Culprits with the same pattern form a class with
+the culprit's *pattern*: the set of measured builds that are slow. Culprits with the same pattern form a class with
 one common likelihood. The number of classes is about the number of measured builds, whatever the size of the range.
 
 **Suspicions.** Before the first measurement, the user's suspicions determine the prior weights of candidates. A
@@ -282,8 +282,8 @@ def separate_hypotheses(
     """The classes of culprits that the builds of ``record`` separate.
 
     ``second_prior`` (size,) is mixed into the prior; its weight is ``second_prior_share``. Two candidates with the
-    same binary are equally fast, so a culprit that is an ancestor of only one of them is excluded. If this rule
-    excludes all candidates, because changes were made and reverted, the rule is ignored.
+    same binary are equally fast, so a culprit that is an ancestor of only one of them is excluded. The rule about
+    equal binaries is ignored if it excludes all candidates, because changes were made and reverted.
     """
     reach = ancestry_of(graph)
     weight = graph.weight.copy()

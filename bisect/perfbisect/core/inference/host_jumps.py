@@ -2,13 +2,13 @@
 decisions.
 
 When other load begins, the speed of a host may fall by half from one run to the next, until the load ends. A drift
-model that allows such jumps would make every interval wide. Without a drift in the model, if a build has few runs on
-one side of the jump, these runs look like outliers; and a build that ran only on the fast side seems to be twice as
-fast as a build that ran only on the slow side.
+model that allows jumps of this size would make every interval wide. Without a drift in the model, if a build has few
+runs on one side of the jump, these runs look like outliers; and a build that ran only on the fast side seems to be
+twice as fast as a build that ran only on the slow side.
 
 So the runs before and after a jump are treated as runs of two hosts whose speeds differ by a constant, which is
 fitted. A jump is at the position where one shift, common to all builds that ran on both sides, most reduces the sum
-of absolute deviations from the medians of builds. This position is the estimate of a shift by least absolute
+of absolute deviations from the medians of builds. The estimate of a jump's position uses the method of least absolute
 deviations (Bai, Econometric Theory 11, 1995). A jump is estimated only from the runs nearest to it, because the host
 may also drift. Further jumps are searched for on both sides of a jump (binary segmentation, Vostrikova, 1981). The
 noise is estimated from differences between successive runs of a build, because few of these differences contain a

@@ -51,7 +51,8 @@ class BuildSpeeds:
         """The ratio of the metric of each of ``builds`` to the metric of ``baseline``.
 
         The interval is from 0 to infinity if no run of any build was repeated, or if the two builds cannot be
-        compared. If runs of one build were stopped as too slow, the interval is bounded on one side only.
+        compared. If runs of one build were stopped as too slow, the interval of its ratio is bounded on one side
+        only.
         """
         rows = [self.record.builds.index(self.record.name_of_build(build)) for build in builds]
         origin = self.record.builds.index(self.record.name_of_build(baseline))

@@ -11,7 +11,7 @@ the distance from a failed commit. The unit of distance is the extent of the fai
 failure to the nearest success, whichever is smaller. So the search moves away from a failure in steps that double,
 then halves the distance to a success; the number of attempts is logarithmic in the length of a stretch of failures.
 Between two failures of a stretch, the probability that a candidate builds decreases with every further failure, so
-that the search stops trying there.
+that the search stops trying the commits between them.
 
 A failure on another branch may be caused by a commit that was never merged into this branch. So a failure on another
 branch is evidence only against the commit where the branches diverged. The descendants of the diverging commit get a
@@ -143,7 +143,9 @@ class _DivergenceDoubt(NamedTuple):
     fading: float
 
     def chance_at(self, height: NDArray[np.int64]) -> Array:
-        """The probability that descendants with these heights build: the commit builds, or a descendant fixed it."""
+        """The probability that descendants with these heights can be built: the diverging commit builds, or a
+        descendant fixed it.
+        """
         distance = height - self.height
         return self.chance + (1 - self.chance) * self.fading * distance / (distance + self.extent)
 

@@ -8,7 +8,7 @@ With d[i] the difference of the mean logarithms of round i,
 
 which is Student's interval for paired observations. Chance effects of a visit (memory addresses, the order of pages)
 vary from round to round and are a part of s. A trend of the machine's speed favours no build on average, because the
-order of the builds alternates; but it makes s larger and the interval wider.
+order of the builds alternates; but the trend makes s larger and the interval wider.
 
 **Real differences.** A table of 40 workloads by 4 builds has 160 intervals, of which 8 exclude 1 by chance alone if
 all builds are equal. So the rate of false discoveries is controlled over a whole table. The procedure of Benjamini
@@ -287,8 +287,8 @@ def costs_per_operation(trial: SessionState) -> list[OperationCosts]:
 def is_machine_cpu(trial: SessionState) -> bool:
     """Whether CPU time comes from vmstat for the whole machine, because perf counted CPU time in no run.
 
-    The unit of machine-wide CPU time is percent of the machine per operation per second. Otherwise the unit is
-    microseconds of the measured processes per operation.
+    The unit of machine-wide CPU time is percent of the machine per operation per second. The unit of CPU time from
+    perf is microseconds of the measured processes per operation.
     """
     return all(metric_value(run.facts, "cpu/o") is None for run in trial.runs)
 

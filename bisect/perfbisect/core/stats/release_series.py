@@ -14,8 +14,8 @@ random, and not neighbours.
 of its code, which changes at random with every release and is not averaged out by repetition; and changes of speed,
 which persist. The measurement error and the code placement together make the scatter s of the line. The scatter is
 estimated from the smaller differences between neighbouring levels, because the larger differences may be steps (after
-Rice, Bandwidth choice for nonparametric regression, Annals of Statistics 12, 1984; trimmed). So neither the scatter
-nor the effect of code placement has to be known in advance.
+Rice, Bandwidth choice for nonparametric regression, Annals of Statistics 12, 1984; trimmed). So the scatter, which
+includes the effect of code placement, need not be known in advance.
 
 An arc is a run of releases. The rest consists of all releases before and after the arc (circular binary segmentation:
 Olshen, Venkatraman, Lucito and Wigler, Biostatistics 5, 2004). With n releases, m of them in the arc, where m ≤ n - m,
@@ -25,9 +25,9 @@ Olshen, Venkatraman, Lucito and Wigler, Biostatistics 5, 2004). With n releases,
 The most extreme release of an arc is left out of m and of the mean, so that a single unusual build makes no step. An
 arc of a single release is tested against a distribution with long tails (ODD degrees of freedom), which a build that
 is unusual by chance rarely exceeds. The p-value of Student's z is multiplied by the number of arcs. If the smallest
-p-value is at most ``rate``, the arc with this p-value is cut out of the line. Then each part of the line is searched
-separately, with a part of ``rate`` that is proportional to its number of releases. At the end, each cut is tested
-again between its neighbouring cuts, and moved to the position with the smallest residual sum of squares.
+p-value is at most ``rate``, the arc with this p-value is cut out of the line. After the cut, each part of the line is
+searched separately, with a part of ``rate`` that is proportional to its number of releases. At the end, each cut is
+tested again between its neighbouring cuts, and moved to the position with the smallest residual sum of squares.
 
 Each of several workloads gets an equal part of ``rate`` (Bonferroni), so that ``rate`` holds for the whole table.
 benchmarks/series/run.py counts in how many tables without a change a step is reported.

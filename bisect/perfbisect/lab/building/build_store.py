@@ -14,8 +14,8 @@ else, so builds are compared with three files before each visit:
 All entries end with a NUL and are compared as bytes.
 
 A layout shares files with its build and with other layouts of the build. Linking or removing a layout changes the
-times of these files. Then ``seen`` of the build, and of layouts that are linked together, is noted again, because
-otherwise the next check would read all files.
+times of these files. After such a change, ``seen`` of the build and of the layouts is noted again; otherwise the next
+check reads all files.
 """
 
 import hashlib
@@ -185,7 +185,7 @@ def prefix_folder(host: Host, key: str) -> PurePosixPath:
 def find_build(host: Host, key: str, sha: str) -> BuildRecord | None:
     """A finished build, recorded as the build of commit ``sha``; None if the build has to be made again.
 
-    None means: there is no build with that key, its record is unreadable, or its links are required and were removed.
+    A build has to be made again if it is absent, if its record is unreadable, or if links that it needs were removed.
     """
     stored, unlinked = _stored_record_and_has_no_links(host, key)
     if stored is None:

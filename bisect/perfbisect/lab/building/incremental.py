@@ -150,7 +150,7 @@ class IncrementalBuild:
 def incremental_rules(plan: BuildPlan, prefix: str) -> IncrementalBuilds | None:
     """The rules by which a commit may be built in the tree of another commit: the rules of its build system; or, if
     its commands run in a copy of the tree and start nothing but build systems, the rules of those build systems. None
-    if it may not.
+    if a commit may not be built in the tree of another commit.
     """
     if plan.system:
         return SYSTEMS[plan.system].incremental

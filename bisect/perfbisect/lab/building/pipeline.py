@@ -94,8 +94,8 @@ def build_commit(
 ) -> Generator[BuildStep | Warned, None, InstalledBuild]:
     """Build commit ``sha``, unless its build is stored; yields progress. If other machines have built the commit,
     their build is fetched from the ``shared`` builds; otherwise, the new build is added to the ``shared`` builds.
-    Fetching and adding happen while the host does nothing else, so that no run is disturbed. The build may be
-    incremental unless ``clean`` is true; an incremental build is never shared.
+    Shared builds are fetched and added while the host does nothing else, so that no run is disturbed. The build may
+    be incremental unless ``clean`` is true; an incremental build is never shared.
 
     If a build with several parallel jobs fails, the commit is not judged, because the failure may depend on the order
     of the jobs, or the jobs may have used all memory. The failed build is repeated with one job. A build that a

@@ -4,8 +4,9 @@ that a build needs.
 ccache is configured so that a build in an empty folder finds what the builds of earlier commits compiled; its hits
 are counted for each build. Only environment variables of the build and the file ``ccache.conf`` in the cache's folder
 configure ccache; ignored are the system's configuration file and a file in the tree, which ccache reads from version
-4.13 on. No sloppiness is set. With ``pch_defines``, ccache would find a precompiled header by its preprocessed text,
-which has no ``#define``; a commit that changes only a ``#define`` would get the code of another commit.
+4.13 on. The option ``sloppiness`` of ccache is not set. With ``pch_defines``, ccache would find a precompiled header
+by its preprocessed text, which has no ``#define``; a commit that changes only a ``#define`` would get the code of
+another commit.
 """
 
 import hashlib
@@ -203,8 +204,8 @@ def cache_namespace(host: Host, processor: str) -> str:
     """A namespace that separates code for ``processor`` in a compiler cache that machines share; "" if ccache itself
     separates code by processor.
 
-    Before 4.12 ccache hashes only the text ``-march=native``, which means different code on different processors; a
-    tree's own build files may add this option.
+    Before version 4.12, ccache hashes only the text ``-march=native``, which means different code on different
+    processors; a tree's own build files may add this option.
     """
     return processor if _ccache_version(host) < (4, 12) else ""
 
