@@ -40,13 +40,13 @@ UNKNOWN = "This server requires a login.\n"
 
 
 def matches_hash(password: bytes, password_hash: str) -> bool:
-    """Whether a password has that hash."""
+    """Whether the hash of a password is this hash."""
     return len(password) <= LONGEST_PASSWORD and bcrypt.checkpw(password, password_hash.encode())
 
 
 @dataclass(eq=False)
 class LoginGuard:
-    """Answers requests that are not admitted, in place of the server."""
+    """Answers the requests that are not admitted, so that they do not reach the server."""
 
     password_file: Path | None
     token_file: Path | None
@@ -55,7 +55,11 @@ class LoginGuard:
     turn: threading.Lock = field(default_factory=threading.Lock)  # one hash is computed at a time
 
     def has_login(self) -> bool:
-        """Whether there is a login. Raises UsageError for a file that is missing, has a mistake, or can be read by others."""
+        """Whether there is a login.
+
+        Raises UsageError for a password file or token file that is missing, has a mistake, or can be read by other
+        users.
+        """
         if self.password_file and not read_passwords(self.password_file):
             raise UsageError(
                 f"The password file {self.password_file} has no names.",
@@ -75,7 +79,10 @@ class LoginGuard:
         return 401, {"WWW-Authenticate": scheme}, UNKNOWN
 
     def is_admitted(self, authorization: str) -> bool:
-        """Whether the header is right. A wrong header is answered a second later; if the files cannot be read, all are wrong."""
+        """Whether the header is right.
+
+        The answer to a wrong header is delayed by a second; if the files cannot be read, every header is wrong.
+        """
         scheme, _, words = authorization.partition(" ")
         sent = words.strip()
         with suppress(PerfBisectError):  # the files were in order when serving began
@@ -89,7 +96,10 @@ class LoginGuard:
         return False
 
     def is_known_user(self, credentials: str) -> bool:
-        """Whether a name and its password match a line. A password that was verified once is not hashed again."""
+        """Whether a line of the password file has this name and the hash of this password.
+
+        A password that was verified once is not hashed again.
+        """
         if self.password_file is None:
             return False
         lines = read_passwords(self.password_file)
@@ -114,10 +124,12 @@ class LoginGuard:
 
 
 def names_this_machine(host: str, address: str) -> bool:
-    """Whether the header Host names this machine: as localhost, by a loopback address, or by the ``address`` of --address.
+    """Whether the header Host names this machine: as localhost, by a loopback address, or by the ``address`` of the
+    option --address.
 
-    A stranger's page can have its own name lead to 127.0.0.1 (DNS rebinding). The browser of a user of this machine would then
-    let that page read these pages; but its name is in the header of each request.
+    The page of a stranger can let its own name resolve to 127.0.0.1 (DNS rebinding). The browser of a user of this
+    machine would then let the stranger's page read these pages; but the header of each request has the name of the
+    stranger's page.
     """
     if not (match := HOST.fullmatch(host)):
         return False
@@ -129,7 +141,10 @@ def names_this_machine(host: str, address: str) -> bool:
 
 
 def read_passwords(path: Path) -> dict[str, str]:
-    """Name → hash of a password file. Raises UsageError with the number of the line if a line is invalid."""
+    """Name → hash, for each line of a password file.
+
+    Raises UsageError with the number of the line if a line is invalid.
+    """
     hashes = {}
     for number, line in enumerate(private_text(path, f"Create it: {add_user_command(path)}").splitlines(), 1):
         if line.strip() and not line.startswith("#"):
@@ -142,7 +157,7 @@ def read_passwords(path: Path) -> dict[str, str]:
 
 
 def read_token(path: Path) -> str:
-    """The token of a file: its only line. Raises UsageError if it is short."""
+    """The token in a file, which is the only line of the file. Raises UsageError if the token is too short."""
     token = private_text(path).strip()
     if len(token.split()) != 1 or len(token) < SHORTEST[1]:
         sentence = f"{path} has no token. A token is one line without spaces, of at least {SHORTEST[1]} characters."
@@ -151,7 +166,10 @@ def read_token(path: Path) -> str:
 
 
 def private_text(path: Path, advice: str = "") -> str:
-    """The text of a file that only its owner can read. Raises UsageError for any other file; if it is missing, with ``advice``."""
+    """The text of a file, which must be readable only by its owner.
+
+    Raises UsageError if others can read the file; if the file is missing, the error has ``advice``.
+    """
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             if os.fstat(file.fileno()).st_mode & 0o077:

@@ -75,11 +75,14 @@ class Pages:
         return 404, {}, NOTHING
 
     def session_id(self, session: SessionSummary) -> str:
-        """The id of a session: 12, c3; in a central history desk3:12."""
+        """The id of a session: 12 or c3; in a central history with its origin, desk3:12."""
         return str(session.id) if self.central is None else f"{session.origin}:{session.id}"
 
     def opened_session(self, session_id: str) -> AbstractContextManager[tuple[History, int | str, int | str]]:
-        """(history with the session of that id, its id in that history, its id in this history). Raises UsageError if there is none."""
+        """The history that has the session, the id of the session in that history, and its id in this history.
+
+        Raises UsageError if there is no such session.
+        """
         if self.central is None and ":" in session_id:
             raise UsageError(f"{session_id} is an id of a central history, but this server has a local history.")
         return opened_session(int(session_id) if session_id.isdecimal() else session_id, self.history, self.central)
@@ -111,7 +114,7 @@ class Pages:
         return [line for lines_of_group in drawn.values() for line in lines_of_group]
 
     def lines_of(self, trials: Sequence[SessionSummary]) -> "list[WatchedLine]":
-        """The lines of a series, or of a branch's nights, separate for each way of measuring.
+        """The lines of a series, or of the nights of a branch; one line for each way of measuring.
 
         Damaged sessions are left out.
         """
@@ -130,7 +133,7 @@ class Pages:
 
 
 def serve_pages(family: int, port: int, guard: LoginGuard, pages: Pages, *, open_browser: bool) -> None:
-    """Serve the pages until Ctrl-C. Raises EnvironmentFailure for a port in use."""
+    """Serve the pages until Ctrl-C. Raises EnvironmentFailure if the port is in use."""
 
     class PageServer(ThreadingHTTPServer):
         address_family = family
@@ -157,7 +160,7 @@ def serve_pages(family: int, port: int, guard: LoginGuard, pages: Pages, *, open
         do_HEAD = do_GET
 
         def log_message(self, *_: object) -> None:
-            """Print nothing: requests are not listed."""
+            """Print nothing, because requests are not logged."""
 
     try:
         server = PageServer((guard.address, port), Handler)
@@ -191,7 +194,7 @@ def serve_datasette(path: Path, port: int, guard: LoginGuard, *, open_browser: b
 
 
 def guarded_app(app: Any, guard: LoginGuard) -> Any:
-    """An ASGI application that answers only requests that the guard admits."""
+    """An ASGI application that passes on only requests that the guard admits."""
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         from datasette import Response

@@ -1,7 +1,7 @@
 """Sessions on the command line: leases of their hosts, views of their progress, and messages about their end.
 
 ``given`` are the options of the command that begins or resumes a session. Hunts are shown on standard output. For a
-trial, standard output has only the table, at the end; its progress is on standard error.
+trial, only the table is written to standard output, at the end; the progress is written to standard error.
 """
 
 import os
@@ -40,7 +40,7 @@ NOTHING = 1  # exit status: there is nothing to hunt
 
 
 def is_no_screen(stream: TextIO | None = None) -> bool:
-    """Whether a stream (None: standard output) is no terminal on which a screen can be drawn."""
+    """Whether a stream (None: standard output) is not a terminal on which a screen can be drawn."""
     return not (stream or sys.stdout).isatty() or os.environ.get("TERM") == "dumb"
 
 
@@ -79,7 +79,9 @@ def view_opener(
 
 @contextmanager
 def leases_with_messages(names: Sequence[str], hosts_path: str | Path, **lease_terms: Any) -> Iterator[None]:
-    """Hold the leases of these hosts for a block, and show the scheduler's messages; ``lease_terms`` are arguments of ``LeaseTerms``."""
+    """Hold the leases of these hosts for a block, and print the scheduler's messages; ``lease_terms``: see
+    ``LeaseTerms``.
+    """
     from perfbisect.hunt.session_hosts import LeaseTerms, leased_hosts
 
     line = WaitingLine()
@@ -101,7 +103,7 @@ def leases_with_messages(names: Sequence[str], hosts_path: str | Path, **lease_t
 def leased_session_hosts(
     settings: "Settings", history: Path | None, nodes: Mapping[str, str] | None = None, minutes: float = 0
 ) -> AbstractContextManager[None]:
-    """Hold the leases of a session's hosts for a block; of machines that are fit, as far as the history shows."""
+    """Hold the leases of a session's hosts for a block; hosts that the history shows to be unfit are not chosen."""
     from perfbisect.hunt.fitness import unfit_hosts
 
     purpose = f"{settings.builder} {settings.good}..{settings.bad}"
@@ -114,7 +116,8 @@ def leases_and_notifier(given: CommandOptions, settings: "Settings", minutes: fl
     """Hold the leases of a session's hosts for a block; yields a notifier, to be called with the name of each begun
     session.
 
-    The command of --notify is run at the end of that session. The hosts are wanted for ``minutes``; 0: unknown.
+    The command of --notify is run at the end of that session. ``minutes`` is the time for which the hosts are needed; 0
+    if the time is unknown.
     """
     from perfbisect.hunt.notification import notifying
 
@@ -124,7 +127,7 @@ def leases_and_notifier(given: CommandOptions, settings: "Settings", minutes: fl
 
 
 def print_failures(outcomes: "Sequence[HuntOutcome]", history: Path | None) -> int:
-    """Say on standard error which hunts have no verdict, and why; returns the highest exit status."""
+    """Print on standard error which hunts have no verdict, and why; returns the highest exit status of the hunts."""
     for outcome in outcomes:
         if outcome.failure:
             note(f"Hunt {outcome.hunt} failed: {printable(str(outcome.failure))}")
@@ -138,8 +141,9 @@ def print_failures(outcomes: "Sequence[HuntOutcome]", history: Path | None) -> i
 def run_and_print_hunts(
     tasks: "Sequence[Task]", history: History, path: Path | None, resume_command: str, view: "View"
 ) -> int:
-    """Carry out hunts, each in a process of its own, and say how they end; returns their highest exit status. ``resume_command``
-    continues them.
+    """Carry out hunts, each in a separate process, and print how the hunts end; returns their highest exit status.
+
+    ``resume_command`` continues them.
     """
     from perfbisect.hunt.batch import VERDICTS, Stage, carry_out, locked_hosts, read_batch_at_end, state_text
     from perfbisect.ui.session_view import SessionRow
@@ -182,7 +186,7 @@ def measured_trial(setup: "SessionSetup", given: CommandOptions, notifier: "Noti
 
 
 def trial_after(carry_out: "CarryOut", given: CommandOptions, notifier: "Notifier", view: str | None = None) -> "Ended":
-    """(the trial after ``carry_out``, what has cut it short after it began).
+    """A tuple: the trial after ``carry_out``; and the interruption, if the trial was interrupted after it had begun.
 
     If the trial is printed in a form for programs, only warnings are shown before it.
     """
@@ -259,7 +263,7 @@ def hunt_differing_results(
 
 
 def print_trial_end(ended: "Ended", given: CommandOptions) -> int:
-    """Print a trial, say what can be done next, and return the exit status."""
+    """Print a trial and a hint for the next command, and return the exit status."""
     from perfbisect.core.domain.settings import TrialType
     from perfbisect.core.stats.noise import noise_of_trial
     from perfbisect.core.stats.paired_comparison import is_every_ratio_measured

@@ -1,4 +1,7 @@
-"""An attempt: one process carries out a session and shows every event. An error says how to continue the session."""
+"""An attempt: one process carries out a session and shows every event.
+
+An error that ends the attempt says how to continue the session.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
@@ -73,7 +76,7 @@ class HuntOutcome:
 
     @property
     def status(self) -> int:
-        """The exit status of `bisect run` for this hunt alone."""
+        """The exit status that `bisect run` would have for this hunt alone."""
         return ENVIRONMENT if self.verdict is None else exit_status(self.verdict)
 
 
@@ -96,11 +99,12 @@ class SessionAttempt:
     name: str = ""  # the name of the session in commands: 12, b3, c4
 
     def carry_out(self, setups: Mapping[int, SessionSetup]) -> tuple[HuntOutcome, ...]:
-        """Carry out the session and show every event, until each member has ended. Returns the end of each hunt.
+        """Carry out the session and show every event, until each member has ended.
 
-        ``setups`` are the setups of the members that go on, by the indexes of the members. Raises Interrupted, or the
-        failure of the session, with the command that continues the session. If new options make a failed build succeed,
-        or an output is recognised, the work continues with new setups.
+        Returns the verdict or the failure of each hunt. ``setups`` are the setups of the hunts or trials that continue,
+        by their index in the session. Raises Interrupted, or the failure of the session, with the command that
+        continues the session. If new options make a failed build succeed, or an output is recognised, the work
+        continues with new setups.
         """
         history, numbers, failures = self.history, self.numbers, self.resume_failures or {}
         logs = [SavedLog(history, number) for number in numbers]
@@ -138,7 +142,7 @@ class SessionAttempt:
             self.members.append(member)
 
         def workers() -> Workers[LabEvent]:
-            """The hosts of the session as workers, for the members that are still open."""
+            """The hosts of the session as workers for the hunts or trials that have not ended."""
             open_labs = {
                 index: lifecycle.labs for index, lifecycle in lifecycles.items() if self.members[index].is_open
             }
@@ -203,7 +207,7 @@ class SessionAttempt:
         return {index: replace(setup, settings=with_limits(setup.settings)) for index, setup in setups.items()}
 
     def store_failure(self, index: int, failure: PerfBisectError) -> None:
-        """Store that a member cannot go on, in the history and in its batch."""
+        """Store in the history, and in the batch of the hunt, that a hunt or trial cannot continue."""
         with suppress(PerfBisectError):  # of the history itself
             self.history.enter_failure(self.numbers[index], str(failure), CLOCK.now())
             self._store_status(index, ENVIRONMENT, str(failure))
@@ -219,7 +223,7 @@ class SessionAttempt:
     def _show_events(self, driver: Driver, titles: Sequence[str], setup: SessionSetup) -> Interrupted | None:
         """Carry out the session, and show its events in a view.
 
-        Returns the interruption if the session was interrupted after all verdicts, during the studies of reasons;
+        Returns the interruption if the session was interrupted while it studied the reasons, after all verdicts;
         otherwise None.
         """
         history, numbers, begun = self.history, self.numbers, self.caller.begun
@@ -288,7 +292,7 @@ class SessionAttempt:
         return None
 
     def _with_advice(self, failure: PerfBisectError, settings: Settings) -> PerfBisectError:
-        """The failure of the session with advice. The failure is stored for all members without a verdict."""
+        """The failure of the session with advice. The failure is stored for all hunts or trials without a verdict."""
         for index, member in enumerate(self.members):
             if member.failure is None and verdict_of(self.history, self.numbers[index]) is None:
                 self.store_failure(index, failure)
@@ -296,7 +300,7 @@ class SessionAttempt:
         return failure
 
     def advice_after(self, failure: PerfBisectError, settings: Settings) -> str:
-        """How to continue after a failure, or what to change first; "" if the failure itself says how to continue."""
+        """How to continue after a failure, or what to change first; "" if the failure itself states this."""
         cause = failure.__cause__
         if isinstance(failure, NoMetricValues) or failure.exit_status == USAGE:
             return ""
@@ -325,16 +329,17 @@ class SessionAttempt:
 
 
 def measured_outputs(recognised: RecognisedOutput, request: TrialRequest) -> tuple[Output, ...]:
-    """The results that are measured of a recognised output: all results in a comparison, else one result.
+    """The results of a recognised output that are measured: all results in a comparison, otherwise one result.
 
-    Raises SeveralResults if an output has several results, and the user has chosen no result.
+    Raises SeveralResults if an output has several results and the user has not chosen one of them.
     """
     has_several = request.kind is TrialType.COMPARE and not (request.series or request.branch)
     return recognised.outputs if has_several else (recognised.one,)
 
 
 def with_outputs(history: History, settings: Settings, outputs: Sequence[Output]) -> Settings:
-    """The settings with the results that are measured of an output, and the noise of earlier hunts by their metric.
+    """The settings with the results of an output that are measured, and with the noise of earlier hunts by the metric
+    of these results.
 
     If the new metric has the opposite direction, the hunt's direction is reversed, so that a hunt for a change for the
     worse remains a hunt for a change for the worse.
@@ -358,10 +363,10 @@ def verdict_of(history: History, number: int) -> Verdict | None:
 
 
 def refuse_imported(history: History, session: int, consequence: str, name: str = "") -> None:
-    """Raise UsageError for a session of another user, because the settings of the session have commands of this user.
+    """Raise UsageError for a session of another user, because its settings contain commands of this other user.
 
-    ``consequence`` is a clause that ends the message, such as "it cannot be resumed here". ``name`` is the name of a
-    trial.
+    ``consequence`` is a clause that ends the message, such as "it cannot be resumed here". ``name`` is the name of the
+    trial, if the session is a trial.
     """
     if owner := history.origin(session):
         relation, if_own = "imported from", ""

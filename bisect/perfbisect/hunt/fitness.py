@@ -1,8 +1,8 @@
 """The hosts that are unfit according to their fitness checks (``hunt/trials/checks.py``).
 
 A fitness check is an A/A whose settings have the name FITNESS_CHECK. The fitness of a host is derived from its fitness
-checks, and is not stored. If the user accepts the present level of a host, the name of its latest check becomes
-ACCEPTED_CHECK. Therefore an acceptance is exported and removed with its check.
+checks, and is not stored. If the user accepts the present level of a host, the settings of the host's latest check are
+renamed to ACCEPTED_CHECK. Therefore the acceptance of a level is exported and removed together with its check.
 """
 
 from collections.abc import Iterable, Sequence
@@ -48,7 +48,7 @@ def unfit_hosts(path: Path | None, machines: Iterable[str] = ("",)) -> dict[str,
 def accept(path: Path | None, machines: Sequence[str]) -> None:
     """Accept the present level of machines, from their latest checks, as the usual level.
 
-    If a machine is not unfit, raises UsageError, and no level is accepted.
+    Raises UsageError if any of the machines is not unfit; then no level is accepted.
     """
     latest = {machine: fitness[-1] for machine, fitness in fitness_by_machine(path, machines).items()}
     unfit = {machine: fitness.check.number for machine, fitness in latest.items() if fitness.unfit}

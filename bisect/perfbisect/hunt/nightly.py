@@ -1,8 +1,8 @@
 """A night of a watched branch: its tip is compared with earlier tips, and drops of the branch are hunted.
 
-All data of nights are in the history. The line of a branch consists of its nights: comparisons whose request has the
-branch, with the same settings. Each hunt of the line belongs to a night, so an interrupted call can be repeated: a tip
-is measured once, begun hunts continue, and a drop is hunted once.
+All data of nights are in the history. The line of a branch consists of its nights, which are comparisons whose request
+names the branch, with equal settings. Each hunt of the line belongs to a night, so an interrupted call can be repeated:
+a tip is measured once, begun hunts continue, and a drop is hunted once.
 """
 
 import fcntl
@@ -47,7 +47,7 @@ class Watch:
         """The nights of the branch since the last change of a workload, oldest first.
 
         If the branch was rewritten, nights whose tip the repository no longer has are left out, because such a tip can
-        neither be built nor be an end of a hunt. Raises UsageError if a night was made by another user.
+        neither be built nor be an end of a hunt. Raises UsageError if one of the nights was made by another user.
         """
         trials, key = history.intact_trials(NIGHTS, [self.branch]), line_key(self.settings)
         of_works = (trial for trial in trials if [work.name for work in trial.request.works] == [*self.works])
@@ -87,7 +87,7 @@ class Watch:
 
 
 def line_key(settings: Settings) -> Settings:
-    """The settings that affect the levels of builds. The key is equal for all nights of a line."""
+    """The settings on which the measured levels of builds depend. The key is equal for all nights of a line."""
     return replace(
         settings, good="", bad="", good_commit="", bad_commit="", run_hash="", build_hash="", policy=Policy(),
         prior=NOTHING_KNOWN, explain=False, suspects={}, name="", output=None, filter=None,
@@ -97,7 +97,7 @@ def line_key(settings: Settings) -> Settings:
 
 @dataclass(frozen=True, slots=True)
 class BranchComparison(HuntedComparison):
-    """The line of a branch as a comparison of all its tips.
+    """The line of a branch, treated as a comparison of all its tips.
 
     The number of a build is the index of its commit among the tips of the line.
     """
@@ -108,7 +108,7 @@ class BranchComparison(HuntedComparison):
 
     @classmethod
     def read(cls, history: History, watch: Watch) -> "BranchComparison":
-        """The line of a branch as a comparison. Needs a history with at least one night of the branch."""
+        """Reads the line of a branch as a comparison. Needs a history with at least one night of the branch."""
         nights = watch.nights(history)
         newest, line = nights[-1], BranchLine.from_nights(nights)
         stored = history.settings(newest.id)
@@ -124,7 +124,8 @@ class BranchComparison(HuntedComparison):
     def store_hunt(self, history: History, drop: Drop, hunt: int) -> None:
         """Store that a hunt for a drop has begun.
 
-        If tonight's comparison has both ends of the drop, the hunt is stored as a hunt for a drop of tonight.
+        If the comparison of the newest night has both ends of the drop, the hunt is also stored as a hunt for a drop of
+        this comparison.
         """
         number_of = {build.commit: number for number, build in enumerate(self.tonight.request.subjects)}
         first, last = (number_of.get(self.trial.request.subjects[number].commit) for number in (drop.first, drop.last))
@@ -144,9 +145,10 @@ class BranchComparison(HuntedComparison):
                 yield replace(span, drops=new_drops)
 
     def is_explained(self, drop: Drop) -> bool:
-        """Whether a hunt of the line has named a commit between the ends of a drop.
+        """Whether a hunt of this line has already named a commit between the ends of a drop.
 
-        The ends of a drop may differ from the ends of the hunt, because later nights can move a drop.
+        The ends of a drop may differ from the ends of its hunt, because later nights can change where the drop is
+        found.
         """
         culprits = {hunt.culprit for hunt in self.trial.hunts if hunt.culprit and hunt.work == drop.work}
         ends = (self.trial.request.subjects[number].commit for number in (drop.first, drop.last))

@@ -1,7 +1,7 @@
 """Notifications about sessions: a command of the user gets each verdict, and the central history gets the logs.
 
-A failure of the notifying command or of a push does not stop a session. The log is in the local history, and a later
-push sends the missing events.
+A failure of the notifying command or of a push does not stop a session. The log remains in the local history, and a
+later push sends the missing events.
 """
 
 import os
@@ -43,7 +43,7 @@ class Notifier:
         self.enter(name)
 
     def ended(self, name: str, failure: str = "") -> None:
-        """Run the command once for a session that has ended."""
+        """Run the command for a session that has ended; each session is notified once."""
         if name in self.names:
             self.names.remove(name)
             if self.command and (reason := _notify(self.command, self.path, name, failure)):
@@ -54,9 +54,9 @@ class Notifier:
 def notifying(command: Sequence[str], path: Path | None, warn: Callable[[str], None]) -> Iterator[Notifier]:
     """Notify about the sessions of a block that end with a verdict or a failure, but not about interrupted sessions.
 
-    Within the block, the notifier must be called with the name of each session that has begun in the history at
-    ``path``. ``Notifier.ended`` can notify about a hunt before the end of the block. No notification is sent about a
-    session that failed before it had begun. A failure of the command is a warning.
+    Within the block, the notifier must be called with the name of each session that begins in the history at ``path``.
+    ``Notifier.ended`` can notify about the end of a hunt before the block ends. No notification is sent about a session
+    that failed before it had begun. A failure of the command is a warning.
     """
     notifier = Notifier(command, path, warn)
 
@@ -75,7 +75,10 @@ def notifying(command: Sequence[str], path: Path | None, warn: Callable[[str], N
 
 
 def _notify(command: Sequence[str], path: Path | None, name: str, failure: str) -> str:
-    """Run the command with the notice of a session. Returns why the command failed; "" for a success."""
+    """Run the user's command with the JSON text about a session.
+
+    Returns the reason if the command failed; "" if it succeeded.
+    """
     try:
         with closing(History.open(path, read_only=True)) as history:
             data = session_end_json(history, name, failure)
@@ -120,7 +123,7 @@ def pushing(path: Path, sessions: Sequence[int], warn: Callable[[str], None]) ->
     """Within a block, push sessions of the history at ``path`` once a minute; when the block ends, push all sessions.
 
     Nothing is pushed if no central history is configured. If the last push fails, ``warn`` is called with the reason
-    and the command that pushes later.
+    and with the command that pushes the sessions later.
     """
     central = load_configuration().central
     if not central.address:
@@ -149,7 +152,8 @@ def pushing(path: Path, sessions: Sequence[int], warn: Callable[[str], None]) ->
 
 
 def origin_of(name_option: str | None) -> str:
-    """The name of this history in a central history: from the option, from config.toml, or the user and the machine.
+    """The name of this history in a central history: from the option, else from config.toml, else made from the user
+    and the machine.
 
     Raises UsageError for a text that cannot be the name of a history.
     """
@@ -165,8 +169,8 @@ def attempt(path: Path, sessions: Sequence[int], address: str, *, running: bool)
 
     If they are not ``running``, all other sessions of the history are pushed, too.
 
-    Returns sentences about failures. Failures of other sessions are left out, because these sessions have reported
-    them.
+    Returns sentences about failures. Failures of other sessions are left out, because the processes of these sessions
+    have reported them.
     """
     from perfbisect.store.central import central_connection
     from perfbisect.store.push import push

@@ -1,4 +1,4 @@
-"""The user's configuration folder: ``config.toml``, and the folders in which recipes are searched.
+"""The user's configuration folder, with the file ``config.toml``; and the folders in which recipes are searched for.
 
 Recipes are searched for in a folder given by an option, in the configuration folder, and among perfbisect's recipes.
 Recipes in the working directory are not used, except as the default of an option: see ``recipes_in_working_directory``.
@@ -41,7 +41,7 @@ def recipe_folders(name: str, user_path: str | Path = "") -> list[Path]:
     """The folders with recipes ``name`` (BUILDERS, WORKLOADS), or the inventory files (HOSTS); the first has
     precedence.
 
-    Raises UsageError if ``user_path``, the user's path, does not exist.
+    Raises UsageError if ``user_path``, a path that the user gave, does not exist.
     """
     kind, exists = ("file", Path.is_file) if name == HOSTS else ("folder", Path.is_dir)
     if user_path and not exists(Path(user_path)):
@@ -52,8 +52,7 @@ def recipe_folders(name: str, user_path: str | Path = "") -> list[Path]:
 
 
 def checked_within_folder(path: Path, recipe_folder: Path) -> Path:
-    """``path``, a file of a recipe, if it does not lead out of ``recipe_folder``, the folder of recipes in which it was
-    found.
+    """``path``, a file of a recipe, if it does not lead out of ``recipe_folder``, in which the recipe was found.
 
     Files of a recipe are sent to hosts, so a link to a file outside of the recipes would reveal that file. Only the
     user's own recipes and perfbisect's recipes may have such links. Raises RecipeError for others.
@@ -77,9 +76,10 @@ def trusted_folders(name: str) -> list[Path]:
 def recipes_in_working_directory(name: str) -> tuple[Path | None, str]:
     """The folder or file ``name`` of the working directory, and the reason for which it is not used.
 
-    Recipes are commands, and a hosts.toml says where they run. Recipes in a checkout are written by the author of the
-    repository, who is not trusted; below /tmp, anybody may have written them. So they do not count in a git repository,
-    nor if they belong to another user. Both values are empty if the working directory has no such recipes.
+    Recipes contain commands, and a hosts.toml names the hosts on which the commands run. Recipes in a checkout are
+    written by the author of the repository, who is not trusted; below /tmp, anybody may have written them. Therefore
+    recipes in the working directory are not used in a git repository, or if they belong to another user. Both values
+    are empty if the working directory has no such recipes.
     """
     try:
         entry = Path.cwd() / name
@@ -100,10 +100,10 @@ def recipes_in_working_directory(name: str) -> tuple[Path | None, str]:
 
 
 def enclosing_repository(folder: Path) -> Path | None:
-    """The git repository that contains an absolute folder, with or without working tree, of any owner; None if there is
-    none.
+    """The git repository that contains an absolute folder, with or without a working tree, whoever owns it; None if
+    there is none.
 
-    No git command runs. ``.git`` is a file in a submodule and in a linked working tree.
+    No git command runs. In a submodule and in a linked working tree, ``.git`` is a file.
     """
     for candidate in (folder, *folder.parents):
         if _may_exist(candidate / ".git") or all(_may_exist(candidate / part) for part in BARE):
@@ -136,7 +136,7 @@ StorePlace = Annotated[
 
 
 def size_in_bytes(size: str) -> int:
-    """The bytes of a size as ccache reads it: 20G is 20 × 10⁹, 20Gi is 20 × 2³⁰, and a number without unit means G.
+    """The bytes of a size in ccache's notation: 20G is 20 × 10⁹, 20Gi is 20 × 2³⁰, and a number without unit is in G.
 
     Raises ValueError for anything else.
     """
@@ -148,7 +148,7 @@ def size_in_bytes(size: str) -> int:
 
 
 class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The stores that this user shares with others: finished builds, and ccache's remote store."""
+    """The stores that this user shares with other users: finished builds, and ccache's remote store."""
 
     builds: StorePlace | None = None  # store of finished builds
     key_file: str = ""  # file with the secret by which builds are signed and checked
@@ -156,7 +156,7 @@ class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     ccache: Remote = ""  # the `ccache_remote` of hosts that have none
 
     def secret(self) -> bytes:
-        """The content of ``key_file``, b"" if there is none.
+        """The content of ``key_file``; b"" if no file is configured.
 
         Raises RecipeError if the file cannot be read, can be read by others, or is too short.
         """
@@ -193,7 +193,7 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load_configuration() -> Configuration:
-    """The user's settings; the defaults if there is no file. Raises RecipeError for a mistake in it."""
+    """The user's settings; the defaults if there is no file. Raises RecipeError if the file has a mistake."""
     location = configuration_location()
     return (
         convert_table(read_table(location.file), Configuration, location) if location.file.exists() else Configuration()
@@ -215,9 +215,9 @@ def central_history_address() -> str:
 
 
 def split_command(command: str) -> tuple[str, ...]:
-    """The arguments of a command, split like a shell does, without a shell; empty for an empty text.
+    """The arguments of a command, split as a shell would split it, but without a shell; empty for an empty text.
 
-    Raises ValueError, with the reason, if quotes do not match or there is no such program.
+    Raises ValueError, with the reason, if quotes do not match or the program does not exist.
     """
     arguments = tuple(shlex.split(command))
     if arguments and shutil.which(arguments[0]) is None:

@@ -2,9 +2,10 @@
 
 A path begins with ``$``, unlike any useful expression: ``$.results[0].ops``, ``$["ops/s"]``, ``$[-1].seconds``.
 
-An expression of a recipe may take forever on an output that its author never saw: ``(a+)+b`` doubles its time with each
-character, and Python cannot interrupt a search. So it is searched in a separate process, which is ended after LONGEST
-seconds. A separate process takes as long as the start of Python, some hundredths of a second.
+A search with a recipe's expression may take forever on output that the author of the recipe never saw: ``(a+)+b``
+doubles its time with each character, and Python cannot interrupt a search. Therefore an expression is searched for in a
+separate process, which is ended after LONGEST seconds. A separate process takes as long as the start of Python, some
+hundredths of a second.
 """
 
 import json
@@ -68,8 +69,9 @@ def check_pattern(pattern: str) -> None:
 def find_number(pattern: str, stdout: str, stderr: str = "") -> float:
     """The finite number above 0 that the pattern or path ``pattern`` finds in a command's output.
 
-    An expression is searched in stdout, then in stderr; its last match counts, since totals are printed last. JSON is all
-    of stdout, or its last line that is JSON. Raises ValueError with a sentence.
+    An expression is searched for in stdout, then in stderr; the last match is used, because totals are printed last.
+    JSON is searched for as the whole of stdout, or as the last line of stdout that is JSON. Raises ValueError with a
+    sentence.
     """
     text = (
         _value_in_json(pattern, stdout) if pattern.startswith("$") else _number_by_expression(pattern, stdout, stderr)
@@ -82,7 +84,7 @@ def find_number(pattern: str, stdout: str, stderr: str = "") -> float:
 
 
 def positive_number(value: object) -> float:
-    """The finite number above 0 in ``value``; 0 if it is no such number."""
+    """``value`` as a finite number above 0; 0 if it is no such number."""
     text = str(value).strip()
     plain = text.replace(",", "") if _THOUSANDS.fullmatch(text) else text
     number = float(plain) if len(plain) <= _DIGITS and _NUMBER.fullmatch(plain) else 0.0
@@ -97,7 +99,7 @@ def unit_in(pattern: str) -> str:
 
 
 def steps_of_path(path: str) -> list[str | int]:
-    """The keys and indices of a path. Raises ValueError if the path is invalid."""
+    """The keys and indices in a path into JSON. Raises ValueError if the path is invalid."""
     path_steps: list[str | int] = []
     at = 1
     while at < len(path):
@@ -113,7 +115,7 @@ def steps_of_path(path: str) -> list[str | int]:
 
 
 class NoNumber(ValueError):
-    """The output has nothing at the place of the number."""
+    """The error for an output that has no number where the number is searched for."""
 
 
 def _number_by_expression(pattern: str, stdout: str, stderr: str) -> str:

@@ -30,14 +30,14 @@ def command_to_run(settings: Settings, history: Path | None) -> str:
 
 
 def command_to_compare(settings: Settings, *builds: str) -> str:
-    """The `bisect compare` that measures ``builds`` with the settings of a hunt, on its first host."""
+    """The `bisect compare` that measures ``builds`` with the settings of a hunt, on the hunt's first host."""
     options = _changed_options(replace(settings, further_hosts=()))
     how = [word for words in options if len(words) > 1 and not SEARCHES.match(FIELDS[words[0]]) for word in words]
     return shell_words(["bisect", "compare", *builds, *options_of_recipes(settings), *how])
 
 
 def options_of_settings(settings: Settings) -> list[str]:
-    """The options of a `bisect run`, except the options for its ends, recipes and history."""
+    """The options of a `bisect run`, without the options for the ends, the recipes and the history."""
     return [word for words in _changed_options(settings) for word in words]
 
 

@@ -64,7 +64,7 @@ NO_LINK: LinkOf = "".format  # "" for each commit
 
 @dataclass(frozen=True, slots=True)
 class SearchDecision:
-    """One decision: the belief, and the candidates of the order."""
+    """One decision: the belief, and the candidates that the search orders to be measured."""
 
     probabilities: NDArray[np.float64]  # probability of each candidate
     ordered_candidates: tuple[int, ...]
@@ -93,7 +93,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class HuntCosts:
-    """The costs of a hunt. Rates are shares of 1; None if unknown."""
+    """The costs of a hunt. Rates are shares between 0 and 1; None if they are unknown."""
 
     builds: int  # without reused ones
     build_seconds: float  # with the seconds of shared builds
@@ -177,7 +177,7 @@ class HuntReport:
 
     @cached_property
     def changes(self) -> tuple[NamedChange, ...]:
-        """The changes that the verdict names, also changes for the better; before the verdict the proven changes."""
+        """The changes that the verdict names, also changes for the better; before the verdict, the proven changes."""
         verdict = self.state.verdict
         changes = [*map(self._change, all_steps(verdict) if verdict else self.state.found)]
         if verdict and changes and not self.summary.origin:
@@ -187,7 +187,7 @@ class HuntReport:
         return tuple(changes)
 
     def _change(self, step: Step) -> NamedChange:
-        """A step with its reason and its pairs."""
+        """A step with its reason and its paired runs."""
         commits = self.state.commits
         explained = step_explanation(self.state, step)
         sides = {commits[step.candidate]: 1, **{commits[parent]: 0 for parent in step.parents}}
@@ -206,7 +206,7 @@ class HuntReport:
 
     @property
     def named_diff_parts(self) -> tuple[DiffPart, ...]:
-        """The parts of a diff that the verdict names, or may mean."""
+        """The parts of a diff that the verdict names or, if it is undecided, suspects."""
         verdict, added = self.state.verdict, self.state.started.parts if self.state.started else ()
         named = [step.candidate for step in all_steps(verdict)]
         nodes = verdict.candidates if isinstance(verdict, Inconclusive) else named
@@ -239,12 +239,12 @@ class HuntReport:
         return [(sha, row) for sha, row in rows if row.builds or row.runs or row.skip]
 
     def search_runs(self, row: TestedCommit) -> list[RunFacts]:
-        """The runs of a commit in the hunt's own way: counted exactly, or timed."""
+        """The runs of a commit that were made as the hunt measures: counted exactly, or timed."""
         return [run for run in row.runs if bool(run.counted) is self.settings.prior.exact]
 
     @property
     def suspects(self) -> tuple[Suspect, ...]:
-        """Commits that may be the culprit, most probable first; none if the verdict names it, or before both ends are measured."""
+        """Possible culprits, most probable first; none if the verdict names it, or before both ends are measured."""
         pairs: Sequence[tuple[float, int]] = ()
         if isinstance(verdict := self.state.verdict, Inconclusive):
             pairs = sorted(zip(verdict.probabilities, verdict.candidates, strict=True), reverse=True)
@@ -329,7 +329,7 @@ def read_hunt_report(history: History, hunt: int, describe: Describe = Commit, l
 
 
 def advice_by_known_error(state: SessionState, settings: Settings, path: Path, shas: Collection[str]) -> dict[str, str]:
-    """Warning → advice for each class of known errors: how many of the commits ``shas`` have it, and the command that mends it."""
+    """Warning → advice for each class of known errors: how many of ``shas`` have it, and the command that fixes it."""
     classes: dict[str, list[SkipFacts]] = {}
     for sha, row in state.tested.items():
         if row.skip and row.skip.known and sha in shas:
@@ -359,7 +359,7 @@ def search_decisions(events: Sequence[Event], commits: tuple[str, ...]) -> Itera
 
 
 def shared_builds_text(history: History, hunt: int) -> str:
-    """The batch and the other hunts with which a hunt shares its builds, in words; "" if it shares none."""
+    """The batch and the other hunts with which a hunt shares its builds, in words; "" if it shares no builds."""
     batch = batch_of_one_process(history, hunt)
     if batch is None:
         return ""
@@ -368,12 +368,12 @@ def shared_builds_text(history: History, hunt: int) -> str:
 
 
 def is_skipped_by_user(row: TestedCommit) -> bool:
-    """Whether --skip left a commit out, untried."""
+    """Whether --skip left out a commit, so that it was never tried."""
     return row.skip is not None and row.skip.stage == LEFT_OUT
 
 
 def titled_function_rows(explanation: Explanation) -> Iterator[tuple[str, Sequence[FunctionRow]]]:
-    """Title and rows of tables of functions: time of waiting if it is a reason, own cost, instructions; in readable units."""
+    """Titles and rows of function tables: waits if waiting is a reason, own costs, instructions; in readable units."""
     unknown = f"; callers of {share(explanation.share_without_callers)} of the cost are unknown"
     unknown *= explanation.share_without_callers >= UNKNOWN
     for sort, of, unit, measured, note in (

@@ -1,1 +1,1 @@
-"""The git history of a hunt: revisions, range, candidates."""
+"""The git history of a hunt: its revisions, its range and its candidates."""

@@ -1,9 +1,9 @@
-"""Runs git such that neither the environment nor a configuration changes its output, or makes it execute anything.
+"""Runs git so that neither the environment nor any configuration changes git's output or makes git execute a program.
 
-A repository may have been made by anyone. git's check of the owner of a repository is in ``discovery``. Here are the
-rules for every command, whatever the repository's configuration says: options that change output are set, options that
-start programs are off, no object is fetched on demand, and only environment variables that are listed here are passed
-on.
+A repository may have been made by a person who is not trusted. git's check of the owner of a repository is in
+``discovery``. Here are the rules for every command, whatever the repository's configuration says: options that change
+output are set, options that start programs are off, no object is fetched on demand, and only environment variables that
+are listed here are passed on.
 
 The user's configuration is read, because it defines which repositories are safe and how to reach a remote. Commands that
 need neither run with ``SEALED``, without any configuration: in a bare repository of ours that borrows the objects of
@@ -69,7 +69,7 @@ class Repository:
 
     @property
     def folder(self) -> Path:
-        """The folder that users know: the checkout, or else the git directory."""
+        """The folder of the repository that users know: the checkout or, if there is none, the git directory."""
         return self.work_tree or self.git_dir
 
 
@@ -79,12 +79,12 @@ def local_environment() -> dict[str, str]:
 
 
 def remote_environment() -> dict[str, str]:
-    """The environment variables of clone and fetch."""
+    """The environment variables for git's clone and fetch."""
     return {"GIT_ALLOW_PROTOCOL": PROTOCOLS} | _inherited_variables(_TO_REMOTES) | FIXED
 
 
 def isolated_environment() -> dict[str, str]:
-    """The environment variables of commands that do not read the user's or the system's configuration of git."""
+    """The environment variables for git commands that must not read the configuration of the user or of the system."""
     return _inherited_variables(PROGRAMS) | SEALED
 
 
@@ -107,9 +107,9 @@ def run_git(
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """Run a git command, or a shell ``script`` with git commands, in a folder, and wait for the end of the command.
 
-    ``errors`` says how bytes that are not UTF-8 are decoded; with "surrogateescape" a CR, which a path may have, stays.
-    ``may_wait_for`` names a file that git reads and that might block; if it is given, git is ended after LIMITED
-    seconds. Raises EnvironmentFailure if git is missing or does not end in time.
+    ``errors`` states how bytes that are not UTF-8 are decoded; with "surrogateescape", a CR, which a path may contain,
+    is kept. ``may_wait_for`` names a file that git reads and that might block; if it is given, git is ended after
+    LIMITED seconds. Raises EnvironmentFailure if git is missing or takes too long.
     """
     program = ["sh", "-c", script, "git"] if script else ["git", *OPTIONS]
     try:
@@ -143,7 +143,7 @@ def repository_arguments(repo: Repository) -> list[str]:
 
 
 def repository_environment(repo: Repository) -> dict[str, str]:
-    """The environment variables of commands in a repository; the repository may borrow objects from another."""
+    """The environment variables for commands in a repository, which may borrow objects from another repository."""
     return local_environment() | {"GIT_OBJECT_DIRECTORY": str(repo.objects)}
 
 
@@ -175,7 +175,7 @@ def config_value(repo: Repository, key: str) -> str:
 
 
 def printable_path(path: str | Path) -> str:
-    """A path as text; bytes that are not UTF-8 become escapes."""
+    """A path as text, in which bytes that are not UTF-8 are written as escapes."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
@@ -189,8 +189,9 @@ def run_with_progress(
 ) -> Iterator[tuple[str, int, int]]:
     """Run a git command that reports progress, and yield (activity, number of finished steps, number of all steps).
 
-    Without ``may_prompt`` neither git nor ssh can ask for a password on the terminal. If the generator is closed or
-    interrupted, the command is terminated. If git fails, raises EnvironmentFailure, which begins with ``failed_action``.
+    Unless ``may_prompt`` is true, neither git nor ssh can ask for a password on the terminal. If the generator is
+    closed or interrupted, the command is terminated. If git fails, raises EnvironmentFailure, which begins with
+    ``failed_action``.
     """
     from perfbisect.repository.library import GitProgress
 
@@ -266,7 +267,7 @@ def ensure_bare_repository(path: Path, object_format: str, alternates_line: str 
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """An empty folder, removed at the end.
+    """An empty folder, which is removed at the end of the block.
 
     Each call also removes such folders that killed processes left, which nobody locks.
     """
@@ -295,7 +296,10 @@ def temporary_folder() -> Iterator[Path]:
 
 @contextmanager
 def temporary_bare_repository(repo: Repository) -> Iterator[Path]:
-    """A temporary bare repository that borrows the objects of ``repo``. Raises EnvironmentFailure if git fails."""
+    """A temporary bare repository that borrows the objects of the repository ``repo``.
+
+    Raises EnvironmentFailure if git fails.
+    """
     with temporary_folder() as folder:
         bare = folder / "objects.git"
         ensure_bare_repository(bare, repo.object_format, alternates_line(repo.objects))

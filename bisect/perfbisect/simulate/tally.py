@@ -113,7 +113,7 @@ def names_culprit(verdict: Verdict) -> bool:
 
 
 def most_probable_candidate(verdict: Verdict) -> tuple[int | None, float]:
-    """The most probable candidate of a verdict, and the stated probability; (None, NaN) without a candidate."""
+    """The most probable candidate of a verdict, and its stated probability; (None, NaN) if there is no candidate."""
     match verdict:
         case Found(step):
             return step.candidate, step.probability
@@ -146,7 +146,7 @@ def _is_in_subrange(world: World, subrange: UnsettledRange, candidate: int) -> b
 
 
 def _is_smallest_testable_set(world: World, candidates: tuple[int, ...]) -> bool:
-    """Whether no candidate that builds and runs can divide the set ``candidates``."""
+    """Whether the set ``candidates`` cannot be divided, because no candidate that builds and runs divides it."""
     broken = world.unbuildable | world.crashing
     if len(candidates) < 2 or not broken:
         return False
@@ -233,7 +233,7 @@ class ShareInterval:
 
 @dataclass(frozen=True, slots=True)
 class HuntCost:
-    """A cost over all hunts: the mean, the standard error of the mean, and the 90 % quantile (``most``)."""
+    """A cost in all hunts: the mean, the standard error of the mean, and the 90 % quantile (``most``)."""
 
     mean: float
     error: float
@@ -341,5 +341,5 @@ def _number(value: float) -> str:
 
 
 def _percent(share: float) -> str:
-    """A share as percent, without digits that a few hundred hunts cannot show."""
+    """A share as a percentage, without digits that a few hundred hunts cannot determine."""
     return f"{100 * share:.0f} %"

@@ -1,7 +1,7 @@
 """Batches of hunts: hunts that `bisect batch` plans, or the hunts of one `bisect run` of several workloads.
 
-The history has the state of each planned hunt. A `bisect run` of several workloads is a batch without a file, whose
-hunts begin at once.
+The history stores the state of each planned hunt. A `bisect run` of several workloads is a batch without a file; the
+hunts of such a batch begin at once.
 """
 
 import json
@@ -71,7 +71,7 @@ class Batch:
 
     @property
     def name(self) -> str:
-        """The name of the batch in commands: b3."""
+        """The name of the batch in commands, such as b3."""
         return f"b{self.id}"
 
     @property
@@ -104,7 +104,7 @@ def begin_batch(history: "History", file: Path | str, planned: Sequence[PlannedH
 def continue_batch(history: "History", batch: int) -> None:
     """Store that this process works on a batch again, so that hunts that failed to begin are tried again.
 
-    Raises UsageError for a batch of another person.
+    Raises UsageError for a batch that another person made.
     """
     [(process,)] = history.select("SELECT process FROM batches WHERE id = ?", [batch])
     if whose := history.owner("", process):
@@ -117,7 +117,7 @@ def continue_batch(history: "History", batch: int) -> None:
 
 
 def remove_batch(history: "History", batch: int) -> None:
-    """Remove a batch, with its planned hunts. The caller ensures that no hunt has begun."""
+    """Remove a batch, with its planned hunts. The caller must ensure that no hunt of the batch has begun."""
     with history.transaction() as db:
         db.table("batch_hunts").delete_where("batch_id = ?", [batch])
         db.table("batches").delete(batch)
@@ -133,7 +133,7 @@ def claim_batch_hunt(history: "History", batch: int, number: int, job: str = "")
     """Store that this process (in Slurm job ``job``, if given) begins a hunt of a batch.
 
     Returns the hunt's number in the history if an attempt began earlier, otherwise 0. Returns None if this history does
-    not have the hunt, as on a node that does not share the history. Raises UsageError if another process works on the
+    not have the hunt, as on a node that has a different history. Raises UsageError if another process works on the
     hunt.
     """
     with history.transaction() as db:
@@ -197,7 +197,7 @@ def batch_of_one_process(history: "History", hunt: int) -> Batch | None:
 
 
 def all_batches(history: "History") -> list[Batch]:
-    """All batches of a history, oldest first. A batch that cannot be read has the error in place of the file."""
+    """All batches of a history, oldest first. In a batch that cannot be read, the error replaces the file."""
     batches = []
     for (number,) in history.select("SELECT id FROM batches ORDER BY id"):
         try:
@@ -212,9 +212,9 @@ def copy_batches(
 ) -> None:
     """Copy the batches to which copied hunts belong.
 
-    ``target_numbers`` maps the numbers of hunts in ``source`` to numbers in ``target``. A copied batch has ended,
-    because no planned hunt may begin from a copy: another person may have written its commands. A copied file of
-    another person adds nothing to a batch that has hunts of the user.
+    ``target_numbers`` maps the numbers of hunts in ``source`` to numbers in ``target``. A copied batch is stored as
+    ended, because no planned hunt may begin from a copy, whose commands another person may have written. A copied file
+    of another person adds nothing to a batch that has hunts of the user.
     """
     import msgspec  # not needed for a list of batches
 

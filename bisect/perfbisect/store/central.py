@@ -1,16 +1,16 @@
 """The central history: a PostgreSQL database with the sessions of many histories.
 
 The tables and views have the same names as in a local history. A session is called ORIGIN:NUMBER, by the name of its
-history and its number in that history; a batch has a name of the same form. Entries of a log keep their numbers, which
-are unique within a session. JSON has PostgreSQL's type `json`, which keeps the text unchanged.
+history and its number in that history; a batch has a name of the same form. The entries of a log keep their numbers,
+which are unique within a session. JSON has PostgreSQL's type `json`, which keeps the text unchanged.
 
-A central history is read by copying rows into a history in memory: the rows of the list of all sessions; or the log of
-one session, with its proofs, the hunts for its drops and its batch. The copy is read like any history, as a history of
-imported sessions.
+A central history is read by copying rows into a history in memory: either the rows of the list of all sessions, or the
+log of one session, with its proofs, the hunts for its drops and its batch. The copy in memory is read like any history,
+as a history with imported sessions.
 
-Only a central history has the table ``pushes``: for each session, the last entry of the log that was pushed, a digest
-of the data beside the log that can change, and the time at which a process that works on the session last sent data.
-This time is null if no process works on the session.
+The table ``pushes``, which only a central history has, stores for each session the last entry of the log that was
+pushed, a digest of the changeable data outside of the log, and the time at which a process that works on the session
+last sent data. The time is null if no process works on the session at present.
 """
 
 import re
@@ -267,12 +267,12 @@ def postgres_errors_explained(address: str, *, is_push: bool = False) -> Iterato
 
 
 def first_line_of_error(failure: Exception) -> str:
-    """The first line of an error's text, without the period."""
+    """The first line of the text of an error, without the period at its end."""
     return str(failure).strip().partition("\n")[0].rstrip(".")
 
 
 class SessionCopy(NamedTuple):
-    """A session or a batch of a central history, in a history in memory."""
+    """A session or a batch of a central history, copied into a history in memory."""
 
     history: History
     id: int | str  # in ``history``: 12, c3, b2
@@ -307,7 +307,7 @@ class CentralReader:
 
     @contextmanager
     def session_copy(self, name: str | None = None) -> "Iterator[SessionCopy]":
-        """A copy in memory of a session or a batch, with related sessions (None: the latest hunt).
+        """Copies a session or a batch into memory, with related sessions; None means the latest hunt.
 
         ``name`` is ORIGIN:ID, or a name that a user gave to hunts. If ``name`` is a name of hunts, the latest hunt with
         this name is copied. Raises UsageError if no session matches.
@@ -358,7 +358,7 @@ class CentralReader:
         number_of_name: Callable[[str], int | None],
         session_names: list[str] | None = None,
     ) -> History:
-        """A history in memory with the rows of a ``selection``, which has a query for each table.
+        """A history in memory that contains the rows of ``selection``, which has a query for each table.
 
         ``number_of_name`` maps the names of sessions and batches to their numbers in the copy.
         """

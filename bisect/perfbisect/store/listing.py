@@ -82,14 +82,14 @@ class SessionSummary:
 
     @property
     def range_or_builds(self) -> str:
-        """The name and the range of a hunt; or the builds of a trial: names, range of releases, or branch and tip."""
+        """The name and range of a hunt; for a trial, the names of its builds, its releases, or its branch and tip."""
         if self.kind == "hunt":
             return f"{self.name}: {self.good}..{self.bad}" if self.name else f"{self.good}..{self.bad}"
         night = (self.branch, "at", *self.compared[-1:])
         return " ".join(night) if self.branch else self.series or ", ".join(self.compared)
 
     def as_json_object(self) -> dict[str, Any]:
-        """The fields for JSON, by kind: a hunt has one workload, and ``builds`` of a trial are names."""
+        """The fields for JSON, which depend on the kind: a hunt has one workload; ``builds`` of a trial are names."""
         hunt = self.kind == "hunt"
         named = {"workload": " ".join(self.workloads)} if hunt else {"builds": self.compared}
         return {name: named[name] if name in named else getattr(self, name) for name in FIELDS[hunt].split()}
@@ -103,7 +103,10 @@ class SessionSummary:
 
     @property
     def title(self) -> str:
-        """The name of a hunt, or else its builder, workload and range. The title of a trial lists the builds."""
+        """The name of a hunt; if it has no name, its builder, workload and range.
+
+        The title of a trial is a list of its builds.
+        """
         hunted = self.name or " ".join((self.builder, *self.workloads, self.range_or_builds))
         return hunted if self.kind == "hunt" else self.range_or_builds
 
@@ -162,7 +165,7 @@ def damaged_summary(number: int, kind: object, failure: str, origin: str = "") -
 def read_summaries(history: "History", sql_condition: str = "true", *values: object) -> Iterator[SessionSummary]:
     """The summaries of the sessions that satisfy an SQL condition, in the order of their numbers.
 
-    A damaged session has a summary, too.
+    A damaged session also has a summary.
     """
     for row in history.select(f"{SESSIONS} WHERE {sql_condition} ORDER BY sessions.id", values):
         try:
@@ -177,9 +180,10 @@ def read_summaries(history: "History", sql_condition: str = "true", *values: obj
 
 
 def summary_of_row(history: "History", row: Sequence[Any]) -> SessionSummary:
-    """The summary of a session from a row of ``SESSIONS``. If the request of a trial is damaged, ``compared`` is empty.
+    """The summary of a session from a row of ``SESSIONS``.
 
-    The culprit of a hunt without an end is the first proven change. The summary of an inconclusive hunt names no suspect.
+    If the request of a trial is damaged, ``compared`` of its summary is empty. In the summary of a hunt without an end,
+    the culprit is the first proven change. The summary of an inconclusive hunt names no suspect.
     """
     number, kind, started, builder, variant, workload, *measured, origin, name = row[:12]
     ended, process, failure, request, verdict = row[12:17]
@@ -212,10 +216,10 @@ def summary_of_row(history: "History", row: Sequence[Any]) -> SessionSummary:
 
 
 def proven_change_and_suspect(history: "History", hunt: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """The first proven change and the most probable candidate, by the latest decision of a hunt.
+    """The first proven change and the most probable candidate, as stated by the latest decision of a hunt.
 
-    The change is a tuple (commit, probability, ratio); the candidate is a tuple (commit, probability). If there is no
-    such change, no single most probable candidate, or the decision is damaged, the tuple is empty.
+    The change is a tuple (commit, probability, ratio); the candidate is a tuple (commit, probability). The tuple is
+    empty if there is no such change, if several candidates are most probable, or if the decision is damaged.
     """
     for stored in history.select(LATEST, [hunt]):
         with suppress(EnvironmentFailure), damage_explained(history.label, f"hunt {hunt}, table events,"):
@@ -234,7 +238,7 @@ def proven_change_and_suspect(history: "History", hunt: int) -> tuple[tuple[Any,
 
 
 def was_reason_interrupted(history: "History", hunt: int) -> bool:
-    """Whether a hunt was interrupted after the verdict, before the measurement of the reason ended."""
+    """Whether a hunt was interrupted between its verdict and the end of the measurement of the reason."""
     follows = "SELECT iif(json_valid(body), json_extract(body, '$.reason_follows'), 0) FROM events WHERE session_id = ?"
     return history.select(f"{follows} AND kind = 'HuntEnded' ORDER BY id DESC LIMIT 1", [hunt]) == [(1,)]
 
@@ -245,7 +249,7 @@ def session_name(kind: str, session: int) -> str:
 
 
 def unfinished_state(process: str | None, failure: str | None) -> str:
-    """The state of a hunt or trial without an end: running, interrupted or failed."""
+    """The state of a hunt or trial that has not ended: running, interrupted or failed."""
     if failure is not None:
         return "failed"
     return "running" if process is not None and is_running(process) else "interrupted"

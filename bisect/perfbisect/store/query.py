@@ -122,7 +122,10 @@ class QueryResult:
 
 
 def run_read_only_query(connection: sqlite3.Connection, sql: str, history_path: Path) -> QueryResult:
-    """The result of one SQL statement. Raises UsageError for a mistake in the SQL, and for a statement that writes."""
+    """The result of one SQL statement that only reads.
+
+    Raises UsageError for a mistake in the SQL, and for a statement that writes.
+    """
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
     connection.set_authorizer(authorize_reads)
     try:
@@ -197,7 +200,7 @@ def existing_names(connection: sqlite3.Connection, sql: str) -> str:
 
 
 def datasette_arguments(database: str, datasette_major: int) -> dict[str, Any]:
-    """The arguments of Datasette for a history that Datasette calls ``database``, by Datasette's major version."""
+    """The arguments of Datasette, by its major version, for a history that Datasette calls ``database``."""
     about = {"description": "All hunts and trials. The table events is the log. The other tables are derived from it."}
     queries = {"queries": {name: {"title": title, "sql": sql.strip()} for name, (title, sql) in QUERIES.items()}}
     title = {"title": "perfbisect"}

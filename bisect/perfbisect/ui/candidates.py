@@ -1,6 +1,6 @@
 """The candidates of a range as lines of text: an axis with the probability of each, and a table of the tested candidates.
 
-Also the latest pairs of paired runs, and the table of a trial's ratios.
+Further tables: the latest pairs of paired runs, and the ratios of a trial.
 """
 
 import re
@@ -75,8 +75,9 @@ def axis_lines(view: SessionView, width: int, glyphs: Glyphs) -> list[Text]:
 def probability_blocks(
     probabilities: NDArray[np.float64], columns: int, columns_per_candidate: int, glyphs: Glyphs
 ) -> str:
-    """One block a column. Its height grows with the root of the probability, so that small probabilities are visible, too.
+    """One block a column.
 
+    The height of a block grows with the square root of the probability, so that small probabilities are visible, too.
     ``probabilities`` has the probability of each candidate.
     """
     places = np.arange(len(probabilities)) * columns // len(probabilities)
@@ -91,7 +92,7 @@ def probability_blocks(
 
 
 def axis(view: SessionView, candidates: int, columns: int, glyphs: Glyphs) -> Text:
-    """The axis, with the sign of its classification at each tested candidate."""
+    """The axis, which shows the sign of its classification at each tested candidate."""
     by_column: dict[int, Classification] = {}
     half = (columns // candidates - 1) // 2 if columns >= candidates else 0
     for candidate in view.tested:
@@ -133,7 +134,7 @@ def axis_labels(view: SessionView, columns: int, width: int, glyphs: Glyphs) -> 
 
 
 def short_revision(revision: str) -> str:
-    """The short form of a revision: the first ten digits of a hash, another name cut to LONGEST columns."""
+    """The short form of a revision: the first ten digits of a hash; another name is cut to LONGEST columns."""
     return Commit(revision).short if re.fullmatch("[0-9a-f]{40}", revision) else cut(printable(revision), LONGEST)
 
 
@@ -144,7 +145,8 @@ RECENT = 400  # latest entries of a log that are searched for pairs
 def pair_lines(
     runs: Sequence[RunFacts], metric: str, build_name: Callable[[str], str], width: int, glyphs: Glyphs
 ) -> list[Text]:
-    """A title and the latest pairs of paired runs of the present two builds, newest first; empty while runs are interleaved.
+    """A title and the latest pairs of paired runs of the present two builds, newest first; empty if runs are
+    interleaved.
 
     ``build_name`` is a function that returns the name of the build of a commit.
     """
@@ -196,7 +198,8 @@ MINOR = (
 def row_texts(view: SessionView, candidate: int) -> dict[str, str]:
     """The texts of a candidate's row, by column.
 
-    "prob.", the probability that the candidate is the culprit, is empty if it is below 0.5 % or the ends may be alike.
+    "prob." is the probability that the candidate is the culprit; the column is empty if the probability is below 0.5 %
+    or if the ends may be equally fast.
     """
     row, commit, activity = view.tested[candidate], view.commit(candidate), view.activity_of(candidate)
     good = view.tested[0].runs if 0 in view.tested else ()
@@ -231,8 +234,9 @@ def row_texts(view: SessionView, candidate: int) -> dict[str, str]:
 def runs_measured_like(runs: Sequence[RunFacts], baseline_runs: Sequence[RunFacts]) -> Sequence[RunFacts]:
     """The runs that were measured in the same way as some of ``baseline_runs``, because a ratio compares such runs.
 
-    The rate of a build differs between interleaved and paired runs, and between the usual and randomized layouts. Of
-    several common ways the last counts; without a common way all runs are returned.
+    The rate of a build differs between interleaved runs and paired runs, and between the usual layout and randomized
+    layouts. If the runs share several kinds with the baseline runs, the runs of the greatest kind are returned; if they
+    share no kind, all runs.
     """
     last = max({run.measurement_kind for run in runs} & {run.measurement_kind for run in baseline_runs}, default=None)
     return [run for run in runs if last in (None, run.measurement_kind)]
@@ -299,7 +303,9 @@ def row_line(texts: Mapping[str, str], widths: Mapping[str, int], style: str) ->
 
 
 def most_relevant_candidates(view: SessionView, max_count: int) -> list[int]:
-    """At most ``max_count`` candidates, for a table that is too short for all candidates: first those in progress, the ends, then the nearest to the leader."""
+    """At most ``max_count`` candidates for a short table: those in progress, the ends, then those nearest to the
+    leader.
+    """
     leader = int(view.state.belief.culprit.argmax()) if view.state.belief is not None else 0
     ends = (0, len(view.state.commits) - 1)
 
@@ -313,8 +319,8 @@ def most_relevant_candidates(view: SessionView, max_count: int) -> list[int]:
 def ratio_lines(trial: SessionState, width: int) -> Iterator[str]:
     """A table of the ratio of each build to the first build in each workload, from the rounds that have runs of both.
 
-    Rows are builds and columns are workloads, or the reverse if there are more workloads. Columns that do not fit into
-    ``width`` are counted in a last line.
+    Rows are builds and columns are workloads, or the reverse if there are more workloads. The number of columns that do
+    not fit into ``width`` is in a last line.
     """
     request = trial.request
     if len(request.subjects) < 2 or not trial.runs:

@@ -1,9 +1,9 @@
 """The lines of events, written when they happen: text for people, logs and screen readers; JSON for programs.
 
 In JSON each event is one object. ``event`` is the name of a class of ``perfbisect.core.domain.events``, except
-HuntStarted and HuntEnded for a hunt, TrialStarted and TrialEnded for a trial. ``at`` is in seconds since the epoch. The
-other keys are the fields of the class. If a field can have several types, its object names its type in ``kind``:
-``order`` and ``verdict`` are Measure, Found, Several, NotReproduced, CodePlacement or Inconclusive.
+HuntStarted and HuntEnded for a hunt, TrialStarted and TrialEnded for a trial. ``at`` is the time in seconds since the
+epoch. The other keys are the fields of the class. If a field can have several types, its object names its type in
+``kind``: ``order`` and ``verdict`` are Measure, Found, Several, NotReproduced, CodePlacement or Inconclusive.
 
     {"event": "RunFinished", "at": 1.6e9, "candidate": 7, "facts": {"operations": 123, "seconds": 10.0, …}}
     {"event": "Decided", "at": 1.6e9, "order": {"kind": "Measure", …}, "belief": {"culprit": …, "noise": 0.01, …}}
@@ -11,9 +11,9 @@ other keys are the fields of the class. If a field can have several types, its o
 If one process carries out several hunts, each object has ``hunt``, the number of its hunt.
 
 Candidates are given by their positions in ``candidates`` of HuntStarted. ``belief`` has for each candidate the
-probability that it is the culprit (``culprit``) and that its build is slow (``slow``). Both are run-length encoded
-along ``candidates``: [[length, probability], …], with four digits. Infinity is written as the largest float. The text
-is ASCII: other characters are escaped.
+probability that it is the culprit (``culprit``) and that its build is slow (``slow``). Both probabilities are
+run-length encoded along ``candidates``: [[length, probability], …], with four digits. Infinity is written as the
+largest float. The text is ASCII: other characters are escaped.
 """
 
 import threading
@@ -80,7 +80,7 @@ def event_lines(view: SessionView, event: Event, at: float) -> Iterator[str]:
 
 
 def labelled_texts(view: SessionView, event: Event) -> Iterator[tuple[str, str]]:
-    """The lines of an event of a hunt, each a word and a text. Events of progress have none."""
+    """The lines for an event of a hunt; each line is a word and a text. Events of progress have none."""
     match event:
         case SessionStarted():
             yield "resumed" if event.resumed else "hunt", hunt_start_text(event)
@@ -121,7 +121,7 @@ def labelled_texts(view: SessionView, event: Event) -> Iterator[tuple[str, str]]
 
 
 def commit_text(view: SessionView, event: OfCommit) -> tuple[str, str] | None:
-    """The word and the text of an event of a commit; None if it has no line."""
+    """The word and the text of the line for an event of a commit; None if the event has no line."""
     match event:
         case BuildStarted(commit=commit, reused=False):  # a reused build has only the line of its BuildFinished
             return "building", printable(f"{commit.date} {commit.title}")
@@ -211,7 +211,7 @@ def build_text(view: SessionView, event: BuildFinished) -> str:
 
 
 def run_text(view: SessionView, event: RunFinished) -> str:
-    """The rate of a run, the ratio of its build to the baseline so far, and the number and purpose of the run."""
+    """The rate of a run, the ratio of its build to the baseline so far, and the run's number and purpose."""
     interval = view.ratio(event.candidate)
     facts = event.facts
     metric = view.metric_of(facts)
@@ -233,7 +233,7 @@ def run_text(view: SessionView, event: RunFinished) -> str:
 
 
 def decision_text(view: SessionView, order: Measure) -> str:
-    """The leader, and the next order."""
+    """The most probable candidate, and the next order."""
     ends = {} if view.hunt and view.hunt.of_merge_base else {0: "good ", len(view.state.commits) - 1: "bad "}
     plan = ", ".join(
         f"{count(share.runs, 'run') if share.runs else 'the build'} of {ends.get(share.candidate, '')}{view.commit(share.candidate).short}"
@@ -286,7 +286,7 @@ class JsonLines:
         """Do nothing, because changed states of hunts in other processes are not events."""
 
     def end_hunt(self, hunt: int, at: float) -> None:
-        """Do nothing: nothing follows the verdict."""
+        """Do nothing, because no line follows the verdict."""
 
     def close(self) -> None:
         """Do nothing, because no line is buffered."""
@@ -296,8 +296,8 @@ class PlainLines:
     """A view that writes the lines of each event for people; if there are several hunts, with their title in front.
 
     ``together`` is true if one process carries out all hunts. Lines that are equal for all these hunts are written
-    once. A verdict is written in brief when it is reached, and in sentences at the end of its hunt. ``report`` returns
-    the command that shows a hunt. If ``quiet`` is true, only warnings and skipped candidates are written.
+    once. A verdict is written briefly when it is reached, and in full sentences at the end of its hunt. ``report``
+    returns the command that shows a hunt. If ``quiet`` is true, only warnings and skipped candidates are written.
     """
 
     def __init__(
@@ -335,7 +335,7 @@ class PlainLines:
         return self
 
     def remind(self) -> None:
-        """Write what each host is busy with, if no line was written for a minute."""
+        """Write the activity of each host, if no line was written for a minute."""
         with self._writing:
             now, written = self.now(), set[str]()  # one run may be for several hunts: its line is written once
             for hunt, view in self.views.items() if now - self.latest >= SILENCE and not self.quiet else ():
@@ -354,7 +354,7 @@ class PlainLines:
         self.latest = self.now()
 
     def end_hunt(self, hunt: int, at: float) -> None:
-        """Forget what the hosts did for a hunt, which ended at ``at`` (epoch seconds)."""
+        """Forget the activities of the hosts for a hunt that ended at ``at`` (epoch seconds)."""
         with self._writing:
             self.views[hunt] = self.views[hunt].stopped_at(at)
 
@@ -363,7 +363,7 @@ class PlainLines:
         self._closed.set()
 
     def add_earlier_events(self, hunt: int, events: Iterable[TimedEvent]) -> None:
-        """Take the events of earlier attempts of a hunt, which wrote their lines."""
+        """Take over the events of earlier attempts of a hunt; these attempts wrote their lines."""
         self.views[hunt] = view_after_earlier_attempts(SessionView(report_command=self.report), events)
 
     def add_events(self, hunt: int, events: Iterable[TimedEvent]) -> None:
@@ -379,7 +379,7 @@ class PlainLines:
                     self._write(hunt, line)
 
     def set_states(self, rows: Sequence[SessionRow]) -> None:
-        """Write the changed states of hunts that other processes carry out."""
+        """Write those states of hunts in other processes that have changed."""
         former = [row.state for row in self.rows] or [""] * len(rows)
         for row, state in zip(rows, former, strict=True):
             if row.state != state:

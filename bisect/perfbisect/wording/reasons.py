@@ -70,7 +70,7 @@ FACTOR_NAMES = {
 
 
 def sentences(explanation: Explanation) -> tuple[str, ...]:
-    """The reason of a change in at most three sentences: the class, the location, and what the code does differently."""
+    """The reason of a change in at most three sentences: its class, its location, and what the code does instead."""
     plan_sentences = [class_sentence(evidence) for evidence in explanation.classes if evidence.cause is Cause.PLAN]
     main_classes, further_factors = (
         [evidence for evidence in explanation.classes if evidence.cause is not Cause.PLAN],
@@ -117,7 +117,9 @@ def other_changes(explanation: Explanation) -> str:
 
 
 def no_function_sentence(explanation: Explanation) -> str:
-    """A sentence that the commit changes no function, with the changed files; "" if the commit changes functions."""
+    """A sentence that says that the commit changes no function, with the changed files; "" if the commit changes
+    functions.
+    """
     if not explanation.paths:
         return ""
     if explanation.lines:
@@ -151,7 +153,7 @@ def compiler_options_sentence(explanation: Explanation) -> str:
 
 
 def replaced_line(explanation: Explanation) -> str:
-    """A clause with the first line that a commit changes outside of functions: in `Makefile`, `-O2` is now `-O0`."""
+    """A clause about the first line that a commit changes outside of functions: in `Makefile`, `-O2` is now `-O0`."""
     path, old, new = (printable(text) for text in explanation.lines[0])
     further_lines = f" (and {count(len(explanation.lines) - 1, 'more line')})" if explanation.lines[1:] else ""
     return f"in `{path}`, `{old}` is now `{new}`{further_lines}"
@@ -200,7 +202,9 @@ def excluded_causes(explanation: Explanation) -> Iterator[str]:
 
 
 def missing_reason_advice(explanation: Explanation, command: str, *, was_measured: bool) -> str:
-    """A sentence why no function is known, with the ``command`` that measures the reason; "" if a function is known."""
+    """A sentence about why no function is known, with the ``command`` that measures the reason; "" if a function is
+    known.
+    """
     has_class = explanation.classes and explanation.classes[0].cause is not Cause.UNKNOWN
     if has_class or explanation.plans or explanation.functions or explanation.counts:
         return ""
@@ -253,7 +257,7 @@ def class_sentence(evidence: Evidence, more_code: str = "", operation: str = "op
 
 
 def named_factor(row: CounterRow) -> str:
-    """A counter's name with its ratio: cs/o ×1.42 (1.38 to 1.47)."""
+    """A counter's name followed by its ratio: cs/o ×1.42 (1.38 to 1.47)."""
     return f"{row.name} {factor_text(row.ratio)}"
 
 
@@ -320,7 +324,7 @@ def plan_lines(rows: Sequence[PlanRow]) -> Iterator[str]:
 
 
 def with_short_lists(line: str) -> str:
-    """A line of a plan in which the number of further values replaces all but the first values of a long list."""
+    """A line of a plan with short lists: the number of further values replaces all but the first values of a list."""
     values = list(VALUE.finditer(line))
     starts = [
         0,

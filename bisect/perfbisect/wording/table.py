@@ -39,10 +39,11 @@ def table(
     width: int | None = None,
     drop: Sequence[str] = (),
 ) -> list[str]:
-    """The lines of a table. Columns named in ``right`` are right-aligned.
+    """The lines of a table.
 
-    If ``width`` leaves fewer than LEAST columns of the terminal for the last column of the table, the columns named in
-    ``drop`` are left out in that order; then the last column is cut.
+    Columns that are named in ``right`` are right-aligned. If ``width`` leaves fewer than LEAST columns of the terminal
+    for the last column of the table, the columns named in ``drop`` are left out in that order; then the last column is
+    cut.
     """
     layout = Layout.fit(header, rows, right=right, width=width, drop=drop)
     return [layout.line(row) for row in (header, *rows)]
@@ -50,7 +51,7 @@ def table(
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The shown columns of a table, and their widths."""
+    """The columns of a table that are shown, and their widths."""
 
     columns: tuple[tuple[int, int, bool], ...]  # index in a row, width, whether the column is right-aligned
     cut_at: int | None  # the width of the terminal
@@ -89,7 +90,7 @@ class Layout:
 
 
 def _width_of_last(widths: Sequence[int], shown_columns: Sequence[int], width: int) -> int:
-    """The columns of the terminal that are left for the last column of a table that is ``width`` columns wide."""
+    """The number of terminal columns that are left for the last column of a table that is ``width`` columns wide."""
     return width - sum(widths[column] + len(GAP) for column in shown_columns[:-1])
 
 
@@ -97,7 +98,10 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def _field(value: Any) -> Any:
-    """A value as a field of CSV. A text that a spreadsheet would take for a formula gets an apostrophe before it."""
+    """A value as a field of CSV.
+
+    An apostrophe is put before a text that a spreadsheet would take for a formula.
+    """
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 

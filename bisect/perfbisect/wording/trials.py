@@ -47,7 +47,7 @@ def ratio_title(metric: str, chosen: PairingChosen | None) -> str:
 
 
 def relative_metric(trial: SessionState) -> str:
-    """The name of the compared metric; for a metric that is better if lower, with the direction that is worse."""
+    """The name of the compared metric; if lower values are better, with the direction that is worse."""
     metric = trial.request.metric
     name = "Throughput" if metric == "qps" else metric
     worse = f" (above 1: {'slower' if metric == 'latency' else 'worse'})"
@@ -95,7 +95,7 @@ def part_proofs(state: SessionState, history: str = "") -> Iterator[str]:
 
 
 def proof_exit_status(trial: SessionState) -> int:
-    """The exit status of a proof: 0 if reverting regains a part, 1 if that is not shown or nothing was lost, 2 if undecided."""
+    """The exit status of a proof: 0 if reverting regains a part, 1 if not or if nothing was lost, 2 if undecided."""
     return STATUS.get(revert_outcome(regained_by_revert(trial)), UNDECIDED)
 
 
@@ -130,7 +130,7 @@ def comparison_sentence(trial: SessionState, rows: Sequence[WorkloadRatios]) -> 
 
 
 def results_that_differ(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Iterator[str]:
-    """The lines with the worse and the better results of a command, largest difference first."""
+    """Lines that list the worse and the better results of a command, the largest difference first."""
     metric, lines_by_direction = trial.request.metric, dict[bool, list[tuple[float, str]]]()
     for row in rows:
         if (comparison := row.ratios[0]) and comparison.real and comparison.interval:
@@ -146,7 +146,7 @@ def results_that_differ(trial: SessionState, rows: Sequence[WorkloadRatios]) -> 
 
 
 def proof_sentences(trial: SessionState, history: str = "") -> Iterator[str]:
-    """The sentences about a proof by reverting the culprit; ``history`` is the option --history of commands, or ""."""
+    """Sentences about a proof by reverting the culprit; ``history`` is the option --history of commands, or ""."""
     request, regained_share = trial.request, regained_by_revert(trial)
     good, bad = (printable(request.subjects[build].name) for build in (GOOD, BAD))
     commits, hunt = (request.reverts.commits, request.reverts.hunt) if request.reverts else ((), 0)
@@ -181,7 +181,7 @@ def proof_sentences(trial: SessionState, history: str = "") -> Iterator[str]:
 
 
 def unmeasured_sentences(trial: SessionState, beginning: str, history: str = "") -> Iterator[str]:
-    """The reason for which a trial has no result, after the ``beginning``, and advice."""
+    """Sentences with the reason for which a trial has no result, and with advice; they start with ``beginning``."""
     subjects = trial.request.subjects
     failed = [(build.name, build.trouble) for build in subjects if build.trouble]
     failed += [(subjects[skip.subject].name, skip.facts.reason) for skip in trial.skips]
@@ -196,7 +196,10 @@ def unmeasured_sentences(trial: SessionState, beginning: str, history: str = "")
 
 
 def pairs_sentence(runs_name: str, paired_noise: float, cpu_noise: float | None, interleaved_noise: float) -> str:
-    """The sentence about the noise of ratios of paired and interleaved runs. The sentence begins with "ratio"."""
+    """The sentence that compares the noise of ratios between paired and interleaved runs.
+
+    The sentence begins with "ratio".
+    """
     cpu = f" ({percent(cpu_noise)} by CPU time)" if cpu_noise is not None else ""
     sentence = f"ratio of two {runs_name} varies by {percent(paired_noise)}{cpu} if paired, by {percent(interleaved_noise)} if interleaved"
     gains = min(paired_noise, cpu_noise or paired_noise) < GAIN * interleaved_noise
@@ -235,7 +238,9 @@ def pairing_chosen(ways: PairingComparison, good: str = "good", bad: str = "bad"
 
 
 def step_sentence(step: "LevelStep", names: Sequence[str]) -> str:
-    """A level change in a series of releases: the releases before and after, their 95 % interval, and the size."""
+    """A sentence about a level change in a series of releases: the releases before and after, their 95 % interval, and
+    the size.
+    """
     text = f"{names[step.before]} → {names[step.after]}"
     if (step.first, step.last) != (step.before, step.after):
         text += f" (95 %: within {names[step.first]} to {names[step.last]})"
@@ -248,7 +253,7 @@ def step_sentence(step: "LevelStep", names: Sequence[str]) -> str:
 
 
 def why_unfit(unfit: Unfit) -> str:
-    """The fault of an unfit host and its date: its level fell by 7.1 %, since 2026-03-01."""
+    """The reason for which a host is unfit, with the date: its level fell by 7.1 %, since 2026-03-01."""
     fell = f"its level fell by {percent(1 - unfit.level)}" if Fault.LEVEL in unfit.faults else ""
     rose = f"its noise rose to {percent(unfit.facts.noise or 0)}" if Fault.NOISE in unfit.faults else ""
     return f"{' and '.join(filter(None, (fell, rose)))}, since {moment(unfit.since)[:10]}"

@@ -169,7 +169,7 @@ def batch(given: CommandOptions) -> int:
 
 
 def show_or_cancel_jobs(name: str, path: Path | None, *, cancel: bool) -> None:
-    """Show the jobs of a batch, or cancel them."""
+    """Show the Slurm jobs of a batch, or cancel these jobs."""
     from perfbisect.cli.commands.report import batch_lines
     from perfbisect.hunt import slurm
     from perfbisect.hunt.batch import log_of, title_of
@@ -256,7 +256,7 @@ def hunt_table_type() -> type[msgspec.Struct]:
 
 
 def read_batch_file(path: Path) -> list[SlurmJob]:
-    """The hunts of a file, checked: recipes and hosts exist.
+    """The hunts of a file; it is checked that their recipes and hosts exist.
 
     The working directory must be the folder of the file. Raises RecipeError with the table and the key of each mistake.
     """
@@ -282,7 +282,7 @@ def read_batch_file(path: Path) -> list[SlurmJob]:
 
 
 def has_mistaken_keys(location: Location, table: Mapping[str, object], mistakes: list[RecipeError]) -> bool:
-    """Whether a table has an unknown key, or a value of a wrong type; each mistake is added to ``mistakes``."""
+    """Whether a table has an unknown key or a value of a wrong type; the mistakes are added to ``mistakes``."""
     count_before = len(mistakes)
     for key, value in table.items():
         with collecting_mistakes(mistakes):
@@ -343,7 +343,7 @@ def hunt_job(table: Location, location_by_key: Mapping[str, Location], values: M
 
 
 def run_arguments(name: str, option: click.Option, value: Any) -> list[str]:
-    """A key and its value as arguments of `bisect run`."""
+    """The arguments of `bisect run` that correspond to a key and its value."""
     if option.is_flag:
         return [f"--{name}"] if value else [*option.secondary_opts[:1]]
     values = value if isinstance(value, list) else [value]

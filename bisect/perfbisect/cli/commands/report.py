@@ -163,7 +163,10 @@ def write_profiles(history: History, hunt: int, speedscope: Path | None, folded:
 
 
 def write_all_pages(history: History, folder: Path, path: Path | None, hunts: Collection[int] | None = None) -> None:
-    """Write every page, or the pages of ``hunts``, and the index. Damaged sessions are named and left out."""
+    """Write the pages of all sessions, or only the pages of ``hunts``, and write the index.
+
+    A damaged session has no page; its name is printed.
+    """
     from perfbisect.report.document import Cell
     from perfbisect.report.page.pages import index_page
 
@@ -253,7 +256,7 @@ def show(given: CommandOptions) -> None:
 def batch_lines(
     batch: Batch, history: History, width: int | None, jobs: "Jobs | None" = None, shown_name: str = ""
 ) -> list[str]:
-    """The hunts of a batch and their states; with ``jobs``, also Slurm's states of its jobs.
+    """The hunts of a batch with their states; with ``jobs``, also Slurm's states of the batch's jobs.
 
     ``shown_name`` is the name of the batch in the output, if this name differs from the batch's name in this history.
     """

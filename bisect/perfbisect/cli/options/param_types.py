@@ -20,7 +20,7 @@ LONGEST_WAIT = 1e9  # seconds: 30 years
 
 
 class ParsedParam(click.ParamType[Any]):
-    """A value that a function makes of text.
+    """An option value that a function makes from the text of the option.
 
     Its function raises ValueError for an invalid value; the message, after the value, is shown to the user.
     """
@@ -39,7 +39,7 @@ class ParsedParam(click.ParamType[Any]):
 
 
 def parsed_number(text: str, message: str = "is not a number.") -> float:
-    """The number that a text states. Raises ValueError with ``message`` for any other text."""
+    """The number that a text states. Raises ValueError with ``message`` for a text that is no number."""
     try:
         return float(text if text.isascii() else "")  # no digits of other scripts
     except ValueError:
@@ -148,7 +148,9 @@ def number_param(name: str, fits: Callable[[float], bool], message: str) -> Pars
 
 
 def pattern_param(name: str, pattern: str, message: str, value: Callable[[re.Match[str]], Any]) -> ParsedParam:
-    """A parameter with the ``value`` of a text that matches ``pattern``; ``message`` is the error for any other text."""
+    """An option type for texts that match ``pattern``, of which ``value`` makes the value; ``message`` is the error for
+    any other text.
+    """
 
     def parse(text: str) -> Any:
         if not (match := re.fullmatch(pattern, text)):
@@ -187,7 +189,9 @@ FLAGS = ParsedParam("FLAGS", lambda text: shlex.join(_split_words(text)))  # quo
 
 
 class ShareParam(ParsedParam):
-    """A share such as 2% or 0.02, at most ``limit``; ``none`` allows 0, ``whole`` allows 1, ``auto`` stands for 0."""
+    """A share such as 2% or 0.02, at most ``most``; ``none`` allows 0, ``whole`` allows 1, ``auto`` allows "auto" for
+    0.
+    """
 
     def __init__(self, most: float = 1.0, *, none: bool = False, whole: bool = False, auto: bool = False) -> None:
         def parse(text: str) -> float:
@@ -210,7 +214,7 @@ KINDS = {  # letter of ids → (example, kind of session)
 
 
 def _latest_hunt_named(name: str, ctx: click.Context | None) -> int | None:
-    """The number of the latest hunt of that name in the history of the options; None if there is none."""
+    """The number of the latest hunt with that name in the history that the options select; None if there is none."""
     from perfbisect.store.history import History
 
     path = ctx.params.get("history") if ctx else None
@@ -230,7 +234,7 @@ class SessionIdParam(click.ParamType[int | str]):
         self.kinds = kinds
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        """A number for a hunt, text for anything else."""
+        """A number for a hunt, text for any other session."""
         from perfbisect.store.central import SESSION
 
         text, options = str(value), ctx.params if ctx else {}

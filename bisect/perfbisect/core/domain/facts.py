@@ -1,6 +1,6 @@
-"""The facts about builds, runs, profiles, failures and hosts that the lab reports and the store keeps.
+"""The facts about builds, runs, profiles, failures and hosts, which the lab reports and the store keeps.
 
-A counter that the machine does not support is ``None``, not 0 or 1.
+A counter that the machine does not support has the value ``None``, not 0 or 1.
 """
 
 import re
@@ -43,7 +43,7 @@ class BuildFacts:
 
     @property
     def for_another(self) -> bool:
-        """Whether the hunt of another workload in the same session made the build and counts its seconds."""
+        """Whether the hunt of another workload in the same session made the build and is charged with its seconds."""
         return self.reused and self.seconds > 0 and not self.shared
 
     @property
@@ -58,7 +58,7 @@ def cache_hit_rate(builds: Iterable[BuildFacts]) -> float | None:
 
 
 def remote_hit_rate(builds: Iterable[BuildFacts]) -> float | None:
-    """The share of ccache's answers that came from its remote store; None if ccache answered nothing."""
+    """The share of the results from ccache that came from ccache's remote store; None if no result came from ccache."""
     return _rate((build.remote_hits, build.cache_hits) for build in builds)
 
 
@@ -112,12 +112,12 @@ class RunFacts:
 
     @property
     def qps(self) -> float:
-        """Operations per second over the whole window."""
+        """Operations per second in the whole measured window."""
         return self.operations / self.seconds
 
     @property
     def measurement_kind(self) -> tuple[bool, bool]:
-        """Whether the run's layout is randomized, and whether the run is paired; only runs of one kind can be compared.
+        """Whether the layout is randomized, and whether the run is paired; only runs of the same kind are comparable.
 
         The kinds are ordered by the evidence that their runs give.
         """
@@ -181,7 +181,10 @@ class PlanFacts:
 
 @dataclass(frozen=True, slots=True)
 class ChangeFacts:
-    """The functions and files that a commit changes. Names have their scope: "Page::insert"; macros count as functions."""
+    """The functions and files that a commit changes.
+
+    Names of functions include their scope: "Page::insert"; macros are treated as functions.
+    """
 
     commit: str  # full hashes
     parent: str
@@ -257,7 +260,7 @@ class DiffPart:
 
     @property
     def title(self) -> str:
-        """The part in a few words."""
+        """A short text that names the part: its file, its lines and its function."""
         lines = f":{self.first}" if self.first else ""
         lines += f"-{self.last}" if self.last > self.first else ""
         named = re.search(r"(?<![\w:~$])(?!(?:if|for|while|switch|return)\b)([\w:~$]+)\s*\(", self.scope)
@@ -268,7 +271,7 @@ class DiffPart:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """A fingerprint of a machine; only runs on machines with equal fingerprints are comparable."""
+    """A fingerprint of a machine; runs are comparable only if their machines have equal fingerprints."""
 
     name: str
     cpu: str
@@ -319,7 +322,7 @@ def _short(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TrialRun:
-    """One run of a trial; ``work`` and ``subject`` are the workload's and the build's number in the request."""
+    """One run of a trial; ``work`` and ``subject`` are the positions of its workload and its build in the request."""
 
     round: int  # two attempts share no round, because the machine may have changed in between
     work: int

@@ -1,8 +1,8 @@
 """The events of a log from which observations are made: builds, failures and runs.
 
-If options are added to all builds, all earlier events are excluded. The events of a commit are restored if its build
-with the options has the same binary. After a proof that contradicts incremental builds, the events of incremental
-builds are excluded, too.
+If options are added to all builds, all earlier events are excluded from the log. The events of a commit are restored if
+its build with the options has the same binary. After a proof that contradicts incremental builds, the events of
+incremental builds are excluded, too.
 """
 
 from collections import defaultdict
@@ -17,7 +17,7 @@ SHARED = -1  # in place of the number of a host, for builds of build hosts, whic
 
 
 class CommitsByBinary(dict[tuple[int, str], str]):
-    """(host, binary) → the first commit built with that binary; host is 0 for a single host, SHARED for build hosts."""
+    """(host, binary) → the first commit built with that binary; host 0: the only host; host SHARED: build hosts."""
 
     def add_build(self, host: int, build: BuildFacts) -> str | None:
         """Add a build of a host; return another commit that was built earlier with the same binary, or None."""

@@ -1,4 +1,4 @@
-"""The settings by which a session begins and resumes after an interruption, and the request of a trial.
+"""The settings of a session, with which it begins and resumes after an interruption, and the request of a trial.
 
 Settings include the content of a patch for the commits, so that a hunt can be resumed after the file of the patch was
 changed or removed.
@@ -119,7 +119,7 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """Options for the compilers and the linker of any build, which follow all other options, quoted for a shell."""
+    """Options for the compilers and the linker of any build, placed after all other options, quoted for a shell."""
 
     cflags: str = ""
     cxxflags: str = ""
@@ -133,11 +133,11 @@ class Flags:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The options as words of a command line."""
+        """The options as arguments of a command line."""
         return tuple(word for option in self.options for word in option)
 
     def plus(self, more: "Flags") -> "Flags":
-        """These options and ``more``; an option of ``more`` that exists already is not repeated."""
+        """These options, followed by the options of ``more`` that are not yet among them."""
         pairs = ((self.cflags, more.cflags), (self.cxxflags, more.cxxflags), (self.ldflags, more.ldflags))
         return Flags(*(old if f" {new} " in f" {old} " else f"{old} {new}".strip() for old, new in pairs))
 
@@ -283,7 +283,7 @@ class TrialWorkload:
 
 @dataclass(frozen=True, slots=True)
 class RevertedCommits:
-    """The commits that the third build of a proof lacks."""
+    """The commits that are reverted in the third build of a proof."""
 
     hunt: int  # the hunt that named the commits
     commits: tuple[str, ...]  # full hashes, newest first
@@ -291,7 +291,7 @@ class RevertedCommits:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseSeries:
-    """The range of releases of a comparison that is a series, in the order of versions."""
+    """The range of releases that a comparison measures as a series, in the order of versions."""
 
     text: str  # the range as written: 8.0.20..8.0.40
     left_out: tuple[tuple[str, str], ...]  # releases of the range that are not measured, with the reason

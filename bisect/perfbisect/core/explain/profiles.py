@@ -1,10 +1,10 @@
 """Profiles as folded stacks: the format of a frame, function names, and the conversion of perf's output to stacks.
 
-A stack of ``ProfileFacts`` is "program;outermost;…;innermost". The first part of a stack is the name of the program, or
-of its thread. Each further part is a frame: "function (binary)", such as "row_search_mvcc (mysqld)" or "vfs_read
-([kernel])". If a binary has no symbol for an address, the frame is the name of the binary in brackets, "[libz.so.1]",
-so all such addresses are one frame. No part of a stack contains a semicolon or a line end. ``RARE`` replaces the
-callers of a stack whose cost is too low for storing all callers.
+A stack of ``ProfileFacts`` is the text "program;outermost function;…;innermost function". The first part of a stack is
+the name of the program, or of its thread. Each further part is a frame: "function (binary)", such as "row_search_mvcc
+(mysqld)" or "vfs_read ([kernel])". If a binary has no symbol for an address, the frame is the name of the binary in
+brackets, "[libz.so.1]", so all such addresses are one frame. No part of a stack contains a semicolon or a line end.
+``RARE`` replaces the callers of a stack whose cost is too low for storing all callers.
 
 Function names are names of a symbol table, demangled, or names of the source code.
 
@@ -14,8 +14,8 @@ samples, the name of the thread and the frames, innermost first, separated by ta
 prints it; or ``RARE``, which the host prints in place of callers. A line "lost N" has the number of samples that the
 kernel dropped.
 
-For exact counts of instructions, a host (``lab/measure/counting.py``) prints the same lines, and lines "N calls CALLEE
-CALLER". The exact counts are the counts of a long execution minus the counts of a short execution.
+For exact counts of instructions, a host (``lab/measure/counting.py``) prints lines of the same form, and lines "N calls
+CALLEE CALLER". The exact counts of a profile are the counts of a long execution minus the counts of a short execution.
 """
 
 import re
@@ -43,7 +43,7 @@ _CLONE = re.compile(
 
 
 def frame(function: str, binary: str) -> str:
-    """A frame of a stack. ``binary`` is a base name. An empty ``function`` or ``binary`` means unknown."""
+    """A frame of a stack. ``binary`` is a base name. An empty ``function`` or ``binary`` means that it is unknown."""
     binary_text = _FORBIDDEN.sub(":", binary).replace("(", "[").replace(")", "]") or UNKNOWN
     return f"{_FORBIDDEN.sub(':', function)} ({binary_text})" if function else f"[{binary_text.strip('[]')}]"
 
@@ -66,7 +66,7 @@ def stack_frames(stack: str) -> tuple[str, ...]:
 
 
 def source_name(function: str) -> str:
-    """The function's name in the source code, without suffixes of the compiler such as ".cold"."""
+    """The function's name in the source code, without suffixes that a compiler adds, such as ".cold"."""
     return _CLONE.sub("", function)
 
 
@@ -88,7 +88,7 @@ OPENING, CLOSING = "(<[{", ")>]}"
 def scope_and_name(function: str) -> tuple[str, str]:
     """The innermost scope (a class or a namespace, or "") and the unqualified name of a function.
 
-    A lambda belongs to the function that contains it.
+    A lambda is treated as a part of the function that contains the lambda.
 
     >>> scope_and_name("void store::Page<int>::insert(std::string const&) const [clone .cold]")
     ('Page', 'insert')
@@ -124,7 +124,7 @@ def may_be_same(first: str, second: str) -> bool:
 
 
 def short_name(function: str) -> str:
-    """A function's name with its innermost scope, without arguments and template arguments, in at most 80 characters.
+    """A function's name with its innermost scope, without arguments and template arguments, cut to 80 characters.
 
     >>> short_name("void store::Page<int>::insert(std::string const&) const")
     'Page::insert'
@@ -179,7 +179,7 @@ def function_key(text: str) -> FunctionKey:
 
 
 def functions_in(profiles: Iterable[ProfileFacts], *, inlined: bool = False) -> frozenset[str]:
-    """The names of all functions in on-CPU and off-CPU profiles, except functions of the kernel and libc (``SYSTEM_BINARY``).
+    """All functions in on-CPU and off-CPU profiles, by name, without the kernel and libc (``SYSTEM_BINARY``).
 
     If ``inlined`` is true, inlined functions that only the exact counts have are included.
     """
@@ -202,7 +202,7 @@ def comparable_profiles(profiles: ProfilesOfBoth, *, off_cpu: bool = False, coun
 
 
 def waits_by_kind(profile: ProfileFacts) -> ProfileFacts:
-    """An off-CPU profile with the kinds of waits in place of functions; waits of unknown kinds are left out."""
+    """An off-CPU profile in which the kinds of waits replace the functions; waits of unknown kinds are left out."""
     stacks: dict[str, float] = {}
     for stack, cost in profile.stacks.items():
         kind = next((kind for kind, pattern in WAIT_KINDS.items() if pattern.search(stack)), "")
@@ -280,7 +280,7 @@ def lacks_callers(stack_of_frames: Sequence[str], perf_chain: Sequence[str]) -> 
     """Whether outer callers are missing from a stack, because it begins neither in the first function of a thread nor
     in unnamed code.
 
-    ``perf_chain`` has perf's frames, innermost first.
+    ``perf_chain`` are the frames that perf printed, innermost first.
     """
     function, binary = read_frame(stack_of_frames[0])
     has_names = binary != KERNEL and not (function.startswith("[") or stored_frame(perf_chain[-1]).startswith("["))
@@ -293,7 +293,7 @@ def program_name(thread: str) -> str:
 
 
 def chain_frames(chain: Iterable[str]) -> list[str]:
-    """The frames of a chain, outermost first.
+    """The frames of a call chain, outermost first.
 
     Consecutive addresses of a binary without symbols are one frame. Unknown frames at the outer end, such as callers of
     just-in-time compiled code, are left out.

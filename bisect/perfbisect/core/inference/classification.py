@@ -21,9 +21,10 @@ def hunt_observations(
     *,
     by_time: bool = False,
 ) -> list[Observation]:
-    """The observations about the commits in ``candidate_by_commit``, without paired runs if the hunt interleaves.
+    """The observations about the commits in ``candidate_by_commit``, without paired runs if the hunt compares
+    interleaved runs.
 
-    If the hunt compares paired runs by CPU time, the readings are CPU time, unless ``by_time``.
+    If the hunt compares paired runs by CPU time, the readings are CPU times, unless ``by_time`` is true.
     """
     chosen = state.pairing
     by_cpu = chosen is not None and chosen.by_cpu and not by_time
@@ -45,7 +46,8 @@ def hunt_observations(
 def ratios_to_good(
     state: SessionState, metric: str, hosts: Sequence[str] = (), host_classes: Sequence[str] = ()
 ) -> dict[str, Interval]:
-    """The metric of each measured commit (by hash) relative to the good end; equal binaries share their readings.
+    """The metric of each measured commit (by hash) relative to the good end; commits with equal binaries share their
+    readings.
 
     ``hosts`` and ``host_classes`` are the names and classes of the hosts, if there are several. The good end is not in
     the result. A commit of the range is compared by its own runs alone, as in the search.
@@ -72,8 +74,8 @@ def step_ratio_in_metric(
     """The ratio of a step in a metric that was not hunted, estimated from runs of the step's commit and of the commit's
     parents.
 
-    If the commit has several parents, the ratio nearest to 1 is returned. The ratio is None if a commit has fewer than
-    two runs with a value, or if hosts are of several classes.
+    If the commit has several parents, the ratio that is nearest to 1 is returned. The ratio is None if a commit has
+    fewer than two runs with a value, or if hosts are of several classes.
     """
     if len(set(host_classes)) > 1 or not state.log:
         return None
@@ -103,8 +105,8 @@ class Classification(StrEnum):
 def classify(state: SessionState, sha: str, ratios: Mapping[str, Interval]) -> Classification:
     """The classification of a commit; ``ratios`` are relative to the good end.
 
-    The user's ends are good and bad. For a commit between the ends of the range, the belief of the search decides. For
-    a commit outside of the range, the interval of its readings decides.
+    The ends that the user named are classified as good and bad. For a commit between the ends of the range, the belief
+    of the search decides. For a commit outside of the range, the interval of its readings decides.
     """
     good, bad = state.commits[0], state.commits[-1]
     build = state.binary_of(sha)

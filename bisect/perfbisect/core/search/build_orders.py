@@ -1,17 +1,17 @@
-"""The builds that build hosts begin now, and the builds of build hosts that are ended.
+"""Decides which builds build hosts begin now, and which builds of build hosts are ended.
 
 A build takes far longer than a run, so a build begins before the search needs the build. Each unmeasured build,
 finished or in flight, will split the range when it is measured. So the unmeasured builds and the new builds together
 cut the range into parts of equal probability. After the runs of k such builds, one of the k + 1 parts remains, whatever
-the runs show. A candidate counts less if it probably does not build, or if its build takes longer, by the nearest
-builds in the compiler cache of a build host.
+the runs show. A candidate scores less if its build probably fails or takes longer, estimated from the nearest builds in
+the compiler cache of a build host.
 
-The builds for the proof, of the most suspected candidates and their parents, are made before the proof begins. The
-builds that the search waits for begin first. A build in flight that has become almost useless is ended if another build
+The builds for the proof, of the most suspected candidates and their parents, are made before the proof begins. Builds
+for which the search waits begin first. A build in flight that has become almost useless is ended if another build
 promises more bits in the same time.
 
-A part is the set of candidates that lie below the same unmeasured builds. With n new builds, a part is cut into n + 1
-pieces of about equal probability. More probable parts receive more of the new builds.
+A part of the range is the set of candidates that are ancestors of the same unmeasured builds. With n new builds, a part
+is cut into n + 1 pieces of about equal probability. More probable parts receive more of the new builds.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -50,7 +50,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RangePart:
-    """A part of a range: candidates below the same unmeasured builds."""
+    """A part of a range: the candidates that are ancestors of the same unmeasured builds."""
 
     nodes: Nodes
     mass: float  # probability that the culprit is in the part
@@ -59,7 +59,7 @@ class _RangePart:
 
 
 class RangeParts:
-    """The parts of a range, cut by builds without readings; ``cut`` adds cuts."""
+    """The parts into which builds without readings cut a range; the method ``cut`` adds cuts."""
 
     def __init__(self, reach: Ancestry, probability: Array, cuts: Sequence[int]) -> None:
         """``probability`` (size,) is the probability that each candidate is the culprit; ``cuts`` are without readings."""
@@ -97,7 +97,7 @@ class RangeParts:
         """Cut the parts at most ``count`` times; returns the new cuts, each with at least ``min_bits`` expected bits.
 
         ``chance`` (size,) is the probability that each candidate builds; 0 if the candidate must not be chosen. Among
-        candidates that cut a part about equally well, the candidate with the smallest ``cost`` is chosen.
+        candidates that cut a part about equally well, the candidate with the lowest ``cost`` is chosen.
         """
         final: list[_RangePart] = []  # parts that cannot be cut any more
         while count > 0:
@@ -114,7 +114,10 @@ class RangeParts:
                 return
 
     def _cuts_of_parts(self, count: int, final: list[_RangePart]) -> list[tuple[_RangePart, int]]:
-        """The parts to cut, each with its number of cuts; the numbers sum to ``count``. No part of ``final`` is cut."""
+        """The parts to cut, and the number of cuts of each part; the numbers sum to ``count``.
+
+        No part of ``final`` is cut.
+        """
         divisible = [part for part in self._parts if part not in final and part.mass > EDGE and len(part.nodes) > 1]
         cuts = [0] * len(divisible)
         for _ in range(count if divisible else 0):
@@ -123,7 +126,7 @@ class RangeParts:
         return [(part, n) for part, n in zip(divisible, cuts, strict=True) if n]
 
     def _best_cut(self, part: _RangePart, cuts: int, chance: Array, cost: Cost) -> Cut | None:
-        """The best middle cut of a part that is to be cut ``cuts`` times; None if the part cannot be cut."""
+        """The best middle cut of a part that will be cut ``cuts`` times; None if the part cannot be cut."""
         target = ((cuts + 1) // 2) / (cuts + 1)  # share of the part below the cut
         share = (self._below[part.nodes] - part.below) / part.mass
         share = np.where((share > EDGE) & (share < 1 - EDGE), share, np.nan)
@@ -156,7 +159,7 @@ class RangeParts:
 
 
 def _split(nodes: Nodes, inside: NDArray[np.bool_]) -> tuple[Nodes, Nodes]:
-    """The nodes with a true value of ``inside`` (size,), and the nodes with a false value."""
+    """The nodes for which ``inside`` (size,) is true, and the nodes for which it is false."""
     is_inside = inside[nodes]
     return nodes[is_inside], nodes[~is_inside]
 
@@ -164,7 +167,8 @@ def _split(nodes: Nodes, inside: NDArray[np.bool_]) -> tuple[Nodes, Nodes]:
 def _evenness(share: Array, target: float) -> Array:
     """The score of each share of a part that lies below a cut: 1 if the share equals ``target``, otherwise less.
 
-    The ``target`` is the number of pieces below the cut, divided by the number of all pieces of the part.
+    The ``target`` is the number of pieces below the cut, divided by the number of all pieces into which the part is
+    cut.
     """
     best = target * np.log(target) + (1 - target) * np.log(1 - target)
     result: Array = np.exp(target * np.log(share) + (1 - target) * np.log(1 - share) - best)
@@ -186,7 +190,7 @@ PATIENCE = 1.2  # a host makes a build if the build takes at most PATIENCE times
 
 
 def with_builds(decision: Decision, now: Situation) -> Decision:
-    """The decision with the builds to begin and to end; unchanged if no build host is available."""
+    """The decision with orders for the builds to begin and to end; unchanged if no build host is available."""
     order = decision.order
     if not now.fleet.has_build_host or not isinstance(order, Measure):
         return decision
@@ -202,7 +206,7 @@ def with_builds(decision: Decision, now: Situation) -> Decision:
 
 @dataclass(eq=False)
 class _BuildsAhead:
-    """The build orders of one moment; ``missing`` are the candidates of the decision's order without a build."""
+    """The build orders of one moment; ``missing`` are the candidates of the decision's order that are not built."""
 
     decision: Decision
     now: Situation
@@ -225,9 +229,9 @@ class _BuildsAhead:
         return tuple(builds)
 
     def hosts_to_end(self) -> tuple[int, ...]:
-        """The build hosts whose build is ended; to be called after ``builds_to_begin``.
+        """The build hosts whose build is to be ended; must be called after ``builds_to_begin``.
 
-        A build lasts at least the time of a run, so that there are new readings before another build replaces it.
+        A build is given at least the time of a run, so that new readings have arrived before another build replaces it.
         """
         now, needed = self.now, {*self.decision.needed_builds, *self.missing, *self._suspects}
         if not len(now.record.value):  # the time of a run is unknown
@@ -250,7 +254,7 @@ class _BuildsAhead:
     def build_of_host(self, order: Measure, begun: Collection[int]) -> Measure | None:
         """The build that the host of ``order`` makes while it waits for a build; None if the wait is shorter.
 
-        ``begun`` are the candidates that build hosts begin to build now.
+        ``begun`` are the candidates that build hosts begin to build at this moment.
         """
         now = self.now
         candidates = [v for v in (*self.urgent, *self.prepared) if v not in begun]
@@ -271,7 +275,7 @@ class _BuildsAhead:
 
     @cached_property
     def urgent(self) -> list[int]:
-        """The candidates whose builds the search waits for; an explored candidate is not urgent."""
+        """The candidates whose builds the search needs next; a build for exploration is not urgent."""
         explored = isinstance(self.decision.order, Measure) and self.decision.order.purpose is Purpose.SEARCH
         return self._still_to_build([*self.decision.needed_builds, *(() if explored else self.missing)])
 
@@ -282,7 +286,9 @@ class _BuildsAhead:
 
     @cached_property
     def parts(self) -> RangeParts:
-        """The range, cut by all unmeasured builds: finished, in flight, urgent and prepared."""
+        """The parts into which all unmeasured builds cut the range: builds that are finished, in flight, urgent or
+        prepared.
+        """
         record = self.now.record
         cuts = self.in_flight | {v for v in record.built if v not in record.build_name}.difference(record.builds)
         next_builds = [*self.urgent, *self.prepared]

@@ -1,4 +1,5 @@
-"""Branches that began before good, which may be slower or faster than good only because they lack changes of good.
+"""Branches that began before good; a branch may be slower or faster than good only because it lacks changes that good
+has.
 
 By default a branch is assumed to start as fast as good, because most branches do. The branch point of a branch is
 measured only if a verdict depends on its speed. A branch point with readings is compared with good in the way in which
@@ -85,7 +86,7 @@ def decide_with_older_branches(hunt: Callable[[Situation], Decision], now: Situa
 
 @lru_cache(maxsize=4)
 def branch_point_of(graph: Graph) -> NDArray[np.int64]:
-    """The newest branch point that each node descends from, (size,); 0 if the node descends from no branch point."""
+    """For each node, the newest branch point among its ancestors, (size,); 0 for a node without a branch point."""
     start = np.zeros(graph.size, np.int64)
     if not graph.branch_points:
         return start
@@ -143,8 +144,8 @@ def _with_equal_starts(
     """The situation as if all branches had started with the speed of good.
 
     ``start`` (size,) is the branch point of each node; ``offsets`` are the ratios of branch points to good. Builds of a
-    branch with an unmeasurable branch point are skipped, because such builds cannot be classified. A binary that two
-    branches share counts as two binaries, because the readings of the two branches may be corrected differently.
+    branch are skipped if its branch point cannot be measured, because such builds cannot be classified. If two branches
+    share a binary, it counts as two binaries, because the readings of the two branches may be corrected differently.
     """
     unusable = np.isin(start, unmeasurable)
     unusable[-1] = False  # bad was compared with good itself
@@ -164,7 +165,7 @@ def _with_equal_starts(
 def _needed_points(now: Situation, start: NDArray[np.int64], decision: Decision) -> list[int]:
     """The branch points whose speed ``decision`` depends on.
 
-    A step that was compared with parents of its own branch depends on no branch point. If no commit can be named, or if
+    A step that was compared with parents in its own branch depends on no branch point. If no commit can be named, or if
     several changes are likely, a branch that did not start with the speed of good may be the reason.
     """
     match decision.order:

@@ -2,12 +2,12 @@
 
 A part is a hunk, a function of a new file, or a change of a file without lines: of its name, of its mode, or of a
 binary. Any set of parts makes a tree, because edits of a file do not overlap, but the tree may not build. A round of
-this search is a sequence of states between parent and culprit. The search for a commit searches this sequence like a
-history: first by files, then by the parts of the named file. Andreas Zeller finds a minimal difference this way
-("Yesterday, my program worked. Today, it does not. Why?", ESEC/FSE 1999, <https://doi.org/10.1145/318773.318946>). In
-this module the order of the parts makes states that build, not a division by two: build files and headers come first,
-definitions come before uses, and failures show further needs. Two more rounds prove the part: a round with the part
-alone on the parent, and a round without the part.
+this search is a sequence of states between parent and culprit. The search for a commit searches a sequence of states
+like a history: first by files, then by the parts of the file that it has named. Andreas Zeller finds a minimal
+difference this way ("Yesterday, my program worked. Today, it does not. Why?", ESEC/FSE 1999,
+<https://doi.org/10.1145/318773.318946>). In this module the order of the parts makes states that build, not a division
+by two: build files and headers come first, definitions come before uses, and failures show further needs. Two more
+rounds prove the part: in one round the part alone is applied to the parent, in the other the part is left out.
 """
 
 import re
@@ -59,7 +59,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class LineEdit:
-    """Lines of the older file and the lines that replace them."""
+    """Lines of the older file, and the lines that replace them in the newer file."""
 
     first: int  # index of the first replaced line, from 0
     end: int  # index of the line after the last replaced line
@@ -80,14 +80,14 @@ class DiffPiece:
 
 @dataclass(frozen=True, slots=True)
 class FileDiff:
-    """A file before and after the commit; None if the file does not exist."""
+    """The content of a file before and after the commit; None if the file does not exist."""
 
     before: Entry | None
     after: Entry | None
     by_lines: bool  # whether each content is text or does not exist
 
     def with_parts(self, chosen: Collection[DiffPiece]) -> Entry | None:
-        """The file with the chosen parts alone; None if the file does not exist with these parts."""
+        """The file with only the chosen parts applied; None if the file does not exist then."""
         old, new = self.before, self.after
         other_changes = any(not piece.edits for piece in chosen)
         if not self.by_lines or new is None:
@@ -104,7 +104,7 @@ class FileDiff:
 
 @dataclass(frozen=True, eq=False)
 class CommitDiff:
-    """All changes of a commit, without ignored paths, in parts."""
+    """All changes of a commit as parts, without the ignored paths."""
 
     files: tuple[FileDiff, ...]
     pieces: tuple[DiffPiece, ...]
@@ -141,14 +141,14 @@ class CommitDiff:
         return chosen if closed == chosen else self.with_needed(closed, learnt)
 
     def with_users(self, chosen: frozenset[int], learnt: Mapping[int, Collection[int]]) -> frozenset[int]:
-        """The chosen parts and the parts that need them, by words and ``learnt``; if all parts do, by ``learnt`` alone."""
+        """The chosen parts and all that need them, by words and ``learnt``; if all parts do, by ``learnt`` alone."""
         needs = {number: {*words, *learnt.get(number, ())} for number, words in enumerate(self.needed)}
         closed = with_dependents(chosen, needs)
         return closed if closed != self.all_parts else with_dependents(chosen, learnt)
 
     @cached_property
     def defined(self) -> Sequence[Collection[str]]:
-        """The words that each part seems to define, in its added or removed lines."""
+        """The words that each part seems to define in its added or removed lines."""
         texts = (f"{piece.added}\n{piece.removed}" for piece in self.pieces)
         return [{name for names in DEFINED.findall(text) for name in names if name} for text in texts]
 
@@ -161,7 +161,7 @@ class CommitDiff:
 
     @cached_property
     def needed(self) -> Sequence[Collection[int]]:
-        """The parts that each part needs to build, by a guess from its words."""
+        """The parts that each part needs to build, guessed from its words."""
         return needed_parts(self)
 
 
@@ -177,7 +177,7 @@ def singles(chosen: Iterable[int]) -> list[frozenset[int]]:
 
 
 def split_lines(content: bytes) -> list[bytes]:
-    """The lines with their newlines; no other character ends a line."""
+    """The lines of a text with their newlines; no other character ends a line."""
     lines: list[bytes] = re.findall(rb"[^\n]*\n|[^\n]+", content)
     return lines
 
@@ -244,7 +244,7 @@ def needed_parts(diff: CommitDiff) -> list[set[int]]:
 def definitions_and_uses(
     words: Sequence[Collection[str]], definitions: Sequence[Collection[str]]
 ) -> dict[str, tuple[list[int], list[int]]]:
-    """For each defined word, the parts that define it, and the other parts that contain it."""
+    """For each defined word, the parts that define the word, and the other parts that contain the word."""
     by_word: dict[str, tuple[list[int], list[int]]] = {}
     for number, defined in enumerate(definitions):
         for word in defined:
@@ -262,8 +262,8 @@ def ordered_parts(
     """The sets of parts in an order in which each state probably builds, because needed parts come first.
 
     Each ``turn`` returns another order; the order of turn 0 is the order whose states most probably build. ``learnt``
-    are needs that failures have shown. Parts that need each other are one set; after turn 0, only needs by ``learnt``
-    join parts.
+    are needs that failures have shown. Parts that need each other are one set; for turns after 0, only the needs in
+    ``learnt`` join parts into sets.
     """
     by_words = dict(enumerate(diff.needed))
     needs = learnt if turn else {number: {*words, *learnt.get(number, ())} for number, words in by_words.items()}

@@ -1,14 +1,15 @@
 """The situation of a hunt, which is all that a decision depends on; the budget of a hunt; and subranges.
 
-The budget has the limits that the user sets for the runs, builds and minutes of a hunt. The runs and the builds of the
-present orders of all hosts are charged in advance. The finished runs of a present order count twice until the order
-ends. So the search may temporarily spend less than the budget, but never exceeds the budget.
+The budget consists of the limits that the user sets for the runs, builds and minutes of a hunt. The runs and the builds
+that hosts are ordered to make at present are charged to the budget in advance. The finished runs of a present order are
+counted twice until the order ends. So the search may temporarily spend less than the budget allows, but never more.
 
 A subrange is a part of a range: the commits that are reachable from one candidate and not from another candidate.
 
 A branch inside a subrange may have begun before the subrange's good end. The commit where such a branch began is a
-branch point of the subrange, as a branch point of a range. A candidate may lack changes that the good end has, or have
-other changes. The readings of the candidate are corrected for these changes, if the changes are known.
+branch point of the subrange, as a branch point of a range. A candidate may lack changes that the good end has, and may
+have changes that the good end lacks. The readings of the candidate are corrected for these changes, if the changes are
+known.
 """
 
 import math
@@ -46,8 +47,8 @@ from perfbisect.core.inference.record import Record, arrange_observations
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """The spending of hunts of other workloads from common budgets, except builds, which are observations of each
-    hunt.
+    """The amounts that hunts of other workloads have spent from common budgets; builds are left out, because they are
+    observations of each hunt.
     """
 
     runs: int = 0
@@ -86,7 +87,7 @@ class Budget:
         return (self.policy.max_builds or math.inf) - len(self._attempted.union(besides))
 
     def ended(self, order: Order) -> bool:
-        """Whether ``order`` is a verdict only because a budget is spent."""
+        """Whether ``order`` is a verdict for the only reason that a budget is spent."""
         return isinstance(order, Inconclusive) and order.reason in (Reason.BUILDS_SPENT, self.spent)
 
     def allows(self, order: Measure) -> bool:
@@ -163,7 +164,7 @@ class Situation:
 
     @cached_property
     def budget(self) -> Budget:
-        """The limits of the policy, and the spent part of these limits."""
+        """The limits of the policy, and the part of these limits that is spent."""
         return Budget(self.record, self.policy, self.fleet, self.spent_by_others)
 
     def remapped(
@@ -175,9 +176,10 @@ class Situation:
     ) -> "Situation":
         """A situation with the observations of this situation moved to other nodes; for the layers of the search.
 
-        ``node`` returns the new node of an observation, or None if the observation does not count. ``same_as`` returns
-        the new node with the same binary as a build; if ``same_as`` is None, the build keeps its ``same_as``.
-        ``offset`` is added to a reading. ``fields`` are further fields to change.
+        ``node`` returns the new node of an observation, or None if the observation is to be left out. ``same_as``
+        returns the new node whose binary equals a build's binary; if ``same_as`` is None, the build keeps its
+        ``same_as``. ``offset`` returns the number that is added to a reading. ``fields`` are other fields of the
+        situation to change.
         """
         observations: list[Observation] = []
         for item in self.observations:
@@ -203,7 +205,9 @@ class Situation:
         )
 
     def charged_for(self, full: "Situation") -> "Situation":
-        """This situation, with a part of the readings of ``full``; the budget is charged with all runs of ``full``."""
+        """This situation, which has a part of the readings of ``full``, with a budget that is charged with all runs of
+        ``full``.
+        """
         runs = full.spent_by_others.runs + count_runs(full.observations) - count_runs(self.observations)
         return replace(self, spent_by_others=replace(full.spent_by_others, runs=runs))
 
@@ -219,7 +223,7 @@ class Situation:
 
     @cached_property
     def build_runs(self) -> float:
-        """The usual cost of one more build, in runs."""
+        """The usual cost of one more build, as a number of runs that take equally long."""
         return self.record.build_cost_in_runs(self.prior.build_cost)
 
 
@@ -244,8 +248,8 @@ class Subrange:
     def situation(self, full: Situation, changes: Mapping[int, Sequence[Interval]]) -> Situation:
         """The situation ``full`` restricted to the subrange, with readings corrected for known ``changes``.
 
-        ``changes`` are the ratios of each change on each host class, by candidate. Equal binaries are represented by
-        their first candidate in the subrange.
+        ``changes`` are the ratios of each change on each host class, by candidate. Several builds with equal binaries
+        are represented by the first of their candidates in the subrange.
         """
         numbers = {
             v: int(self.node_of[v])
@@ -295,8 +299,8 @@ class Subrange:
     def central_candidates(self, chance: NDArray[np.float64]) -> list[int]:
         """The candidates of the whole graph that halve the subrange about equally well, best first, without its ends.
 
-        The list is empty if no candidate between the ends can be measured. ``chance`` (size of the whole graph,) is the
-        probability that each candidate can be built.
+        The list is empty if no candidate between the ends of the subrange can be measured. ``chance`` (size of the
+        whole graph,) is the probability that each candidate can be built.
         """
         below = ancestry_of(self.graph).ancestor_sums(self.graph.weight / self.graph.weight.sum())
         uneven = np.abs(np.where(np.isnan(below), 2.0, below) - 0.5)
@@ -349,14 +353,16 @@ def no_suspect(reason: Reason, policy: Policy, ratio: Interval = UNKNOWN) -> Inc
 
 
 def spent_limit(reason: Reason, policy: Policy) -> float | None:
-    """The limit of the spent budget of runs or of minutes; None for any other reason."""
+    """The budget of runs or of minutes that was spent, if this is the reason; None for any other reason."""
     return {Reason.RUNS_SPENT: float(policy.max_runs), Reason.MINUTES_SPENT: policy.max_minutes}.get(reason)
 
 
 def within_budget(decision: Decision, now: Situation) -> Decision:
-    """The decision with at most the runs that the budget of ``now`` allows; a verdict if no run or no build is allowed.
+    """The decision with at most the runs that the budget of ``now`` allows; a verdict if the budget allows no run or no
+    build.
 
-    A check is needed because the layer that made the decision may not know all runs that count for the budget.
+    The budget is checked here because the layer that made the decision may not know all runs that are charged to the
+    budget.
     """
     order, budget = decision.order, now.budget
     if not isinstance(order, Measure):
@@ -371,7 +377,7 @@ def credible_set(culprit: np.ndarray, confidence: float) -> tuple[int, ...]:
     """The fewest candidates that together have the probability ``confidence``, most probable first.
 
     ``culprit`` (size,) is the probability of each candidate to be the culprit. The set contains all candidates that are
-    as probable as the last candidate, because no reading separates such candidates.
+    exactly as probable as the last candidate, because no reading separates these candidates.
     """
     order = np.argsort(-culprit, kind="stable")
     total = np.cumsum(culprit[order])

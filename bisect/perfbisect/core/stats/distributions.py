@@ -2,8 +2,8 @@
 reading.
 
 Accuracy: Student's p-value is exact. Student's 97.5 % point for few degrees of freedom is within 5e-4. Quantiles of
-mixtures are within 3e-5 of the scale. Normal scores and the expansion of quantiles, which the search uses, are accurate
-for many degrees of freedom, and less accurate for few.
+mixtures have errors of at most 3e-5 of the scale. Normal scores and the expansion of quantiles, which the search uses,
+are accurate for many degrees of freedom and less accurate for few.
 
 The rank test (Mann and Whitney, On a Test of Whether one of Two Random Variables is Stochastically Larger than the
 Other, 1947) assumes no distribution of the values. Under the null hypothesis both samples are drawn from one
@@ -15,8 +15,8 @@ with x > y is then distributed as the coefficients of the Gaussian binomial
 divided by their sum.
 
 The information of a reading is its mutual information with a binary label. The probability that the binary label is 1
-is p. The reading is normal with unit variance, and its means for the two labels are d apart. Because the integral has
-no closed form, the integral is tabulated once, over logit p and log d², and interpolated.
+is p. The reading is normally distributed with variance 1; its means for the two labels differ by d. Because the
+integral has no closed form, the integral is tabulated once, over logit p and log d², and interpolated.
 """
 
 import math
@@ -80,7 +80,7 @@ class Student:
         return FEW_T[int(self.freedom) - 1] if self.freedom <= len(FEW_T) else self.quantile()
 
     def two_sided_p_value(self, t: float) -> float:
-        """The two-sided p-value of ``t`` for a whole number of degrees of freedom: exact except for rounding, at least 0.
+        """The two-sided p-value of ``t`` for whole degrees of freedom; exact except for rounding, and at least 0.
 
         The p-value is computed by the finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4.
         """
@@ -96,7 +96,8 @@ class Student:
         return max(0.0, 1.0 - inside)
 
     def mixture_quantiles(self, weight: Array, location: Array, scale: Array, probabilities: Sequence[float]) -> Array:
-        """Quantiles of N mixtures of H shifted and scaled Student distributions, shape (N, levels).
+        """Quantiles of N mixtures, each of H shifted and scaled Student distributions; the result has the shape (N,
+        levels).
 
         Quantiles are found by bisection, to 1e-10 of the least scale. ``weight`` (H,) is common to all mixtures and sums to one;
         ``location`` and ``scale`` have the shape (H, N).
@@ -158,9 +159,9 @@ def rank_sum_p_value(low: Sequence[float], high: Sequence[float]) -> float:
 def signed_rank_p_value(differences: Sequence[float]) -> float:
     """The p-value of the signed-rank test that ``differences`` are above 0.
 
-    The p-value is the probability that the differences that are not above 0 have at most the observed rank sum, if the
-    distribution is symmetric around 0. Equal absolute values share their mean rank. Source: Frank Wilcoxon, "Individual
-    Comparisons by Ranking Methods", Biometrics Bulletin 1 (1945).
+    The p-value is the probability, if the distribution is symmetric around 0, that differences that are not above 0
+    have at most the observed rank sum. Values with equal absolute values share the mean of their ranks. Source: Frank
+    Wilcoxon, "Individual Comparisons by Ranking Methods", Biometrics Bulletin 1 (1945).
     """
     values = np.asarray(differences)
     _, size, count = np.unique(np.abs(values), return_inverse=True, return_counts=True)
@@ -202,7 +203,7 @@ def binary_entropy(p: NDArray[np.float64]) -> NDArray[np.float64]:
 def integrated_information(p: float, distance: float) -> float:
     """The information of a reading about a label of probability ``p``, in bits.
 
-    ``distance`` is the distance of the means, in standard deviations.
+    ``distance`` is the distance between the two means, in standard deviations.
     """
     x, step = np.linspace(-9 - distance / 2, 9 + distance / 2, 1001, retstep=True)
     low = np.exp(-0.5 * (x + distance / 2) ** 2) / np.sqrt(2 * np.pi)

@@ -4,8 +4,8 @@ A revision may have a variant of the compiler's settings, and each build may hav
 REV@VARIANT, REV+CONFIG, REV@VARIANT+CONFIG, NAME=PATH+CONFIG.
 
 Revisions such as ``HEAD@{1}`` or a tag ``v1+2``, and paths of configurations, may contain @ and +. Therefore a word
-that is a revision, or a path that exists, is not divided. Any other word is cut at the last + that a known
-configuration follows. If the text before that + is no revision, it is cut at the last @ before a known variant.
+that is a revision or an existing path is not divided. Any other word is cut at the last + that a known configuration
+follows. If the text before that + is no revision, it is cut at the last @ before a known variant.
 """
 
 import re
@@ -61,14 +61,17 @@ def divided(
     is_config: Callable[[str], bool],
     is_revision: Callable[[str], bool] = lambda _: False,
 ) -> Word:
-    """The parts of a word. ``is_config`` returns whether a text is a configuration's name, or a file's path."""
+    """The parts of a word.
+
+    ``is_config`` returns whether a text is the name of a configuration or the path of a configuration file.
+    """
     revision, config = (word, "") if is_revision(word) else cut(word, "+", is_config)
     revision, variant = (revision, "") if is_revision(revision) else cut(revision, "@", variants.__contains__)
     return Word(revision, variant, config)
 
 
 def cut(word: str, sign: str, is_known: Callable[[str], bool]) -> tuple[str, str]:
-    """The texts before and behind the last ``sign`` that a known text follows; without such a sign, the word and ""."""
+    """The texts before and after the last ``sign`` that a known text follows; the word and "" without such a sign."""
     for at in range(len(word) - 2, 0, -1):
         if word[at] == sign and is_known(word[at + 1 :]):
             return word[:at], word[at + 1 :]
@@ -136,7 +139,7 @@ def refuse(repo: Repository, builder: Builder, word: str, is_revision: Callable[
 
 
 def has(repo: Repository, revision: str, release_tags: Sequence[str]) -> bool:
-    """Whether a revision exists. Raises UsageError for an ambiguous hash."""
+    """Whether a revision exists. Raises UsageError if a hash is ambiguous."""
     if NO_REVISION.search(revision):
         return False
     try:
@@ -155,7 +158,9 @@ def configured(subject: TrialBuild, builder: Builder) -> TrialBuild:
 
 
 def check_words(words: Sequence[str], settings: Settings, builder: Builder) -> None:
-    """Raise UsageError unless ``words`` name builds for one host, or are empty and the builder builds nothing."""
+    """Raise UsageError unless ``words`` name builds for one host, or ``words`` are empty and the builder builds
+    nothing.
+    """
     if builder.installed and words:
         raise UsageError(
             f"Nothing of {builder.name} is built, so {words[0]} is no build of it.",
@@ -188,7 +193,7 @@ def hosts_as_builds(settings: Settings, builder: Builder, *, least: int) -> tupl
 def named(word: str, host: str, builder: Builder, *, is_here: bool) -> TrialBuild:
     """The build of a word.
 
-    ``is_here``: the host is this machine. Raises UsageError for a path that cannot be the path of a build.
+    ``is_here`` is true if the host is this machine. Raises UsageError for a path that cannot be the path of a build.
     """
     name, is_path, path = word.partition("=")
     if not is_path:
@@ -228,9 +233,10 @@ def is_there(path: str) -> bool:
 def read_releases(
     text: str, settings: Settings, builder: Builder, history: Path | None, clone_progress: Progress | None = None
 ) -> tuple[Settings, list[TrialBuild], ReleaseSeries]:
-    """The settings for builds of the releases in ``A..B``; the releases as builds, oldest first; and their series.
+    """The settings for builds of the releases in ``A..B``; the releases as builds, oldest first; and the series of
+    these releases.
 
-    The metric of ``settings`` must be known. Raises UsageError if the range has too few releases for a series.
+    ``settings`` must state the metric. Raises UsageError if the range has too few releases for a series.
     """
     if not settings.repository:
         settings = replace(settings, repository=str(cached_clone(builder, ends_of_release_range(text), clone_progress)))

@@ -1,8 +1,8 @@
 """Trials without a search, which measure in rounds: comparisons, A/As, proofs, series of releases, nights of a branch.
 
 The setup of a trial is made like the setup of a hunt. The plan of a trial orders the missing builds, then the rounds.
-In a round, each build is visited once for each workload. An order is one visit. The order and the events of its runs
-have the numbers of the workload and the round.
+In a round, each build is visited once for each workload. An order is one visit. The order and the events of a round's
+runs have the numbers of the workload and of the round.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -142,7 +142,7 @@ class TrialDesign:
     trained: tuple[Workload, ...] = ()
 
     def set_up(self, settings: Settings, waiting: WaitCallback | None) -> SessionSetup:
-        """The setup of the trial. The host is checked as before a hunt."""
+        """The setup of the trial. The host is checked in the same way as before a hunt."""
         subjects, workloads = self.subjects, self.workloads
         names = tuple(subject.commit or subject.name for subject in subjects)
         alone = CommitRange(names[0], names[-1], names[0], 0, 0, Graph.straight_history(0), names)
@@ -211,7 +211,9 @@ WORTH_BOTH = 3  # with fewer rounds, a choice between interleaved and paired run
 
 
 def pairing_of(trial: TrialDesign, setup: SessionSetup) -> Pairing:
-    """How builds may be compared: interleaved if the builds are hosts, need different labs, or are counted."""
+    """How builds may be compared: only interleaved if the builds are hosts, need different labs, or are counted
+    exactly.
+    """
     kinds = {(subject.variant, subject.config) for subject in trial.subjects}
     requested = setup.settings.policy.pairing
     if setup.builder.installed or len(kinds) > 1 or setup.settings.prior.exact:

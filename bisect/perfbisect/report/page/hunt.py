@@ -43,7 +43,9 @@ OPEN = 3  # files that are unfolded if none is marked
 
 @dataclass(slots=True)
 class DiffLine:
-    """A line of a hunk: ``kind`` is "add", "del" or "same"; its number is 0 on a side that does not have it."""
+    """A line of a hunk; ``kind`` is "add", "del" or "same"; the line number is 0 for a side that does not have the
+    line.
+    """
 
     kind: str
     old_number: int
@@ -54,7 +56,9 @@ class DiffLine:
 
 @dataclass(slots=True)
 class PageHunk:
-    """Changed lines with their context; ``scope`` is git's text after the line numbers, often a function's name."""
+    """Changed lines with their context; ``scope`` is the text that git prints after the line numbers, often the name of
+    a function.
+    """
 
     scope: str
     lines: list[DiffLine] = field(default_factory=list)
@@ -74,7 +78,7 @@ class ChangedFile:
 
     @property
     def is_marked(self) -> bool:
-        """Whether one of its hunks is marked."""
+        """Whether a hunk of the file is marked."""
         return any(hunk.is_marked for hunk in self.hunks)
 
     def line_count(self, kind: str) -> int:
@@ -83,7 +87,7 @@ class ChangedFile:
 
 
 def search_sections(report: HuntReport) -> Iterator[Section]:
-    """The section with the course of the search; none before the first decision."""
+    """The section about the course of the search; no section before the first decision."""
     state = report.state
     if not report.decisions:
         return
@@ -135,7 +139,7 @@ def drawn_change_sections(report: HuntReport, diff_of: DiffOf, position: int) ->
 
 
 def possible_parts_sections(report: HuntReport, diff_of: DiffOf) -> Iterator[Section]:
-    """The section with the diff if a `bisect narrow` names no single part: the possible parts are marked."""
+    """The section with the diff if a `bisect narrow` names no single part; the parts that may be slow are marked."""
     settings = report.settings
     if report.named_diff_parts and not report.changes:
         files, note = marked_diff(
@@ -176,7 +180,7 @@ def linked_function_row(function: FunctionRow, files: Sequence[ChangedFile], cha
 
 
 def explaining_functions(function: FunctionRow) -> tuple[str, ...]:
-    """The changed functions that explain the cost of a function: itself, or changed functions inlined in it or called by it."""
+    """The changed functions that explain a function's cost: itself, or changed functions that it inlines or calls."""
     return (function.function,) if function.changed else (*function.inlined, function.below_changed)
 
 
@@ -196,7 +200,7 @@ def run_sections(report: HuntReport, change: NamedChange, anchor: str) -> Iterat
     """The section with the runs of a commit and its parents in the order of time; no section unless both sides have
     runs.
 
-    Shows timed runs if both sides have some, otherwise runs that were counted exactly.
+    Shows timed runs if both sides have timed runs, otherwise runs that were counted exactly.
     """
     metric = report.settings.metric
     sides = {"parent": [parent.sha for parent in change.parents], "culprit": [change.commit.sha]}
@@ -243,7 +247,8 @@ def parsed_diff(diff: str) -> list[ChangedFile]:
 def marked_diff(
     commits: tuple[str, str] | None, anchor: str, diff_of: DiffOf, functions: Sequence[str], parts: Sequence[DiffPart] = ()
 ) -> tuple[Sequence[ChangedFile], str]:  # fmt: skip
-    """The files of the diff of ``commits``, a parent and a commit, marked files first; and a note about omitted files, or "".
+    """The files of the diff of ``commits``, which are a parent and a commit, marked files first; and a note about
+    omitted files, or "".
 
     Hunks that change one of ``functions`` are marked; if ``parts`` are given, only hunks of these parts are marked.
     """
@@ -275,7 +280,7 @@ def marked_diff(
 
 
 def is_hunk_of_part(hunk: PageHunk, part: DiffPart) -> bool:
-    """Whether the hunk has lines of a part of its file; a part without lines is the whole file."""
+    """Whether the hunk has lines of a part of its file; a part without lines includes the whole file."""
     numbers = [line.new_number for line in hunk.lines if line.new_number]
     return not part.first or (bool(numbers) and min(numbers) <= part.last and part.first <= max(numbers))
 
@@ -289,7 +294,8 @@ def functions_pattern(functions: Sequence[str]) -> re.Pattern[str] | None:
 def is_about_function(hunk: PageHunk, pattern: re.Pattern[str]) -> bool:
     """Whether the hunk is in a function whose name ``pattern`` matches, or has a line that defines or calls such a function.
 
-    ``pattern`` is searched in the hunk's scope, in changed lines, and in lines without indent, at which functions begin.
+    ``pattern`` is searched for in the hunk's scope, in changed lines, and in lines without indentation, because
+    functions begin at such lines.
     """
     lines = (line.text for line in hunk.lines if line.kind != "same" or not line.text[:1].isspace())
     return bool(pattern.search(hunk.scope) or any(pattern.search(text) for text in lines))
@@ -299,7 +305,7 @@ def function_link(function: str, files: Sequence[ChangedFile]) -> str:
     """A link from a function to the diff: to the line at which the function begins, or to its first hunk; "" if the
     diff shows neither.
 
-    Sets the anchor of the line.
+    Stores the anchor in the line, so that the page has a target for the link.
     """
     word = functions_pattern([function])
     hunks = [hunk for file in files for hunk in file.hunks if word and is_about_function(hunk, word)]
