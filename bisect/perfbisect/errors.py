@@ -1,8 +1,8 @@
 """Every error that is reported to the user: one sentence, advice, and the exit status.
 
-Exit statuses of `bisect run`: 0 culprit named, 1 not reproduced or nothing to find, 2 inconclusive,
-3 usage or configuration error, 4 environment failure, 130 interrupted (resumable). Any other
-OSError ends with 4, too; any other exception is a bug of perfbisect and ends with 70.
+Exit statuses of `bisect run`: 0 culprit named, 1 not reproduced or nothing to find, 2 inconclusive, 3 usage or
+configuration error, 4 environment failure, 130 interrupted (resumable). Any other OSError also ends with 4. Any other
+exception is a bug of perfbisect and ends with 70.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,8 @@ class RecipeError(UsageError):
 
 
 class RunsNotComparable(UsageError):
-    """The measured program or setting of a hunt has changed: new runs are not comparable with the earlier runs."""
+    """The measured program or a setting of a hunt has changed, so new runs would not be comparable with the earlier
+    runs."""
 
 
 class EnvironmentFailure(PerfBisectError):
@@ -53,7 +54,7 @@ class RangeEndFailed(EnvironmentFailure):
 
 
 class MetricPatternUnmatched(RangeEndFailed):
-    """The pattern of the metric matches nothing in the output of an end of the range. Repetition would not help."""
+    """The pattern of the metric does not match the output of an end of the range. Repetition would not help."""
 
     exit_status = USAGE
 
@@ -110,7 +111,7 @@ class Cancelled(BaseException):
 
 
 class ConnectionLost(EnvironmentFailure):
-    """The connection to a host was lost; the state of the command is unknown."""
+    """The connection to a host was lost, so it is unknown whether the command still runs."""
 
 
 class HostUnreachable(EnvironmentFailure):
@@ -122,7 +123,8 @@ class HostUnreachable(EnvironmentFailure):
 
 
 class JobLost(EnvironmentFailure):
-    """A job ended without an exit status, for instance because its host was restarted. The job must be run again."""
+    """A job ended without an exit status, for instance because its host was restarted. The job must be started
+    again."""
 
 
 class RunLost(JobLost):
@@ -137,7 +139,7 @@ class HostClockChanged(RunLost):
 
 
 class DatasetDamaged(EnvironmentFailure):
-    """Loaded data, or a copy of the data, has changed since loading. The data must be loaded again."""
+    """Loaded data, or a copy of the data, has changed since loading. The data must then be loaded again."""
 
 
 class BuildFilesChanged(EnvironmentFailure):
@@ -174,7 +176,8 @@ class RunFailed(PerfBisectError):
 
 
 class MetricNotPrinted(RunFailed):
-    """A run succeeded, but the pattern of the metric matches nothing in its output, which ends with ``last_lines``."""
+    """A run succeeded, but the pattern of the metric does not match its output; ``last_lines`` are the last lines of
+    the output."""
 
     def __init__(self, sentence: str, *, stage: str, log: str, last_lines: str) -> None:
         super().__init__(sentence, stage=stage, log=log)

@@ -33,7 +33,7 @@ class Fact(Generic[T_co]):
 
 
 def fact_from_command(*argv: str) -> Callable[[Callable[[str], T | None]], Fact[T]]:
-    """A decorator that makes a fact of a parser of the stdout of ``argv``."""
+    """A decorator that turns a parser into a fact; the parser gets the stdout of ``argv``."""
     return lambda read: Fact(argv, read)
 
 
@@ -73,7 +73,7 @@ def read_facts(host: Host, facts: Iterable[Fact[object]]) -> FactAnswers:
 
 
 def cpu_numbers(cpus: str) -> frozenset[int]:
-    """The CPUs of a list for taskset: ``0-3,8``, or every second CPU with ``0-14:2``."""
+    """The numbers of the CPUs in a list for taskset, such as ``0-3,8``, or ``0-14:2`` for every second CPU."""
     numbers: set[int] = set()
     for part in cpus.split(","):
         ends, _, stride = part.partition(":")
@@ -92,7 +92,7 @@ def _integer(text: str) -> int | None:
 
 
 def _parser_of_first_group(pattern: str, convert: Callable[[str], T]) -> Callable[[str], T | None]:
-    """A parser that returns the first group of a pattern, converted by ``made``."""
+    """A parser that returns the first group of a pattern's match, converted by ``made``."""
 
     def read(text: str) -> T | None:
         match = re.search(pattern, text, re.MULTILINE)
@@ -169,7 +169,7 @@ def STEAL_SHARE(stat: str) -> float | None:
 
 @fact_from_command(*_shell_argv("cat /proc/net/tcp /proc/net/tcp6"))
 def LISTENING_PORTS(tables: str) -> frozenset[int] | None:
-    """The TCP ports with a listener."""
+    """The numbers of the TCP ports on which a program listens."""
     rows = (line.split() for line in tables.splitlines())
     # The fourth column is the state; 0A is LISTEN.
     return frozenset(
@@ -272,7 +272,7 @@ def free_bytes(host: Host) -> int | None:
 
 
 def is_disk_full(host: Host) -> bool:
-    """Whether the disk of the root folder is so full that a failure is not a commit's fault."""
+    """Whether the disk of the root folder is so full that a failure is probably not caused by the commit."""
     available = free_bytes(host)
     return available is not None and available < FULL
 

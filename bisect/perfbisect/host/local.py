@@ -36,8 +36,8 @@ def connect(entry: HostEntry, _destination: str) -> "LocalHost":
 class LocalHost(Host):
     """Commands run as children of this process, each in its own session.
 
-    So Ctrl-C in the terminal does not reach the command, and a command that exceeds its time limit is killed with its
-    children.
+    Ctrl-C in the terminal therefore does not reach the command. A command that exceeds its time limit is killed with
+    its children.
     """
 
     name: str
@@ -132,7 +132,8 @@ def kill_process_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def terminate_group(process: subprocess.Popen[bytes], grace: float) -> None:
-    """End the leader of a session with its children: TERM first, so that it can end what it started."""
+    """End the process that leads a session of processes, and its children. TERM is sent first, so that the process can
+    end the programs that it started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is None:
             with suppress(ProcessLookupError):

@@ -87,7 +87,7 @@ class Task:
 
 
 def log_folder(history: History) -> Path:
-    """The folder with the output of the hunts of batches."""
+    """The folder that contains the output of the hunts of all batches."""
     return history.path.with_name(f"{history.path.stem}-batches")
 
 
@@ -165,11 +165,12 @@ def carry_out(
     pause: Callable[[float], None],
     locked_hosts: Callable[[Task, str], Sequence[str]],
 ) -> None:
-    """Carry out all tasks, as many at once as hosts allow. Afterwards each task has its stage, status and failure.
+    """Carry out all tasks; as many tasks run at once as the hosts allow. Afterwards each task has its stage, status and
+    failure.
 
-    ``show`` is called when a task may have changed. ``locked_hosts`` returns the hosts that a hunt locks to measure on
-    one host; this function is called once for each hunt and host. Raises KeyboardInterrupt after all processes have
-    stopped.
+    ``show`` is called whenever the state of a task may have changed. ``locked_hosts`` returns the hosts that a hunt
+    must lock in order to measure on one host; it is called once for each hunt and host. Raises KeyboardInterrupt only
+    after all processes have stopped.
     """
 
     @cache
@@ -210,10 +211,10 @@ def tasks_to_start(
     homes: Mapping[str, Collection[Hosts]],
     needed_hosts: Callable[[Task, Hosts], Hosts],
 ) -> dict[Task, Hosts]:
-    """The tasks that start now, each with its hosts.
+    """The tasks that can start now, each with the hosts on which it starts.
 
-    ``busy`` are hosts in use. ``homes`` are the hosts that hunts of each range have used. ``needed_hosts`` returns the
-    hosts that a hunt locks to measure on a choice of hosts.
+    ``busy`` are hosts in use. ``homes`` maps each range to the hosts that hunts of this range have used.
+    ``needed_hosts`` returns the hosts that a hunt must lock in order to measure on a choice of hosts.
     """
     busy_hosts, started = set(busy), dict[Task, Hosts]()
     range_homes = {name: set(locked_sets) for name, locked_sets in homes.items()}
@@ -238,7 +239,7 @@ def tasks_to_start(
 
 @contextmanager
 def ending_on_error(task: Task, history: History) -> Iterator[None]:
-    """Within a block, an error ends only this task. While the task's process works, errors are ignored."""
+    """An error within the block ends only this task. While the process of the task works, errors are ignored."""
     try:
         yield
     except (OSError, PerfBisectError) as error:
@@ -251,9 +252,9 @@ def ending_on_error(task: Task, history: History) -> Iterator[None]:
 
 
 def is_claimed(task: Task, history: History) -> bool:
-    """Whether a process works on a batch's hunt without a number.
+    """Whether a process works on a hunt of a batch that has no number in the history yet.
 
-    If the history has a number for the hunt now, the task gets this number.
+    If the history meanwhile has a number for the hunt, the number is stored in the task.
     """
     if task.hunt is not None or task.batch is None:
         return False
@@ -265,8 +266,8 @@ def is_claimed(task: Task, history: History) -> bool:
 
 
 def remove_unfit_choice(task: Task, hosts: Hosts, history: History) -> bool:
-    """Remove ``hosts`` from the choices of hosts of a task if one of these hosts is unfit. Returns whether the choice
-    was removed.
+    """Remove ``hosts`` from the choices of hosts of a task if one of these hosts is unfit. The function returns whether
+    the choice was removed.
 
     An unfit host is kept if the task has had no other choice. Raises EnvironmentFailure if the task has no choice any
     more.
@@ -360,11 +361,9 @@ def last_error(log: Path, start: int = 0) -> str:
 
 @contextmanager
 def stopping_processes(tasks: Sequence[Task]) -> Iterator[None]:
-    """At the end of a block, stop the processes that still run, as Ctrl-C would stop them.
-
-    If Ctrl-C is pressed while the processes are stopping, they are killed, which loses no data. The processes get
-    SIGTERM instead of SIGINT, because programs that a script has started in the background ignore SIGINT.
-    """
+    """At the end of a block, stop the processes that still run, as Ctrl-C would stop them. If Ctrl-C is pressed while
+    the processes are stopping, they are killed, which loses no data. The processes get SIGTERM instead of SIGINT,
+    because programs that a script has started in the background ignore SIGINT."""
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""The work of a session before its plan gives orders, and after the plan has ended."""
+"""The work of a session before the first order of its plan, and after the end of the plan."""
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
@@ -95,7 +95,7 @@ class SessionLifecycle:
         self.labs = self._labs_of(setup)
 
     def opening(self) -> Generator[TimedEvent, None, bool]:
-        """The events before the first order of the plan. Returns false if the hunt has ended without an order."""
+        """The events before the first order of the plan. Returns false if the hunt has ended before the first order."""
         log, setup, problem = self.log, self.setup, self.problem
         started = setup.started(log.hunt, self._is_resumed)
         if not problem:
@@ -127,7 +127,7 @@ class SessionLifecycle:
         return True
 
     def change_metric(self, time: Interval, has_ended: bool) -> Generator[TimedEvent, None, SearchProblem | None]:
-        """The problem of a search by instructions; None if instructions do not tell the ends apart."""
+        """The problem of a search by counted instructions; None if the ends do not differ in their instructions."""
         assert self.problem, "a hunt has a problem"
         changed = yield from setup_by_instructions(
             self.setup, self.problem, self.log, time, lambda setup: self._labs_of(setup).workers, has_ended=has_ended
@@ -202,7 +202,8 @@ class SessionLifecycle:
         return SessionLabs(setup, self.log, self._earlier_starts, self._held, self._locks)
 
     def _workers_of(self, setup: SessionSetup) -> WorkersFor:
-        """The workers for measurements after a verdict: without budgets, and with the builds of the hunt unchanged."""
+        """The workers for measurements after a verdict. They have no budgets, and use the builds of the hunt
+        unchanged."""
         settings = replace(setup.settings, policy=setup.settings.policy.unlimited(), remedies=False)
         return self._labs_of(replace(setup, settings=settings)).workers
 
@@ -228,7 +229,7 @@ def described_suspects(verdict: Verdict, log: SavedLog, settings: Settings) -> t
 
 
 def changes_since(earlier_starts: Sequence[SessionStarted], setup: SessionSetup) -> tuple[Warned, ...]:
-    """Warnings about hosts that have changed since they last took part in the session."""
+    """Warnings about hosts that have changed since an earlier attempt of the session used them."""
     last = {facts.name: facts for event in earlier_starts for facts in event.hosts}
     return tuple(
         warning
@@ -243,8 +244,8 @@ def merge_base_equals_good(
 ) -> Generator[TimedEvent, None, bool]:
     """Measure whether the merge base is as fast as good.
 
-    If the comparison is inconclusive, the hunt ends and the result is false. Raises UsageError if the merge base and
-    good differ in speed, because then there is a change between the merge base and good.
+    If the comparison is inconclusive, the hunt ends and the function returns false. Raises UsageError if the merge base
+    and good differ in speed, because then there is a change between the merge base and good.
     """
     base, good = problem.commits[0][:10], settings.good_commit[:10]
     verdict = yield from compare_merge_base(problem, started, settings.good_commit, log, workers_for)
@@ -283,7 +284,8 @@ def compare_merge_base(
 ) -> Generator[TimedEvent, None, Verdict]:
     """Search for a change, in either direction, from the merge base to good; returns the verdict.
 
-    A hunt makes this comparison if good is no ancestor of bad. The budgets of the hunt apply to the comparison.
+    A hunt makes this comparison if good is not an ancestor of bad. The comparison is limited by the budgets of the
+    hunt.
     """
     between = replace(
         problem,
@@ -309,7 +311,7 @@ def known_failures(history: History, settings: Settings, now: float) -> tuple[Sk
 def settings_by_host_of_class(settings: Settings) -> list[Settings]:
     """One copy of the settings for each host: the first host, then the other hosts of its class.
 
-    If the host classes are not known yet, the list has only the settings of the first host.
+    If the classes of the hosts are not known yet, the list has only the settings with the first host.
     """
     classes = settings.prior.host_classes or ("",)
     alike = (name for name, host_class in zip(settings.hosts, classes, strict=False) if host_class == classes[0])

@@ -41,8 +41,8 @@ T = TypeVar("T")
 class BuildSite:
     """Builds candidates on one host, and notes these builds in ``made``.
 
-    Nothing is done on the host before the first build. If ``named``, its events have the name of the host. With ``layouts`` its
-    builds can be linked again.
+    The object does nothing on the host before the first build. If ``named``, the events of this object have the name of
+    the host. If ``layouts``, the builds are made so that they can be linked again.
     """
 
     lab_host: LabHost
@@ -64,10 +64,11 @@ class BuildSite:
         return self.lab_host.host.name
 
     def build(self, candidate: int, *, clean: bool = True) -> Generator[LabEvent, None, bool]:
-        """Build a candidate, unless it is built there; returns false if it is skipped. The call waits until the host is
-        free. The build may be incremental, unless ``clean`` is true.
+        """Build a candidate on this host, unless the host has built it; returns false if the candidate is skipped. The
+        call waits until the host is free. The build may be incremental, unless ``clean`` is true.
 
-        Raises UsageError if builds would differ from those of earlier sessions, and EnvironmentFailure.
+        Raises UsageError if builds would differ from the builds of earlier sessions, and EnvironmentFailure if the host
+        cannot build.
         """
         with self.lab_host.lock:
             work, held = self._reported(candidate, self._build(candidate, clean)), self.lab_host.host_lock
@@ -79,8 +80,8 @@ class BuildSite:
 
         Raises EnvironmentFailure if the host cannot build or its lock is lost; the host then builds no further
         candidate. If the error is HostUnreachable, the host builds again once it is back. An error that is not the
-        host's fault ends the hunt: an end of the range that does not build there would not build on another host
-        either, perhaps after hours.
+        host's fault ends the hunt: an end of the range that cannot be built here could not be built on another host
+        either, perhaps only after hours.
         """
         held = self.lab_host.host_lock
         assert held
@@ -108,7 +109,8 @@ class BuildSite:
             return built is not None
 
     def build_key(self, candidate: int) -> Generator[LabEvent, None, str]:
-        """The key of a candidate's build. The key is equal on all build hosts. Raises BuildFailed if it has none."""
+        """The key of a candidate's build. The key is equal on all build hosts. Raises BuildFailed if the candidate's
+        build has no key."""
         with self.lab_host.file_lock:
             context = yield from self._reported(candidate, self._open(candidate))
             return pipeline.build_key_of_commit(context, self.candidates.commits[candidate])
@@ -209,7 +211,7 @@ class BuildSite:
             yield BuildFinished(candidate, built.facts, self.made.add(candidate, built, self.name))
 
     def _noted(self, candidate: int, built: InstalledBuild) -> Iterator[Warned]:
-        """Warnings about a build, except warnings that were given for another build."""
+        """Warnings about a build. A warning that was already given for another build is not repeated."""
         facts, facts_of_all = built.facts, [earlier.facts for earlier in self.made.built.values()]
         name = self.candidates.name(candidate)
         if facts.partial and not any(earlier.partial for earlier in facts_of_all):
@@ -250,11 +252,12 @@ class CandidateBuilds:
         self._linked: dict[str, tuple[Host, str]] = {}  # key of a layout → (host that linked it, key of its build)
 
     def obtain(self, candidate: int, *, clean: bool = True) -> Generator[LabEvent, None, bool]:
-        """Have a candidate built and installed on ``host``; returns whether it is worth measuring. A build that must be ``clean``
-        replaces an incremental build.
+        """Have a candidate built and copied to ``host``; returns whether the candidate is worth measuring. If
+        ``clean``, an incremental build is replaced by a clean build.
 
         A candidate is not worth measuring if it is skipped, or if its new build has the same binary as another
-        candidate. Raises EnvironmentFailure, and UsageError if builds would differ from those of earlier sessions.
+        candidate. Raises EnvironmentFailure if the hosts cannot build the candidate or send its build, and UsageError
+        if builds would differ from the builds of earlier sessions.
         """
         while not self._is_here(candidate) or not self.made.has_usable(candidate, clean=clean):
             new = not self.made.has_usable(candidate, clean=clean)
@@ -268,7 +271,8 @@ class CandidateBuilds:
         return True
 
     def _is_here(self, candidate: int) -> bool:
-        """Whether ``host`` has the latest build of a candidate: other labs may have had it built again."""
+        """Whether ``host`` has the latest build of a candidate. The answer can become false, because other labs can
+        have the candidate built again."""
         built = self.made.built.get(candidate)
         return built is not None and self._here.get(candidate) == built.facts.key
 
@@ -286,7 +290,8 @@ class CandidateBuilds:
         return False
 
     def _build(self, candidate: int, clean: bool) -> Generator[LabEvent, None, bool]:
-        """Build a candidate on ``host`` if it builds, or on the site with the least work; returns false if it is skipped."""
+        """Build a candidate on ``host`` if ``host`` is a site that can build, otherwise on the site with the least
+        work; returns false if the candidate is skipped."""
         while sites := self._left():
             site = min(sites, key=lambda site: (site.name != self.host.name, len(site.lab_host.lock.waiting)))
             try:
@@ -302,12 +307,13 @@ class CandidateBuilds:
         raise EnvironmentFailure(f"{name} cannot be built: all build hosts of {self.host.name} failed")
 
     def _left(self, without: BuildSite | None = None) -> list[BuildSite]:
-        """The sites that can build; ``host``, if it should only measure, only if there is no other site."""
+        """The sites that can build. A host that should only measure is included only if there is no other site."""
         sites = [site for site in self.sites if site is not without and site.name not in self.made.lost]
         return [site for site in sites if site.name != self.host.name or site.lab_host.entry.builds_itself] or sites
 
     def _bring(self, candidate: int) -> Iterator[LabEvent]:
-        """Send a build to ``host``. If the site that has the build is lost, the build is forgotten instead, with a warning."""
+        """Send a build to ``host``. If the host that has the build is lost, the function instead forgets the build and
+        yields a warning."""
         facts, site = self.made.built[candidate].facts, self._site(candidate)
         if site.name == self.host.name:
             self.alone = self.alone or not facts.reused  # each build first ends all other builds
@@ -326,7 +332,8 @@ class CandidateBuilds:
         self._here[candidate] = facts.key
 
     def forget_lost_build(self, candidate: int, failure: EnvironmentFailure) -> Warned:
-        """Forget a build that its host can no longer send. Raises ``failure`` if the host is not the reason."""
+        """Forget a build that its host can no longer send to the measuring host. Raises ``failure`` if the build's host
+        is not to blame."""
         site = self._site(candidate)
         is_gone = site.name == self.host.name or not self._left(without=site)
         if is_gone or site.has(self.made.built[candidate].facts.key):
@@ -345,7 +352,8 @@ class CandidateBuilds:
     def link(self, candidate: int, layout: int) -> str:
         """Link a built candidate again, in the layout with the seed ``layout``; returns the key of the layout.
 
-        Raises BuildFailed if that fails, and BuildFilesChanged if files of the build have changed since it was made.
+        Raises BuildFailed if the build cannot be linked again, and BuildFilesChanged if files of the build have changed
+        since it was made.
         """
         facts = self.made.built[candidate].facts
         site = self._site(candidate) if facts.linker else None

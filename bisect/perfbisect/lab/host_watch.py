@@ -62,7 +62,7 @@ def while_lock_held(held: HostLock, work: Generator[LabEvent, None, T]) -> Gener
     """Yield the events of ``work`` on a host, and confirm for each event that the lock ``held`` is not lost; returns
     the result of the work.
 
-    Raises EnvironmentFailure once the lock is lost, and if the work fails because the root folder was removed.
+    Raises EnvironmentFailure if the lock is lost, or if the work fails because the root folder was removed.
     """
     steps = GeneratorWithResult(work)
     try:
@@ -108,7 +108,8 @@ class HostWatch:
             yield from background_rate_warnings(of_build, self.warned)
 
     def check(self) -> Iterator[Warned]:
-        """Warnings of changes on the host. Raises EnvironmentFailure if the disk has no space for another build."""
+        """Warnings about what has changed on the host since the last check. Raises EnvironmentFailure if the disk has
+        no space for another build."""
         space = free_bytes_fact(self.host.root)
         answers = read_facts(self.host, (*PASSING, *SET.values(), space))
         present = {name: value for name, fact in SET.items() if (value := answers.get(fact))}
@@ -148,7 +149,8 @@ def background_rate_warnings(runs: Sequence[RunFacts], warned: set[str]) -> Iter
 
 
 def warn_if_space_low(host: Host, free: int | None, warned: set[str]) -> Iterator[Warned]:
-    """Warn once if few bytes are ``free`` on a host; ``warned`` notes that. Raises EnvironmentFailure if too few are."""
+    """Warn if a host has little free disk space (``free`` bytes). The warning is given once, for which ``warned``
+    records it. Raises EnvironmentFailure if the free space is too small."""
     if free is not None and free < TOO_LITTLE:
         raise disk_full_error(host.name, f"only {free >> 20} MiB are free below {host.root}")
     if free is not None and free < LITTLE and "space" not in warned:
@@ -179,7 +181,7 @@ LOSSES = 3  # in a row, after which lost work is not repeated again
 
 
 class WorkRetryPolicy:
-    """Decides for the candidates of one lab whether failed or lost work is repeated."""
+    """Decides whether failed or lost work for the candidates of one lab is repeated."""
 
     def __init__(self, host: Host, candidates: Candidates, workload: str = "") -> None:
         """The policy is for work on ``host``: for runs of ``workload``, or for builds if ``workload`` is "". The
@@ -197,16 +199,16 @@ class WorkRetryPolicy:
         self._changed.clear()
 
     def may_remake(self, key: str) -> bool:
-        """Whether to make a changed build, or layout, again. If it changes twice before a run has ended successfully,
-        the candidate fails. A layout and its build share files, so both may be found changed, one after the other; each
-        of them may be made again once.
+        """Whether a build or a layout that has changed is to be made again. If it changes twice before a run has ended
+        successfully, the candidate fails. A layout and its build share files, so both may be found changed, one after
+        the other; each of them may be made again once.
         """
         again = key not in self._changed
         self._changed.add(key)
         return again
 
     def lost_work_event(self, candidate: int, lost: JobLost, stage: str, began: float) -> Warned | CandidateSkipped:
-        """A warning if lost work is to be repeated; after too many losses the candidate is skipped.
+        """A warning that lost work will be repeated; or, after too many losses, the event that skips the candidate.
 
         If the candidate is not at fault, because the host was restarted meanwhile or the connection failed, raises the
         loss instead.

@@ -1,4 +1,4 @@
-"""The benchmarks of a tree: the program to build, and the command that measures it."""
+"""Finds the benchmarks of a tree: for each benchmark, the program to build and the command that measures it."""
 
 import re
 import tomllib
@@ -230,7 +230,8 @@ def _crate_benchmarks(tree: SourceTree, where: str, crate: str, table: dict[str,
 
 
 def _cargo_targets(tree: SourceTree, table: dict[str, Any], kind: str, folder: str) -> list[str]:
-    """The names of a crate's targets of one kind: targets listed in its Cargo.toml, then files of a folder."""
+    """The names of a crate's targets of the given kind: first the targets that are listed in its Cargo.toml, then the
+    files in ``folder``."""
     listed = table.get(kind, [])
     names = (
         [target.get("name", "") for target in listed if isinstance(target, dict)] if isinstance(listed, list) else []
@@ -242,8 +243,8 @@ def _cargo_targets(tree: SourceTree, table: dict[str, Any], kind: str, folder: s
 
 
 def _go_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
-    """The benchmarks of `go test`, compiled like `go test -c`, of packages near the top first, then of packages with
-    many.
+    """The benchmarks of `go test`, in programs that are compiled by `go test -c`. Packages near the top are first;
+    among packages at the same depth, packages with the most benchmarks are first.
     """
     packages: dict[str, list[str]] = {}
     for path, text in sorted(tree.project_files(lambda path: path.name.endswith("_test.go")).items()):

@@ -1,7 +1,9 @@
-"""The commands for a recipe's ``[build]`` without commands: for each build system, with everything else that they need.
+"""The commands for a recipe's ``[build]`` that has no commands: for each build system, its commands, their environment
+and the programs that they need.
 
-They run in the empty folder ``{build}``. With ``in_place``, the tree is copied to {prefix} and built there; this copy
-is the result, and nothing is installed. ``programs`` has commands for programs that a tree builds and does not install.
+The commands run in the empty folder ``{build}``. With ``in_place``, the tree is copied to {prefix} and built there;
+this copy is the result, and nothing is installed. The module ``programs`` has the commands for programs that a tree
+builds but does not install.
 """
 
 import re
@@ -55,7 +57,8 @@ _OPTIONAL = r"s/^( *file\(INSTALL DESTINATION .* TYPE [A-Z_]+)( |$)/\1 OPTIONAL\
 
 
 def _tree_and_prefix(build: Build) -> tuple[str, list[str]]:
-    """The folder with the tree, and, for a build in place, the prefix of a command that runs in it."""
+    """The folder that contains the tree; and, for a build in place, the prefix of a command that must run in this
+    folder."""
     return ("{prefix}", ["env", "-C", "{prefix}"]) if build.in_place else ("{source}", [])
 
 
@@ -161,9 +164,9 @@ exec "$source/configure" "$@"
 def autotools_commands(builder: Builder, build: Build, paths: Collection[str]) -> Build:
     """A build by a configure script, or by a configure.ac from which the script is made.
 
-    Scripts made by GNU Autoconf are run in a build folder outside of the tree. Handwritten scripts may not support
-    that; for these the folder of the build is a copy of the tree. A static library is not built beside the shared
-    library that is loaded.
+    Scripts made by GNU Autoconf are run in a build folder outside of the tree. Handwritten configure scripts may not
+    support this, so they are run in a copy of the tree. No static library is built if the shared library is the library
+    that is loaded.
     """
     source, in_tree = _tree_and_prefix(build)
     unneeded = ["--disable-silent-rules", "--disable-maintainer-mode"]
@@ -215,7 +218,7 @@ def make_commands(builder: Builder, build: Build, _: Collection[str]) -> Build:
     Makefiles have no common way to set the compiler's options: some Makefiles append to CFLAGS, others ignore CFLAGS.
     Therefore the compiler is replaced by a script. The script puts the variant's options first, so that the tree's
     options have precedence, and prevents warnings from becoming errors, because newer compilers have more warnings. If
-    the Makefile has an installation, it is tried; otherwise the whole folder is the result.
+    the Makefile has an install target, the target is tried; otherwise the whole folder is the result.
     """
     in_tree = _tree_and_prefix(build)[1]
     compilers = "{prefix}/.perfbisect" if build.in_place else "{build}/.perfbisect"

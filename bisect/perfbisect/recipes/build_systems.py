@@ -1,9 +1,11 @@
-"""Build systems: which one builds a tree, and by which commands. Nothing here is about a particular project.
+"""Chooses the build system that builds a tree, and the system's commands. This module has no knowledge about particular
+projects.
 
 The names of files at the top of a tree show its systems. A tree may have several build systems, such as a Makefile
 beside a CMakeLists.txt, and the system may change within a range of commits. So one system is chosen for a range: the
-first system that the trees of all ends have. Commits between the ends without that system are built with their first
-system. If the ends have none in common, so are all commits.
+first system that the trees of all ends have. Commits between the ends that do not support this system are built with
+the first system that they support. If the ends have no system in common, every commit is built with its own first
+system.
 
 ``build_with_commands`` adds the commands of ``build_commands`` to a recipe's ``[build]`` that has no commands.
 """
@@ -126,8 +128,8 @@ def command_to_build_program(program: str, paths: Iterable[str], text: str) -> s
 
 
 def system_for_commit(system: str, paths: Collection[str]) -> str:
-    """The build system for one commit with these paths; ``system`` is the build system of the range. "" if the commit
-    has none."""
+    """The build system for one commit with these paths; ``system`` is the build system of the range. The result is ""
+    if the commit has no known build system."""
     systems = systems_in(paths)
     return system if system in systems else next(iter(systems), "")
 
@@ -138,7 +140,7 @@ def no_system_sentence() -> str:
 
 
 def has_commands(build: Build) -> bool:
-    """Whether a recipe has commands that build a commit."""
+    """Whether a recipe itself has commands that build a commit."""
     return bool(build.configure or build.compile or build.install)
 
 
@@ -172,7 +174,8 @@ def build_with_commands(builder: Builder, system: str, paths: Collection[str]) -
 
 
 def commands_hash(system: str) -> str:
-    """A hash of the commands of this version for a system, which is part of the keys of its builds."""
+    """A hash of the commands that this version of perfbisect has for a build system. The hash is a part of the keys of
+    the system's builds."""
     builds = []
     for in_place, paths, targets, programs in product(
         (False, True), (MARKERS | {"Cargo.lock"}, frozenset()), ([], ["t"]), ([], ["p"])

@@ -110,8 +110,8 @@ class LeasedEntry(HostEntry, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class LeaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The commands by which this machine leases other machines from a scheduler. All except acquire are repeated if
-    they fail.
+    """The commands by which this machine leases other machines from a scheduler. If one of these commands fails, it is
+    repeated, except the command acquire.
 
     If the command acquire fails by itself, it has leased no machine, or has returned the leased machines.
     """
@@ -159,7 +159,8 @@ def parse_leased_host_name(name: str) -> LeasedHostName | None:
 
 
 def expanded_names(names: Iterable[str]) -> tuple[str, ...]:
-    """The host names, with ``NAME*3`` expanded to three names. Raises UsageError for an impossible number."""
+    """The host names, with ``NAME*3`` expanded to three names. Raises UsageError if the number after ``*`` is
+    impossible."""
     every: list[str] = []
     for name in names:
         parsed = parse_leased_host_name(name)
@@ -231,9 +232,9 @@ def leases_several_at_once(lease: LeaseEntry) -> bool:
 
 
 def load_host(name: str, user_path: str | Path = "") -> HostEntry:
-    """The host of that name: of hosts.toml, or a leased host, whose address is unknown before the lease.
+    """The host with the given name: from hosts.toml, or a leased host, whose address is not known before the lease.
 
-    Raises RecipeError if there is none, or if an inventory has a mistake.
+    Raises RecipeError if there is no host of that name, or if an inventory has a mistake.
     """
     hosts = {host.name: host for host in load_hosts(user_path)}
     parsed = None if name in hosts else parse_leased_host_name(name)

@@ -1,8 +1,8 @@
 """Series of measurements by other systems: CSV or TSV, JSON of github-action-benchmark or of Bencher, or a JSON list of
 rows.
 
-A row has the time of a measurement, its commit and a value. Columns are found by their names; Apache Otava's files have
-them.
+A row has the time of a measurement, its commit and a value. Columns are found by their names, as used in Apache Otava's
+files.
 """
 
 import csv
@@ -220,8 +220,8 @@ def parsed_number(text: object, path: Path) -> float:
 
 
 def seconds_since_epoch(text: object, path: Path) -> float | None:
-    """Seconds since the epoch, from a number or ISO 8601, also with points or slashes in the date; None for an empty
-    text.
+    """Seconds since the epoch, from a number or a date in ISO 8601, in which points or slashes may separate the parts
+    of the date; None for an empty text.
     """
     if text in ("", None):
         return None

@@ -2,8 +2,8 @@
 tree.
 
 A proposal is only a guess: no command is run for the proposal, and the user may change the written recipe. Ignored
-paths are left out of the checkout, so a build must not need them: files that a build file names stay, and so does a
-folder with code or a build file.
+paths are missing in the checkout, so a build must not need them. Therefore files that a build file names are not
+ignored, nor is a folder that contains code or a build file.
 """
 
 import re
@@ -61,19 +61,19 @@ class SourceTree:
 
 
 def is_benchmark_name(name: str) -> bool:
-    """Whether a program or a source file has a name like a benchmark."""
+    """Whether the name of a program or a source file looks like the name of a benchmark."""
     return bool(_BENCH.search(name)) and PLAIN.fullmatch(name) is not None
 
 
 def is_benchmark_path(path: PurePosixPath) -> bool:
-    """Whether a program or a source file has a name like a benchmark, or is in such a folder."""
+    """Whether a program or a source file has a name like a benchmark, or is in a folder for benchmarks."""
     return PLAIN.fullmatch(path.name) is not None and (
         is_benchmark_name(path.stem) or path.parent.name in BENCH_FOLDERS
     )
 
 
 def is_own_code(path: str) -> bool:
-    """Whether a path is outside of folders with the code of other projects."""
+    """Whether a path is outside of the folders in which projects usually keep code of other projects."""
     return not _OTHERS & set(PurePosixPath(path).parts) and PLAIN.fullmatch(path) is not None
 
 
@@ -95,7 +95,7 @@ def files_to_read(paths: frozenset[str]) -> list[str]:
 
 
 def main_language(paths: frozenset[str]) -> str:
-    """The language of most files; "" if none is known."""
+    """The language in which most files are written; "" if no language is recognised."""
     counts = Counter(filter(None, (SOURCES.get(PurePosixPath(path).suffix) for path in paths)))
     return max(sorted(counts), key=counts.__getitem__, default="")
 
@@ -182,7 +182,7 @@ def _mentions(text: str, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCommand:
-    """The command that a proposed workload measures, and the patterns for its output."""
+    """The command that a proposed workload measures, and the patterns that find numbers in its output."""
 
     name: str
     command: list[str]
@@ -193,7 +193,7 @@ class MeasuredCommand:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A benchmark, and the keys of a recipe that the benchmark needs."""
+    """A benchmark, and the keys that a recipe needs for this benchmark."""
 
     what: str  # a phrase
     workload: MeasuredCommand

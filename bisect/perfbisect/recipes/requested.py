@@ -1,4 +1,5 @@
-"""The builder and the workload of a hunt: recipes by name with the hunt's changes, or commands of the command line.
+"""The builder and the workload that a hunt uses: recipes chosen by name, with the changes that the hunt makes; or
+commands of the command line.
 
 A hunt may change the duration, the warm-up, the threads and the args of a workload. `bisect compare REV REV+NAME` adds
 one of the recipe's ``configs``, or a file of the user, to the configuration of a builder's server.
@@ -86,7 +87,7 @@ def requested_workloads(settings: Settings, builder: Builder, names: str) -> dic
 def requested_builder(settings: Settings) -> Builder:
     """The builder that the settings request: a recipe, or a builder made from the commands of --build.
 
-    Its [build] has the build system chosen for the range, and the options of --configure.
+    The builder's [build] has the build system that was chosen for the range, and the options of --configure.
     """
     if settings.quick is None or settings.quick.build is None:
         builder = load_builder(settings.builder, settings.builders_path)
@@ -125,7 +126,7 @@ def quick_builder(commands: tuple[str, ...], repository: str, settings: Settings
     """A builder for a repository without a recipe. Each command is run in a copy of the checkout, and this copy is the
     build.
 
-    With a build system in ``settings`` and without commands, the system builds that copy, for the programs that are
+    If ``settings`` has a build system and there are no commands, the system builds the copy, for the programs that are
     started, with the user's choices of files. The started programs, the choices of files, the build system's options
     and the compilers' options are part of the builder's name, so that different builders do not share a history. Raises
     UsageError for a command with an unknown placeholder.
@@ -151,7 +152,8 @@ def quick_builder(commands: tuple[str, ...], repository: str, settings: Settings
 
 
 def _file_hash_variable(commands: Sequence[str]) -> list[str]:
-    """A variable that makes the content of files that commands name a part of the identity of a build."""
+    """An environment variable with a hash of the files that commands name, so that the key of a build depends on the
+    content of these files."""
     return [f"PERFBISECT_FILES={named}"] if (named := "".join(file_hashes(commands))) else []
 
 
@@ -191,10 +193,8 @@ _BELOW = re.compile(
 
 def program_and_choice(command: list[str], chosen: Sequence[str]) -> list[str]:
     """The program in the working directory that a command starts, taken from the first relative path in the command;
-    and the files that the user chose.
-
-    The chosen files are for commands that begin with another program, such as ``env`` or a shell.
-    """
+    and the files that the user chose. The chosen files are for commands that begin with another program, such as
+    ``env`` or a shell."""
     every = (word for text in command for word in re.split(r"[\s;|&()<>\"'`]+", text) if "/" in word)
     program = next((match[1] for word in every if (match := _BELOW.fullmatch(word))), "")
     names = {PurePath(program).name} if program else set()
@@ -218,8 +218,8 @@ LONGEST_NAME = 40
 
 
 def command_name(run: str) -> str:
-    """A name of a command for people: the command without the setting of its environment; a long name is shortened in
-    the middle."""
+    """A readable name of a command: the command without the environment variables that it sets. A long name is
+    shortened in the middle."""
     arguments = command_words(run)
     begin = next((index for index, word in enumerate(arguments) if word != "env" and not re.match(r"-|\w+=", word)), 0)
     first, *further = arguments[begin:]
@@ -230,7 +230,7 @@ def command_name(run: str) -> str:
 
 
 def command_words(command: str) -> list[str]:
-    """A command of the command line, split into words like a shell does."""
+    """The words of a command of the command line, split as a shell splits them."""
     arguments = shlex.split(command)
     return ["env", *arguments] if re.match(r"\w+=", arguments[0]) else arguments  # like a shell treats N=3 ./bench
 
@@ -241,7 +241,8 @@ def _unique_name(name: str, parts: list[str]) -> str:
 
 
 def check_overrides(builder: Builder, workloads: Sequence[Workload], settings: Settings) -> None:
-    """Raise UsageError for overrides that no command uses, and for commands that need a server if the builder has none."""
+    """Raise UsageError for overrides that no command uses, and for commands that need a server if the builder provides
+    no server."""
     used = {
         workload.name: placeholders_in(
             [*workload.command, *(word for argv in workload.prepare_commands for word in argv)]
@@ -266,10 +267,8 @@ def check_overrides(builder: Builder, workloads: Sequence[Workload], settings: S
 
 
 def converted_overrides(workload: Workload, overrides: Mapping[str, Option]) -> dict[str, Option]:
-    """The overrides, with values of args converted to the types that these have in the workload.
-
-    Raises UsageError for an arg that the workload does not have, or for a value of another type.
-    """
+    """The overrides; the values of args are converted to the types of these args in the workload. Raises UsageError for
+    an arg that the workload does not have, or for a value of another type."""
     args = workload.prepare_args | workload.args
     values = dict(overrides)
     for name in (arg for arg in overrides if arg not in TIMING):
@@ -319,7 +318,7 @@ class ServerConfig:
         return hashlib.sha256(json.dumps([sorted(self.settings.items()), self.text]).encode()).hexdigest()[:16]
 
     def applied_to(self, builder: Builder) -> Builder:
-        """The recipe with this addition; ``addition`` is the end of the server's file."""
+        """The recipe with the addition applied; ``addition`` is put at the end of the server's configuration file."""
         if builder.server is None or not (self.settings or self.text):
             return builder
         server = msgspec.structs.replace(builder.server, settings={**builder.server.settings, **self.settings})
@@ -372,7 +371,7 @@ def config_from_text(text: str, reserved: list[str]) -> ServerConfig:
 
 
 def unknown_config_error(builder: Builder, name: str) -> UsageError:
-    """The error for a name that is neither a configuration nor a file."""
+    """The error for a name that is neither the name of a configuration nor the path of a file."""
     beside = {str(path) for path in Path(name).expanduser().parent.glob("*") if path.is_file()}
     return UsageError(
         f"'{name}' is neither a configuration of builder {builder.name} nor a file.{similar_words_hint(name, [*builder.configs, *beside])}",

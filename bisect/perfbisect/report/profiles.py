@@ -28,7 +28,8 @@ class HuntProfiles:
 def hunt_profiles(events: Iterable[object]) -> HuntProfiles | None:
     """The on-CPU profiles that a hunt recorded after its verdict; None unless both builds have one.
 
-    The older of the two candidates is the parent. Of profiles in several units, those in the unit of the first are used.
+    The older of the two candidates is the parent. If the profiles have several units, only the profiles with the unit
+    of the first profile are used.
     """
     recorded = [
         event for event in events if isinstance(event, Profiled) and not event.facts.off_cpu and event.facts.operations
@@ -47,7 +48,7 @@ def hunt_profiles(events: Iterable[object]) -> HuntProfiles | None:
 
 
 def cost_by_stack(runs: Sequence[ProfileFacts]) -> dict[str, float]:
-    """Stack → its cost per operation, over all runs."""
+    """Stack → its self cost per operation, over all runs of a build."""
     total = Counter[str]()
     for run in runs:
         total.update(run.stacks)
@@ -56,7 +57,7 @@ def cost_by_stack(runs: Sequence[ProfileFacts]) -> dict[str, float]:
 
 
 def folded_text(stacks: Mapping[str, float]) -> str:
-    """The folded stacks of a build: a line for each, with the cost of a million operations."""
+    """The folded stacks of a build as text. Each line has a stack and its cost per million operations."""
     lines = ((" ".join(stack.split("\n")), round(OPERATIONS * cost)) for stack, cost in sorted(stacks.items()))
     return "".join(f"{stack} {cost}\n" for stack, cost in lines if cost > 0)
 

@@ -1,4 +1,4 @@
-"""A renderer: a document as text for a terminal."""
+"""Renders a document as text for a terminal."""
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -21,7 +21,7 @@ Lines = Iterator["str | Text"]
 
 
 def document_lines(document: Document, width: int | None = None, *, header: bool = True) -> Lines:
-    """The lines of a report; tables with minor columns fit into ``width``. ``header``: with title and facts."""
+    """The lines of a report. Tables with minor columns are shortened to ``width``. ``header``: with title and facts."""
     parts: list[Lines] = [iter(document.summary and map(line_of, document.summary))]
     if header:
         title = f"{document.session}, {moment(document.started)}: {document.state}"
@@ -39,7 +39,8 @@ def document_text(document: Document, width: int | None = None) -> str:
 
 
 def section_lines(section: Section, width: int | None) -> Lines:
-    """A title and the parts below it, with empty lines between parts. A paragraph continues the line of the title."""
+    """The lines of a title and of the parts below it, with empty lines between the parts. A paragraph continues the
+    line of the title."""
     title = "" if section.hide_title else section.title
     closed = True  # whether no empty line must separate the next part
     for part in section.parts:
@@ -107,7 +108,8 @@ def table_lines(part: Table, width: int | None) -> list[str]:
 
 
 def benchmark_table_lines(part: Table) -> "Iterator[Text]":
-    """The lines of a table with ``field``: coloured, right-aligned numbers with their notes; the row's name at the end."""
+    """The lines of a table that belongs to ``field``. Numbers are coloured, aligned to the right and followed by their
+    notes; the name of the row is at the end."""
     from rich.text import Text
 
     rows = [tuple(Cell(printable(title)) for title in part.head[:-1]), *(row.cells for row in part.rows)]

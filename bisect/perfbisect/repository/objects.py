@@ -22,7 +22,8 @@ T = TypeVar("T")
 
 
 def within_limits(sizes: Mapping[T, int], max_size: int, max_total: int, max_count: int) -> list[T]:
-    """The first items within limits: at most ``max_count`` items, ``max_size`` for each item, ``max_total`` for all."""
+    """The first items that fit into the limits: at most ``max_count`` items, at most ``max_size`` for each item, and at
+    most ``max_total`` for all items together."""
     chosen: list[T] = []
     for item, size in sizes.items():
         max_total -= size
@@ -67,7 +68,8 @@ def object_headers(repo: Repository, names: Sequence[str]) -> list["Header | Non
 
 
 def file_texts(repo: Repository, hash_by_path: Mapping[str, str]) -> dict[str, str]:
-    """The contents of files as path → text, given as path → hash of the content; contents with a NUL are left out.
+    """The contents of files, as path → text. The argument maps each path to the hash of its content. Files that contain
+    a NUL are left out.
 
     Raises EnvironmentFailure if the repository lacks a file.
     """
@@ -88,8 +90,8 @@ def file_texts(repo: Repository, hash_by_path: Mapping[str, str]) -> dict[str, s
 
 
 def tree_entries(repo: Repository, tree: str, *, recursive: bool = False) -> list[TreeEntry]:
-    """The entries at the top of a tree, or of the tree of a commit; with ``recursive``, everything below except
-    folders.
+    """The entries at the top of a tree or of the tree of a commit. If ``recursive``, the result has all entries below
+    the top, too, but no folders.
     """
     if repo.object_format == "sha1":
         from perfbisect.repository.library import object_reader
@@ -129,7 +131,7 @@ def lines_containing(repo: Repository, commit: str, words: Collection[str], file
 
 
 def small_file_texts(repo: Repository, tree: TreeFiles, paths: Collection[str]) -> dict[str, str]:
-    """The contents of these files that are text: at most MAX_FILES, of less than LARGEST bytes each."""
+    """The contents of those of the files that are text: at most MAX_FILES files, each smaller than LARGEST bytes."""
     blobs = {path: tree.files[path] for path in paths if path in tree.files}
     pairs = zip(blobs, object_headers(repo, [*blobs.values()]), strict=True)
     sizes = {path: header[2] for path, header in pairs if header}

@@ -1,12 +1,12 @@
 """The submodules of a commit: their paths, their commits, their addresses, and the repositories that contain these
 commits.
 
-The tree of a commit shows which paths are submodules (the tree's "gitlinks"). ``.gitmodules`` is text that anyone may
-have written: names, paths and addresses are checked before they are used.
+The tree of a commit shows which paths are submodules (the tree's "gitlinks"). ``.gitmodules`` is untrusted text, so
+names, paths and addresses are checked before they are used.
 
 The commit of a submodule is in the user's clone (below ``.git/modules`` or in the folder of the submodule), or in a
-repository in the user's cache that fetches it once. Only its tree is needed, so a shallow clone is enough, and no more is
-fetched if the server permits.
+repository in the user's cache that fetches it once. Only the tree of a submodule's commit is needed, so a shallow clone
+is enough. Nothing else is fetched if the server permits this.
 """
 
 import hashlib
@@ -63,7 +63,8 @@ class ModuleEntry:
 
 
 class Unavailable(EnvironmentFailure):
-    """A submodule cannot be obtained; ``tried`` has the places that were tried, with the reason why each failed."""
+    """A submodule cannot be obtained; ``tried`` lists the places that were tried, each with the reason of its
+    failure."""
 
     def __init__(self, sentence: str, advice: str = "", *, tried: Sequence[str] = ()) -> None:
         super().__init__(sentence, advice)
@@ -71,8 +72,8 @@ class Unavailable(EnvironmentFailure):
 
 
 def needed_submodules(repo: Repository, commit: str, ignore: Sequence[str]) -> tuple[Submodule, ...]:
-    """The submodules of a commit that are needed: not ignored, not below an ignored path, and not empty without ignored
-    paths.
+    """The submodules that a commit needs. A submodule is not needed if it is ignored, is below an ignored path, or is
+    empty without its ignored paths.
     """
     empty = git(repo, "hash-object", "-t", "tree", "--stdin").strip()
     paths = ["--", *pathspecs_except(ignore)]
@@ -88,7 +89,7 @@ def needed_submodules(repo: Repository, commit: str, ignore: Sequence[str]) -> t
 
 
 def patterns_below(ignore: Sequence[str], path: str) -> tuple[str, ...]:
-    """The glob patterns ``ignore`` relative to a folder of the tree.
+    """The glob patterns ``ignore``, made relative to the folder ``path`` of the tree.
 
     If the part of a pattern that must match the folder has a character class or a backslash, the pattern is left out,
     so that it ignores nothing.
@@ -116,7 +117,7 @@ def _pattern_rests(pattern: Sequence[str], path: Sequence[str]) -> list[Sequence
 
 
 def module_entries(repo: Repository, commit: str) -> Mapping[str, ModuleEntry]:
-    """The entries of a commit's ``.gitmodules``, by path. Raises Unavailable if it cannot be read."""
+    """The entries of a commit's ``.gitmodules``, by path. Raises Unavailable if ``.gitmodules`` cannot be read."""
     entry = next((item for item in tree_entries(repo, commit) if item.path == _MODULES), None)
     if entry is None:
         return {}
@@ -145,7 +146,8 @@ def is_safe_name(name: str) -> bool:
 
 
 def resolved_url(url: str, base: str) -> str:
-    """The address ``url`` relative to the address ``base`` of the repository that names it, as resolved by git.
+    """The full address for ``url``, which may be relative to ``base``, the address of the repository that names it. The
+    function resolves addresses as git does.
 
     A relative address that leads above the path of ``base`` is returned unchanged, because git would then change the
     host.
@@ -195,7 +197,7 @@ class ModuleSource:
 
 @dataclass(frozen=True, slots=True)
 class SubmoduleOrigin:
-    """The places from which a submodule may be obtained."""
+    """The places from which a submodule can perhaps be obtained."""
 
     places: tuple[Path, ...]  # repositories in the user's clone
     address: str  # resolved address of .gitmodules; "" if unknown
@@ -209,7 +211,7 @@ def find_submodule(
     """The repository that contains the commit of a submodule of ``commit``. During a download, yields the number of
     finished steps and of all steps.
 
-    ``upstream`` is the address of ``repo``, unless one is configured. Raises Unavailable.
+    ``upstream`` is the address of ``repo``; it is used unless ``repo`` has a configured address. Raises Unavailable.
     """
     origin = find_origin(repo, commit, submodule, upstream)
     source, tried = find_locally(origin, repo, submodule)
@@ -249,7 +251,7 @@ def find_locally(
 
 
 def find_origin(repo: Repository, commit: str, submodule: Submodule, upstream: str) -> SubmoduleOrigin:
-    """The places from which a submodule of ``commit`` may be obtained. Nothing is fetched."""
+    """The places from which a submodule of ``commit`` can perhaps be obtained. Nothing is fetched."""
     try:
         entry = module_entries(repo, commit).get(submodule.path)
         refused = "" if entry else ".gitmodules has no entry for it"
@@ -285,9 +287,9 @@ def _clone_address(repo: Repository) -> str:
 def _folders_in_clone(repo: Repository, submodule: Submodule, name: str) -> Iterator[Path]:
     """The folders of a submodule in the user's clone.
 
-    These are repositories of that name below the git directory, and below the main one of a linked work tree; and the
-    submodule's folder in the checkout, if it has a repository and no link leads to it. A commit cannot contain an entry
-    named `.git`.
+    The folders are: repositories with the name of the submodule below the git directory, and, for a linked work tree,
+    also below the main git directory; and the submodule's folder in the checkout, if the folder has a repository and
+    its path contains no symbolic link. A commit cannot contain an entry named `.git`.
     """
     if name:
         common = git(repo, "rev-parse", "--git-common-dir").removesuffix("\n")
@@ -309,7 +311,7 @@ def _has_entry(folder: Path, name: str) -> bool:
 
 
 def _open_at(place: Path) -> Repository:
-    """The repository at exactly this place, if git trusts it. Raises PerfBisectError."""
+    """The repository whose root is exactly the folder ``place``, if git trusts it. Raises PerfBisectError."""
     repository = open_repository(place, allow_shallow=True)
     if place.resolve() not in (repository.git_dir.resolve(), repository.work_tree and repository.work_tree.resolve()):
         raise UsageError("it is not a repository")

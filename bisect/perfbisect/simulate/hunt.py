@@ -41,8 +41,8 @@ class HuntResult:
 class MemoryLog:
     """A log in memory of the observations, the last decision, and the chosen pairing (paired or interleaved runs).
 
-    After a commit is built again, readings of the commit's incremental build no longer count, because the log does not
-    know the binary of the readings.
+    After a commit is built again, the readings of its incremental build are dropped, because the log does not know
+    which binary they belong to.
     """
 
     observations: list[Observation] = field(default_factory=list)
@@ -100,7 +100,7 @@ class SimulatedSearch:
 
 @dataclass(slots=True)
 class SimulatedOrder:
-    """An order or a build in progress, with the computed observations that are not yet reported."""
+    """An order or a build in progress, with the observations that are computed but not yet reported."""
 
     unreported: list[Observation]  # the next observation is last
     end: float  # seconds since the hunt began

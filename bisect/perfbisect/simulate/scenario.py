@@ -66,7 +66,7 @@ def _add_branch(
 
 @lru_cache(maxsize=8)
 def first_parent_line(graph: Graph) -> tuple[int, ...]:
-    """The commits along first parents up to the bad end, oldest first."""
+    """The commits that are reached from the bad end by following first parents, oldest first."""
     line = [graph.size - 1]
     while parents := graph.parents_of(line[-1]):
         line.append(parents[0])

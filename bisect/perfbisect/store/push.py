@@ -4,7 +4,7 @@ in the order of the log.
 The last entry that was pushed is stored with the session (``pushes``), in the transaction that adds entries. Only one
 process at a time adds entries to a session. A push that is interrupted therefore loses no entry and duplicates no
 entry, and the next push continues. Rows that can change (of the session, its attempts and its batches) are written
-again if they differ.
+again if they differ from the central rows.
 
 Imported sessions are not pushed, because their owner pushes them.
 """
@@ -79,11 +79,11 @@ def push(
     """Push all sessions that this history itself has recorded, or only ``only_session``; their names begin with
     ``origin``.
 
-    ``is_running``: whether a process works on the sessions; None: another process works on a session if the history
-    says so. ``report_progress`` is called with the number of finished sessions and the number of all sessions. Sessions
-    that the central history has from another history are left out. Raises the errors of
-    ``central.postgres_errors_explained``. Raises UsageError if the name belongs to another history, or if this history
-    was pushed under another name.
+    ``is_running`` states whether a process works on the sessions. If it is None, a session is running if the history
+    says that another process works on it. ``report_progress`` is called with the number of finished sessions and the
+    number of all sessions. Sessions that the central history has already received from another history are not pushed.
+    Raises the errors of ``central.postgres_errors_explained``. Raises UsageError if the name belongs to another
+    history, or if this history was pushed under another name.
     """
     from psycopg.errors import DataError, IntegrityError
 
@@ -138,7 +138,8 @@ def uids_under_other_names(history: History, central: "Connection", origin: str)
 
 
 def push_session(history: History, central: "Connection", origin: str, session_to_push: SessionToPush) -> int:
-    """Push a session. Returns the number of added log entries. Raises UsageError if another session has the name."""
+    """Push a session. Returns the number of added log entries. Raises UsageError if the central history has another
+    session with this name."""
     added, last = 0, -1
     new_entries = "SELECT id FROM events WHERE session_id = ? AND id > ? AND id <= ? ORDER BY id LIMIT ?"
     while last < session_to_push.last_entry:
@@ -173,14 +174,15 @@ def write_rows_and_entries(
     after_entry: int,
     last_entry: int,
 ) -> None:
-    """Write the present rows of a session, and the entries of its log after ``after_entry`` up to ``last_entry``."""
+    """Write the present state of a session's rows, and the entries of its log after ``after_entry`` up to
+    ``last_entry``."""
 
     def rows_of(table: str, where: str, *values: object) -> list[Row]:
         rows = history.select(f"SELECT {', '.join(TABLES[table].split())} FROM {table} WHERE {where}", values)
         return [central_row(origin, table, row) for row in rows]
 
     def put(table: str, where: str, *values: object, changes: bool = False) -> None:
-        """Insert rows; with ``changes``, the new rows replace existing rows."""
+        """Insert rows. If ``changes``, existing rows with the same key are replaced."""
         columns, key = TABLES[table].split(), central_primary_key(table)
         changed = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in key) if changes else ""
         then = f"({', '.join(key)}) DO {f'UPDATE SET {changed}' if changed else 'NOTHING'}"
@@ -228,7 +230,8 @@ def central_row(origin: str, table: str, row: Row) -> Row:
 
 
 def without_passwords(text: str, *, is_json: bool) -> str:
-    """A text, or a JSON document, with masked passwords. A text that contains no password is returned unchanged."""
+    """A text or a JSON document, in which passwords are masked. A text that contains no password is returned
+    unchanged."""
     if not is_json or ("://" not in text and ":\\/\\/" not in text):
         return mask_credentials(text)
     value = json.loads(text)

@@ -224,7 +224,8 @@ GROUP BY builds.host, builder, variant
 
 
 def column_type(table: str, column: str) -> type:
-    """The type of a column. A workload is a number, except in ``sessions``, which has names; a host's id is a hash."""
+    """The type of a column. A workload is a number in all tables except ``sessions``, where workloads have names. The
+    id of a host is a hash."""
     if column == "workload":
         return str if table == "sessions" else int
     if column == "id":
@@ -257,7 +258,7 @@ def sqlite_column_sql(table: str, column: str) -> str:
 
 
 def schema_statements() -> Iterator[str]:
-    """The statements that make the tables, indexes and views of a history."""
+    """The SQL statements that create the tables, indexes and views of a history."""
     yield from (create_table_sql(table, primary_key(table), sqlite_column_sql) for table in TABLES)
     for table, *indexed in INDEXES:
         yield f"CREATE INDEX {table}_{'_'.join(indexed)} ON {table} ({', '.join(indexed)})"
@@ -278,8 +279,8 @@ def foreign_object(connection: "sqlite3.Connection") -> str:
 
 
 def replace_outdated_views(connection: "sqlite3.Connection", *, read_only: bool = False) -> None:
-    """Replace the views that differ from this version's views. With ``read_only``, the new views are temporary, so that
-    only this connection sees them."""
+    """Replace the views in the file that differ from the views of this version. With ``read_only``, the new views are
+    temporary, so that only this connection sees them."""
     sql_of = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'view'"))
     if outdated := [name for name, sql in VIEWS.items() if sql_of.get(name) != f"CREATE VIEW {name} AS {sql}".rstrip()]:
         statement = "CREATE TEMP VIEW {0}" if read_only else "DROP VIEW IF EXISTS {0}; CREATE VIEW {0}"

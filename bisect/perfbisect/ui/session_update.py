@@ -53,7 +53,8 @@ def view_after(view: SessionView, event: Event, at: float) -> SessionView:
 
 
 def view_after_events(view: SessionView, events: Iterable[TimedEvent]) -> SessionView:
-    """The view after several events. The ratios, which take time to compute, are computed once."""
+    """The view after several events. The ratios are computed only once, after the last event, because their computation
+    takes time."""
     stale = False
     for at, event in events:
         view, stale = _view_with_former_ratios(view, event, at), stale or isinstance(event, OF_RATIOS)
@@ -61,7 +62,7 @@ def view_after_events(view: SessionView, events: Iterable[TimedEvent]) -> Sessio
 
 
 def _view_with_former_ratios(view: SessionView, event: Event, at: float) -> SessionView:
-    """The view after ``event``, with the ratios as they were before it."""
+    """The view after ``event``; the ratios are those before the event."""
     began = at if view.began is None else view.began
     state = view.state.after(at, event)
     if state.commits is not view.state.commits:  # the previous events compared good with the merge base
@@ -132,7 +133,7 @@ def with_state(view: SessionView, state: SessionState) -> SessionView:
 
 
 def expected_runs(trial: SessionState) -> ExpectedRuns:
-    """The number of rounds and runs that the trial has at its end."""
+    """The total number of rounds and runs that the trial will have."""
     rounds, tried, due = remaining_rounds(trial), pairs_to_try(trial), visits_of_round(trial)
     open_ = tried > 0 and trial.request.kind is not TrialType.NOISE
     per_round = 2 * sum(build > 0 for _, build in due) if trial.is_paired else len(due)
@@ -141,7 +142,7 @@ def expected_runs(trial: SessionState) -> ExpectedRuns:
 
 
 def view_after_earlier_attempts(view: SessionView, events: Iterable[TimedEvent]) -> SessionView:
-    """The view after the events of earlier attempts. If the session has not ended, its clock starts with the next
+    """The view after all events of earlier attempts. If the session has not ended, its clock starts with the next
     event."""
     log = [*events]
     if log and isinstance(log[-1][1], SessionEnded):
@@ -206,7 +207,7 @@ def activity_after(
 def reason_text(state: SessionState, report_command: str) -> str:
     """Sentences on the reason of the first change that the verdict names; "" if the reason was not studied.
 
-    ``report_command`` is the command that shows the hunt.
+    ``report_command`` is the command that shows the report of the hunt.
     """
     step = explained_step(state.verdict)
     if step is None or not state.explanation_events:

@@ -1,4 +1,5 @@
-"""The state that views draw: a session's folded log, its phase, what each host is busy with. Pure: time is a parameter.
+"""The state of a session that views show: the session's state from its log, its phase, and what each host is doing.
+Pure: time is a parameter.
 
 Some fields are for hunts only, some for trials only.
 """
@@ -125,12 +126,12 @@ class SessionView:
 
     @property
     def hunt(self) -> SessionStarted | None:
-        """The event with the range of a hunt; None before that event, and for a trial."""
+        """The event that defines the range of a hunt; None before this event, and for a trial."""
         return self.state.started
 
     @property
     def measuring_hosts(self) -> list[str]:
-        """The names of the hosts that measure; none if there is one host and no build host."""
+        """The names of the measuring hosts; the list is empty if there is only one host and no build host."""
         if self.trial:
             return [*self.activity_by_host] if len(self.activity_by_host) > 1 else []
         alone = [self.hunt.host.name] if self.hunt and self.hunt.build_hosts else []
@@ -169,7 +170,8 @@ class SessionView:
         return commit.short, commit.subject
 
     def activity_of(self, candidate: int) -> ActiveBuild | ActiveRun | None:
-        """The build or run in progress of a candidate, on the first host that has it; None if there is none."""
+        """The build or run of a candidate that is in progress, on the first host that works on the candidate; None if
+        no host does."""
         in_progress = (doing for doing in self.activity_by_host.values() if doing is not None and not doing.is_finished)
         return next((doing for doing in in_progress if doing.candidate == candidate), None)
 
@@ -184,7 +186,8 @@ class SessionView:
         return self.state.binary_of(self.sha(candidate)) == self.state.binary_of(self.sha(0))
 
     def ratio(self, candidate: int) -> Interval | None:
-        """The metric of a candidate's binary relative to the good end; None if unknown, and for the good end."""
+        """The metric of a candidate's binary relative to the good end; None if the ratio is unknown, or if the
+        candidate is the good end."""
         sha = self.sha(candidate)
         return (
             None
@@ -211,7 +214,7 @@ class SessionView:
         return self.hunt.metric if self.hunt else self.state.request.metric or "qps"
 
     def metric_of(self, run: RunFacts) -> str:
-        """The metric whose value is shown for a run."""
+        """The metric whose value is displayed for a run."""
         return shown_metric(run, self.metric, self.state.chosen.usual)
 
     @property
@@ -234,7 +237,7 @@ class SessionView:
 
     @property
     def no_leader_text(self) -> str:
-        """The text if there is no leader."""
+        """The text that is shown if no candidate is clearly the most probable culprit."""
         likely = f"; {candidates_with_probability(self.state.belief, 0.95)} remain likely" if self.state.belief else ""
         ends = (
             "good and the merge base are equally fast"
@@ -293,8 +296,8 @@ OVERDUE = 0.1  # share of an estimate that is shown as left if it was too short
 def minutes_left(view: SessionView, now: float) -> float | None:
     """Estimated minutes from ``now`` (epoch seconds) until the verdict; None while too little is known.
 
-    Of a hunt: the entropy of the belief times the cost of each bit gained so far, and the runs of the proof. In a
-    trial, the estimate is the number of remaining runs times the median cost of a run.
+    In a hunt, the estimate is the entropy of the belief times the cost of each bit so far, plus the cost of the runs of
+    the proof. In a trial, the estimate is the number of remaining runs times the median cost of a run.
     """
     if view.trial:
         costs = [run.cost for run in view.trial.runs]

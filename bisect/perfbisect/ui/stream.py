@@ -1,4 +1,5 @@
-"""Standard output and standard error: all text that the program prints passes through here, and is made safe.
+"""Standard output and standard error. All text that the program prints passes through this module, which makes the text
+safe.
 
 ``guard`` replaces both streams of the process by an ``Output``, so that texts of click, warnings and tracebacks are
 made safe, too. Only the cursor movements and colours of this program are written without this check, by
@@ -42,7 +43,8 @@ class BytesToText(io.RawIOBase):
 
 
 class SafeOutput(io.TextIOBase):
-    """A stream that makes text safe (`wording.text.safe`), and replaces characters that its encoding lacks by similar ones.
+    """A stream that makes text safe (`wording.text.safe`). Characters that the stream's encoding lacks are replaced by
+    similar characters.
 
     If the stream cannot be written, raises StdoutClosed or EnvironmentFailure. Unless ``reported``, a failed write is
     ignored, as on standard error, where no error message could be printed.
@@ -60,7 +62,7 @@ class SafeOutput(io.TextIOBase):
 
     @property
     def errors(self) -> str | None:  # type: ignore[override]
-        """How the stream behind handles characters that its encoding lacks."""
+        """The error handler of the underlying stream for characters that its encoding lacks."""
         return self.raw.errors
 
     def write(self, text: str) -> int:
@@ -83,7 +85,7 @@ class SafeOutput(io.TextIOBase):
             self._report(failure)
 
     def fileno(self) -> int:
-        """The descriptor of the stream behind."""
+        """The file descriptor of the underlying stream."""
         return self.raw.fileno()
 
     def isatty(self) -> bool:

@@ -33,7 +33,7 @@ class Interval:
 
     @property
     def has_bound(self) -> bool:
-        """Whether the interval has a positive lower or a finite upper bound."""
+        """Whether the interval has a lower bound above 0 or a finite upper bound."""
         return self.low > 0 or self.high < math.inf
 
     @property
@@ -48,7 +48,7 @@ class Interval:
 
     @classmethod
     def from_log_ratio(cls, log: float, half: float | None) -> "Interval":
-        """The interval of a ratio from its logarithm and half of the length in log units; unbounded if ``half`` is None."""
+        """The interval of a ratio with logarithm ``log``, and ``half`` of its length in log units (None: unbounded)."""
         low, high = (0.0, math.inf) if half is None else (ratio_of_log(log - half), ratio_of_log(log + half))
         return cls(low, ratio_of_log(log), high)
 
@@ -70,7 +70,7 @@ class LayoutRatios:
 
 @dataclass(frozen=True, slots=True)
 class PairingComparison:
-    """The comparison of the ends by interleaved runs and by paired runs, and the choice between the two."""
+    """The comparison of the ends by interleaved runs and by paired runs, and the chosen kind of runs."""
 
     chooses_paired: bool  # whether paired runs are chosen, not interleaved runs
     interleaved_noise: float  # s.d. of the ratio of two interleaved runs, as a fraction
@@ -224,7 +224,7 @@ class Inconclusive:
 
 @dataclass(frozen=True, slots=True)
 class MergeBase:
-    """The comparison of a merge base with good, which is no ancestor of bad. Commits are abbreviated."""
+    """The comparison of a merge base with good, if good is not an ancestor of bad. Commits are abbreviated."""
 
     commit: str
     good: str
@@ -313,7 +313,7 @@ def interleave(plan: tuple[PlannedRuns, ...]) -> tuple[int, ...]:
     """The candidates of ``plan`` in the order of their runs, one entry for each run; the runs of a candidate are
     spread.
 
-    Slow changes of the host (heat, neighbours, frequency) cancel if the compared builds are interleaved.
+    If builds are interleaved, slow changes of the host (heat, other machines, frequency) affect all builds equally.
 
     >>> interleave((PlannedRuns(5, 2), PlannedRuns(0, 2)))
     (5, 0, 0, 5)

@@ -309,7 +309,7 @@ class SessionState:
         return replace(request, subjects=tuple(subjects))
 
     def use_range(self, commits: tuple[str, ...]) -> None:
-        """Number candidates by the range of ``commits``; the belief about another range becomes void."""
+        """Number the candidates by the range of ``commits``. A belief about another range becomes invalid."""
         if self.commits == commits:
             return
         self.commits, self.node = commits, {commit: candidate for candidate, commit in enumerate(commits)}
@@ -326,7 +326,7 @@ class SessionState:
                     self.tested[event.facts.commit] = replace(row, same_as=same_as)
 
     def _exclude_runs(self, commits: Collection[str]) -> None:
-        """Exclude the measurements of these commits until the commits are built again."""
+        """Exclude the runs of these commits until the commits are built again."""
         self.excluded_runs.exclude(self.log, commits)
         for sha, row in [(sha, self.tested[sha]) for sha in commits]:
             skip = row.skip if row.skip and row.skip.stage == LEFT_OUT else None
@@ -334,7 +334,7 @@ class SessionState:
         self._compare_binaries(commits)
 
     def _host_number(self, event: MeasuredEvent) -> int:
-        """The number of an event's host; 0 if the session has a single host."""
+        """The number of an event's host in the session; 0 if the session has only one host."""
         return binary_host_number(event.host, {name: n for n, name in enumerate(self.hosts)}, self.build_hosts)
 
     def _log(self, at: float, event: MeasuredEvent, row: TestedCommit) -> None:
@@ -349,12 +349,12 @@ class SessionState:
 
     @property
     def hosts(self) -> list[str]:
-        """The names of the hosts, if the session has several hosts; otherwise an empty list."""
+        """The names of the hosts if the session has several hosts; otherwise an empty list."""
         return [facts.name for facts in self.started.hosts] if self.started and self.started.further else []
 
     @property
     def build_hosts(self) -> tuple[str, ...]:
-        """The names of the hosts that build ahead."""
+        """The names of the hosts that make builds in advance."""
         return self.started.build_hosts if self.started else ()
 
     def latest_build(self, candidate: int) -> BuildFacts | None:
@@ -381,7 +381,7 @@ class SessionState:
         return sorted(runs, key=lambda run: run.started)
 
     def runs_of_step(self, step: Step, *, exact: bool) -> tuple[list[RunFacts], list[RunFacts]]:
-        """The runs of both sides of a step, parents first: the exact counts if ``exact``, otherwise the timed runs."""
+        """The runs of both sides of a step, parents first: exact counts if ``exact``, otherwise timed runs."""
         parents = (self.commits[parent] for parent in step.parents)
         sides = self.runs_of_equal_binaries(*parents), self.runs_of_equal_binaries(self.commits[step.candidate])
         parent_runs, own_runs = ([run for run in runs if bool(run.counted) is exact] for runs in sides)
@@ -391,7 +391,7 @@ class SessionState:
 def fold(
     events: Iterable[tuple[float, Event]], attempt_starts: Sequence[float] = (), state: SessionState | None = None
 ) -> SessionState:
-    """The state after events with their times; ``attempt_starts`` are the times at which processes began to work."""
+    """The state after a list of timed events; ``attempt_starts`` are the times at which the work of attempts began."""
     state, begins = state or SessionState(), [*attempt_starts]
     for at, event in events:
         while begins and begins[0] <= at:

@@ -55,7 +55,8 @@ def runs_of_workload(trial: SessionState, work: int) -> list[TrialRun]:
 
 
 def visits_of_round(trial: SessionState) -> list[tuple[int, int]]:
-    """The workload and build of each visit of a round, without failed builds and workloads with a failed baseline.
+    """The workload and the build of each visit of a round. Failed builds are left out, and so are workloads in which
+    the baseline failed.
 
     In a series of releases, every failed build, even the first, is left out and leaves a gap. A proof with a failed
     build has no visits, because a proof needs all of its builds.

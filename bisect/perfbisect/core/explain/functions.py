@@ -1,16 +1,16 @@
-"""Compares the costs of functions per operation in two builds, and says which functions the commit changes.
+"""Compares the costs per operation of functions in two builds, and finds the functions that the commit changes.
 
-The self cost of a function is the cost of its own code, without its callees: samples × period ÷ operations, over all runs
-of a build. So the differences of all functions sum to the difference between the builds.
+The self cost of a function is the cost of its own code, without its callees: samples × period ÷ operations, over all
+runs of a build. So the differences of all functions add up to the difference between the builds.
 
 A number of samples has a Poisson distribution, so its standard deviation is the square root of the number. The spread
 of the differences between rounds shows further sources of variation. The error is the larger of the Poisson error and
 the spread. Exact counts repeat to parts per million of the total.
 
 A refactoring moves cost between functions: one function lost an amount of cost that other functions gained, and the
-amount is larger than the noise. Such functions call each other or have a common caller, or a function disappeared and
-another function is new, as after renaming. The cost has moved, and not changed, if the nearest common caller with its
-callees costs as much as before.
+amount is larger than the noise. Functions that exchange cost call each other or have a common caller; or one function
+disappeared and another is new, as after renaming. Cost has moved between functions if their nearest common caller,
+including its callees, costs as much as before.
 """
 
 import math
@@ -118,7 +118,7 @@ class BuildCosts:
 
 
 def build_costs(profiles: Sequence[ProfileFacts]) -> BuildCosts:
-    """The self costs, the costs with callees, and the callers of all functions, over all runs of a build."""
+    """The self costs, the costs including callees, and the callers of all functions, over all runs of a build."""
     build = BuildCosts(function_costs(profiles, lambda keys: keys[-1:]), function_costs(profiles, known_functions))
     operations = sum(run.operations for run in profiles)
     for run in profiles:
@@ -133,7 +133,7 @@ def build_costs(profiles: Sequence[ProfileFacts]) -> BuildCosts:
 
 
 def mean_depth(key: FunctionKey, *builds: BuildCosts) -> float:
-    """The mean position of a function in stacks, weighted by cost; a callee is deeper than its only caller."""
+    """The mean depth of a function in stacks, weighted by cost. A callee is deeper than its only caller."""
     cost = sum(build.inclusive.cost.get(key, 0.0) for build in builds)
     return sum(build.depth_sums[key] for build in builds) / (cost or 1.0)
 
@@ -151,7 +151,8 @@ def known_functions(keys: Iterable[FunctionKey]) -> set[FunctionKey]:
 def off_cpu_rows(
     profiles: ProfilesOfBoth, change: ChangeFacts | None = None, function_names: Collection[str] | None = None
 ) -> tuple[FunctionRow, ...]:
-    """The rows of ``function_rows`` for off-CPU profiles: the wait is charged to the function that called the library or kernel.
+    """The rows of ``function_rows`` for off-CPU profiles. A wait is charged to the function that called the library or
+    the kernel.
 
     All threads wait in the kernel's scheduler, and most threads call it through a library of their language. Stacks of
     interrupted threads are excluded, because such threads waited only for a processor. Idle threads wait as long as the
@@ -191,7 +192,8 @@ def function_rows(
 
 
 def cost_rows(builds: Iterable[FunctionCosts], total: float = 0.0) -> dict[FunctionKey, FunctionRow]:
-    """The functions of two builds with their costs; each part is a share of ``total``, by default the sum of all differences."""
+    """The functions of two builds with their costs. The part of a function is its difference as a share of ``total``;
+    by default, ``total`` is the sum of all differences."""
     before, after = builds
     total = total or sum(after.cost.values()) - sum(before.cost.values())
     rows = {}
@@ -224,8 +226,8 @@ def exchange_groups(
     """Groups of functions that exchanged cost: a function that lost (gained) cost, and partners that gained (lost) it.
 
     Each group maps a function to its partner. The partner of the first function is the function with which it exchanged
-    most; the partner of all other functions is the first function. A function that fits into several groups is in the
-    group in which lost and gained costs agree best.
+    most; the partner of all other functions is the first function. A function that fits into several groups is put into
+    the group in which lost and gained costs agree best.
     """
     smallest_cost = MIN_MOVED_SHARE * max(before.total, after.total)
     differing = [key for key, row in rows.items() if row.beyond_noise and abs(row.difference) > smallest_cost]
@@ -272,7 +274,8 @@ def exchange_groups(
 
 
 def calls_almost_everything(row: FunctionRow, before: BuildCosts, after: BuildCosts) -> bool:
-    """Whether the costs of a function with its callees are almost the largest costs with callees, in both builds."""
+    """Whether a function's costs including callees are almost as large as the largest such costs of any function, in
+    both builds."""
     return row.parent >= ALMOST_ALL * before.largest_inclusive and row.culprit >= ALMOST_ALL * after.largest_inclusive
 
 
@@ -318,11 +321,8 @@ def with_commit_changes(
     rows: Sequence[FunctionRow], profiles: ProfilesOfBoth, change: ChangeFacts, function_names: Collection[str]
 ) -> Iterator[FunctionRow]:
     """The rows with the commit's changes added: changes to the function, to functions inlined into it, or to its
-    callers.
-
-    Functions of the kernel and of libc (``SYSTEM_BINARY``) are treated as unchanged, even if the commit changes
-    functions with the same names.
-    """
+    callers. Functions of the kernel and of libc (``SYSTEM_BINARY``) are treated as unchanged, even if the commit
+    changes functions with the same names."""
     changed, bodies = changed_and_inlined(change, function_names, profiles)
     changed_names = changed | bodies.keys()
     below_in_parent, below_in_culprit = (costs_below(changed_names, runs) for runs in profiles)

@@ -42,7 +42,7 @@ PLAIN = 16.0  # s.d. of a run: a larger drop is plain even if the s.d. is estima
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """The difference between two builds: ``drop`` in log units, positive if the second build is slower."""
+    """The difference between two builds. ``drop`` is in log units, and positive if the second build is slower."""
 
     drop: float
     error: float  # standard error
@@ -72,12 +72,14 @@ class Contrast:
         return Student(self.freedom).cdf((self.drop - drop) / self.error)
 
     def ratio(self, sign: float) -> Interval:
-        """The metric of the second build relative to the first, for decisions; shown ratios are from relative_speed.py."""
+        """The metric of the second build relative to the first build, for decisions; the ratios shown to the user are
+        from relative_speed.py."""
         return Interval.from_log_ratio(-sign * self.drop, Student(self.freedom).quantile() * self.error)
 
 
 def contrast_of_builds(levels: Levels, first: int, second: int) -> Contrast:
-    """The contrast of the builds in rows ``first`` and ``second`` of ``levels``, averaged over noise and layout."""
+    """The difference between the builds in rows ``first`` and ``second`` of ``levels``, averaged over the assumptions
+    on noise and layout."""
     direction = np.zeros(levels.mean.shape[1])
     direction[first], direction[second] = 1.0, -1.0
     drops = levels.mean @ direction
@@ -298,7 +300,7 @@ class PairwiseProof:
     contrast: Contrast | None  # None if one build has no new run
 
     def is_clear(self, least_runs: int) -> bool:
-        """Whether the difference is clear after ``least_runs`` new runs of each build."""
+        """Whether the difference between the builds is clear and each build has at least ``least_runs`` new runs."""
         return self.runs >= least_runs and self.contrast is not None and self.contrast.normal_score >= PLAINLY
 
     @property

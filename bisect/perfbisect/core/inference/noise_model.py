@@ -2,23 +2,23 @@
 
 * ``USUAL``: timed runs of builds in the usual layout. The layout of each build is different, its effect does not
   average out over repetitions, and the speed of the host drifts.
-* ``RANDOMIZED_LAYOUTS``: timed runs in randomized layouts. The layout changes with every visit, so its effect is part
-  of the visit effect and of the noise of a run, and averages out over repetitions.
+* ``RANDOMIZED_LAYOUTS``: timed runs in randomized layouts. The layout changes with every visit. So the effect of the
+  layout is a part of the visit effect and of the noise of a run, and averages out over repetitions.
 * ``EXACT``: counts that repeat, such as instructions. Exact counts do not drift, and they do not depend on layout or on
   other load on the host. With so little noise, counts show steps that are too small for timed runs, although many of
   these steps are of no interest.
 
-All sizes are in log units; small log units are fractions.
+All sizes are in log units; small sizes are nearly equal to fractions.
 
-**Outliers.** A reading is judged against the other readings of *its own build*, never against the most probable
-culprit, because weights from residuals of that hypothesis would reject every contradiction. A build with a single
-reading is judged against the nearer of the two ends, unless the reading is a count that repeats.
+**Outliers.** A reading is compared with the other readings of *its own build*, never with the prediction of the most
+probable culprit, because weights from residuals of that hypothesis would reject every contradiction. A build with a
+single reading is judged against the nearer of the two ends, unless the reading is a count that repeats.
 
 **Modes.** In some programs every layout is either fast or slow, by the placement of one hot loop. With such modes, all
 builds have two speeds, with the same gap of 10 % or more between the speeds, while runs in one mode vary by 1 %. If the
-gap counted as noise, every smaller change would be hidden. So if the modes are clearly distinct, readings in the slow
-mode are raised by the gap. A reading has less weight if it is uncertain in which mode it was taken. If the effects of
-layouts are spread continuously, as in most programs, no reading is changed. Readings are assumed to lie around four
+gap were treated as noise, every smaller change would be hidden. So if the modes are clearly distinct, readings in the
+slow mode are raised by the gap. A reading has less weight if it is uncertain in which mode it was taken. If the effects
+of layouts are spread continuously, as in most programs, no reading is changed. Readings are assumed to lie around four
 levels: the levels of the two compared builds in the fast mode and in the slow mode.
 """
 
@@ -76,7 +76,8 @@ class NoiseModel:
 
     @property
     def for_paired_runs(self) -> "NoiseModel":
-        """This model for paired runs, without drift, because disturbances of the host affect both builds equally."""
+        """This model without drift, for paired runs, because disturbances of the host affect both builds of a pair
+        equally."""
         return replace(
             self,
             drifts=EXACT.drifts,
@@ -157,7 +158,8 @@ FREEDOM = 4.0  # degrees of freedom of the Student distribution that gives the w
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadingWeights:
-    """The weight of each reading, shape (readings,), 1 for ordinary readings; two speeds and outliers of the host."""
+    """The weight of each reading, of shape (readings,), which is 1 for ordinary readings; whether the host has two
+    speeds; and the number of outliers."""
 
     weight: NDArray[np.float64]
     two_speeds: bool
@@ -313,7 +315,8 @@ def _recognise_modes(record: Record, good: int, bad: int) -> _Modes | None:
 
 
 def _mode_shares(values: Array, level: Array, gap: Array, noise: Array, share: Array) -> tuple[Array, Array, Array]:
-    """The log likelihood (G,), and the probabilities (G, N) that a reading is in the slow mode, and in any mode."""
+    """The log likelihood, of shape (G,), and two probabilities for each reading, of shape (G, N): that the reading is
+    in the slow mode, and that it is in one of the two modes."""
     s, w = noise[:, None], share[:, None]
     fast = _normal_density(values - level, s) * (1 - w) * (1 - STRAY)
     slow = _normal_density(values - level + gap[:, None], s) * w * (1 - STRAY)

@@ -1,18 +1,18 @@
 """The choice of the next measurement by expected bits for its cost.
 
-The options are all measured builds with the ends, and the unbuilt candidates that split the most probable hypotheses
-best. Each measurement option has a number of runs, and a number of reference runs that estimate the drift. The score of
-an option is bits / (build cost^0.7 + runs). With the full cost, a rule that looks one step ahead repeats builds too
-often.
+The options are all measured builds including the ends, and those unbuilt candidates that split the most probable
+hypotheses best. Each measurement option has a number of runs, and a number of reference runs that estimate the drift.
+The score of an option is bits / (build cost^0.7 + runs). With the full cost of a build, a rule that looks only one step
+ahead would repeat builds too often.
 
 If builds are made in advance on build hosts, the cost of a build in progress is the time until the build is finished.
 Until the build is finished, a host measures existing builds, if such measurements promise enough bits.
 
-A candidate splits the range into its ancestors and all other candidates. The best candidate to build is the candidate
-that splits the posterior most evenly. The best split of the whole posterior is its median. In addition, each of the
-most probable hypotheses is split twice: at the candidate nearest to the posterior's median, and at the median of the
-hypothesis. Candidates whose builds are likely to fail have a lower score. The range is first cut at the candidates that
-other hosts are measuring, so that two hosts never work on the same part of the range.
+A candidate splits the range into two sets: the candidate with its ancestors, and all other candidates. The best
+candidate to build is the candidate that splits the posterior most evenly. The best split of the whole posterior is its
+median. In addition, each of the most probable hypotheses is split twice: at the candidate nearest to the posterior's
+median, and at the median of the hypothesis. Candidates whose builds are likely to fail have a lower score. The range is
+first cut at the candidates that other hosts are measuring, so that two hosts never work on the same part of the range.
 """
 
 import math
@@ -43,8 +43,8 @@ def best_splits(
 ) -> list[int]:
     """The candidates without readings that split the most probable hypotheses best.
 
-    ``chance`` (size,) is the probability that each candidate builds. ``busy`` are the candidates that other hosts are
-    measuring now. If ``among`` is not None, only its candidates are returned.
+    ``chance``, of shape (size,), is the probability that each candidate can be built. ``busy`` are the candidates that
+    other hosts are measuring now. If ``among`` is not None, only its candidates are returned.
     """
     record, groups, posterior = analysis.record, analysis.hypotheses, analysis.posterior
     is_open = chance > 0
@@ -121,8 +121,8 @@ class Choice:
 def best_measurement(analysis: Analysis, now: Situation, host: int, max_runs: float = math.inf) -> Choice | None:
     """The best measurement on ``host``; None if nothing can be measured.
 
-    A candidate of interest of another host's order is not measured. If ``max_runs`` is finite, the measurement needs no
-    build and at most this number of runs.
+    A candidate is left out if it is the candidate of interest of another host's order. If ``max_runs`` is finite, the
+    measurement needs no build and at most this number of runs.
     """
     build_runs, busy = now.build_runs, now.fleet.candidates_of_interest
     record, levels, groups, posterior = analysis.record, analysis.levels, analysis.hypotheses, analysis.posterior
@@ -211,8 +211,9 @@ def _unmeasured_options(analysis: Analysis, now: Situation, chance: Array, *, on
 def _expected_drift(analysis: Analysis, host: int, gap: float) -> tuple[Array, Array]:
     """The expected drift of a host in a visit ``gap`` minutes after the last reading; variances in units of s² (of a run).
 
-    The first array has the coefficients of the levels in the drift, (M,), see ``HostSpeeds.speed_at``. The second
-    array, of shape (B,), has the variance of the mean drift over the runs and references of each batch.
+    The first array, of shape (M,), has the coefficients of the drift: the expected drift is linear in the levels of the
+    builds; see ``HostSpeeds.speed_at``. The second array, of shape (B,), has the variance of the mean drift over the
+    runs and references of each batch.
     """
     levels, law, pace = analysis.levels, analysis.posterior.fit.law, analysis.record.median_run_seconds / 60
     memory = levels.memory[law] if levels.drift[law] > 0 else levels.memory[int(levels.drift.argmax())]  # minutes
@@ -227,13 +228,13 @@ def _expected_drift(analysis: Analysis, host: int, gap: float) -> tuple[Array, A
 def _scores_of_interleaved_runs(
     prediction: Prediction, cost: Array, likely: Array, drift: Array, variance: Array, references: Array
 ) -> Array:
-    """The expected bits for each run spent, (options, batches), of interleaved runs.
+    """The expected bits of interleaved runs, for each run that they cost; an array of shape (options, batches).
 
     ``cost``, of shape (options, 2), is the cost in runs of the missing builds: of the candidate, and of its references.
-    ``likely`` (options,) is the probability that the candidate builds. ``references`` (options, M) are the weights of
-    builds in the mean of the references. The speed of the host is estimated from earlier readings and from the
-    references; each estimate is weighted by its precision. ``drift`` (options, M) and ``variance`` (options, batches)
-    are from ``_expected_drift``.
+    ``likely`` (options,) is the probability that the candidate builds. The array ``references``, of shape (options, M),
+    has the weights of the builds in the mean of the references. The speed of the host is estimated from earlier
+    readings and from the references; each estimate is weighted by its precision. The arrays ``drift``, of shape
+    (options, M), and ``variance``, of shape (options, batches), are from ``_expected_drift``.
     """
     count = BATCH_REFERENCES
     # the weight of the references
@@ -252,7 +253,8 @@ def _scores_of_paired_runs(
     """A pair of arrays: the row of the better reference, of shape (options,), and the expected bits for each run of
     paired runs, of shape (options, batches).
 
-    A pair has the candidate and one of its references. A candidate's references are one or two rows of ``builds`` rows.
+    A pair of runs consists of a run of the candidate and a run of one of its references. The references of a candidate
+    are one or two rows; ``builds`` is the number of all rows.
     """
     scores = []
     for side in (0, -1):
@@ -297,8 +299,8 @@ SIZES, FIRST, PLACEMENT_EFFECT, HOUR = (0.003, 0.004, 0.005, 0.006, 0.008, 0.01,
 def detectable_effect(now: Situation) -> float:
     """The smallest change that a hunt can probably show within its budget, or within an hour, as a fraction.
 
-    The noise is the standard deviation of a run, estimated from the first runs of both ends. The returned change is the
-    policy's ``min_effect`` until there are enough runs of the ends, and never more.
+    The noise is the standard deviation of a run, estimated from the first runs of both ends. Until the ends have enough
+    runs, the returned change is the policy's ``min_effect``. Later it is at most ``min_effect``.
     """
     policy, name, ends = now.policy, now.record.name_of_build, (0, now.record.name_of_build(now.bad))
     of_ends = [run for run in now.readings if not (run.layout or run.host) and name(run.candidate) in ends]
@@ -326,15 +328,13 @@ def detectable_effect(now: Situation) -> float:
 
 
 def is_hopeless(choice: Choice, analysis: Analysis, now: Situation, required: float) -> bool:
-    """Whether to end the hunt, because ``choice`` and the following steps are expected to cost too much.
-
-    A hunt ends if its best step promises almost no bits. A hunt also ends if the missing bits, at the cost of the best
-    step, would make the hunt several times as expensive as a usual search for a change of this size. In such a hunt no
-    single culprit explains the levels, or the change is smaller than it seemed, and more runs do not help. The limit of
-    the cost is lower if the best step repeats a build, and while a change is uncertain. If no build is allowed any
-    more, repeats can only separate hypotheses, and stop once a hypothesis of several candidates has the ``required``
-    probability.
-    """
+    """Whether to end the hunt, because ``choice`` and the following steps are expected to cost too much. A hunt ends if
+    the expected information of its best step is almost 0 bits. A hunt also ends if it would become several times as
+    expensive as a usual search for a change of this size. This cost is estimated from the missing bits and the bits for
+    each run of the best step. In such a hunt, more runs do not help: no single culprit explains the levels, or the
+    change is smaller than it seemed. The limit of the cost is lower if the best step repeats a build, or if it is
+    uncertain whether there is a change. If no build is allowed any more, repeats can only separate hypotheses, and stop
+    once a hypothesis of several candidates has the ``required`` probability."""
     record, groups, posterior, build_runs = analysis.record, analysis.hypotheses, analysis.posterior, now.build_runs
     repeats = choice.order.plan[0].candidate in record.builds
     only_repeats = repeats and not now.budget.may_build
@@ -378,8 +378,9 @@ def _reference_builds(
     record: Record, groups: Hypotheses, posterior: Posterior, rows: Sequence[int], on_host: Collection[int]
 ) -> list[list[int]]:
     """The rows of the reference builds for each candidate; a candidate is given by its row in ``rows``, or by -1 if it
-    has no readings. The reference builds are the nearest certainly fast and the nearest certainly slow build. The proof
-    will need both builds, too. Builds that exist on the host (``on_host``) are preferred."""
+    has no readings. The reference builds are the nearest build that is certainly fast and the nearest build that is
+    certainly slow. A later proof needs both reference builds, too. Builds that already exist on the host (``on_host``)
+    are preferred."""
     belief = groups.slow @ posterior.culprit
     runs = np.array([record.run_count(build) for build in record.builds])
     usable = [row for row, build in enumerate(record.builds) if build not in record.skipped]

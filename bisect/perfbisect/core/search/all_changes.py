@@ -56,7 +56,7 @@ class _Span:
 
 @dataclass(slots=True)
 class _Results:
-    """The results of the subranges that were searched."""
+    """The results of the subranges that were searched so far."""
 
     now: Situation
     steps: list[Step] = field(default_factory=list)
@@ -87,8 +87,8 @@ class _Results:
 
 
 def decide_changes(now: Situation) -> Decision:
-    """The decision of the hunt for the largest change or all changes; branches may have begun at another speed than
-    good.
+    """The decision of the hunt: for all changes or for the largest change, as the policy says. Branches may have begun
+    at another speed than good.
     """
     return decide_with_older_branches(decide_all_changes if now.policy.all_steps else decide_single_change, now)
 
@@ -229,9 +229,9 @@ def _half_spans(results: _Results, part: Subrange) -> list[_Span] | None:
 def _spans_around_failures(results: _Results, part: Subrange, candidates: Sequence[int]) -> list[_Span]:
     """The subranges after, before and between the builds that enclose failed commits.
 
-    The failed commits are the first of ``candidates`` and the candidates with the same measured descendants.
-    ``candidates`` are nodes of the subrange, most probable first. The list is empty if the enclosing builds are the
-    subrange's ends.
+    The group consists of the first of ``candidates`` and of the candidates with the same measured descendants as this
+    first candidate. ``candidates`` are nodes of the subrange, most probable first. The list is empty if the enclosing
+    builds are the ends of the subrange.
     """
     now, record, reach = results.now, results.now.record, ancestry_of(part.graph)
     last = part.graph.size - 1
@@ -265,8 +265,8 @@ def _note_step(
     """Note a step. The step is also named if it is large enough, or if ``named`` is true.
 
     Returns the subranges around the step. In a history with branches, subranges other than ``part`` may also contain
-    the step. Subranges in doubt are divided at the step. Subranges with equal ends are also divided, because another
-    change must cancel the step.
+    the step. Subranges in doubt that contain the step are divided at the step. Subranges with equal ends are also
+    divided, because another change must cancel the step.
     """
     if step.candidate not in results.noted:
         proven = strongest_ratio(evidence)

@@ -1,12 +1,12 @@
 """Orders builds that are made in an empty folder, and restarts the search after a wrong incremental build.
 
-For the search a commit may be built in the tree of the last build, where the build system makes only the changed files.
-Such an incremental build is fast, and sometimes wrong, because a Makefile may not know that an object depends on a
-header. So the ends, a named commit, and the parents of a named commit are built in an empty folder. If a clean build
-has another binary than the earlier incremental build, or if the clean build fails, the readings of the incremental
-build are dropped (``SessionState``). If a proof by clean builds contradicts the search, or if the search ends without a
-name, the search begins again. The new search makes only clean builds. Readings of incremental builds are not used,
-except readings of commits whose clean build has the same binary.
+For the search, a commit may be built in the tree of the previous build, where the build system builds only what has
+changed. Such an incremental build is fast, and sometimes wrong, because a Makefile may not know that an object depends
+on a header. So the ends, a named commit and its parents are always built in an empty folder. If a clean build has
+another binary than the earlier incremental build, or if the clean build fails, the readings of the incremental build
+are dropped (``SessionState``). If clean builds that were made for a proof contradict the search, or if the search ends
+without naming a commit, the search begins again. The new search makes only clean builds. Readings of incremental builds
+are not used, except readings of commits whose clean build has the same binary.
 """
 
 from collections.abc import Iterable
@@ -53,7 +53,8 @@ def with_clean_builds(decision: Decision, now: Situation) -> Decision:
 
 
 def is_contradicted(decision: Decision, now: Situation) -> bool:
-    """Whether incremental builds may have misled the search, by clean builds for a proof or by the end of the search.
+    """Whether incremental builds may have misled the search. This is decided when clean builds for a proof exist, and
+    when the search ends.
 
     A named culprit is no contradiction if the clean builds alone suspect this culprit, too (see ``is_top_suspect``).
     """

@@ -13,12 +13,12 @@ effect out.
   comparisons, the probability of a chance result is about 1 %. * If randomized layouts do not show the difference, the
   difference was caused by code placement. Because of code placement, the readings in the usual layout are no evidence,
   and the search begins again with randomized layouts only. The builds exist already, so the new search costs only runs
-  and links.
-* If the search with the usual layout names no commit, for a reason that layout can cause (a tie, for example), the
-  search also begins again with randomized layouts.
+  and links. * If the search in the usual layout names no commit, for a reason that layout can cause (for example a
+  tie), the search also begins again with randomized layouts.
 
 A change that is larger than any effect of layouts is named without a comparison in randomized layouts. The first part
-of a hunt ends before the first reading in a randomized layout, so that all decisions follow from the observations.
+of a hunt (in the usual layout) ends before the first reading in a randomized layout, so that all decisions follow from
+the observations.
 """
 
 import math
@@ -95,7 +95,8 @@ class LayoutComparison:
 
     @property
     def shown(self) -> bool:
-        """Whether randomized layouts show the difference, with about the usual size."""
+        """Whether runs in randomized layouts show the difference, and the difference has about the same size as in the
+        usual layout."""
         if not self.randomized or self.compared < FEWEST or self.chance * self.compared > CHANCE:
             return False
         return self.randomized.normal_score >= PROVEN and self.randomized.drop >= SHOWN_SHARE * self.usual
@@ -143,7 +144,8 @@ def decide_with_layouts(now: Situation) -> Decision:
 
 
 def _placement_explains_ends(usual: Decision) -> bool:
-    """Whether the search begins although code placement explains the difference of the ends in the usual layout."""
+    """Whether the search begins although the difference of the ends in the usual layout is so small that code placement
+    explains it."""
     order, effect = usual.order, usual.belief.effect
     begins = isinstance(order, Measure) and order.purpose is Purpose.SEARCH and not order.counted
     return begins and effect.has_bound and abs(math.log(effect.middle)) < FEW * LAYOUT
@@ -158,7 +160,8 @@ def _usual_decision(
     shared: bool,
     model: NoiseModel,
 ) -> Decision:
-    """The decision at the end of the first part of a hunt; cached, because every later decision needs it."""
+    """The decision at the end of the first part of a hunt, in the usual layout. It is cached, because every later
+    decision needs it."""
     return decide_changes(Situation(graph, observations, policy, prior, ALL_FREE, shared=shared, model=model))
 
 
@@ -168,7 +171,8 @@ def compare_with_parents(randomized: Situation, step: Step) -> tuple[LayoutCompa
 
 
 def _compare_with_parent(randomized: Situation, step: Step, parent: int) -> LayoutComparison:
-    """The comparison of a named commit with ``parent`` in randomized layouts, by the readings of both builds alone."""
+    """The comparison of a named commit with ``parent`` in randomized layouts, from the readings of these two builds
+    only."""
     usual = abs(math.log(step.ratio.middle))
     slow, fast = randomized.record.name_of_build(step.candidate), randomized.record.name_of_build(parent)
     pair = randomized.with_readings(lambda reading: randomized.record.name_of_build(reading.candidate) in (slow, fast))
@@ -204,8 +208,8 @@ def _is_randomized(observation: Observation) -> bool:
 
 
 def is_independent_of_layout(verdict: Verdict) -> bool:
-    """Whether no randomized layouts and no paired runs can change a verdict from interleaved runs in the usual
-    layout.
+    """Whether a verdict from interleaved runs in the usual layout is final, because neither randomized layouts nor
+    paired runs can change it.
     """
     match verdict:
         case Inconclusive(reason=reason):
@@ -281,7 +285,7 @@ def _randomized_decision(
 def _code_placement(
     usual: Verdict | Measure, comparisons: Comparisons, ratio: Interval, detectable: float
 ) -> CodePlacement:
-    """The verdict that the largest change in the usual layout is absent in randomized layouts."""
+    """The verdict that the largest change in the usual layout does not exist in randomized layouts."""
     moved = [step for step in all_steps(usual) if not all(result.shown for result in comparisons[step.candidate])]
     step = max(moved, key=lambda step: abs(math.log(step.ratio.middle)))
     return CodePlacement(replace(step, layouts=_weakest(comparisons[step.candidate]).layouts), ratio, detectable)

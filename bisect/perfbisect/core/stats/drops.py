@@ -1,17 +1,17 @@
 """Which drops of a comparison are hunted, and between which two builds.
 
 Each build is compared with the build to its left in the table (its left neighbour). If a build is slower than its left
-neighbour, the hunt searches the range between these two builds. Several small losses in a row may be too small to be
-shown between neighbours. So if a build is slower than the first build, and no two neighbours up to this build show a
-drop, the hunt searches the range from the first build to this build. If several builds are slower than the first build,
-only the range from the first build to the earliest of these builds is hunted, because the later builds still have the
-loss of the earliest build.
+neighbour, the hunt searches the range between these two builds. Several small losses in successive builds may each be
+too small to be shown between neighbours. So if a build is slower than the first build, but no neighbours up to this
+build show a drop, the hunt searches the range from the first build to this build. If several builds are slower than the
+first build, only the range from the first build to the earliest of these builds is hunted, because the later builds
+still have the loss of the earliest build.
 
 A drop is announced if the metric is worse by at least ``min_loss`` and the difference is real (not by chance). All
 differences between neighbours and from the first build, over all workloads, are one family, in which false discoveries
 are controlled (``largest_real_p_value``). The difference of the second build from the first is in the family once. In a
 comparison of two builds, the family consists of all differences in the table. At most 5 of 100 comparisons of equal
-builds announce a drop; a test of this project simulates such comparisons.
+builds announce a drop. A test of this project simulates such comparisons.
 
 A hunt of commits needs two revisions that are built and configured alike. So prebuilt binaries, and builds with an
 additional configuration, are left out. A build's neighbours and the first build are determined separately for each
@@ -57,7 +57,8 @@ class DropRange:
 
 
 def find_drops_to_hunt(trial: SessionState, min_loss: float) -> list[Drop]:
-    """The drops of a comparison to hunt, of at least ``min_loss`` (a fraction), ordered by workload, then build."""
+    """The drops of a comparison that are to be hunted, ordered by workload and then by build. Each is at least
+    ``min_loss`` (a fraction)."""
     works = range(len(trial.request.works))
     family = [drop for work in works for drop in comparable_differences(trial, work)]
     limit, metric = largest_real_p_value(drop.ratio.p for drop in family), trial.request.metric
@@ -80,9 +81,10 @@ def comparable_differences(trial: SessionState, work: int) -> list[Drop]:
 
 
 def tested_pairs(trial: SessionState, measured_builds: Collection[int]) -> list[Ends]:
-    """The pairs of builds that are tested in a workload: neighbours, then each later build with the first.
+    """The pairs of builds that are tested in a workload: all pairs of neighbours, then each later build with the first
+    build.
 
-    ``measured_builds`` are the builds that were measured in the workload.
+    ``measured_builds`` are the numbers of the builds that were measured in the workload.
     """
     beside, since_first = list[Ends](), list[Ends]()
     for line in huntable_builds(trial.request.subjects):

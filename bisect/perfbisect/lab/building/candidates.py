@@ -87,7 +87,7 @@ class Candidates:
     )
 
     def name(self, candidate: int) -> str:
-        """The name of a candidate in a message."""
+        """The name of a candidate in messages."""
         commit = self.commits[candidate]
         return commit if candidate in self.prebuilt else commit[:10]
 
@@ -114,7 +114,8 @@ MAX_REMEDIES = 3  # in a row: a compiler that stops at one missing header does n
 
 
 class RemedyWorked(Exception):
-    """Not a failure: a commit builds with further options, which from here on all builds of its hunt get."""
+    """Not a failure: a commit can be built with additional options. From now on, all builds of the hunt are made with
+    these options."""
 
     def __init__(self, event: Remedied) -> None:
         super().__init__(event.why)
@@ -122,8 +123,8 @@ class RemedyWorked(Exception):
 
 
 def build_with_remedy(context: BuildContext, sha: str, failure: KnownFailure) -> Generator[BuildStep | Warned]:
-    """Build a commit that fails with a known error, with options that mend the error. Raises Mended if the commit
-    builds with the options."""
+    """Build a commit that fails with a known error again, with options that prevent the error. Raises Mended if the
+    commit builds with the options."""
     error, flags = failure.known, context.builder.flags
     for _ in range(MAX_REMEDIES):
         mended = flags.plus(error.flags)
@@ -152,7 +153,8 @@ def build_with_remedy(context: BuildContext, sha: str, failure: KnownFailure) ->
 
 
 class BuildRegistry:
-    """Builds by candidate, and the name of the host that has each. A thread that changes the builds holds ``lock``."""
+    """The builds by candidate, and for each build the name of the host that has it. A thread that changes the builds
+    holds ``lock``."""
 
     def __init__(
         self, candidates: Candidates, known: Mapping[str, str] | None = None, places: Mapping[str, str] | None = None
@@ -177,7 +179,7 @@ class BuildRegistry:
         return self.places.get(candidate) or self._earlier_places.get(self._candidates.commits[candidate], "")
 
     def add_host(self, context: BuildContext, candidate: int) -> None:
-        """Add a host for builds; ``candidate`` is the first that it will build.
+        """Add a host that builds; ``candidate`` is the first candidate that the host will build.
 
         Raises UsageError if the host would now build differently than earlier in the hunt, and EnvironmentFailure if
         the host would build differently than another host.
@@ -231,7 +233,8 @@ class BuildRegistry:
         return ""
 
     def tries_remedies(self, candidate: int, failure: KnownFailure) -> bool:
-        """Whether to try options that mend a failure: at an end of the range, or once ``ALIKE`` candidates have failed alike."""
+        """Whether to try options that prevent a known error: for an end of the range, or once ``ALIKE`` candidates have
+        failed with the same error."""
         with self.lock:
             alike = self._failed.setdefault(failure.known.name, set())
             alike.add(candidate)
@@ -243,7 +246,7 @@ class BuildRegistry:
         return candidate in self.places or candidate in self._candidates.prebuilt
 
     def has_usable(self, candidate: int, *, clean: bool) -> bool:
-        """Whether a candidate is built; with ``clean``, by a clean build."""
+        """Whether a candidate is built; if ``clean``, whether it has a clean build."""
         return self.has(candidate) and not (clean and self.built[candidate].facts.incremental)
 
     def same_binary(self, candidate: int) -> int:

@@ -1,9 +1,10 @@
-"""Unpacked in place of a build: prebuilt binaries, and archives that a tree needs besides git, as MySQL needs its boost.
+"""Unpacks prebuilt binaries, which replace a build, and archives that a tree needs in addition to git, as MySQL needs
+its boost.
 
-Prebuilt binaries are a folder on the host, or a tarball on this machine. A folder is used in place, through the same
-path as every build, and never written. A tarball is sent to the host once and kept among the finished builds, where
-``bisect gc`` finds it. Archives are kept among the finished builds, too, under their checksums; the version of an
-archive follows from the commit.
+Prebuilt binaries are a folder on the host, or a tarball on this machine. A folder is used where it is, through the same
+path as every build; perfbisect never writes into it. A tarball is sent to the host once and kept among the finished
+builds, where ``bisect gc`` finds it. Archives are kept among the finished builds, too, under their checksums; the
+version of an archive follows from the commit.
 """
 
 import hashlib
@@ -132,7 +133,7 @@ def install_prebuilt(host: Host, builder: Builder, name: str, path: str) -> Inst
 def installed_on_host(host: Host, builder: Builder, facts: HostFacts) -> InstalledBuild:
     """The programs that are already on a host, in the recipe's folder ``installed``: the host itself is measured.
 
-    The key is made from everything known that can change the speed: processor, memory, kernel, and the output of
+    The key is a hash of all known properties that can change the speed: processor, memory, kernel, and the output of
     ``installed_version``.
     """
     prefix = PurePosixPath(builder.installed)
@@ -144,7 +145,8 @@ def installed_on_host(host: Host, builder: Builder, facts: HostFacts) -> Install
 
 
 def _borrowed(host: Host, recipe: Builder, path: str, prefix: PurePosixPath) -> tuple[str, ...]:
-    """The paths of the host's clients that are used, as the installed system has none that run."""
+    """The paths of clients that are installed on the host and are used because the clients of the installed system are
+    missing or do not run."""
     if recipe.server is None or not recipe.server.clients:
         return ()
     clients = host.script(_CLIENTS, prefix, *recipe.server.clients).stdout.splitlines()
@@ -236,7 +238,7 @@ def needed_archives(
 ) -> dict[str, NeededArchive]:
     """Archive name → archive, for all archives that the build of a commit with these ``paths`` needs.
 
-    Raises BuildFailed if the version of an archive is not found, or has no sum.
+    Raises BuildFailed if the version of an archive is not found, or if the recipe has no checksum of that version.
     """
     archives, sha = {}, sources.sha
     for name in sorted(archive_names_in(builder.build, builder.when)):

@@ -1,4 +1,5 @@
-"""Checks of a host before it measures: a module for each subject; each check is a generator of findings."""
+"""Checks of a host before measurements. Each module has the checks of one subject, and each check yields its
+findings."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,6 +1,6 @@
 """Checks of all hosts in hosts.toml at once: build hosts are checked for builds, all others for measurements.
 
-All build hosts of a host must make the same binary of a commit: otherwise its builds could not be compared.
+All build hosts of a host must make the same binary from a commit, because otherwise their builds could not be compared.
 """
 
 import re
@@ -77,7 +77,8 @@ class BuildHostProperties:
 
     @property
     def compiler(self) -> tuple[str, ...]:
-        """The first lines of the version texts of C compiler, C++ compiler and linker, if known."""
+        """The first lines of the version texts of the C compiler, the C++ compiler and the linker; unknown versions are
+        left out."""
         return tuple(filter(None, (self.values[tool] for tool in COMPILERS)))
 
 
@@ -101,7 +102,8 @@ def read_build_host_properties(host: Host, variant: Variant) -> BuildHostPropert
 
 
 def build_host_differences(host: str, sides: Sequence[BuildHostProperties], *, native: bool) -> Iterator[Finding]:
-    """Findings about how the build hosts of ``host`` differ: refused if they make other binaries of the same commit.
+    """Findings about differences between the build hosts of ``host``. A difference is refused if it leads to different
+    binaries of the same commit.
 
     ``native`` is true if the build hosts compile for their own processor.
     """
@@ -136,7 +138,7 @@ AT_ONCE = 16  # hosts: most of the time of a check is waiting for an answer
 
 @dataclass(frozen=True, slots=True)
 class CheckScope:
-    """What all hosts are checked for; see ``CheckRequest``."""
+    """The subject of the check of all hosts; see ``CheckRequest``."""
 
     metric: str = "qps"
     builder: Builder | None = None
@@ -151,7 +153,7 @@ class CheckScope:
 
 @dataclass(frozen=True, slots=True)
 class CheckedHost:
-    """A host and its findings; without ``facts`` it cannot be used."""
+    """A host and the findings about it. A host without ``facts`` cannot be used."""
 
     name: str
     builds_for: tuple[str, ...]  # other hosts that name it in their `build_hosts`
@@ -194,8 +196,8 @@ def check_host(entry: HostEntry, entries: Sequence[HostEntry], scope: CheckScope
 
 
 def unknown_build_hosts(entry: HostEntry, entries: Sequence[HostEntry]) -> Iterator[Finding]:
-    """Refuse build hosts that are not in hosts.toml. Leased hosts are not in hosts.toml; they are not checked, because
-    a check leases no hosts."""
+    """Refuse build hosts that are missing in hosts.toml. Leased hosts are not in hosts.toml; they are not checked,
+    because a check leases no hosts."""
     names = {entry_of_host.name for entry_of_host in entries}
     for name in entry.build_hosts_except_itself:
         if name not in names and not parse_leased_host_name(name):

@@ -5,8 +5,8 @@ executions, which excludes the instructions of the start-up. Nothing else may di
 new copy of the data, one thread, equal seeds, no warm-up by the clock, no random addresses, and the random numbers of
 ``fixed_random.c``. Counts then repeat to parts per million, on a busy machine, too.
 
-The length is the number of operations of the shorter execution. A new hunt finds it with its first build (``next_length``); all
-builds on a host have one length.
+The length is the number of operations of the shorter execution. A new hunt determines the length with its first build
+(``next_length``); all builds on a host then have the same length.
 """
 
 import math
@@ -91,11 +91,11 @@ class Counter:
 
     @property
     def enough(self) -> float:
-        """Instructions that are enough between the two lengths."""
+        """The number of instructions by which the two executions of a counted run should differ."""
         return ENOUGH_BY_FUNCTION if self.by_function else ENOUGH
 
     def randomness(self, host: str) -> tuple[str, str] | None:
-        """A sentence and advice if something random still affects counts on that host; None if nothing does."""
+        """A sentence and advice if something random changes the counts on the given host; None if the counts repeat."""
         effect = "counts of a build differ a little between runs"
         if not self.prefix:
             refused = f"host {host} refuses setarch -R, so addresses stay random: {effect}"
@@ -122,7 +122,8 @@ class Counter:
 
 
 def counting_methods(host: Host) -> list[str]:
-    """The methods by which the host can count instructions, the fastest first: PERF, the name and version of valgrind."""
+    """The methods by which the host can count instructions, the fastest first. A method is PERF, or the name and
+    version of valgrind."""
     counters, _, version = host.run(["sh", "-c", _METHODS], check=False).stdout.rpartition("\f")
     by_perf = [PERF] if perf.parse_counters(counters).get("instructions") else []
     return [*by_perf, *([version.strip()] if _VERSION.fullmatch(version.strip()) else [])]
@@ -177,7 +178,8 @@ def counting_obstacle(builder: Builder, workload: Workload) -> str:
 
 
 def counting_seconds(workload: Workload, runs: Sequence[RunFacts]) -> float:
-    """About how many seconds an exact count takes, judged by these timed runs of a build; 0 without runs.
+    """The approximate time of an exact count in seconds, estimated from the timed runs ``runs`` of a build; 0 without
+    runs.
 
     The computation of an operation becomes slower under the counter. At least a few operations are counted, even if
     operations are long. Waits are not slowed down; their time is multiplied by the number of operations that execute
@@ -219,7 +221,8 @@ def with_operations(workload: Workload, events: int) -> Workload:
 
 
 def next_length(lengths: Mapping[int, float], enough: float = ENOUGH) -> int:
-    """The length to try after those that were counted (length → instructions); 0 once the longest shows which are ``enough``.
+    """The next length to try, given the lengths that were already counted (length → instructions); 0 if the counts of
+    the longest length have ``enough`` instructions to choose the lengths.
 
     Raises UsageError if instructions do not grow with the length.
     """
@@ -243,7 +246,7 @@ def chosen_length(lengths: Mapping[int, float], enough: float = ENOUGH) -> int:
 
 
 def instruction_count(facts: RunFacts) -> float:
-    """The instructions of one execution. Raises InstructionsNotCounted if they are unknown."""
+    """The instructions of one execution. Raises InstructionsNotCounted if the run has no count of instructions."""
     if (counted := facts.counters.get("instructions")) is None:
         advice = (
             "The command may end without calling exit, or overwrite the file of the counts. Choose another --metric."
@@ -254,7 +257,8 @@ def instruction_count(facts: RunFacts) -> float:
 
 
 def count_difference(short: RunFacts, long: RunFacts) -> RunFacts:
-    """The facts of a counted run, from those of its two executions. Raises UsageError if the longer did not execute more."""
+    """The facts of a counted run, computed from the facts of its two executions. Raises UsageError if the longer
+    execution did not do more operations."""
     operations = long.operations - short.operations
     if operations <= 0:
         did = f"{short.operations:,} operations with {{{EVENTS}}} = {short.events:,}"

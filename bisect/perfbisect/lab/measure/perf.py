@@ -1,7 +1,7 @@
 """Runs perf stat around a run, so that exactly the measured window is counted. Pure, except ``probe`` and ``counts``.
 
-perf starts with its counters disabled. The workload's first operation after the warm-up enables them through the
-control FIFO, and its end disables them again; see workloads/perfbisect.lua.
+When perf starts, its counters are disabled. The first operation of the workload after the warm-up enables the counters
+through the control FIFO, and the end of the workload disables them; see workloads/perfbisect.lua.
 
 Beside a run, vmstat and iostat report the activity of the whole machine. Runs of commands are timed by the clock of the
 host, so perfbisect checks that the clock was not set during the run. All parsers are pure.
@@ -50,10 +50,11 @@ def perf_stat_command(
     whole: bool = False,
     events: Sequence[str] = EVENTS,
 ) -> list[str]:
-    """``argv`` under perf, which counts ``pids`` if there are any, otherwise the command itself.
+    """The argv that runs ``argv`` under perf. perf counts the processes ``pids``; if there are none, it counts the
+    command itself.
 
     The FIFOs ``control`` and ``ack`` in ``folder`` enable and disable the counters. If ``whole``, the counters instead
-    run from start to end. perf writes the result to ``counters`` there.
+    run from start to end. perf writes the result to the file ``counters`` in ``folder``.
     """
     attached = ["-p", ",".join(map(str, pids))] if (pids := tuple(pids)) else []
     controlled = [] if whole else ["--delay=-1", "--control", f"fifo:{folder / 'control'},{folder / 'ack'}"]
@@ -115,7 +116,7 @@ def _value(parts: Sequence[_CoreCount]) -> float | None:
 
 
 def has_target_ended(output: Iterable[str]) -> bool:
-    """Whether perf ended at once, because a process or thread that it should count had ended."""
+    """Whether perf ended at once because a process or thread that perf should have counted had already ended."""
     return any(_GONE.match(line) for line in output)
 
 
@@ -145,7 +146,7 @@ def can_count(host: Host) -> bool:
 
 
 def refusal_sentence(host: str, output: str) -> str:
-    """The sentence for a perf that counts nothing; ``output`` is perf's."""
+    """A sentence on why perf counts nothing on a host; ``output`` is the output of perf."""
     if "paranoid" in output or "ermission" in output:
         return f"perf is not permitted on host {host}"
     lines = output.strip().splitlines()
@@ -239,8 +240,8 @@ def with_system_reports(
     ``watched``, only the command runs.
 
     The reports are written to the files ``vmstat`` and ``iostat`` in ``folder``. The host's clock at the begin and the
-    end of the run is written to ``time``. ``other`` is the folder of the paired run: both begin at one signal and last
-    equally long, each with ``threads`` threads.
+    end of the run is written to ``time``. ``other`` is the folder of the paired run. Both runs begin at one signal and
+    last equally long; each uses ``threads`` threads.
     """
     options = [str(folder), "yes" if watched else "", device.removeprefix("/dev/"), str(other or ""), str(threads)]
     return ["sh", "-c", _BESIDE, "beside", *options, *argv]
@@ -266,7 +267,7 @@ def report_rows(tool: str, report: str) -> list[Row]:
 
 
 def window_means(rows: Sequence[Row], begin: float, end: float) -> dict[str, float | None]:
-    """The mean of each column over the rows of the window; row i covers the seconds from i to i + 1.
+    """The mean of each column over the rows of the window; row i is for the seconds from i to i + 1.
 
     ``begin`` and ``end`` are seconds since the start of the report. A row belongs to the window if the middle of its
     second is in the window.
@@ -276,7 +277,7 @@ def window_means(rows: Sequence[Row], begin: float, end: float) -> dict[str, flo
 
 
 def report_means(vmstat: str, iostat: str, begin: float, end: float) -> dict[str, float | None]:
-    """The means of both reports over the window; see ``means``."""
+    """The means of the reports of vmstat and iostat over the window; see ``means``."""
     return {
         **window_means(report_rows("vmstat", vmstat), begin, end),
         **window_means(report_rows("iostat", iostat), begin, end),

@@ -46,7 +46,7 @@ class OutputRecognised(Exception):
     run."""
 
     def __init__(self, workload: Workload, found: RecognisedOutput, words: tuple[str, ...] = ()) -> None:
-        """``words``, after the workload's command, restrict it to these numbers."""
+        """``words`` are arguments which, after the workload's command, restrict the command to these numbers."""
         super().__init__(found.why)
         self.workload, self.found, self.words = workload, found, words
 
@@ -61,8 +61,8 @@ class Recognition:
     numbers: bool = False  # the first output has numbers, though
 
     def with_recognised_numbers(self, ended: ProcessResult, result: RunResult) -> RunResult:
-        """The result of a run, to which the numbers of its output are added. Raises UsageError if the numbers asked for
-        are not among them."""
+        """The result of a run, to which the numbers of its output are added. Raises UsageError if the output lacks the
+        numbers that the user asked for."""
         if self.over:
             return result
         if pattern := self.workload.known:  # by an earlier session; whether it can be measured alone is not known
@@ -81,7 +81,8 @@ class Recognition:
         return result
 
     def filter_check(self) -> "Recognition | None":
-        """A check whether the command obeys a filter; None if all its numbers are measured, or its format has no filter."""
+        """A check whether the command obeys a filter of its results; None if all numbers of its output are measured, or
+        if filters of its output's format are unknown."""
         recognised_output = self.found
         if (
             not recognised_output
@@ -94,7 +95,8 @@ class Recognition:
         )
 
     def restrict(self, alone: "Recognition") -> None:
-        """Raise OutputRecognised if it obeys. Then the run without a filter does not count: later runs differ from it."""
+        """Raise OutputRecognised if it obeys. If OutputRecognised is raised, the run without a filter is not used,
+        because later runs differ from it."""
         shown, recognised_output = alone.found, self.found
         if (
             shown
@@ -119,7 +121,7 @@ class Recognition:
 
 
 class LatencyDistribution(msgspec.Struct, frozen=True):
-    """A distribution of latencies in nanoseconds."""
+    """The distribution of latencies; times are in nanoseconds."""
 
     mean: float = 0.0
     max: float = 0.0
@@ -128,7 +130,7 @@ class LatencyDistribution(msgspec.Struct, frozen=True):
 
 
 class FioDirection(msgspec.Struct, frozen=True):
-    """The reads, the writes or the fsyncs of a job; of fsyncs only the latency is read."""
+    """The reads, the writes or the fsyncs of a job; of the fsyncs only the latency is used."""
 
     iops: float = 0.0
     total_ios: int = 0
@@ -137,7 +139,7 @@ class FioDirection(msgspec.Struct, frozen=True):
 
 
 class FioJob(msgspec.Struct, frozen=True):
-    """One job, or a group of jobs reported as one."""
+    """A job of fio, or a group of jobs that fio reports as one job."""
 
     error: int = 0
     job_runtime: float = 0.0  # milliseconds, the sum over the jobs of a group
@@ -149,13 +151,14 @@ class FioJob(msgspec.Struct, frozen=True):
 
 
 class FioReport(msgspec.Struct, frozen=True):
-    """The parts of fio's output that are read."""
+    """The parts of fio's output that are used."""
 
     jobs: list[FioJob] = []
 
 
 def read_fio(stdout: str, began: float, seconds: float) -> RunResult:
-    """The result in fio's output; warnings before the JSON are skipped. Operations are I/Os, as fio reports them.
+    """The result in fio's output; warnings before the JSON are skipped. The number of operations is the number of I/Os
+    that fio reports.
 
     Latencies are those of the reads or of the writes, whichever are more; or of the fsyncs in a job that calls fsync.
     Raises ValueError, with a sentence, if there is no result.
@@ -207,15 +210,16 @@ case $status in 129|130|137|143) exit "$status";; esac
 def command_placeholders(
     system: Installation, workload: Workload, placed: PurePosixPath, folder: PurePosixPath, service: Service | None
 ) -> Values:
-    """All placeholders of the workload's commands; ``placed`` is the folder of its files, ``folder`` that of the visit."""
+    """The values of all placeholders of the workload's commands; ``placed`` is the folder of the workload's files,
+    ``folder`` is the folder of the visit."""
     of_system: Values = service.values if service else {**system.values, "data": str(folder / "data")}
     of_workload: Values = {"threads": workload.threads, "time": f"{workload.time:g}", "warmup": f"{workload.warmup:g}"}
     return {**of_system, **of_workload, **_args(workload), "suite": str(placed / lua.SUITE)}
 
 
 def prepare_inputs(builder: Builder, workload: Workload, filled: Values) -> list[str]:
-    """All inputs, except the build, that can change the data the workload's commands prepare; ``filled`` are placeholders of the
-    host. Placeholders that the commands do not use are left out.
+    """All inputs, except the build, that can change the data that the workload's commands prepare; ``filled`` are the
+    values of placeholders of the host. Placeholders that the commands do not use are not included.
     """
     commands = repr(workload.prepare_commands)
     of_workload = {"threads": workload.threads, "time": workload.time, "warmup": workload.warmup, **_args(workload)}

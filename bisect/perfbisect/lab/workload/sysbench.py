@@ -32,8 +32,8 @@ _TOTAL = re.compile(rf"\s+([\w ]+?)(?: \(\w+\))?:\s+{_NUMBER}s?\b")
 
 
 def run_argv(workload: Workload, script: PurePath, options: Mapping[str, Option] | None = None) -> list[str]:
-    """The argv of a timed run; ``options`` are the options of a server's driver. Raises UsageError for a fraction of a
-    second."""
+    """The argv of a timed run; ``options`` are the options of a server's driver. Raises UsageError if the time has a
+    fraction of a second."""
     if workload.time < 1 or workload.time != int(workload.time):
         text = f"Workload {workload.name} has time = {workload.time:g}, but sysbench counts whole seconds."
         raise UsageError(text, "Write a whole number of at least 1.")
@@ -76,11 +76,12 @@ def run_result(ended: ProcessResult, workload: Workload) -> RunResult:
 
 
 def parse_output(lines: Iterable[str], operation: str) -> RunResult:
-    """The result in the output of a run; ``operation`` is "event" or "query".
+    """The result of a run, read from its output; ``operation`` is "event" or "query", the unit in which operations are
+    counted.
 
-    The window that the shared Lua module prints is preferred to sysbench's total time, which includes time before and
-    after it. A script whose threads have several roles prints the number of operations of each role. Raises ValueError,
-    with a sentence, if the totals are missing or nothing was counted.
+    The measured window that the shared Lua module prints is preferred to sysbench's total time, because the total time
+    includes time before and after the window. A script whose threads have several roles prints the number of operations
+    of each role. Raises ValueError, with a sentence, if the totals are missing or nothing was counted.
     """
     samples: list[float] = []
     buckets: list[tuple[float, int]] = []
@@ -116,7 +117,8 @@ def parse_output(lines: Iterable[str], operation: str) -> RunResult:
 
 
 def _latency(totals: Mapping[str, float], buckets: list[tuple[float, int]], events: int) -> dict[str, float | None]:
-    """Milliseconds per event. The sum gives the average, and the histogram percentiles, with more digits than sysbench prints."""
+    """Milliseconds per event. The average is computed from the sum, and percentiles from the histogram, because both
+    have more digits than sysbench prints."""
     spent = totals.get("sum")
     return {
         "min": totals.get("min"),
@@ -136,7 +138,7 @@ def failure_reason(lines: Iterable[str], status: int, limit: float) -> str:
     """The reason why a run that ended with ``status`` failed: sysbench's first error, or the signal that killed
     sysbench; "" if the run succeeded.
 
-    ``lines`` are its whole output, ``limit`` is its time limit in seconds.
+    ``lines`` are the whole output of the run, ``limit`` is the time limit of the run in seconds.
     """
     error = ""
     for line in lines:

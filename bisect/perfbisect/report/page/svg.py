@@ -1,7 +1,7 @@
 """Elements of SVG and HTML as escaped text, and the scales of charts.
 
-Horizontal positions are in percent, vertical positions in pixels, so that a drawing fits a desktop, a phone and paper.
-Colours are given as CSS classes; the style sheet defines them for light and for dark mode.
+Horizontal positions are in percent and vertical positions in pixels, so that a chart fits the screens of computers and
+phones, and paper. Colours are given as CSS classes; the style sheet defines them for light and for dark mode.
 """
 
 import math
@@ -18,7 +18,7 @@ Attribute = str | float | None
 
 
 def element(name: str, *content: str, **attributes: Attribute) -> Markup:
-    """An element; content that is no Markup is escaped.
+    """The text of an element; content that is not Markup is escaped.
 
     The attribute ``class_`` is written as class. In other names, ``_`` is written as a hyphen. Attributes with the
     value None are omitted.
@@ -110,7 +110,7 @@ class Scale:
 
 
 def values_per_decade(low: float, high: float, digits: Sequence[int]) -> list[float]:
-    """The values between ``low`` and ``high`` that are one of ``digits`` times a power of ten."""
+    """The numbers between ``low`` and ``high`` that are a power of ten times one of ``digits``."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     return [value for power in exponents for digit in digits if low <= (value := digit * 10.0**power) <= high]
 
@@ -134,7 +134,7 @@ NARROWEST_LINE = 0.04  # least span of the scale of a series' line, in logarithm
 
 
 def line_scale_ends(ratios: Sequence[float]) -> tuple[float, float]:
-    """The ends of the scale of a series' line."""
+    """The two ends of the value scale for the line of a series."""
     low, high = min(ratios), max(ratios)
     room = max(0.0, NARROWEST_LINE - math.log(high / low)) / 2
     return low * math.exp(-room), high * math.exp(room)
@@ -168,7 +168,7 @@ def interval_drawing(estimate: Interval | None, scale: Scale, colour_class: str 
     """The drawing of an interval: a line from end to end, and a dot at the middle value. ``colour_class`` sets the
     colour of the line and the dot.
 
-    If an end is unknown, the line leads to the edge and has no dot. None is an empty drawing.
+    If an end is unknown, the line is drawn to the edge of the chart, without a dot. None is an empty drawing.
     """
     middle = ROW / 2
     grid = [vertical_line(scale(tick), ROW, "grid") for tick in scale.ticks(4)]
