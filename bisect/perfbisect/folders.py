@@ -1,4 +1,6 @@
-"""The user's folders for configuration, history and cached files: ~/.config, ~/.local/state and ~/.cache, or as XDG_* say."""
+"""The user's folders for configuration, history and cached files: ~/.config, ~/.local/state and ~/.cache, or the
+folders that the XDG_* variables name.
+"""
 
 from pathlib import Path
 
@@ -11,12 +13,14 @@ def config_folder() -> Path:
 
 
 def state_folder() -> Path:
-    """The folder with the history, and with reports of internal errors. Raises EnvironmentFailure when the home folder is unknown."""
+    """The folder with the history and error reports. Raises EnvironmentFailure if the home folder is unknown."""
     return _folder("state")
 
 
 def cache_folder() -> Path:
-    """The folder with files that perfbisect can make again, such as clones. Raises EnvironmentFailure when the home folder is unknown."""
+    """The folder with files that can be made again, such as clones. Raises EnvironmentFailure if the home folder is
+    unknown.
+    """
     return _folder("cache")
 
 

@@ -1,6 +1,6 @@
 """The demo's repository: a storage engine from v1.0 to v1.1, in which one commit slows update-index down.
 
-A seed determines the plan: the order of the changes, the side branches, and the cost that the planted commit adds.
+A seed determines the plan: the order of the changes, the side branches, and how much cost the planted commit adds.
 Plans are drawn until the planted commits have some distance from commits that do not compile, so that a hunt can name
 the planted commits.
 
@@ -8,13 +8,13 @@ Changes are small edits of the engine's sources, stored as TOML in ``changes/``.
 text, not by a line number, so that changes can be applied in almost any order; a change that depends on other changes
 names these changes in ``needs``.
 
-Each feature in ``changes/index.toml`` has two knobs: EFFORT_EVERY, the number of changes of the index between two
-checks, and EFFORT_SIZE, the size of the data that a check reads. The cost of the knobs was measured in one thread on a
-server of 2021, as a multiple of the time of one update-index. The multiples of other machines differ by a few
-hundredths.
+Each feature in ``changes/index.toml`` has two parameters: EFFORT_EVERY, the number of changes of the index between two
+checks, and EFFORT_SIZE, the size of the data that a check reads. The cost of these parameters was measured in one
+thread on a server of 2021, as a multiple of the time of one update-index. On other machines the multiples differ by a
+few hundredths.
 
-The same seed gives the same commit hashes, because author, dates and texts are fixed, and the git configuration of the
-machine is not read.
+A seed always gives the same commit hashes, because author, dates and texts are fixed, and the machine's configuration
+of git is not read.
 """
 
 import tempfile
@@ -39,9 +39,9 @@ Tree = dict[str, str]  # path → text
 
 
 class Edit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Puts ``text`` in place of a passage, after or before the passage; without a passage, at the end of the file.
+    """Puts ``text`` in place of a passage, or after or before it; without a passage, at the end of the file.
 
-    At most one of ``replace``, ``after`` and ``before`` has the passage.
+    The passage is in ``replace``, ``after`` or ``before``; at most one of them is set.
     """
 
     file: str
@@ -60,7 +60,7 @@ class Edit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of one commit, without its parents."""
+    """The content of one commit, without the commit's parents."""
 
     name: str
     subject: str
@@ -71,19 +71,19 @@ class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def read_changes(kind: str) -> tuple[Change, ...]:
-    """The changes of ``changes/KIND.toml``, in the order of the file."""
+    """The changes of the file ``changes/KIND.toml``, in the order of the file."""
     tables = msgspec.toml.decode((FOLDER / "changes" / f"{kind}.toml").read_bytes(), type=dict[str, tuple[Change, ...]])
     return tables["change"]
 
 
 def first_release_tree() -> Tree:
-    """The sources of the engine in the first release."""
+    """The source tree of the engine in the first release."""
     root = FOLDER / "engine"
     return {str(path.relative_to(root)): path.read_text() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
 def tree_after(changes: Iterable[Change], tree: Tree) -> Tree:
-    """The tree after the changes, applied in order. Raises ValueError for a change that cannot be applied."""
+    """The source tree after the changes, applied in order. Raises ValueError for a change that cannot be applied."""
     tree = dict(tree)
     for name, edit in ((change.name, edit) for change in changes for edit in change.edits):
         try:
@@ -121,7 +121,7 @@ def choose_units(random: Random, commit_count: int, features: Iterable[Change]) 
 
 
 def _broken_units(random: Random) -> list[Unit]:
-    """Units with two commits that do not compile, which one following commit each fixes, or one commit fixes both."""
+    """Units with two commits that do not compile; a following commit fixes each of them, or a later commit both."""
     first, first_fix, second, second_fix = read_changes("broken")
     if random.random() < 0.5:
         return [(first, first_fix), (second, second_fix)]
@@ -130,7 +130,7 @@ def _broken_units(random: Random) -> list[Unit]:
 
 
 def _ordered_by_needs(units: Sequence[Unit]) -> list[Unit]:
-    """The units in their order, except that each unit follows the changes that its first change needs."""
+    """The units in their order, except that a unit follows the changes that its first change needs."""
     waiting, ordered = list(units), list[Unit]()
     while waiting:
         done = {change.name for change in chain(*ordered)}
@@ -158,7 +158,7 @@ class FeatureCost:
     check_size: int
 
     def fill_placeholders(self, change: Change) -> Change:
-        """The change with the placeholders in its texts replaced by the two numbers."""
+        """The change, in which the placeholders in its texts are replaced by the two numbers."""
         edits = []
         for edit in change.edits:
             text = edit.text.replace("EFFORT_EVERY", str(self.check_interval)).replace(
@@ -192,7 +192,7 @@ SHORTEST = 30  # commits
 
 @dataclass(frozen=True, slots=True)
 class PlannedCommit:
-    """A commit: a change, or the merge of a side branch, without edits."""
+    """A commit: a change, or a merge of a side branch, which has no edits."""
 
     change: Change
     parents: tuple[int, ...]  # positions of earlier commits, first parent first; position 0 is the first release
@@ -227,7 +227,7 @@ class HistoryPlan:
 
 
 def draw_plan(seed: int, commit_count: int, drop: float | None, planted_count: int = 1) -> HistoryPlan:
-    """The plan of a seed with ``planted_count`` planted changes. Raises ValueError for impossible numbers or drops."""
+    """A seed's plan, with ``planted_count`` planted changes. Raises ValueError for impossible numbers or drops."""
     if commit_count < SHORTEST:
         raise ValueError(f"{commit_count} commits are too few: not possible below {SHORTEST}")
     random = Random(seed)
@@ -253,7 +253,7 @@ def draw_plan(seed: int, commit_count: int, drop: float | None, planted_count: i
 
 
 def _planned_commits(units: Sequence[Unit], random: Random) -> tuple[PlannedCommit, ...]:
-    """The commits of ``units`` with two side branches and the release; empty if a branch is not possible."""
+    """The commits of ``units``, with two side branches and the release; empty if no side branch is possible."""
     names = random.sample(BRANCHES, 2)
     lengths = random.choices(LENGTHS, k=2)
     middle = len(units) // 2
@@ -277,7 +277,7 @@ def _planned_commits(units: Sequence[Unit], random: Random) -> tuple[PlannedComm
 
 
 def _append_units(commits: list[PlannedCommit], units: Sequence[Unit], parent: int) -> int:
-    """Append the commits of ``units`` in succession, the first after ``parent``; return the position of the last."""
+    """Append the commits of ``units`` as a chain that begins after ``parent``; return the position of the last."""
     for change in chain(*units):
         commits.append(PlannedCommit(change, (parent,)))
         parent = len(commits)
@@ -285,7 +285,9 @@ def _append_units(commits: list[PlannedCommit], units: Sequence[Unit], parent: i
 
 
 def _side_branch_members(units: Sequence[Unit], random: Random) -> list[bool]:
-    """For each unit whether it is on the side branch; empty if one side needs the other, or the draw is not usable."""
+    """For each unit, whether it is on the side branch; empty if one branch needs the other, or if the draw cannot be
+    used.
+    """
     sides = [random.random() < 0.5 for _ in units]
     placed = [*zip(units, sides, strict=True)]
     side_of = {unit[0].name: side for unit, side in placed}
@@ -311,7 +313,7 @@ PACE = timedelta(hours=11, minutes=7)  # between two commits
 
 @dataclass(frozen=True, slots=True)
 class DemoAnswer:
-    """The expected result of a hunt. The caller stores it outside of the repository."""
+    """The expected result of a hunt in the demo. The caller stores the answer outside of the repository."""
 
     commit: str  # full hash of the planted commit
     parent: str
@@ -370,7 +372,9 @@ def _fast_import_input(plan: HistoryPlan) -> Iterator[str]:
 
 
 def _fast_import_commit(position: int, message: str, parents: tuple[int, ...], former_tree: Tree, tree: Tree) -> str:
-    """A commit with the files that differ from its first parent's ``former_tree``. No change removes a file."""
+    """A commit for git fast-import: files that differ from ``former_tree``, its first parent's tree. No change removes
+    a file.
+    """
     links = [f"{'merge' if rank else 'from'} :{parent + 1}\n" for rank, parent in enumerate(parents)]
     changed = sorted((path, text) for path, text in tree.items() if former_tree.get(path) != text)
     files = (f"M 100644 inline {path}\n{_data(text)}" for path, text in changed)
@@ -387,7 +391,7 @@ def _data(text: str) -> str:
 
 
 def _git(folder: Path, *arguments: str, stdin: str = "") -> None:
-    """Run git in ``folder`` without the configuration of the machine. Raises EnvironmentFailure if it fails."""
+    """Run git in ``folder``; the machine's configuration of git is ignored. Raises EnvironmentFailure if it fails."""
     done = run_git(arguments, folder, isolated_environment(), stdin)
     if done.returncode:
         raise git_failure(f"git {arguments[0]} failed in {folder}", done.stderr)

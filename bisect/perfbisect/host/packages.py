@@ -1,7 +1,7 @@
-"""Needs of a build or a measurement: which needs a host lacks, and which package provides each, on the known families of
-systems.
+"""Needs of a build or a measurement: which needs a host lacks, and which package provides each need on the known
+families of systems.
 
-A need is named by the way of finding it: a program ("bison"), a header ("openssl/ssl.h"), a library for pkg-config
+The name of a need says how it is found: a program ("bison"), a header ("openssl/ssl.h"), a library for pkg-config
 ("libzstd.pc"), or a shared library that programs are linked with ("libaio.so.1").
 """
 
@@ -31,7 +31,7 @@ class Package(NamedTuple):
 
 @cache
 def known_packages() -> Mapping[str, Package]:
-    """The packages of ``packages.toml``, by need. A program that is not listed has a package of its name."""
+    """The packages of ``packages.toml``: need → package. An unlisted program is in a package of the same name."""
     return msgspec.toml.decode(Path(__file__).with_name("packages.toml").read_bytes(), type=dict[str, Package])
 
 
@@ -41,7 +41,8 @@ def packages_and_unknown_needs(
     """The packages for ``system`` ("debian", "ubuntu", "fedora") that provide ``needs``, and the needs without a known
     package.
 
-    ``own`` has packages of a recipe in addition to ``known_packages``. On Fedora a file or a library can stand for its package.
+    A recipe's ``own`` packages are added to ``known_packages``. On Fedora the name of a file or a library can be used
+    as the name of its package.
     """
     names: list[str] = []
     unknown: list[str] = []
@@ -59,9 +60,10 @@ def packages_and_unknown_needs(
 
 
 def how_to_install(needs: Iterable[str], system: str = "", recipe_packages: Mapping[str, Package] | None = None) -> str:
-    """One or two sentences with the command that installs ``needs``.
+    """One or two sentences with the command that installs the packages for ``needs``.
 
-    ``system`` is "debian", "ubuntu" or "fedora" (see ``read_system``); if it is "", both commands are given.
+    ``system`` is "debian", "ubuntu" or "fedora" (see ``read_system``); if it is "", the commands for both families are
+    given.
     """
     names = list(needs)
     debian, unknown = packages_and_unknown_needs(names, system or "debian", recipe_packages or {})
@@ -81,10 +83,10 @@ def how_to_install(needs: Iterable[str], system: str = "", recipe_packages: Mapp
 def how_to_install_build_dependencies(
     source_package: Package, system: str = "", *, has_source_lines: bool = True
 ) -> str:
-    """A sentence with the command that installs everything with which the distribution builds its package ``source``.
+    """A sentence with the command that installs what the distribution needs to build its package ``source``.
 
-    "" if the package of ``system`` (as in ``how_to_install``) is unknown. ``described`` says whether apt knows source
-    packages, which needs a line ``deb-src``.
+    It is "" if the package for ``system`` (as in ``how_to_install``) is unknown. ``described`` says whether apt knows
+    source packages; apt needs a line ``deb-src`` for that.
     """
     first = "" if has_source_lines else " (needs a `deb-src` line in /etc/apt)"
     apt = f"apt-get build-dep {_of_debian(source_package, system)}" if source_package.debian else ""
@@ -102,7 +104,7 @@ def _of_debian(package: Package, system: str) -> str:
 
 
 def read_system(os_release: str) -> str | None:
-    """The family of a system from its /etc/os-release: "debian", "ubuntu" or "fedora"; None for any other."""
+    """The family of a system, from its /etc/os-release: "debian", "ubuntu" or "fedora"; None for any other system."""
     pairs = (line.strip().partition("=") for line in os_release.splitlines())
     fields = {key: value.strip().strip("\"'").lower().split() for key, _, value in pairs}
     names = [*fields.get("ID", []), *fields.get("ID_LIKE", [])]
@@ -132,9 +134,9 @@ def missing_needs_error(
     recipe_packages: Mapping[str, Package] | None = None,
     extra_advice: str = "",
 ) -> EnvironmentFailure:
-    """The error for needs that the host of that name lacks; ``system`` and ``own`` as in ``how_to_install``.
+    """The error for needs that the host named ``name`` lacks; ``system`` and ``own`` as in ``how_to_install``.
 
-    ``besides`` is a sentence of advice that follows.
+    ``besides`` is a further sentence of advice.
     """
     names = list(dict.fromkeys(needs))
     verb = "is" if len(names) == 1 else "are"
@@ -143,16 +145,16 @@ def missing_needs_error(
 
 
 def missing_programs(host: Host, programs: Iterable[str]) -> tuple[str, ...]:
-    """The programs that the host does not have, in the order given."""
+    """Those of ``programs`` that the host does not have, in the same order."""
     script = 'for program do command -v -- "$program" >/dev/null 2>&1 || printf "%s\\n" "$program"; done'
     return tuple(host.script(script, *dict.fromkeys(programs)).stdout.splitlines())
 
 
 def missing_needs(host: Host, needs: Iterable[str], c: str, cxx: str) -> tuple[str, ...]:
-    """The needs (programs, headers, libraries as in ``packages``) that the host does not have.
+    """Those of ``needs`` (programs, headers and libraries, written as for ``packages``) that the host does not have.
 
-    ``c`` and ``cxx`` are the shell commands of the compilers, with options. If a compiler or pkg-config is missing, only
-    this is reported, since the rest cannot be checked.
+    ``c`` and ``cxx`` are the shell commands of the compilers, with options. If a compiler or pkg-config is missing,
+    only this need is reported, because the others cannot be checked without it.
     """
     unique = list(dict.fromkeys(needs))
     headers = [need for need in unique if need.endswith(HEADERS)]
@@ -175,6 +177,6 @@ def missing_needs(host: Host, needs: Iterable[str], c: str, cxx: str) -> tuple[s
 
 
 def require_programs(host: Host, programs: Iterable[str]) -> None:
-    """Raise EnvironmentFailure, with the packages to install, unless the host has all ``programs``."""
+    """Raise EnvironmentFailure, which names the packages to install, unless the host has all ``programs``."""
     if names := missing_programs(host, programs):
         raise missing_needs_error(names, host.name)

@@ -1,14 +1,14 @@
 """Runs that a hunt makes outside of its search. A commit is run only if the log has too few runs of the commit.
 
-With `--metric auto`, a hunt goes on by instructions if time does not tell the ends apart and the instructions of the
-ends differ. The instructions are counted exactly if the hosts can count. Otherwise the hunt uses the instructions that
-perf has recorded with the timed runs.
+With `--metric auto`, a hunt goes on by instructions if the ends do not differ in time, but in instructions. The
+instructions are counted exactly if the hosts can count. If the hosts cannot count, the hunt uses the instructions that
+perf has counted during the timed runs.
 
 Runs after a verdict do not change the verdict, but say more about the named commit:
 
-* A culprit that was named by exact counts is timed beside its parents. The verdict then says whether QPS confirms the
-  culprit.
-* A commit that differs by code placement alone is counted beside its parents, if the hosts can count. The verdict then
+* A culprit that was named by exact counts is timed beside its parents. The verdict then says whether the operations per
+  second confirm the culprit.
+* A commit that differs only by code placement is counted beside its parents, if the hosts can count. The verdict then
   says whether the commit executes the same instructions.
 """
 
@@ -31,9 +31,10 @@ from perfbisect.wording.unnamed import ignored_instructions_warning, metric_chan
 
 
 def append_after_verdict(log: SavedLog) -> Append[LabEvent, TimedEvent]:
-    """A function that stores events of runs after a verdict: a failed build or run becomes a warning.
+    """A function that stores the events of runs after a verdict; a failed build or run becomes a warning.
 
-    No skip is stored, because a skip would exclude the candidate, whose earlier runs are evidence for the verdict.
+    The candidate is not recorded as skipped, because it would then be excluded, although its earlier runs are evidence
+    for the verdict.
     """
 
     def append(event: Event, _: int | None) -> TimedEvent:
@@ -53,7 +54,7 @@ def order_of_missing_runs(
     counted: bool = False,
     purpose: Purpose = Purpose.ENDS,
 ) -> Measure | None:
-    """The order for the missing runs of nodes of the graph, each of which needs ``runs_each`` runs.
+    """The order for the missing runs of nodes of the graph, so that each of these nodes has ``runs_each`` runs.
 
     The result is None if no run is missing, or if the hunt's budget of runs does not allow all missing runs.
     """
@@ -64,7 +65,7 @@ def order_of_missing_runs(
 
 
 def runs_of(log: SavedLog, commit: str, *, counted: bool = False) -> list[RunFacts]:
-    """The timed runs of a commit; with ``counted``, the runs whose instructions were counted exactly."""
+    """The timed runs of a commit; with ``counted``, instead its runs whose instructions were counted exactly."""
     finished = (event.facts for _, event in log.entries if isinstance(event, RunFinished))
     return [facts for facts in finished if facts.commit == commit and bool(facts.counted) is counted]
 
@@ -72,7 +73,7 @@ def runs_of(log: SavedLog, commit: str, *, counted: bool = False) -> list[RunFac
 def count_instructions(
     order: Measure, problem: SearchProblem, append: Append[LabEvent, TimedEvent], workers: WorkersFor
 ) -> Generator[TimedEvent]:
-    """Carry out an order by exact counts. If the host cannot count, a warning says so, and the hunt goes on."""
+    """Carry out an order by counting exactly. If the host cannot count, a warning is yielded, and the hunt goes on."""
     try:
         yield from run(FixedPlan(iter([order])), append, workers(problem.commits))
     except (EnvironmentFailure, UsageError) as error:
@@ -86,7 +87,7 @@ COUNTED_RUNS = 1  # the counted runs of a commit that differs by code placement,
 def confirming_runs(
     verdict: Verdict, problem: SearchProblem, log: SavedLog, workers: WorkersFor
 ) -> Generator[TimedEvent]:
-    """Time a culprit and its parents; or count instructions of a commit that moves code, and of its parents."""
+    """Time a culprit and its parents; or count instructions of a commit that only moves code, and of its parents."""
     match verdict:
         case Found(step):
             nodes = (step.candidate, *step.parents)
@@ -112,11 +113,11 @@ def setup_by_instructions(
     *,
     has_ended: bool,
 ) -> Generator[TimedEvent, None, SessionSetup | None]:
-    """The setup with which a hunt goes on by instructions. Its settings are stored as the settings of the hunt.
+    """The setup with which a hunt is continued by instructions. Its settings are stored as the settings of the hunt.
 
     The result is None if the instructions of the ends do not differ or cannot be counted. ``time`` is the ratio of the
-    ends by the workload's metric; ``has_ended``: the search by this metric has ended. If an interrupted hunt is
-    resumed, only the missing runs are counted.
+    ends by the workload's metric; ``has_ended`` says whether the search by this metric has ended. If an interrupted
+    hunt is resumed, only the missing runs are counted.
     """
     settings = setup.settings
     policy = replace(settings.policy, direction=Direction.RISE)
@@ -143,7 +144,7 @@ def setup_by_instructions(
 
 
 def is_too_long_to_count(setup: SessionSetup, problem: SearchProblem, log: SavedLog) -> bool:
-    """Whether runs would take too long under valgrind.
+    """Whether runs would take too long under valgrind, so that their instructions are not counted.
 
     Runs take too long if a command does a fixed amount of work, and its shortest timed run took 10 s or more.
     """
@@ -155,9 +156,9 @@ def is_too_long_to_count(setup: SessionSetup, problem: SearchProblem, log: Saved
 def instructions_of_ends(
     problem: SearchProblem, log: SavedLog, counting_workers: WorkersFor | None
 ) -> Generator[TimedEvent, None, InstructionChange | None]:
-    """The difference of both ends in instructions, as the counting workers count them exactly; None if unknown.
+    """The difference of both ends in instructions, as workers count them exactly; None if unknown.
 
-    Without counting workers, the instructions come from perf's records of the timed runs in the log.
+    Without workers that count, the instructions are those that perf recorded with the timed runs in the log.
     """
     ends = [problem.commits[0], problem.commits[-1]]
     if counting_workers is None:

@@ -1,11 +1,11 @@
 """The loop of all sessions: a planner gives orders, workers carry them out, and a log stores the events.
 
 Hunts, trials and simulated hunts differ only in their planner, workers and log. Every event is stored in the log before
-the loop yields the event, and before the planner gives the next order. A killed session therefore goes on exactly at
-the end of its log.
+the loop yields the event, and before the planner gives the next order. A killed session therefore continues exactly
+after the last event of its log.
 
-Hosts and build hosts are workers with consecutive numbers: first the hosts, then the build hosts. Build hosts make
-builds while hosts measure.
+Hosts and build hosts are workers, which are numbered consecutively: first the hosts, then the build hosts. Build hosts
+make builds while the hosts measure.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -31,7 +31,7 @@ BEGUN_AGAIN = Warned(
 
 @dataclass(frozen=True, slots=True)
 class NextAction:
-    """The next action of a session, as its planner chooses it."""
+    """The next action of a session, chosen by its planner."""
 
     order: Measure | None  # None: no further order
     decided: Decided | PairingChosen | None = None  # logged when the order is given, or at the end
@@ -50,7 +50,7 @@ class NextAction:
     def of(
         cls, decision: Decision, decided: Decided, workload: int | None = None, *, several: bool = False
     ) -> "NextAction":
-        """The action for a decision of the search. With ``several`` hunts, the other hunts go on after a verdict."""
+        """The action for a decision of a hunt. With ``several`` hunts, the other hunts continue after a verdict."""
         order = decision.order
         if not isinstance(order, Measure):
             return cls(None, decided, ends_at_once=isinstance(order, Found), workload=workload, asks_again=several)
@@ -69,14 +69,14 @@ class Planner(Protocol):
     """Chooses the next action of a session."""
 
     def next(self, fleet: Fleet) -> NextAction:
-        """The next action, for the present state of all workers.
+        """The next action, given the present state of all workers.
 
-        An order for a busy host is dropped, and the planner is asked again when an order or a build has ended.
+        An order for a busy host is ignored; the planner is asked again when an order or a build has ended.
         """
 
 
 class Workers(Protocol[E_co]):
-    """Hosts that carry out one order each at a time, and build hosts that make one build each at a time."""
+    """Hosts that each carry out one order at a time, and build hosts that each make one build at a time."""
 
     limit: tuple[float, float]  # when the hunt began, and the minutes after which all orders and builds end; 0: never
     minutes: float  # the minutes of the limit after the limit has passed, else 0
@@ -90,30 +90,30 @@ class Workers(Protocol[E_co]):
 
     @property
     def build_hosts(self) -> Sequence[str]:
-        """The names of the build hosts. Without build hosts, each host makes the builds that it measures."""
+        """The names of the build hosts. Without build hosts, each host makes the builds that it measures itself."""
 
     @property
     def builds_between(self) -> bool:
-        """Whether hosts without an order may build. If all build hosts have failed, such hosts make all builds."""
+        """Whether hosts may build while they have no order. If all build hosts fail, these hosts make all builds."""
 
     def begin(self, build: BuildOrder) -> None:
-        """Begin a build on its build host, which must be free. All hosts have the build when BuildFinished arrives."""
+        """Begin a build on its build host, which must be free. When BuildFinished arrives, all hosts have the build."""
 
     def elapsed_seconds(self, build_host: int) -> float:
-        """The seconds since the present build of a build host began."""
+        """The seconds since a build host began the build that it makes now."""
 
     def cancel(self, build_host: int) -> None:
-        """Cancel the present build of a build host, without waiting. The last event of the build is ``OrderEnded``."""
+        """Cancel a build host's build without waiting. The build's last event is ``OrderEnded``."""
 
     def next(self) -> tuple[int, E_co | OrderEnded]:
-        """Wait for the next event, or the end of an order or a build; returns the worker's number and the event.
+        """Wait for the next event, or for the end of an order or a build; returns the worker's number and the event.
 
-        The worker does not go on before the next call. Raises the exceptions of a worker, except an EnvironmentFailure,
+        The worker waits until this method is called again. Raises a worker's exception, except an EnvironmentFailure,
         which is returned in ``OrderEnded``.
         """
 
     def stop(self) -> None:
-        """End all orders and builds, with all processes that run for them. Afterwards no order or build can begin."""
+        """End all orders and builds, with all processes that run for them. Then no order or build can begin."""
 
 
 Append = Callable[[E | Decided | PairingChosen | Warned, int | None], T]
@@ -121,11 +121,12 @@ Append = Callable[[E | Decided | PairingChosen | Warned, int | None], T]
 
 
 def run(planner: Planner, append: Append[E, T], workers: Workers[E]) -> Generator[T]:
-    """Carry out the orders of a planner until the planner has no more. Yields the result of ``append`` for each event.
+    """Carry out the orders of a planner until the planner gives no further order. Yields the result of ``append`` for
+    each event.
 
-    A host that fails gets no further order. Raises the failure of the last host, or of a host that the planner needs.
-    If all build hosts have failed, and hosts may build, hosts make the builds; otherwise the failure is raised. If the
-    only build host is out of reach, hosts build until the build host is back.
+    A host that has failed gets no further order. Raises the failure of the last host, or of a host that the planner
+    needs. If all build hosts have failed, and hosts may build, hosts make the builds; otherwise the failure is raised.
+    If the only build host cannot be reached, hosts make builds until the build host is back.
     """
     states = _WorkerStates(workers)
     is_asked = (
@@ -181,23 +182,23 @@ class _WorkerStates:
 
     @property
     def has_free_host(self) -> bool:
-        """Whether a host can take an order."""
+        """Whether a host that can take an order is free."""
         return len(self.orders) + len(self.failures) < len(self._workers.hosts)
 
     @property
     def has_free_build_host(self) -> bool:
-        """Whether a build host can begin a build."""
+        """Whether a build host is free to begin a build."""
         return len(self.builds) + len(self._build_host_failures) < len(self._workers.build_hosts)
 
     @property
     def build_failure(self) -> EnvironmentFailure:
-        """The reason why no host makes a build: the failure of the first failed build host, or a general failure."""
+        """The reason why no host builds: the failure of the first failed build host, or a general failure."""
         default = EnvironmentFailure("no host that is left can make the build that is to be measured next")
         return next(iter(self._build_host_failures.values()), default)
 
     @property
     def fleet(self) -> Fleet:
-        """The states of all workers, in the form for planners."""
+        """The states of all workers, as planners need them."""
         workers = self._workers
         return Fleet(
             tuple(self.orders.values()),
@@ -214,12 +215,12 @@ class _WorkerStates:
         )
 
     def workload(self, worker: int) -> int:
-        """The workload of the present order of a host, or of the present build of a build host."""
+        """The workload of the order that a host carries out, or of the build that a build host makes."""
         hosts = len(self._workers.hosts)
         return self.orders[worker].workload if worker < hosts else self.builds[worker - hosts].workload
 
     def change_builds(self, action: NextAction) -> None:
-        """Cancel and begin builds as an action says."""
+        """Cancel builds and begin builds, as an action says."""
         for host in action.cancelled:
             if host in self.builds and host not in self._cancelled:
                 self._cancelled.add(host)
@@ -229,7 +230,7 @@ class _WorkerStates:
             self._workers.begin(order)
 
     def restore_build_hosts(self) -> Iterator[Warned]:
-        """Use build hosts again that were out of reach and are back. Yields a warning for each of these build hosts."""
+        """Use build hosts again if they can be reached again. Yields a warning for each of them."""
         failures = self._build_host_failures
         for host in [
             host for host, failure in failures.items() if isinstance(failure, HostUnreachable) and failure.is_back()
@@ -238,9 +239,9 @@ class _WorkerStates:
             yield Warned(f"build host {self._workers.build_hosts[host]} is back", "It builds again.")
 
     def note_end(self, worker: int, end: OrderEnded) -> Warned | None:
-        """Note the end of an order or a build. Returns a warning if the worker has failed.
+        """Note that an order or a build has ended. Returns a warning if the worker has failed.
 
-        Raises the worker's failure if the session cannot go on without the worker.
+        Raises the worker's failure if the session cannot continue without the worker.
         """
         hosts, build_hosts = self._workers.hosts, self._workers.build_hosts
         if worker < len(hosts):
@@ -275,28 +276,28 @@ class _WorkerStates:
 
 @dataclass(frozen=True, slots=True)
 class SearchPlanner:
-    """The planner of one hunt. The next order is derived from all readings so far."""
+    """The planner of one hunt. The planner derives the next order from all readings so far."""
 
     situation: Callable[[Fleet], Situation]
 
     def next(self, fleet: Fleet) -> NextAction:
-        """The next action. A culprit ends the hunt at once; other verdicts wait for the present orders."""
+        """The next action. A culprit ends the hunt at once; before another verdict the running orders end."""
         decision = decide(self.situation(fleet))
         return NextAction.of(decision, Decided(decision, fleet))
 
 
 @dataclass(slots=True)
 class FixedPlan:
-    """A planner that gives a sequence of orders. An order for a busy host waits until the host is free.
+    """A planner whose orders are a given sequence. If its host is busy, an order waits until the host is free.
 
-    If the sequence has a choice of interleaved or paired runs, the choice is logged.
+    If the sequence contains a choice between interleaved and paired runs, the choice is logged.
     """
 
     orders: Iterator[Measure | PairingChosen]
     waiting_order: Measure | None = None
 
     def next(self, fleet: Fleet) -> NextAction:
-        """The action of the next order."""
+        """The action that carries out the next order."""
         order = self.waiting_order or next(self.orders, None)
         if isinstance(order, PairingChosen):  # must be in the log first, because the next order depends on it
             return NextAction(None, order, asks_again=True)

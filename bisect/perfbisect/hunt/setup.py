@@ -1,6 +1,6 @@
-"""The setup of a session: recipes are loaded, the range is read, hosts are checked.
+"""The setup of a session: loads recipes, reads the range of commits, and checks the hosts.
 
-Commits that --skip leaves out of a range are never built, and are treated neither as fast nor as slow.
+Commits that --skip leaves out are never built; the search assumes neither that they are fast nor that they are slow.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -72,11 +72,11 @@ class SessionSetup:
     def set_up(
         cls, requested: Sequence[Settings], waiting: WaitCallback | None = None, begun: Sequence[Recipes] = ()
     ) -> tuple["SessionSetup", ...]:
-        """The setups of hunts that differ only in their workloads. Recipes are loaded once, and hosts are checked once.
+        """The setups of hunts that differ only in their workloads. Each recipe is loaded and each host checked once.
 
-        With ``waiting``, a host is checked when no other session measures on the host. ``begun`` has the recipes of all
-        hunts of the session, first the hunts that go on, because builds may be trained with the workloads of all hunts.
-        Raises UsageError and EnvironmentFailure.
+        With ``waiting``, the check of a host waits until no other session measures there. ``begun`` has the recipes of
+        the hunts of the session, first of continued hunts, because builds may be trained with the workloads of all
+        hunts. Raises UsageError and EnvironmentFailure.
         """
         recipes = begun or [load_requested(settings) for settings in requested]
         first, builder, measured = requested[0], recipes[0][0], tuple(workload for _, workload in recipes)
@@ -94,7 +94,7 @@ class SessionSetup:
     def of_trial(
         cls, settings: Settings, waiting: WaitCallback | None, span: CommitRange, workloads: tuple[Workload, ...]
     ) -> "SessionSetup":
-        """The setup of a trial; ``span`` has its builds. Raises the errors of ``set_up``."""
+        """The setup of a trial; ``span`` contains the builds that it compares. Raises the errors of ``set_up``."""
         builder = requested_builder(settings)
         check_overrides(builder, workloads, settings)
         return cls._checked(settings, builder, workloads, waiting, span)._with_metric()
@@ -108,7 +108,7 @@ class SessionSetup:
         waiting: WaitCallback | None,
         builds: CommitRange | None = None,
     ) -> "SessionSetup":
-        """The setup of the first workload without the effects of its metric. ``builds`` are the builds of a trial."""
+        """The setup of the first workload, before its metric changes it. ``builds`` are a trial's builds."""
         entries = [load_host(name, settings.hosts_path) for name in settings.hosts]
         settings = replace(settings, prior=replace(settings.prior, host_classes=host_classes(entries)))
         # Without a repository nothing is built, so the host needs no compiler.
@@ -136,7 +136,7 @@ class SessionSetup:
         return setup
 
     def _with_metric(self) -> "SessionSetup":
-        """The setup adapted to its metric, with warnings about suspected paths and options that have no effect."""
+        """The setup adapted to its metric; warnings concern suspected paths, and options that have no effect."""
         setup = self.for_settings(self.settings)
         in_recipes = self.builder.suspects | self.workload.suspects
         of_user = (path for path in self.untouched if path not in in_recipes)
@@ -154,7 +154,7 @@ class SessionSetup:
         return with_counts_beside(with_layouts(replace(setup, settings=replace(settings, prior=prior))))
 
     def for_next_attempt(self, settings: Settings) -> "SessionSetup":
-        """The setup of another attempt, after a build or a run has changed the settings."""
+        """The setup for another attempt at the session, after a build or a run has changed the settings."""
         setup = replace(
             self, builder=requested_builder(settings), workload=with_settings(self.workload, settings),
             works=tuple(with_settings(workload, settings) for workload in self.works),
@@ -178,17 +178,17 @@ class SessionSetup:
 
     @property
     def common_build_hosts(self) -> tuple[BuildHost, ...]:
-        """The build hosts that build ahead for all hosts; empty if each host's builds are made when it needs them."""
+        """The build hosts that build in advance for all hosts; empty if a host's builds are made when it needs them."""
         return self.hosts[0].build_hosts if build_ahead([site.entry for site in self.hosts]) else ()
 
     @property
     def facts(self) -> HostFacts:
-        """The facts of the first host."""
+        """The facts about the first host."""
         return self.hosts[0].facts
 
     @property
     def purpose(self) -> str:
-        """A description of the session, for other sessions that find a host busy."""
+        """A description of the session, which other sessions show when they find a host busy."""
         request, settings = self.request, self.settings
         if not request.works:
             return f"a hunt for {settings.builder} {settings.workload}, {settings.good}..{settings.bad},"
@@ -198,13 +198,13 @@ class SessionSetup:
 
     @property
     def title(self) -> str:
-        """A short title of the session: the result, the trial, or the workload."""
+        """A short title of the session: the name of the result, the trial and its builder, or the workload."""
         if self.settings.output and self.settings.outputs:
             return self.settings.output.result
         return f"{self.request.kind.noun} {self.request.builder}" if self.request.works else self.workload.name
 
     def run_hash(self, workload: Workload) -> str:
-        """A hash of everything that a run of the workload depends on."""
+        """A hash of everything in the setup that affects the runs of the workload."""
         return fingerprint(
             self.builder,
             workload,
@@ -213,7 +213,7 @@ class SessionSetup:
         )
 
     def count_method(self, site: PreparedHost, workload: Workload) -> str:
-        """The method by which runs of a workload are counted exactly on a host; "" if runs are timed."""
+        """The method by which the workload's runs are counted exactly on a host; "" if runs are timed."""
         return "" if counting.counting_obstacle(self.builder, workload) else site.count_method
 
     def training(self) -> tuple[Workload, ...]:
@@ -224,13 +224,13 @@ class SessionSetup:
         return load_training_workloads(self.builder, self.settings.variant, self.measured, self.settings.workloads_path)
 
     def build_hash(self) -> str:
-        """A hash of all parts of the recipe that builds depend on."""
+        """A hash of all parts of the recipe that affect builds."""
         return build_fingerprint(self.builder, find_variant(self.builder, self.settings.variant), self.patches)
 
     def lab(
         self, candidates: Candidates, earlier: EarlierAttempts, site: PreparedHost, workload: Workload, locks: HostLocks
     ) -> HostLab:
-        """A lab that measures candidates by a workload on a host."""
+        """The lab in which a host measures candidates with a workload."""
         lab_host = locks.lab_host(site.host, site.entry)
         building = [locks.lab_host(build_host.host, build_host.entry) for build_host in site.build_hosts]
         building += [lab_host] if site.can_build else []
@@ -240,7 +240,7 @@ class SessionSetup:
         )  # fmt: skip
 
     def candidates(self, commits: tuple[str, ...]) -> Candidates:
-        """The candidates of a lab: commits of the session's repository."""
+        """The candidates that a lab builds and measures: commits of the session's repository."""
         path, repository = self.settings.repository, self.repository
         repository = repository or (open_repository(Path(path)) if path else None)
         return Candidates(
@@ -276,13 +276,13 @@ class SessionSetup:
 
 
 def shared_builds() -> SharedBuilds | None:
-    """The shared builds of the user's configuration; None without any. Raises RecipeError for a wrong configuration."""
+    """The shared builds of the user's configuration, if any. Raises RecipeError for a wrong configuration."""
     shared = load_configuration().shared
     return SharedBuilds(shared.builds, shared.secret()) if shared.builds else None
 
 
 def options_without_effect(setup: SessionSetup) -> Iterator[Warned]:
-    """A warning about --time and --warmup, if runs have a fixed length because they are counted exactly."""
+    """A warning that --time and --warmup have no effect, if runs of fixed length are counted exactly."""
     options = [f"--{name}" for name in ("time", "warmup") if name in setup.settings.overrides]
     if options and setup.settings.prior.exact and counting.has_length(setup.workload):
         yield Warned(
@@ -292,10 +292,10 @@ def options_without_effect(setup: SessionSetup) -> Iterator[Warned]:
 
 
 def with_layouts(setup: SessionSetup) -> SessionSetup:
-    """The setup, without randomized layouts if they are not possible; then a warning says why.
+    """The setup, without randomized layouts if these are not possible; in this case a warning has the reason.
 
-    A hunt by exact counts uses no layouts, but its builds can have layouts, because `--metric auto` times the same
-    builds.
+    A hunt by exact counts runs no randomized layouts, but its builds can be linked in them, because `--metric auto`
+    times the same builds.
     """
     settings = setup.settings
     if not settings.policy.layouts:
@@ -313,10 +313,10 @@ def with_layouts(setup: SessionSetup) -> SessionSetup:
 
 
 def with_counts_beside(setup: SessionSetup) -> SessionSetup:
-    """The setup. In a hunt by time, the first host also counts instructions, if the host can count.
+    """The setup. If the hunt is by time and the first host can count, this host also counts instructions.
 
-    If a workload cannot be counted exactly, as on a server, its instructions are counted during timed runs, if the
-    processor has counters.
+    If a workload cannot be counted exactly, as on a server, its instructions are counted during the timed runs, if the
+    host's processor has counters.
     """
     settings, (first, *further_hosts) = setup.settings, setup.hosts
     may_count = settings.counts and settings.choose_metric and not settings.prior.exact and not setup.request.works
@@ -329,7 +329,7 @@ def with_counts_beside(setup: SessionSetup) -> SessionSetup:
 
 
 def host_classes(entries: Sequence[HostEntry]) -> tuple[str, ...]:
-    """The class of each host, by default its name; empty for one host. Raises UsageError for a repeated host."""
+    """The class of each host, by default its name; empty for a single host. Raises UsageError for a repeated host."""
     names = [entry.name for entry in entries]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"Host {twice[0]} is given twice.", "Give each host once.")
@@ -346,7 +346,7 @@ def on_one_machine(hosts: Sequence[PreparedHost]) -> Iterator[Warned]:
 
 
 def both_tag_and_branch(settings: Settings, revisions: Iterable[str]) -> Iterator[Warned]:
-    """A warning about each revision, or end of a range, that is the name of a tag and of a branch."""
+    """A warning about each revision, or end of a range, whose name is both a tag and a branch."""
     for name in ambiguous_tags(open_repository(Path(settings.repository)), revisions) if settings.repository else ():
         yield Warned(f"{name} is a tag and a branch: the tag is measured", f"Write heads/{name} for the branch.")
 

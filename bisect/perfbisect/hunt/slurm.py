@@ -3,10 +3,10 @@
 Slurm decides the order, limits, dependencies and accounts of jobs. Leased nodes of hosts.toml are another way to use
 Slurm: see ``host.leases``.
 
-A job is a `bisect run` on the node of the job, with the host ``local``. If the node can write this history, the job
-stores the hunt and its end in this history, and a repeated job resumes the hunt. If the node cannot write this history,
-the hunt is in a history of the node, and begins anew with each job. This history then has only Slurm's states of the
-job.
+A job runs `bisect run` with the host ``local`` on the node that Slurm has chosen. If the node can write this history,
+the job stores the hunt and its end in this history, and a repeated job resumes the hunt. If the node cannot write this
+history, the hunt is stored in the node's own history, and begins anew with each job. In this case this history has only
+the states of the job in Slurm.
 """
 
 import math
@@ -46,7 +46,7 @@ ENDED = (
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """The state of a job, as Slurm prints it."""
+    """The state of a Slurm job, as Slurm's commands print it."""
 
     word: str  # such as PENDING
     reason: str = ""  # why the job waits
@@ -65,7 +65,7 @@ Jobs = Mapping[str, JobState]  # by job number
 
 
 def check_commands(command: str = "sbatch") -> None:
-    """Raise UsageError if this machine does not have the command of Slurm."""
+    """Raise UsageError if this machine lacks the command of Slurm."""
     if not shutil.which(command):
         raise UsageError(
             f"This machine has no {command}.", "Use a machine with Slurm's commands, such as a login node."
@@ -75,7 +75,7 @@ def check_commands(command: str = "sbatch") -> None:
 def sbatch(options: Sequence[str], script: str, arguments: Sequence[str]) -> str:
     """Submit a job that runs a script with arguments; returns the number of the job.
 
-    The script gets each argument with a point before it, because sbatch takes a lone colon as a separator of two jobs.
+    A point is put before each argument of the script, because sbatch takes a lone colon as the separator of two jobs.
     Raises EnvironmentFailure with Slurm's message if Slurm refuses the job.
     """
     # All jobs have the same script, because sbatch would find options in it, for example in a name with a line #SBATCH.
@@ -88,7 +88,7 @@ def sbatch(options: Sequence[str], script: str, arguments: Sequence[str]) -> str
 
 
 def job_states(jobs: Collection[str]) -> dict[str, JobState]:
-    """The states of the jobs that Slurm knows. Slurm forgets ended jobs after minutes, unless Slurm keeps accounts."""
+    """The states of the jobs that Slurm knows. Without accounting, Slurm forgets ended jobs after minutes."""
     numbers = ",".join([*jobs, *jobs])  # twice, because squeue fails for a single number that it does not know
     fields = "JobID:30,State:30,exit_code:30,Reason:80"
     queued = _run(["squeue", "--noheader", "--states=all", f"--jobs={numbers}", f"--Format={fields}"]) if jobs else ""
@@ -106,18 +106,20 @@ def job_states(jobs: Collection[str]) -> dict[str, JobState]:
 
 
 def _state(word: str, status: int, signal: int, reason: str = "") -> JobState:
-    """The state of a job; its exit status is 128 + signal if a signal has ended its program (0: no signal)."""
+    """The state of a job; its exit status is 128 + signal if ``signal`` ended its program (0: no signal did)."""
     return JobState(word, reason, (128 + signal if signal else status) if word in EXITED else None)
 
 
 def cancel(jobs: Collection[str]) -> None:
-    """Cancel jobs. Slurm sends SIGTERM to running jobs, and kills them some time later."""
+    """Cancel jobs. Slurm sends SIGTERM to running jobs, and kills jobs that still run some time later."""
     if jobs:
         _run(["scancel", *jobs])
 
 
 def _run(command: Sequence[str], text: str = "") -> str:
-    """The output of a command of Slurm. Raises UsageError if the command is missing, EnvironmentFailure if it fails."""
+    """Run a command of Slurm; returns its output. Raises UsageError if the command is missing, EnvironmentFailure if it
+    fails.
+    """
     check_commands(command[0])
     status, printed = run_briefly(command, text, TIME_LIMIT)
     if status:
@@ -150,23 +152,23 @@ class SlurmJob:
     range: str = ""  # a key that is equal for hunts that can share builds
 
     def sbatch_options(self) -> list[str]:
-        """The options of sbatch. The options of the file come last, and override the defaults."""
+        """The options of sbatch. The options of the batch file come last, so that they override the defaults."""
         name = mask_credentials(printable(title_of(self.planned)))[:100]  # without passwords, because all users see it
         limit = [f"--time={math.ceil(self.minutes) + MARGIN}"] if self.minutes else []
         defaults = [f"--job-name={name}", "--exclusive", "--output=/dev/null", f"--signal=B:TERM@{NOTICE}"]
         return [*defaults, *limit, *constraint(self.planned), *self.options]
 
     def script_arguments(self, log: Path, in_batch: str, history: Path) -> list[str]:
-        """The arguments of the job's script; ``in_batch`` has the numbers of the batch and of the hunt, such as 3:0."""
+        """The arguments of the job's script; ``in_batch`` is the numbers of the batch and of the hunt, such as 3:0."""
         python, _, _, program = PROGRAM
         options = ["--history", str(history.absolute()), "--wait", "--plain", "--host=local"]
         return [str(log.absolute()), self.planned.folder, in_batch, python, program, *options, *self.planned.arguments]
 
 
 def constraint(planned: PlannedHunt) -> list[str]:
-    """The option of sbatch with the features of `slurm:FEATURES`; the features of several hosts are alternatives.
+    """The option of sbatch with the features of `slurm:FEATURES`; of several hosts' features, a node needs any.
 
-    The option is empty without features. Raises UsageError for other hosts than single nodes of Slurm.
+    Without features there is no option. Raises UsageError for hosts that are not single Slurm nodes.
     """
     if planned.hosts == (("local",),):
         return []
@@ -179,7 +181,7 @@ def constraint(planned: PlannedHunt) -> list[str]:
 
 
 def read_batch_and_jobs(history: History, number: int) -> tuple[Batch, Jobs]:
-    """A batch, and the states of its jobs. The exit statuses of jobs that only Slurm knows are stored in the batch."""
+    """A batch and the states of its jobs. Exit statuses that only Slurm knows are stored in the batch."""
     batch = read_batch(history, number)
     states = job_states([hunt.job for hunt in batch.hunts if hunt.job])
     for hunt in batch.hunts:
@@ -191,14 +193,14 @@ def read_batch_and_jobs(history: History, number: int) -> tuple[Batch, Jobs]:
 
 
 def needs_no_job(hunt: BatchHunt, states: Jobs) -> bool:
-    """Whether a hunt has a verdict, or a job that waits or runs."""
+    """Whether a hunt has a verdict, or already has a job that waits or runs."""
     return hunt.status in VERDICTS or (hunt.job in states and states[hunt.job].is_open)
 
 
 def submit(history: History, number: int, jobs: Sequence[SlurmJob]) -> int:
     """Submit a job for each hunt of a batch that needs a job. Returns the number of submitted jobs.
 
-    Raises UsageError for the first job that Slurm refuses.
+    Raises UsageError if Slurm refuses a job; later jobs are not submitted.
     """
     batch, states = read_batch_and_jobs(history, number)
     hunts = [hunt for hunt in batch.hunts if not needs_no_job(hunt, states)]

@@ -26,7 +26,8 @@ Subscribe = Callable[[Listener], AbstractContextManager[object]]  # forwards con
 def _seconds_left(limit: tuple[float, float]) -> float:
     """The seconds until the time limit of a hunt.
 
-    ``limit`` is the begin of the hunt, in seconds since the epoch, and the allowed minutes; 0 minutes: no limit.
+    ``limit`` is the time at which the hunt began (seconds since the epoch), and the allowed minutes; 0 minutes: no
+    limit.
     """
     began, minutes = limit
     return max(began + 60 * minutes - CLOCK.now(), 0.001) if minutes else threading.TIMEOUT_MAX
@@ -45,7 +46,7 @@ class MeasuringWorker:
 
 @dataclass(frozen=True, slots=True)
 class BuildWorker:
-    """A build host that builds ahead."""
+    """A build host that makes builds before hosts need them."""
 
     name: str
     build: Callable[[BuildOrder], Generator[LabEvent]]  # builds a candidate
@@ -66,7 +67,7 @@ class _InFlight:
 class EventQueue(Generic[E]):
     """A queue of events. A thread that puts an event waits until the main thread has handled the event.
 
-    Therefore a host begins no run and no other action before all earlier events are stored.
+    So a host begins no run and no other action before all earlier events have been stored.
     """
 
     def __init__(self) -> None:
@@ -76,7 +77,7 @@ class EventQueue(Generic[E]):
         self._closed = False
 
     def put(self, host: int, event: E) -> None:
-        """Add an event; returns when the event has been handled. Raises Cancelled if the queue is closed."""
+        """Add an event, and wait until it has been handled. Raises Cancelled if the queue is closed."""
         handled = threading.Event()
         self._unhandled.add(handled)
         if not self._closed:
@@ -87,13 +88,13 @@ class EventQueue(Generic[E]):
             raise Cancelled
 
     def next(self, seconds: float = threading.TIMEOUT_MAX) -> tuple[int, E]:
-        """The next event and its host. The previous event counts as handled. Raises Empty after ``seconds``."""
+        """The next event and its host. The call confirms the previous event. Raises Empty after ``seconds``."""
         self._latest.set()
         host, event, self._latest = self._arrived.get(timeout=seconds)
         return host, event
 
     def close(self, threads: Collection[threading.Thread]) -> None:
-        """Take no more events, and wait at most PATIENCE seconds for the ends of cancelled ``threads``."""
+        """Accept no more events, and wait at most PATIENCE seconds until the cancelled ``threads`` have ended."""
         self._closed = True
         seconds_left = PATIENCE
         while seconds_left > 0 and (alive := [thread for thread in threads if thread.is_alive()]):
@@ -138,7 +139,7 @@ class ThreadWorkers:
         return time.monotonic() - self._in_flight[build_host].began
 
     def cancel(self, build_host: int) -> None:
-        """Cancel the present build; see ``Workers.cancel``."""
+        """Cancel the build that is in progress; see ``Workers.cancel``."""
         self._in_flight[build_host].cancelled.set()
         self._build_workers[build_host].stop.set()
 
@@ -157,13 +158,13 @@ class ThreadWorkers:
         return worker, event
 
     def stop(self) -> None:
-        """Cancel all orders and builds, and wait at most PATIENCE seconds for their ends."""
+        """Cancel all orders and builds, and wait at most PATIENCE seconds until they have ended."""
         if self._threads:
             self._cancel_all()
         self._queue.close([*self._killers, *self._threads.values()])
 
     def _cancel_all(self) -> None:
-        """Cancel the work of all threads, and kill the jobs for which they may wait."""
+        """Cancel the work of all threads, and kill the jobs that the threads may be waiting for."""
         for measuring in self._measuring:
             measuring.stop.set()
         for building in self._build_workers:
@@ -179,9 +180,9 @@ class ThreadWorkers:
 
     @staticmethod
     def _kill_jobs(worker: MeasuringWorker, order: threading.Thread) -> None:
-        """Kill the jobs of a cancelled order until the order's thread has ended.
+        """Kill the jobs of a cancelled order repeatedly, until the order's thread has ended.
 
-        A job that begins while jobs are listed is killed the next time.
+        A job that begins while the jobs are listed is killed by the next pass.
         """
         worker.kill_jobs()
         while order.is_alive():
@@ -191,7 +192,7 @@ class ThreadWorkers:
     def _start(
         self, number: int, worker: MeasuringWorker | BuildWorker, work: Callable[[], Generator[LabEvent]]
     ) -> None:
-        """Start the thread of an order or a build; ``number`` is the number of the worker."""
+        """Start the thread of an order or a build by the worker with that ``number``."""
         thread = threading.Thread(
             target=self._work,
             args=(number, worker, work),
@@ -204,7 +205,9 @@ class ThreadWorkers:
     def _work(
         self, number: int, worker: MeasuringWorker | BuildWorker, work: Callable[[], Generator[LabEvent]]
     ) -> None:
-        """Put the events and the end of an order or a build into the queue. This method is the body of a thread."""
+        """Put the events of an order or a build, and its end, into the queue. This method runs in the thread of a
+        worker.
+        """
         has_several = len(self.hosts) + len(self.build_hosts) > 1
         name = worker.name if has_several else ""  # events have the name of their host if there are several
 
@@ -230,7 +233,7 @@ class ThreadWorkers:
             self._queue.put(number, ended)
 
     def _end_of_cancelled(self, number: int, cancelled: Cancelled) -> OrderEnded | BaseException:
-        """The end of a cancelled order or build: ``cancelled`` itself if the whole session is cancelled."""
+        """The end of a cancelled order or build; ``cancelled`` itself if the whole session was cancelled."""
         build_host = number - len(self.hosts)
         if self.minutes:
             return OrderEnded()
@@ -247,5 +250,5 @@ class ThreadWorkers:
 
 
 def with_host(event: LabEvent, host: str) -> LabEvent:
-    """The event with the name of its host; ``host`` if the event has no name yet."""
+    """The event, with ``host`` as its host unless it already names a host."""
     return event if isinstance(event, Warned) or event.host else replace(event, host=host)

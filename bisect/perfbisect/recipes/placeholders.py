@@ -1,10 +1,11 @@
 """``{placeholders}`` in the commands of a recipe, checked when the recipe is loaded and filled in when a command is
 run.
 
-``{{`` and ``}}`` are literal braces. An argument that is exactly ``{cflags}``, ``{ldflags}`` or a compiler, such as
-``{cc}``, becomes an argument for each of its words; so does a compiler that is a word in a script. In scripts of ``["sh",
-"-c", …]``, of ``["bash", "-e", "-o", "pipefail", "-c", …]`` and of ``["env", "A=b", "sh", "-ec", …]``, values are quoted
-for that shell, so that a path is never run as a command.
+``{{`` and ``}}`` in a command are literal braces. An argument that consists only of ``{cflags}``, ``{ldflags}`` or a
+compiler such as ``{cc}`` becomes several arguments, one for each word of the value; a compiler that is a separate word
+of a script also becomes several words. In scripts of ``["sh", "-c", …]``, of ``["bash", "-e", "-o", "pipefail", "-c",
+…]`` and of ``["env", "A=b", "sh", "-ec", …]``, values are quoted for that shell, so that a path is never run as a
+command.
 """
 
 import re
@@ -35,7 +36,7 @@ IN_SERVER = ("initialise", "start", "ready", "stop", "create", "settle", "settin
 
 
 def fill_command(argv: Sequence[str], values: Values) -> list[str]:
-    """The command ``argv`` with placeholders filled in. Raises RecipeError for a placeholder without a value."""
+    """The command ``argv`` with its placeholders filled in. Raises RecipeError if a placeholder has no value."""
     filled: list[str] = []
     of_shells = set(script_positions(argv))
     for position, argument in enumerate(argv):
@@ -52,7 +53,7 @@ def fill_command(argv: Sequence[str], values: Values) -> list[str]:
 
 
 def fill_text(text: str, values: Values) -> str:
-    """The text with placeholders filled in. Raises RecipeError for a placeholder without a value."""
+    """The text with its placeholders filled in. Raises RecipeError if a placeholder has no value."""
 
     def value(match: re.Match[str]) -> str:
         token, word = match[0], match[1]
@@ -66,12 +67,12 @@ def fill_text(text: str, values: Values) -> str:
 
 
 def escaped_braces(text: str) -> str:
-    """The text with escaped braces, so that no part of the text is a placeholder."""
+    """The text with its braces escaped, so that no part of the text is read as a placeholder."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
 def script_positions(argv: Sequence[str]) -> Iterator[int]:
-    """The position of the script of the first shell that has one: the word after its options, if these include c."""
+    """The position of the script in a shell command: the word after the shell's options, if these include c."""
     for shell, word in enumerate(argv):
         if word.rpartition("/")[2] not in SHELLS:
             continue
@@ -96,7 +97,7 @@ def _quoted_value(word: str, value: str | int, split: Collection[str]) -> str:
 
 
 def check_placeholders(table: Table, location: Location) -> None:
-    """Raise RecipeError for a placeholder in a builder's table that is not allowed at its key."""
+    """Raise RecipeError for a placeholder in a builder's table that is not allowed in the text of its key."""
     check_placeholders_in(table.get("version", []), location.at("version"), VERSION_PLACEHOLDERS)
     check_placeholders_in(table.get("installed_version", []), location.at("installed_version"), INSTALLED_PLACEHOLDERS)
     for section, keys, allowed in (
@@ -112,18 +113,18 @@ def check_placeholders(table: Table, location: Location) -> None:
 
 
 def placeholders_in(argv: Sequence[str]) -> set[str]:
-    """The names of the placeholders in a command."""
+    """The names of the placeholders in one command."""
     return {match[1] for text in argv for match in TOKEN.finditer(text) if match[1] is not None}
 
 
 def archive_names_in(*parts: object) -> set[str]:
-    """The names of the archives whose placeholders are in these parts of a recipe."""
+    """The names of the archives that are used in these parts of a recipe, by their placeholders."""
     words = placeholders_in([str(part) for part in parts])
     return {word.removeprefix(_ARCHIVE) for word in words if word.startswith(_ARCHIVE)}
 
 
 def check_placeholders_in(value: object, location: Location, allowed: Collection[str]) -> None:
-    """Raise RecipeError for a placeholder that is not ``allowed``, in a text or in any text of a list or table."""
+    """Raise RecipeError for a placeholder that is not ``allowed``, in a text or in any text inside a list or table."""
     for where, text in all_values(value, location):
         for match in TOKEN.finditer(text if isinstance(text, str) else ""):
             word = OF_ARCHIVES if (match[1] or "").startswith(_ARCHIVE) else match[1]

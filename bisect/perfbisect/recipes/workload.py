@@ -114,17 +114,17 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def known(self) -> tuple[Output, ...]:
-        """The measured results of a recognised output."""
+        """The results that can be measured, if the output format is recognised."""
         return self.outputs or ((self.output,) if self.output else ())
 
     @property
     def has_unspecified_result(self) -> bool:
-        """Whether no key selects the result of the command's output that is measured."""
+        """Whether a command has no key that selects the result in its output."""
         return bool(self.command) and not (self.format or any(getattr(self, key) for key in OF_PATTERNS))
 
     @property
     def printed_unit(self) -> str:
-        """The unit of the rate or the cost; "" if unknown."""
+        """The unit of the rate or the cost that is printed; "" if it is unknown."""
         if self.output:
             return self.output.unit
         return self.unit or ("IOPS" if self.format else unit_in(self.rate or self.cost))
@@ -164,7 +164,7 @@ def read_suite(file: Path) -> Suite:
 
 
 def workloads_by_driver(suite: Suite) -> list[Workload]:
-    """The workloads in the order of the file, one for each driver of the suite."""
+    """The workloads of a suite in the order of its file, each once for each driver of the suite."""
     return [
         msgspec.structs.replace(workload, driver=driver)
         for workload in suite.workloads.values()
@@ -237,7 +237,7 @@ def check_command(workload: Workload, location: Location) -> None:
 def load_workload(name: str, driver: str, user_path: str | Path = "") -> Workload:
     """The workload called ``name`` or ``suite/name`` for ``driver``.
 
-    Raises RecipeError if there is none, if several suites have one, or if its suite has a mistake.
+    Raises RecipeError if there is no such workload, if several suites have one, or if its suite has a mistake.
     """
     return _workload_by_name(name, driver, load_workloads(user_path))
 
@@ -253,8 +253,8 @@ def _workload_by_name(name: str, driver: str, everything: Sequence[Workload]) ->
 
 
 def workloads_by_name(name: str, everything: Iterable[Workload], driver: str = "") -> list[Workload]:
-    """The workloads called ``name`` or ``suite/name``, for a driver or (by default) for any. Raises RecipeError if
-    there is none.
+    """The workloads called ``name`` or ``suite/name``, for a driver or (by default) for any. Raises RecipeError if no
+    workload has that name.
     """
     fitting: list[Workload] = []
     unfitting: list[Workload] = []
@@ -280,7 +280,7 @@ def advice_listing_workloads(whose: str, names: Iterable[str]) -> str:
 
 
 def load_workloads(user_path: str | Path = "") -> list[Workload]:
-    """All workloads, by suite in alphabetical order, then in the order of the file, once for each driver."""
+    """All workloads: by suite in alphabetical order, then as in the suite's file; once for each driver."""
     files = files_by_name(recipe_folders(WORKLOADS, user_path), FILE)
     return [workload for _, file in sorted(files.items()) for workload in workloads_by_driver(read_suite(file))]
 
@@ -289,7 +289,7 @@ def choose_workloads(words: str, driver: str, user_path: str | Path = "") -> dic
     """The workloads for a driver that ``words`` name, each once, by unambiguous names.
 
     ``words`` are names of workloads, groups and suites, separated by commas; a workload precedes a group of the same
-    name. Raises RecipeError for a word that is neither, and like ``load_workload``.
+    name. Raises RecipeError for a word that names none of these, and the same errors as ``load_workload``.
     """
     everything = load_workloads(user_path)
     fitting = [workload for workload in everything if workload.driver == driver]
@@ -315,10 +315,10 @@ def choose_workloads(words: str, driver: str, user_path: str | Path = "") -> dic
 def load_training_workloads(
     builder: Builder, variant: str, measured: Sequence[Workload], user_path: str | Path = ""
 ) -> tuple[Workload, ...]:
-    """The workloads with which builds of a variant are trained; empty if they are not optimised with a profile.
+    """The workloads with which builds of a variant are trained; empty if it does not use profile-guided optimization.
 
-    ``measured`` are the workloads of the hunt or the comparison. The result is in the order of names, however they were
-    given, so that builds are equal. Raises RecipeError for a workload that does not exist.
+    ``measured`` are the workloads of the hunt or the comparison. The result is sorted by name, so that the order of
+    ``measured`` does not change builds. Raises RecipeError for a workload that does not exist.
     """
     names = find_variant(builder, variant).train
     if not names:

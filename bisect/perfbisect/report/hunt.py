@@ -103,7 +103,7 @@ def document(report: HuntReport, diff_of: DiffOf | None = None) -> Document:
 
 
 def setting_facts(report: HuntReport) -> Iterator[tuple[str, str]]:
-    """Names and values of the settings: range, builder, workload, host, …; without those that are empty."""
+    """The names and values of the settings: range, builder, workload, host, …; empty settings are left out."""
     settings, hunt, state = report.settings, report.summary, report.state
     size = extent(hunt.commits, hunt.candidates, hunt.merges)
     if settings.narrows:
@@ -150,7 +150,7 @@ def unfinished_hunt_sentences(report: HuntReport) -> Iterator[str]:
 
 
 def headline(report: HuntReport) -> str:
-    """The verdict in a line if it names exactly one commit; otherwise ""."""
+    """The verdict in one line, if it names exactly one commit; otherwise ""."""
     if len(report.changes) != 1 or report.summary.state != "found":
         return ""
     [change] = report.changes
@@ -159,7 +159,7 @@ def headline(report: HuntReport) -> str:
 
 
 def change_sections(report: HuntReport, position: int, diff_of: DiffOf | None) -> Iterator[Section]:
-    """The sections of a change that the verdict names: commit and reason; with ``diff_of`` also drawings, runs and diff."""
+    """The sections of a change that the verdict names: commit and reason; with ``diff_of`` drawings, runs and diff."""
     change, anchor, settings = report.changes[position], f"case-{position + 1}", report.settings
     commit, explanation = change.commit, change.explanation
     about = (
@@ -196,7 +196,7 @@ def change_sections(report: HuntReport, position: int, diff_of: DiffOf | None) -
 
 
 def issue_lines(report: HuntReport, change: NamedChange) -> Iterator[str]:
-    """The lines of a mail or an issue about a change."""
+    """The lines of a mail or an issue that reports a change."""
     settings, state, teller, step, commit = report.settings, report.state, report.teller, change.step, change.commit
     parent = change.parents[0].short if change.parents else f"{commit.short}^"
     host = host_line(state.started.hosts[0]) if state.started else settings.host
@@ -235,9 +235,9 @@ def pairs_table(pairs: Sequence[tuple[float, float]], metric: str) -> Table:
 
 
 def counter_tables(explanation: Explanation) -> Iterator[Table]:
-    """A table of the counters of a culprit and its parent, sorted by how far they moved beyond their noise; none without any.
+    """A table of the counters of culprit and parent, sorted by their change beyond noise; none without counters.
 
-    If perf counted for a part of the time and extrapolated, the name has the share of the time behind it.
+    If perf counted only for a part of the time and extrapolated, this share of the time follows the counter's name.
     """
     rows = []
     for counter in explanation.counters:
@@ -268,7 +268,7 @@ def counter_tables(explanation: Explanation) -> Iterator[Table]:
 def unknown_reason_sentences(
     change: NamedChange, counted: Mapping[str, tuple[float | None, float | None]]
 ) -> Iterator[str]:
-    """A sentence for each part of the reason that was not measured or is not known."""
+    """A sentence for each part of the explanation that was not measured or is not known."""
     yield from change.unknown_reasons
     absent = {name for name, sides in counted.items() if sides == (None, None)}
     absent -= {row.name for row in change.explanation.counters}
@@ -277,7 +277,7 @@ def unknown_reason_sentences(
 
 
 def function_tables(explanation: Explanation) -> Iterator[Table]:
-    """Tables of the functions whose costs differ most, one for each sort of cost."""
+    """For each sort of cost, a table of the functions whose costs differ most."""
     for above, measured in titled_function_rows(explanation):
         rows = [
             row(
@@ -293,9 +293,9 @@ def function_tables(explanation: Explanation) -> Iterator[Table]:
 
 
 def candidates_section(report: HuntReport, *, on_page: bool) -> Section | None:
-    """The table of all candidates that were built, measured or skipped, oldest first; None if there are none.
+    """The table of all candidates that were built, measured or skipped, oldest first; None if no candidate was.
 
-    On a page the subject is beside the hash of its commit, otherwise in the last column.
+    On a page, a commit's subject is beside its hash, otherwise in the last column.
     """
     if not report.tested_commits:
         return None
@@ -333,7 +333,7 @@ def candidates_section(report: HuntReport, *, on_page: bool) -> Section | None:
 
 
 def candidate_remarks(report: HuntReport) -> Iterator[str]:
-    """Remarks on the candidates: suspects not yet measured, skips, stopped runs, further runs, patches, equal binaries."""
+    """Remarks on candidates: unmeasured suspects, skips, stopped runs, further runs, patches, equal binaries."""
     measured = {sha for sha, _ in report.tested_commits}
     suspects = [suspect for suspect in report.suspects if not (report.state.verdict or suspect.commit.sha in measured)]
     if suspects:
@@ -354,18 +354,18 @@ def candidate_remarks(report: HuntReport) -> Iterator[str]:
 
 
 def skip_text(skip: SkipFacts) -> str:
-    """The stage at which a commit was skipped, and the reason."""
+    """The stage in which a commit failed, so that it is skipped, and the reason."""
     return printable(f"{skip.stage}: {skip.reason}")
 
 
 def stopped_run_text(runs: Sequence[RunFacts]) -> str:
-    """The text of the first run that was stopped for being slow; "" if none was."""
+    """A text about the first run that was stopped because it was slow; "" if no run was stopped."""
     first = next((run for run in runs if run.slower_than), None)
     return stopped_run(first.slower_than, first.seconds) if first else ""
 
 
 def cost_sentences(report: HuntReport) -> Prose:
-    """Sentences: the builds, runs and time of a hunt, and the builds of each build host, with the useless ones."""
+    """Sentences: the builds, runs and time of a hunt, and the builds of each build host, also unused builds."""
     costs = report.costs
     cached_share = cached(costs.hit_rate, costs.remote_rate)
     cache = f" ({cached_share})" if cached_share else ""

@@ -1,10 +1,9 @@
-"""Commits as users name them and read them: by release or revision, in sets, described, by paths that they touch, and
-as a diff.
+"""Commits as users name and read them: commits of releases, revisions and sets; descriptions, changed paths and diffs.
 
-Releases are named by tags. ``proposed_range`` chooses the range of commits to try first. ``releases_in_range`` has the releases
-from one to another for `bisect compare --each-release 8.0.20..8.0.40`, ordered by version, not by date (8.0.9, 8.0.10,
-8.1.0). It has releases of one line of development, all of whose commits the last release contains. A fix of an older
-branch does not belong between them: if 3.41.1 was made on a branch, it is no predecessor of 3.42.0.
+Releases are named by tags. ``proposed_range`` chooses the range of commits to try first. ``releases_in_range`` has the
+releases from one to another for `bisect compare --each-release 8.0.20..8.0.40`, ordered by version, not by date (8.0.9,
+8.0.10, 8.1.0). The releases belong to one line of development: the last release contains all their commits. A fix of an
+older branch is not among these releases: if 3.41.1 was made on a branch, it is no predecessor of 3.42.0.
 """
 
 import re
@@ -32,13 +31,13 @@ DOTS = ".."
 
 
 class UnknownRevision(UsageError):
-    """The repository has no such release or revision."""
+    """The repository does not have the named release or revision."""
 
 
 def resolve_commit(repo: Repository, name: str, release_tags: Sequence[str]) -> str:
     """The commit of a release as in the recipe's tags ("8.0.28"), or of any git revision.
 
-    Raises UnknownRevision, with similar releases, if there is none, and UsageError for an ambiguous hash.
+    Raises UnknownRevision, with similar releases, if the revision does not exist, and UsageError for an ambiguous hash.
     """
     logged = "@{" in name  # git fails if a reflog is too short, or a branch has no upstream
     spelled_so = [] if logged else [f"refs/tags/{tag}" for tag in possible_tags(name, release_tags)]
@@ -63,12 +62,12 @@ def resolve_commit(repo: Repository, name: str, release_tags: Sequence[str]) -> 
 
 
 def root_commit(repo: Repository, commit: str) -> str:
-    """The first commit on the main line to ``commit``, equal in every clone."""
+    """The oldest commit on the first-parent line to ``commit``; it is the same in every clone."""
     return git(repo, "rev-list", "--first-parent", "--max-parents=0", commit).strip()
 
 
 def ambiguous_tags(repo: Repository, names: Iterable[str]) -> list[str]:
-    """The tags, among revisions and ranges as written, that are also branches: git uses the tag."""
+    """The names in revisions and ranges that are both a tag and a branch; git uses the tag."""
     names_of_refs = set(list_refs(repo, "refs/heads", "refs/tags"))
     bare = dict.fromkeys(re.split(r"[~^:@+]", end)[0] for name in names for end in name.split(".."))
     return [name for name in bare if {f"refs/heads/{name}", f"refs/tags/{name}"} <= names_of_refs]
@@ -80,7 +79,7 @@ def list_refs(repo: Repository, *selection: str, names: str = "") -> list[str]:
 
 
 def refs_with_subjects(repo: Repository) -> dict[str, str]:
-    """HEAD, branches and tags, newest first, each with its date and subject."""
+    """HEAD, the branches and the tags, newest first, each with its date and the subject of its commit."""
     form = "--format=%(refname:short)%09%(creatordate:short) %(subject)"
     folders = ("refs/heads", "refs/tags", "refs/remotes")
     lines = git(repo, "for-each-ref", form, "--sort=-creatordate", *folders).splitlines()
@@ -88,7 +87,7 @@ def refs_with_subjects(repo: Repository) -> dict[str, str]:
 
 
 def possible_tags(version: str, release_tags: Sequence[str]) -> list[str]:
-    """The tags that a release may have, by the recipe's patterns."""
+    """The possible tags of a release, by the recipe's patterns of tags."""
     return [tag.replace("{version}", version).replace("{version:_}", version.replace(".", "_")) for tag in release_tags]
 
 
@@ -100,7 +99,7 @@ def versions_of_tags(tags: Sequence[str], pattern: str) -> list[tuple[str, str]]
 
 
 def commits_of_names(repo: Repository, names: Sequence[str]) -> list[str | None]:
-    """The commit's full hash for each name of a revision; None for an unknown name."""
+    """For each name of a revision, the full hash of its commit; None if the repository does not have the revision."""
     safe = [name if name and not re.search(r"[\n\0]", name) else "." for name in names]
     # after :/ comes a text by which a commit is searched
     objects = object_headers(repo, [name if name.startswith(":/") else f"{name}^{{commit}}" for name in safe])
@@ -108,14 +107,14 @@ def commits_of_names(repo: Repository, names: Sequence[str]) -> list[str | None]
 
 
 def describe_commit(repo: Repository, commit: str) -> Commit:
-    """One commit, given by its full hash. Fields that its object lacks are empty."""
+    """One commit, given by its full hash. Fields are empty if the commit object lacks them."""
     shown = git(repo, "rev-list", "--max-count=1", "--no-commit-header", "--format=%H%x00%cs%x00%an%x00%s", commit)
     sha, date, author, subject = shown.rstrip("\n").split("\0")
     return Commit(sha, date if re.match(r"\d", date) else "", _shortened(author), _shortened(subject))
 
 
 def commit_web_page(repo: Repository, commit: str) -> str:
-    """The address of a commit's web page at the forge of the usual remote; "" for an unknown forge."""
+    """The address of a commit's web page on the site of the usual remote; "" for an unknown site."""
     match = REMOTE.fullmatch(git(repo, "ls-remote", "--get-url", allowed=(0, 128)).strip())
     scheme, host, port, path = match.groups("") if match else ("",) * 4
     kind = FORGES.get(host.lower()) or FORGES.get(host.lower().partition(".")[0])
@@ -129,7 +128,7 @@ def _shortened(text: str) -> str:
 
 
 def revisions_in(text: str) -> tuple[str, ...]:
-    """The revisions in ``text``: one, or the two of A..B. Raises UsageError for anything else."""
+    """The revisions in ``text``: a single revision, or both ends of A..B. Raises UsageError for anything else."""
     ends = tuple(text.split(DOTS))
     if len(ends) > 2 or not all(ends) or any(end.startswith(".") for end in ends):
         raise UsageError(f"'{text}' is neither a revision nor a range of two revisions.", "Write REV or A..B.")
@@ -137,7 +136,7 @@ def revisions_in(text: str) -> tuple[str, ...]:
 
 
 def commits_in_set(repo: Repository, text: str) -> frozenset[str]:
-    """The commits (full hashes) of ``text``, whose revisions are full hashes."""
+    """The full hashes of the commits of ``text``, whose revisions are full hashes."""
     older, *newer = revisions_in(text)
     return frozenset(git(repo, "rev-list", "--stdin", stdin=f"{newer[0]}\n^{older}\n").split() if newer else [text])
 
@@ -147,7 +146,7 @@ def commits_touching(
 ) -> dict[str, frozenset[str]]:
     """For each path (a folder, a file or one of git's globs) the commits (full hashes) of good..bad that change it.
 
-    A merge counts if it differs from all of its parents; along first parents, if it differs from the first.
+    A merge is included if it differs from all of its parents; along first parents, if it differs from its first parent.
     """
     walk = ["rev-list", "--full-history", *(["--first-parent"] if first_parent else []), bad, f"^{good}", "--"]
     return {path: frozenset(git(repo, *walk, f":(top,glob){path}").split()) for path in paths}
@@ -161,7 +160,7 @@ OPTIONS = ("--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """A unified diff; if not all files fit, the smallest files."""
+    """A unified diff; if it would be too large, it has only the smallest files."""
 
     text: str
     left_out: int  # number of files
@@ -170,7 +169,7 @@ class Diff:
 def unified_diff(repo: Repository, before: str, after: str) -> Diff:
     """The difference between two commits, given by their full hashes.
 
-    Raises EnvironmentFailure if the repository lacks one of them.
+    Raises EnvironmentFailure if the repository lacks one of the commits.
     """
     sizes = changed_line_counts(repo, before, after)
     paths_shown = within_limits(dict(sorted(sizes.items(), key=lambda item: item[1])), LINES, LINES, FILES)
@@ -185,8 +184,8 @@ def unified_diff(repo: Repository, before: str, after: str) -> Diff:
 
 
 def changed_line_counts(repo: Repository, before: str, after: str) -> dict[str, int]:
-    """Path → number of added and removed lines; 0 for binary files. The paths can be passed to git, whatever their
-    bytes.
+    """Path → numbers of added and removed lines; 0 for binary files. git accepts the returned paths as arguments,
+    whatever bytes they contain.
     """
     text = git(repo, "diff-tree", "-r", "-z", "--numstat", *OPTIONS, before, after, errors="surrogateescape")
     sizes = {}
@@ -211,7 +210,7 @@ _SUFFIX = re.compile(r"[0-9][._][0-9]|(?:alpha|beta|dev|pre|rc)[._-]?$", re.IGNO
 
 
 class Tag(NamedTuple):
-    """A tag, and its time in seconds."""
+    """A tag of the repository, with its time in seconds since the epoch."""
 
     name: str
     seconds: int
@@ -233,9 +232,9 @@ class ProposedRange(NamedTuple):
 
 
 def releases_by_pattern(tags: Iterable[Tag]) -> dict[str, list[Release]]:
-    """Pattern as in a recipe's release_tags ("v{version}") → its releases, latest version first.
+    """For each pattern, written as in a recipe's release_tags ("v{version}"), its releases, latest version first.
 
-    The first pattern is the one with the latest tag, among patterns with two or more releases.
+    The first pattern is the pattern with the latest tag, among the patterns that match two or more tags.
     """
     groups: dict[str, list[Release]] = {}
     latest: dict[str, int] = {}
@@ -256,7 +255,7 @@ def releases_by_pattern(tags: Iterable[Tag]) -> dict[str, list[Release]]:
 
 
 def proposed_range(repo: Repository) -> ProposedRange:
-    """The last two releases, one of which precedes the other if possible; or the last commits if there are no tags.
+    """The last two releases, one an ancestor of the other if possible; or the last commits if there are no tags.
 
     Raises UsageError if the repository has no commit, or only one.
     """
@@ -286,7 +285,7 @@ def proposed_range(repo: Repository) -> ProposedRange:
 
 
 def tags_of_commits(repo: Repository, *selection: str) -> list[Tag]:
-    """The tags of commits. Names and dates never contain a blank."""
+    """The tags of commits. The names and dates contain no blanks."""
     listed = git(repo, "for-each-ref", "--format=%(creatordate:unix) %(refname:strip=2)", *selection, "refs/tags")
     rows = (line.partition(" ") for line in listed.splitlines())
     tags = [Tag(name, int(seconds or 0)) for seconds, _, name in rows]
@@ -295,7 +294,7 @@ def tags_of_commits(repo: Repository, *selection: str) -> list[Tag]:
 
 
 def _older_or_other_tag(repo: Repository, newer: str, tags: Sequence[str]) -> str:
-    """The first of these tags that precedes ``newer``; otherwise the first tag of another commit, or ""."""
+    """The first of ``tags`` that is an ancestor of ``newer``; otherwise the first tag of another commit, or ""."""
     name = newer if newer == "HEAD" else f"refs/tags/{newer}"
     [end, *commits] = commits_of_names(repo, [name, *(f"refs/tags/{tag}" for tag in tags)])
     distinct = [(tag, commit) for tag, commit in zip(tags, commits, strict=True) if commit and commit != end]
@@ -307,17 +306,17 @@ def _older_or_other_tag(repo: Repository, newer: str, tags: Sequence[str]) -> st
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRange:
-    """The releases of a range, oldest version first: versions, or tags if the recipe has no pattern of tags."""
+    """The releases of a range, oldest version first: versions, or tags if the recipe has no pattern for tags."""
 
     taken: tuple[str, ...]
     left_out: tuple[tuple[str, str], ...]  # with the reason
 
 
 def releases_in_range(repo: Repository, text: str, release_tags: Sequence[str]) -> ReleaseRange:
-    """The releases from A to B, both included, of ``A..B``, by the recipe's patterns (none: by patterns found in the
-    tags).
+    """The releases from A to B, both included, of ``A..B``; tags are matched by the recipe's patterns, or if it has
+    none, by patterns found in the tags.
 
-    Raises UsageError if an end is no release, or the order is wrong.
+    Raises UsageError if an end is no release, or if the first release is not older than the last.
     """
     first, last = ends_of_release_range(text)
     tags = tags_of_commits(repo)
@@ -353,7 +352,7 @@ def ends_of_release_range(text: str) -> tuple[str, str]:
 
 
 def _version_of_end(end: str, tag_of: dict[str, str], patterns: Sequence[str], repo: Repository) -> str:
-    """The version that ``end`` names, as a version or a tag. Raises UsageError if there is none."""
+    """The version of the release that ``end`` names. Raises UsageError if ``end`` is no release."""
     versions = {version: version for version in tag_of} | {tag: version for version, tag in tag_of.items()}
     if end not in versions or not is_numeric_version(versions[end]):
         near = get_close_matches(end, [version for version in tag_of if is_numeric_version(version)], 3)
@@ -367,11 +366,11 @@ def _version_of_end(end: str, tag_of: dict[str, str], patterns: Sequence[str], r
 
 
 def is_numeric_version(version: str) -> bool:
-    """Whether a version consists of numbers only, unlike a pre-release."""
+    """Whether a version consists of numbers only, so that it is no pre-release."""
     return re.fullmatch(r"[0-9]+(?:[.-][0-9]+)*", version) is not None
 
 
 def version_sort_key(version: str) -> tuple[int, ...]:
-    """The sort key of a version: the numbers before the first other sign. 8.0.11-rc follows 8.0.10."""
+    """The leading numbers of a version, as its sort key. 8.0.11-rc follows 8.0.10."""
     head = re.match(r"[0-9]+(?:[.-][0-9]+)*", version)
     return tuple(int(part) for part in re.split("[.-]", head[0])) if head else ()

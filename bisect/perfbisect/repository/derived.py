@@ -1,19 +1,22 @@
-"""Commits derived from others: without some of their ancestors, by `git revert`, or with a patch.
+"""Makes commits that differ from existing commits: without some of their ancestors, by `git revert`, or with a patch.
 
-**Reverts.** A revert happens in a temporary repository that borrows the objects of the user's repository. The latter is
-only read: it gets no object, reference or file. The index holds the whole tree, and the work tree is empty. For git a
-file that the work tree lacks is unchanged, so it writes only files that a revert touches.
+**Reverts.** A revert is made in a temporary repository, which reads the objects of the user's repository. The user's
+repository is only read: it gets no object, reference or file. The index holds the whole tree, and the work tree is
+empty. git treats a file that is missing in the work tree as unchanged, so git writes only the files that a revert
+changes.
 
-Paths that a recipe ignores cannot change the speed. They stay unchanged, so that a conflict in documentation or tests
-prevents nothing. The tip's version also stays if the conflict is in a file that no build reads.
+Paths that a recipe ignores cannot change the speed. Such paths keep the tip's version, so that a conflict in
+documentation or tests does not prevent the revert. The tip's version of a file is also kept if the conflict is in a
+file that no build reads.
 
-A conflict is settled, too, if both sides changed adjacent lines, but not the same lines. git merges two changes of a file
-only if unchanged lines are between them. A revert often meets adjacent changes: later commits added functions right after
-the functions of the reverted commit. If one side only added lines before and after the lines that the other side
-replaced, a single result is possible: the replacement, with the added lines around it.
+A conflict is also settled if both sides changed adjacent lines, but not the same lines. git merges two changes of a
+file only if unchanged lines are between them. A revert often meets adjacent changes: later commits added functions
+right after the functions of the reverted commit. If one side only added lines before and after the lines that the other
+side replaced, only one result is possible: the new lines of the other side, with the added lines around them.
 
-**Patches.** A patch is applied in a separate index. So it cannot leave the tree, follow a link, or meet a file that a
-build made. git does not guess: the patch's lines must exist, though other lines may precede them.
+**Patches.** A patch is applied in a separate index. So a patch cannot write outside of the tree, follow a symbolic
+link, or overwrite a file that a build made. git does not guess: the patch's lines must exist, though other lines may
+precede them.
 """
 
 import base64
@@ -52,14 +55,14 @@ _SHOWN = 10  # paths of a conflict that a message names
 
 
 class CannotRevert(PerfBisectError):
-    """The commits cannot be reverted, or their revert changes nothing."""
+    """The commits cannot be reverted, or the revert changes nothing."""
 
     exit_status = INCONCLUSIVE
 
 
 @dataclass(frozen=True, slots=True)
 class RevertedCommit:
-    """A commit without the changes of reverted commits; the commit exists in a temporary repository."""
+    """A commit from which the changes of other commits were reverted; it exists only in a temporary repository."""
 
     repository: Repository  # the user's repository, with this commit and its objects
     commit: str  # full hash
@@ -73,7 +76,8 @@ def temporary_revert(
     repo: Repository, tip: str, commits: Sequence[str], ignore: Sequence[str],
     is_unread: Callable[[str], bool] = lambda path: False, compare_command: str = "bisect compare GOOD BAD reverted",
 ) -> Iterator[RevertedCommit]:  # fmt: skip
-    """``tip`` without the changes of ``commits`` (full hashes, newest first); of a merge, relative to its first parent.
+    """``tip`` without the changes of ``commits`` (full hashes, newest first); a merge's changes are relative to its
+    first parent.
 
     Equal arguments always give the same commit. Raises NotReverted, with the command to ``compare_command`` a revert by hand, for
     conflicts in paths that match no pattern of ``ignore`` (a recipe's globs) and for which ``is_unread`` is false; and if
@@ -116,8 +120,8 @@ def _tree_without_commits(
 ) -> tuple[str, list[str], list[str], list[str]]:
     """The hash of ``tree`` without the commits that git reverts, and three lists of paths with a conflict.
 
-    These are paths in which adjacent lines were settled, paths that stay unchanged, and others. With others there is no
-    tree.
+    The lists have the paths in which adjacent lines were settled, the paths that keep the tip's version, and the paths
+    whose conflict remains. If the third list is not empty, there is no tree.
     """
     with TemporaryDirectory(prefix="revert-", dir=bare) as folder:
         ask = TemporaryGit(bare, Path(folder))
@@ -141,13 +145,13 @@ def _tree_without_commits(
 
 @dataclass(frozen=True, slots=True)
 class TemporaryGit:
-    """git in the temporary repository; with ``folder``, on an index and a work tree there."""
+    """Runs git in the temporary repository; with ``folder``, on an index and a work tree in this folder."""
 
     bare: Path
     folder: Path | None = None
 
     def run(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        """Run a command to its end."""
+        """Run a git command and wait for its end."""
         options, env = [f"--git-dir={self.bare}"], isolated_environment() | _WHO
         if self.folder:
             files = self.folder / "files"
@@ -171,7 +175,7 @@ class TemporaryGit:
         return content
 
     def conflicts(self) -> dict[str, dict[str, tuple[str, str]]]:
-        """The paths with a conflict, with mode and blob of each existing side: "1" the base, "2" ours, "3" theirs."""
+        """The paths with a conflict; for each existing side, its mode and blob: "1" the base, "2" ours, "3" theirs."""
         conflicts: dict[str, dict[str, tuple[str, str]]] = {}
         for entry in filter(None, self.git("ls-files", "--unmerged", "-z").split("\0")):
             head, _, path = entry.partition("\t")
@@ -263,19 +267,19 @@ def encoded_patch(content: bytes) -> str:
 
 
 def parsed_apply_output(printed: str) -> tuple[str, str]:
-    """The new commit and "", or "" and git's first reason, from the output of the script."""
+    """The new commit and "", or "" and git's first error, parsed from the output of the script."""
     first, _, details = printed.partition("\n")
     return ("", apply_failure_reason(details)) if first == "refused" else (first.strip(), "")
 
 
 def apply_failure_reason(stderr: str) -> str:
-    """The first reason in the stderr of `git apply`."""
+    """The first error in the stderr of `git apply`."""
     match = re.search(r"^(?:error|fatal): (.+)$", stderr, re.MULTILINE)
     return match[1] if match else "git gives no reason"
 
 
 def apply_patch(bare: Path, commit: str, content: bytes) -> tuple[str, str]:
-    """A commit with a patch and "", or "" and git's first reason; ``bare`` is a temporary bare repository."""
+    """Apply a patch to a commit: the new commit and "", or "" and git's first error; ``bare`` is temporary."""
     done = run_git([str(bare), commit], bare, isolated_environment(), encoded_patch(content), script=APPLY)
     return parsed_apply_output(done.stdout) if done.returncode == 0 else ("", apply_failure_reason(done.stderr))
 

@@ -1,10 +1,11 @@
-"""The repository at a path; and downloads in the user's cache: the repository of a recipe, and archives.
+"""Finds the repository at a path, and downloads files into the user's cache: the repository of a recipe, and archives.
 
-git itself finds a repository, and refuses repositories of other users. With an explicit git directory it skips the check
-of the owner and of ``safe.directory``, so the directory comes from a git command without one.
+git itself finds a repository, and refuses repositories of other users. With an explicit git directory, git does not
+check its owner and ``safe.directory``, so perfbisect first gets the directory by a git command without an explicit
+directory.
 
-The content of an archive is known by a checksum. An interrupted download is continued. A file gets its name after its
-checksum was found right.
+The content of an archive is known by a checksum. An interrupted download is continued. A downloaded file gets its final
+name only after its checksum was found to be right.
 """
 
 import fcntl
@@ -49,9 +50,9 @@ _READ = {  # file or setting → a git command that reads it and finds nothing
 def open_repository(path: Path, *, is_named_by_user: bool = True, allow_shallow: bool = False) -> Repository:
     """The repository at ``path`` or in a folder above it, bare or not.
 
-    A path that the user has ``is_named_by_user`` may be a bare repository even if ``safe.bareRepository`` is "explicit". Raises
-    UsageError if there is no repository, for a shallow clone unless ``allow_shallow``, and for a path that is not UTF-8;
-    EnvironmentFailure if git refuses it, for instance because it belongs to another user.
+    A path that the user has ``is_named_by_user`` may be a bare repository even if ``safe.bareRepository`` is
+    "explicit". Raises UsageError if there is no repository, for a shallow clone unless ``allow_shallow``, and for a
+    path that is not UTF-8; EnvironmentFailure if git refuses the repository, for instance another user's.
     """
     _check_is_utf8(path)
     folder = path.expanduser()
@@ -86,7 +87,7 @@ def is_partial_clone(repo: Repository) -> bool:
 
 
 def _work_tree(folder: Path, git_dir: Path) -> Path | None:
-    """The checkout around ``folder`` if it belongs to the git directory, as ``core.worktree`` may name any folder;
+    """The checkout around ``folder`` if it belongs to the git directory (``core.worktree`` may name any folder);
     otherwise None.
     """
     done = run_git(["rev-parse", "--show-toplevel"], folder, local_environment(), errors="surrogateescape")
@@ -122,7 +123,7 @@ def _git_answer(folder: Path, arguments: list[str]) -> str:
 def has_uncommitted_changes(repo: Repository) -> bool:
     """Whether the user's checkout has uncommitted changes of tracked files; False without a checkout.
 
-    Filters (``filter.NAME.clean``) are programs and are not run, so files with a filter count as unchanged.
+    Filters (``filter.NAME.clean``) are programs, which are not run, so a file with a filter counts as unchanged.
     """
     if repo.work_tree is None:
         return False
@@ -150,15 +151,15 @@ REFS = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
 
 
 def clone_path(builder: str) -> Path:
-    """The path for the clone of a builder's repository; the clone may not exist."""
+    """The path of the folder for the clone of a builder's repository; the clone need not exist yet."""
     return cache_folder() / "repositories" / f"{builder}.git"
 
 
 def cached_clone(builder: "Builder", revisions: Sequence[str] = (), progress: Progress | None = None) -> Path:
-    """The path of a bare clone of the recipe's repository.
+    """The path of a local bare clone of the recipe's repository.
 
-    It is fetched if one of ``revisions`` is missing, or is a branch, which may have moved. Raises UsageError if the
-    recipe names no repository, EnvironmentFailure if it cannot be reached.
+    The clone is fetched again if one of ``revisions`` is missing, or is a branch, which may have moved. Raises
+    UsageError if the recipe names no repository, EnvironmentFailure if the repository cannot be reached.
     """
     if not builder.repository:
         raise UsageError(
@@ -219,10 +220,10 @@ SILENCE = 60.0  # seconds without a byte after which a download has failed
 
 
 def download(name: str, address: str, sha256: str) -> Generator[tuple[int, int], None, Path]:
-    """The file with that sum, from the cache or the address; yields finished and all megabytes.
+    """The file with that checksum, from the cache or the address; yields (megabytes finished, megabytes in all).
 
-    Raises EnvironmentFailure, with the command that copies the file into the cache, if it cannot be downloaded or has
-    another sum.
+    Raises EnvironmentFailure, with the command that copies the file into the cache, if the file cannot be downloaded or
+    has another checksum.
     """
     from http.client import HTTPException
 
@@ -248,9 +249,9 @@ def download(name: str, address: str, sha256: str) -> Generator[tuple[int, int],
 
 
 def _download_rest(address: str, sha256: str, part: Path) -> Generator[tuple[int, int], None, str]:
-    """Download the missing part of the file at the address into ``part``, and return the checksum of ``part``.
+    """Download the missing rest of the file at the address into ``part``, and return the checksum of ``part``.
 
-    Raises OSError, HTTPException or ValueError if nothing more comes, or nothing that could be an archive.
+    Raises OSError, HTTPException or ValueError if the server sends no more bytes, or something other than an archive.
     """
     from http.client import REQUESTED_RANGE_NOT_SATISFIABLE, HTTPException
     from urllib.error import HTTPError  # a slow import, and most verbs need no archive

@@ -1,1 +1,1 @@
-"""A simulated lab: the search of real hunts on a simulated host and a history with a known culprit."""
+"""A simulated lab: real hunts search on a simulated host and a simulated history, whose culprit is known."""

@@ -1,11 +1,11 @@
 """A simulated lab: a history with a hidden culprit, on hosts with hidden properties.
 
-The log of the metric of one run is
+The log of the metric of one run is level(build) + layout + speed of the host(time) + visit + noise (sometimes an
+outlier, or a second speed).
 
-    level(build) + layout + speed of the host(time) + visit + noise (sometimes an outlier, or a second speed).
-
-Each build has a usual layout. If a build is linked again, another layout is drawn. Equal seeds give equal worlds. The
-n-th run of a build has the same noise at any time, and the n-th visit to a build has the same effect at any time.
+Each build has a usual layout. If a build is linked again, a new layout is drawn at random. Equal seeds give equal
+worlds. The n-th run of a build has the same noise at any time, and the n-th visit to a build has the same effect at any
+time.
 """
 
 import math
@@ -88,7 +88,7 @@ class World:
 
     @property
     def unused_builds(self) -> int:
-        """The number of builds of build hosts that were never run; a run of an equal binary counts."""
+        """The number of build hosts' builds that were never run, and have no equal binary that was run."""
         tried = {self.binaries.get(v, v) for v in self._measured}
         return sum(self.binaries.get(v, v) not in tried for v in self._builds_of_build_hosts)
 
@@ -124,20 +124,20 @@ class World:
         return observations
 
     def _exact_count(self, candidate: int, host: int) -> Count:
-        """The observation of an exact count of the instructions of a build; the clock of the host advances."""
+        """Count the instructions of a build exactly; returns the observation, and moves the host's clock forward."""
         seconds = self.habits.count_seconds
         self.wait(host, self.clock(host) + seconds)
         return Count(candidate, self._count_result(candidate, COUNTED), self.clock(host) / 60, seconds, host)
 
     def _count_result(self, candidate: int, noise: float) -> float:
-        """The log of a build's counted instructions, with random ``noise``; code placement has no effect."""
+        """The log of a build's instruction count, with random ``noise``; code placement has no effect on counts."""
         binary = self.binaries.get(candidate, candidate)
         below = ancestry_of(self.graph).ancestors(self._stale.get(binary, binary))
         change = sum(size for step, size in self.counts.items() if below[step])
         return -change - noise * float(self._generator(RandomDraw.COUNTS, candidate).normal())
 
     def _paired_readings(self, order: Measure) -> list[Observation]:
-        """The readings of the paired runs of both builds of ``order``."""
+        """The readings of the paired runs of the two builds in ``order``."""
         first, second = (share.candidate for share in order.plan)
         observations: list[Observation] = []
         seconds = self.habits.run_seconds * self.habits.round_runs
@@ -177,11 +177,11 @@ class World:
         )
 
     def _stall_effect(self, candidate: int) -> float:
-        """The additional waiting of a build because of the build's source, as a change of the log metric."""
+        """The additional waiting that a build's source causes, as a change of the log metric."""
         return -self.habits.stalls * self._source_effect(self.binaries.get(candidate, candidate))
 
     def build(self, candidate: int, host: int = 0, *, incremental: bool = False) -> Built | Skipped | None:
-        """Make a build; None if the host has the build. A clean build replaces an incremental build of a candidate."""
+        """Make a build; None if the host already has it. A clean build replaces an incremental one."""
         built = self._builds_of_host.setdefault(host, [])
         if candidate in built or (host >= 0 and candidate in self._builds_of_build_hosts):
             if incremental or candidate not in self._incremental:
@@ -223,7 +223,7 @@ class World:
         self._builds_of_build_hosts.append(candidate)
 
     def cancel(self, candidate: int, build_host: int, unspent: float) -> None:
-        """End a build on a build host ``unspent`` seconds before the build's end."""
+        """Cancel a build on a build host, ``unspent`` seconds before it would have ended."""
         self.cancelled += 1
         self.build_seconds[candidate] -= unspent
         if candidate in self._builds_of_host[build_host_number(build_host)]:
@@ -231,16 +231,17 @@ class World:
         self._clocks[build_host_number(build_host)] -= unspent
 
     def link(self, candidate: int, host: int = 0) -> int:
-        """Link a build again, and return the number of the new layout of the build, from 1."""
+        """Link a build again; returns the number of the new layout, from 1."""
         self.links += 1
         self._links_of_build[candidate] += 1
         self.wait(host, self.clock(host) + self.habits.link_seconds)
         return self._links_of_build[candidate]
 
     def run(self, candidate: int, host: int = 0, visit: float | None = None, layout: int = 0) -> float | None:
-        """The log metric of one run; None if the run or the build fails. A missing build is made first.
+        """The log metric of one run; None if the run or the build fails. A build that does not exist is made first.
 
-        ``visit`` is the effect that all runs of a visit share; None draws a new visit. ``layout`` 0 is the usual layout.
+        ``visit`` is the effect that all runs of a visit share; with None, a new visit begins. ``layout`` 0 is the usual
+        layout.
         """
         if isinstance(self.build(candidate, host, incremental=True), Skipped):
             return None
@@ -257,12 +258,12 @@ class World:
         return self.level(candidate, layout) + course + effect + self._draw_run_noise(candidate, host)
 
     def level(self, candidate: int, layout: int = 0) -> float:
-        """The true log metric of a build in one of its layouts."""
+        """The true log metric of a build in one layout."""
         binary = self.binaries.get(candidate, candidate)
         return self._source_effect(self._stale.get(binary, binary)) + self._layout_effect(binary, layout)
 
     def _layout_effect(self, binary: int, layout: int) -> float:
-        """The effect of a layout on the log metric of a build; layout 0 is the usual layout."""
+        """The effect that a build's code layout has on the log metric; layout 0 is the usual layout."""
         if layout:
             rng = np.random.default_rng([self.seed, int(RandomDraw.LINKS), binary, layout])
             return float(rng.normal()) * self.habits.layout - self.mode_gap * float(rng.random() < 0.5)
@@ -284,33 +285,33 @@ class World:
         return self._source_effects[binary]
 
     def clock(self, host: int = 0) -> float:
-        """Seconds since the hunt began, by the clock of a host."""
+        """The seconds since the hunt began, by the clock of the given host."""
         return self._clocks.get(host, 0.0)
 
     def wait(self, host: int, until: float) -> None:
-        """Set the clock of a host to the time ``until``, unless the clock is later."""
+        """Move the clock of a host forward to the time ``until``; a clock that is later stays unchanged."""
         self._clocks[host] = max(self.clock(host), until)
 
     def _generator(self, purpose: RandomDraw, candidate: int) -> np.random.Generator:
-        """The random generator of a build for one purpose, with the state after earlier draws."""
+        """The random generator for one purpose of a build, which continues after earlier draws."""
         key = purpose, candidate
         if key not in self._generators:
             self._generators[key] = random_generator(self.seed, *key)
         return self._generators[key]
 
     def _draw_visit_effect(self, candidate: int) -> float:
-        """Draw the effect of the next visit to a build on all runs of the visit."""
+        """Draw the effect of the next visit to a build; the effect is the same for all runs of the visit."""
         if not self.habits.visits:
             return 0.0
         return self.habits.visits * float(self._generator(RandomDraw.VISITS, candidate).normal())
 
     def _build_duration(self, candidate: int, built: Collection[int]) -> float:
-        """The seconds of a build; a near build in the compiler cache makes a build shorter."""
+        """The seconds of a build; if a similar build is in the compiler cache, the build is shorter."""
         habits, distance = self.habits, min((abs(candidate - v) for v in built), default=math.inf)
         return habits.build_seconds * min(1.0, habits.cached_share + distance / habits.cache_reach)
 
     def _draw_run_noise(self, candidate: int, host: int) -> float:
-        """Draw the noise of the next run of a build, as a change of the log metric."""
+        """Draw the noise of the next run of a build, in log units of the metric."""
         habits = self.habits
         rng = self._generator(RandomDraw.NOISE, candidate)
         draw, outlier, second = float(rng.normal()), float(rng.random()), float(rng.random())

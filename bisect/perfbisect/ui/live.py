@@ -1,6 +1,6 @@
 """The screen of running hunts: redrawn once a second; the last picture stays on the terminal.
 
-Events only change the views; rich's own thread draws them, at its own pace.
+Events only change the data of the views; rich's own thread redraws the views at regular intervals.
 """
 
 import os
@@ -32,7 +32,7 @@ LOCAL = 3  # index of the local flags, with echo, among a terminal's attributes 
 
 
 class SafeConsole(Console):
-    """A console without markup, emoji names and highlighting. Only control sequences of rich itself reach the stream."""
+    """A console without markup, emoji names and highlighting. Only rich writes control sequences to the stream."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(file=safe_output(stream).raw, markup=False, emoji=False, highlight=False, stderr=False)
@@ -44,9 +44,9 @@ class SafeConsole(Console):
 
 
 def set_control_echo(stream: IO[str], *, is_on: bool) -> bool:
-    """Set whether the terminal prints ^C when Ctrl-C is typed; return whether it did before.
+    """Set whether the terminal prints ^C when Ctrl-C is typed; returns the former setting.
 
-    Without effect, and False, if there is no terminal, or this process runs in the background: the terminal would stop it.
+    Without a terminal, or in a background process, which it would stop, nothing is set, and the result is False.
     """
     with suppress(OSError, termios.error):
         terminal = stream.fileno()
@@ -60,11 +60,12 @@ def set_control_echo(stream: IO[str], *, is_on: bool) -> bool:
 
 
 class LiveScreen:
-    """A view that draws running hunts on the alternate screen of a terminal, one below the other, with equal heights.
+    """A screen that draws running hunts on the alternate screen of a terminal, one below another, with equal heights.
 
-    Several hunts have a list above them, with a line for each. ``together``: one process carries out all hunts, and only
-    the hunts that are measured now are drawn. ``close`` prints the last picture on the ordinary screen: if other processes
-    carry out the hunts (``states``) only the list, without ``keep`` nothing.
+    If there are several hunts, a list with a line for each hunt is above the hunts. With ``together``, one process
+    carries out all hunts, and only hunts that are being measured are drawn. ``close`` prints the last picture on the
+    ordinary screen; if other processes carry out the hunts (``states``), it prints only the list, and without ``keep``
+    nothing.
     """
 
     def __init__(
@@ -93,11 +94,11 @@ class LiveScreen:
         )
 
     def add_earlier_events(self, hunt: int, events: Iterable[TimedEvent]) -> None:
-        """Take the events of earlier attempts of a hunt. Call it before ``show`` for that hunt."""
+        """Add the events of a hunt's earlier attempts. Call this before ``show`` is called for that hunt."""
         self.views[hunt] = view_after_earlier_attempts(SessionView(report_command=self.report), events)
 
     def add_events(self, hunt: int, events: Iterable[TimedEvent]) -> None:
-        """Take events of a hunt; the next picture includes them."""
+        """Add events of a hunt; the next picture shows them."""
         happened = [*events]
         self.views[hunt] = view_after_events(self.views[hunt], happened)
         if any(not (is_of_build(event) or isinstance(event, SessionEnded)) for _, event in happened):
@@ -105,18 +106,18 @@ class LiveScreen:
         self.start_drawing()
 
     def set_states(self, rows: Sequence[SessionRow]) -> None:
-        """Take the states of all hunts, which other processes carry out."""
+        """Set the states of all hunts, if other processes carry out the hunts."""
         self.rows = rows
         self.start_drawing()
 
     def start_drawing(self) -> None:
-        """Start rich's thread, if it does not run."""
+        """Start rich's drawing thread, unless it is running."""
         if not self.live.is_started:
             self.echo = set_control_echo(self.console.file, is_on=False)  # ^C would be printed into the picture
             self.live.start()
 
     def end_hunt(self, hunt: int, at: float) -> None:
-        """Stop the clock of a hunt ``at`` that time (epoch seconds)."""
+        """Stop the clock of a hunt at the time ``at`` (epoch seconds)."""
         self.views[hunt] = self.views[hunt].stopped_at(at)
         self.rows = [replace(row, is_running=row.is_running and row.hunt != hunt) for row in self.rows]
 
@@ -136,7 +137,7 @@ class LiveScreen:
         self.console.print(Group(*kept_lines, *self.list_lines()))
 
     def drawn_hunts(self) -> list[int]:
-        """The numbers of the hunts to draw."""
+        """The numbers of the hunts that the picture has room for."""
         hunts = [row.hunt for row in self.rows if row.hunt in self.views and (row.is_running or len(self.rows) == 1)]
         if not self.together:
             return hunts
@@ -149,7 +150,9 @@ class LiveScreen:
         return [hunt for hunt in hunts if hunt in running] or [hunt for hunt in hunts if hunt == self.latest]
 
     def list_lines(self) -> Iterator[Text]:
-        """One line for each hunt, if there are several: its title, its number, and its state or the leader."""
+        """One line for each hunt, if there are several hunts: its title, its number, and its state or the leading
+        candidate.
+        """
         wide = max((cell_len(row.title) for row in self.rows), default=0)
         drawn = self.drawn_hunts()
         for row in self.rows if len(self.rows) > 1 else ():
@@ -164,7 +167,7 @@ class LiveScreen:
             yield line
 
     def picture_lines(self, height: int) -> Iterator[Text]:
-        """At most ``height`` lines: the list, then each hunt, with a rule between them."""
+        """At most ``height`` lines: first the list of hunts, then each hunt, with a rule between hunts."""
         listed, views = [*self.list_lines()][:height], [self.views[hunt] for hunt in self.drawn_hunts()]
         yield from listed
         remaining = height - len(listed) - len(views) + (not listed)

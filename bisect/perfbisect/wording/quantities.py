@@ -1,4 +1,4 @@
-"""Formats quantities for all outputs. The module is light to import, because `bisect history` must answer at once."""
+"""Formats quantities for all outputs. The module imports little, because `bisect history` must answer at once."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ def count(number: int, noun: str) -> str:
 
 
 def workloads(names: Sequence[str]) -> str:
-    """The workloads of a session for a narrow column: scan, 3 workloads."""
+    """The workloads of a session, for a narrow column: scan, 3 workloads."""
     return names[0] if len(names) == 1 else count(len(names), "workload")
 
 
@@ -40,7 +40,7 @@ SCALES = {"us": ((1e6, "s"), (1e3, "ms"), (1.0, "µs")), "": ((1e9, "billion"), 
 def scale(largest: float, unit: str = "", smallest: float = 1.0) -> tuple[float, str]:
     """The divisor and the unit with which numbers up to ``largest`` are easy to read.
 
-    The divisor is the largest by which ``largest`` becomes ``smallest`` or more.
+    The divisor is the largest for which ``largest`` divided by it is at least ``smallest``.
     """
     name = "" if unit == "us" or not unit else unit
     divisor, prefix = next(
@@ -71,7 +71,7 @@ def signed(value: float) -> str:
 
 
 def decimals(value: float, places: int) -> str:
-    """A number with ``places`` decimals: 12,345, 0.71. Numbers from 10¹² on have an exponent."""
+    """A number with ``places`` decimals: 12,345, 0.71. Numbers of 10¹² and more are written with an exponent."""
     return f"{value:,.{places}f}" if abs(value) < HUGE else f"{value:.3g}"
 
 
@@ -79,17 +79,17 @@ SMALLEST = 6  # the largest number of decimals of a ratio or a percentage
 
 
 def two_digits(value: float, least: int) -> int:
-    """The number of decimals that show two digits of a number: at least ``least``, and at most 6."""
+    """The number of decimals with which a number shows two significant digits: at least ``least``, and at most 6."""
     return min(SMALLEST, max(least, 1 - math.floor(math.log10(value)))) if value > 0 else least
 
 
 def factor(value: float, places: int = 3) -> str:
-    """A ratio with ``places`` decimals, or with two digits if these need more decimals: ×0.756, ×0.0069."""
+    """A ratio with ``places`` decimals, or with two significant digits if these need more decimals: ×0.756, ×0.0069."""
     return f"×{decimals(value, two_digits(value, places))}"
 
 
 def percent(fraction: float) -> str:
-    """A fraction as a percentage with two digits: 0.00031 %, 0.43 %, 2.1 %, 29 %."""
+    """A fraction as a percentage with two significant digits: 0.00031 %, 0.43 %, 2.1 %, 29 %."""
     places = 0 if fraction >= 0.0995 else 1 if fraction >= 0.00995 else 2
     while places in range(2, SMALLEST) and 0 < fraction < 0.995 * 10.0 ** -(places + 1):
         places += 1
@@ -115,9 +115,9 @@ def chance(probability: float | None) -> str:
 
 
 def between(interval: "Interval | None") -> str:
-    """The ends of an interval of ratios: 0.698–0.726; <0.204 for an interval with one end.
+    """The ends of an interval of ratios: 0.698–0.726; the only end of an interval with one end: <0.204.
 
-    The text is a dash for None, and for an interval that is so wide that it says nothing.
+    The text is a dash for None, and for an interval that is too wide to say anything.
     """
     if interval is None or (interval.low < USELESS_RATIO and interval.high > 1 / USELESS_RATIO):
         return MISSING
@@ -130,19 +130,21 @@ def ratio(interval: "Interval") -> str:
 
 
 def middle(interval: "Interval") -> str:
-    """A ratio for a narrow column: 0.712; or the only end of its interval: <0.204."""
+    """A ratio for a narrow column: 0.712; for an interval with one end only this end: <0.204."""
     return bound(interval) or _ratio(interval.middle)
 
 
 def compared(ratio: "Interval | None", *, baseline: bool, unknown: str = "") -> tuple[str, str]:
-    """The cells of a table for a candidate's ratio to the baseline, and for the ratio's interval."""
+    """The two table cells for a candidate: its ratio to the baseline, and the ratio's interval."""
     if ratio is None or baseline:
         return ("1.000", "baseline") if baseline else (unknown, unknown)
     return middle(ratio), between(ratio)
 
 
 def build_times(row: "TestedCommit", in_words: Callable[[float], str], unknown: str = "") -> str:
-    """The duration of a candidate's builds for a column of a table: 3× 12 s, shared: 0.4 s; "kept" if all are reused."""
+    """The durations of a candidate's builds, for a column of a table: 3× 12 s, shared: 0.4 s; "kept" if all were
+    reused.
+    """
     if not row.build_seconds:
         return "kept" if row.builds else unknown
     number = len(row.new_builds)
@@ -150,24 +152,24 @@ def build_times(row: "TestedCommit", in_words: Callable[[float], str], unknown: 
 
 
 def stopped_run(times_good: float, stopped_after: float) -> str:
-    """The result of a run that was stopped, in words: slower than 5 × good (stopped after 12 s)."""
+    """The result of a stopped run, in words: slower than 5 × good (stopped after 12 s)."""
     return f"slower than {times_good:g} × good (stopped after {duration(stopped_after)})"
 
 
 def bound(interval: "Interval") -> str:
-    """The only end of an interval of ratios: <0.204, >4.92; "" for an interval with two ends."""
+    """An interval of ratios that has one end: <0.204, >4.92; "" for an interval with two ends."""
     if interval.only_bound:
         return f"<{_ratio(interval.high)}" if interval.only_bound < 0 else f">{_ratio(interval.low)}"
     return ""
 
 
 def _fine(interval: "Interval", value: float) -> str:
-    """A number of an interval, with five decimals if the interval is too narrow for three, as after exact counts."""
+    """An end or middle of an interval; five decimals if the interval is too narrow for three, as after exact counts."""
     return decimals(value, 5) if 0 < interval.high - interval.low < NARROW_INTERVAL < value else _ratio(value)
 
 
 def _ratio(value: float) -> str:
-    """A ratio with three decimals, or with three digits if three decimals would be too few or too many."""
+    """A ratio with three decimals; with three significant digits if three decimals would show too few or too many."""
     return decimals(value, 3) if 0.0995 <= value < 99.95 else figure(value) if value > 1 else f"{value:.3g}"
 
 
@@ -175,7 +177,7 @@ NOTHING = 0.0005  # a smaller change, as a fraction, is called no change
 
 
 def change(ratio: float, least: float = NOTHING) -> str:
-    """A ratio in words: a drop of 29 %, a drop to 1/1,600, a rise to 12 times."""
+    """A change by a ratio, in words: a drop of 29 %, a drop to 1/1,600, a rise to 12 times."""
     if abs(ratio - 1) < least:
         return "no change"
     if 0 < ratio < 0.1:
@@ -200,19 +202,19 @@ def duration(seconds: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A duration that still grows, or that is in a narrow column: 0:07, 12:30, 1:02:03."""
+    """A duration that is still growing, or that is printed in a narrow column: 0:07, 12:30, 1:02:03."""
     minutes, remaining_seconds = divmod(max(0, int(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{remaining_seconds:02}" if hours else f"{minutes}:{remaining_seconds:02}"
 
 
 def span_of(low: int, high: int, noun: str) -> str:
-    """The least and the largest number of some things: 8 to 14 runs, 2 builds."""
+    """The range between the least and the largest number of items, with their noun: 8 to 14 runs, 2 builds."""
     return f"{low} to {count(high, noun)}" if low < high else count(high, noun)
 
 
 def estimate(minutes: float) -> str:
-    """An estimated duration, rounded to its accuracy: about 20 s, about 4 min, about 1 h 20 min."""
+    """An estimated duration, rounded because estimates are inaccurate: about 20 s, about 4 min, about 1 h 20 min."""
     if minutes < 0.75:
         return f"about {max(1, round(6 * minutes))}0 s"
     if minutes < 59.5:
@@ -255,7 +257,7 @@ def size(number_of_bytes: int) -> str:
 
 
 def build_origin(facts: "BuildFacts") -> list[str]:
-    """The origin of a build: shared, reused, or its duration with the hits of the compiler cache."""
+    """The origin of a build: shared, reused, or how long it took and the hits of the compiler cache."""
     from perfbisect.core.domain.facts import remote_hit_rate
 
     if facts.shared:
@@ -272,9 +274,9 @@ PHASES = {
 
 
 def phase_times(phases: Mapping[str, float]) -> tuple[str, str]:
-    """Two texts about the seconds of builds by phase: a clause with the largest phase, and a sentence with the phases.
+    """Two texts about the seconds of builds by phase: a clause about the longest phase, a sentence about all phases.
 
-    Phases of less than 0.05 s are left out. Both texts are "" without phases.
+    Phases shorter than 0.05 s are left out. Both texts are "" without phases.
     """
     if not (total := sum(phases.values())):
         return "", ""
@@ -285,9 +287,9 @@ def phase_times(phases: Mapping[str, float]) -> tuple[str, str]:
 
 
 def cached(rate: float | None, remote: float | None) -> str:
-    """The share of compilations that ccache answered, and the share of these answers from its remote store.
+    """The share of compilations that ccache answered, and what share of these answers came from its remote store.
 
-    The text is "" if no compilation was counted.
+    The text is "" if no compilations were counted.
     """
     if rate is None:
         return ""

@@ -1,4 +1,4 @@
-"""The reasons for which a hunt names no culprit or ignores a difference, and advice."""
+"""Why a hunt names no culprit or ignores a difference, and advice for these cases."""
 
 import math
 from collections.abc import Callable
@@ -64,7 +64,7 @@ SkipOf = Callable[[int], SkipFacts | None]  # candidate → the reason for which
 
 
 def inconclusive_reason(verdict: Inconclusive, metric: str, skip_of: SkipOf) -> str:
-    """The reason for which no culprit is named, as a clause."""
+    """A clause with the reason why no culprit is named."""
     match verdict.reason, verdict.detail:
         case Reason.RUNS_SPENT, float(limit):
             return f"the limit of {count(int(limit), 'run')} (--max-runs) is reached"
@@ -82,7 +82,7 @@ def inconclusive_reason(verdict: Inconclusive, metric: str, skip_of: SkipOf) -> 
 
 
 def failed_steps(verdict: Inconclusive, skip_of: SkipOf) -> str:
-    """How the skipped commits of the set fail, as the end of a clause, such as "do not build"."""
+    """A clause that says how the skipped commits of the set fail, such as "do not build"."""
     of_build = {skip.of_build for candidate in verdict.candidates if (skip := skip_of(candidate))}
     return (
         BUILDS_FAIL
@@ -94,9 +94,9 @@ def failed_steps(verdict: Inconclusive, skip_of: SkipOf) -> str:
 
 
 def next_advice(verdict: Inconclusive, skip_of: SkipOf, hunt: int, history: str = "") -> str:
-    """The advice after a hunt that named no culprit; ``hunt`` is the number of the hunt, or 0 if it is not stored.
+    """Advice after a hunt that named no culprit; ``hunt`` is the hunt's number, or 0 if the hunt is not stored.
 
-    ``history`` is the option --history of the printed command, or "".
+    ``history`` is the --history option of the printed command, or "".
     """
     if isinstance(base := verdict.detail, MergeBase):
         advice = next_advice(base.known, skip_of, hunt, history)
@@ -110,13 +110,13 @@ def next_advice(verdict: Inconclusive, skip_of: SkipOf, hunt: int, history: str 
 
 
 def metric_change_sentence(shown: "InstructionChange", usual: str, time: Interval) -> str:
-    """The sentence that a hunt continues with the metric instructions."""
+    """The sentence which says that a hunt continues with the metric instructions."""
     reason = f"{metric_title(usual)} of bad is {ratio(time)} of good, which is not enough to find the change"
     return f"The metric is {INSTRUCTIONS} from here on, which shows {visible_change(shown)}; {reason}."
 
 
 def visible_change(shown: "InstructionChange") -> str:
-    """The clause with a change of a metric and the noise of its runs."""
+    """A clause that states the change of a metric and the noise of its runs."""
     noise = "less than 0.01 %" if shown.noise < 0.0001 else percent(shown.noise)
     return f"{change(shown.ratio)}, and runs are assumed to vary by {noise}"
 
@@ -138,7 +138,7 @@ TOO_SMALL = 1.5e-4  # the smallest log ratio that a search can find
 
 
 def why_not_hunted(verdict: NotReproduced) -> tuple[str, str]:
-    """The reason for which a difference between the ends is not hunted, and advice; "" if no option can hunt it."""
+    """The reason why a difference between the ends is not hunted, and advice; "" if no option can hunt it."""
     change_size, direction = abs(math.log(verdict.ratio.middle)), verdict.direction
     direction_found = Direction.DROP if verdict.ratio.middle < 1 else Direction.RISE
     smallest_change = -math.log1p(-verdict.least) if direction is Direction.DROP else math.log1p(verdict.least)
@@ -165,5 +165,5 @@ def why_not_hunted(verdict: NotReproduced) -> tuple[str, str]:
 
 
 def min_effect_option(ratio: float) -> str:
-    """The option that hunts a change by this factor: ``--min-effect`` of 70 % of the change, with one digit."""
+    """The option with which a hunt finds this change: ``--min-effect`` with 70 % of the change, to one digit."""
     return f"--min-effect {float(f'{70 * -math.expm1(-abs(math.log(ratio))):.1g}'):g}%"

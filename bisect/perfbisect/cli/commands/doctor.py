@@ -131,12 +131,12 @@ def doctor(given: CommandOptions) -> int:
 
 
 def level_count(results: Iterable[Finding], level: Severity) -> int:
-    """The number of findings of that level."""
+    """The number of findings with that level."""
     return sum(finding.level is level for finding in results)
 
 
 def check_all_hosts(scope: "CheckScope", given: CommandOptions) -> int:
-    """Check every host of the inventory; returns the exit status."""
+    """Check all hosts of the inventory; returns the exit status."""
     from perfbisect.errors import ENVIRONMENT
     from perfbisect.hunt.setup import shared_builds
     from perfbisect.lab.checks.all_hosts import check_all
@@ -165,7 +165,7 @@ def check_all_hosts(scope: "CheckScope", given: CommandOptions) -> int:
 def all_hosts_lines(
     checked: "Sequence[CheckedHost]", differences: Sequence[Finding], shared: Sequence[Finding]
 ) -> Iterator[str]:
-    """A table of the hosts, then the problems of each, differences of build hosts, the shared builds, and a summary."""
+    """A table of the hosts; their problems, differences of build hosts, findings about shared builds; and a summary."""
     from perfbisect.wording.quantities import count
     from perfbisect.wording.table import table
     from perfbisect.wording.text import listed
@@ -186,12 +186,12 @@ def all_hosts_lines(
 
 
 def fitness_word(host: "CheckedHost") -> str:
-    """Whether a host can do its work, in a word."""
+    """Whether a host can do its work: "cannot be used", "not fit" or "fit"."""
     return "cannot be used" if host.facts is None else "not fit" if host.refused else "fit"
 
 
 def host_row(host: "CheckedHost") -> tuple[str, ...]:
-    """The line of a host in the table."""
+    """The row of a host in the table of hosts."""
     from perfbisect.wording.text import listed
 
     role = f"builds for {listed(host.builds_for)}" if host.builds_for else "measuring"
@@ -203,7 +203,7 @@ def host_row(host: "CheckedHost") -> tuple[str, ...]:
 
 
 def finding_lines(findings: Iterable[Finding], topic_width: int = 0) -> Iterator[str]:
-    """The findings with their advice; ``topic_width`` is the width of the column with their topics, 0 for none."""
+    """The findings with their advice; ``topic_width`` is the width of the column of topics, 0 for no column."""
     for finding in findings:
         topic = f"{finding.topic:{topic_width}}  " if topic_width else ""
         yield f"  {finding.level:8} {topic}{printable(finding.text)}"
@@ -231,7 +231,7 @@ def adoption_finding(host: "Host", contents: Sequence[str]) -> Finding:
 
 
 def needs_no_sysbench(driver: str, workloads: "Path | None") -> bool:
-    """Whether no workload of a driver needs sysbench; False if a suite cannot be read."""
+    """Whether all workloads of a driver are commands, which need no sysbench; False if a suite cannot be read."""
     from perfbisect.errors import RecipeError
     from perfbisect.recipes.workload import load_workloads
 

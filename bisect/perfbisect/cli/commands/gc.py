@@ -134,7 +134,7 @@ def remove_shared_builds(given: CommandOptions) -> int:
 
 
 def removal_verb(removed: Sequence[object], dry_run: bool) -> str:
-    """The verb of the sentence about removed items."""
+    """The verb for the sentence that lists removed items: "would be", "were" or "had to be"."""
     return "would be" if dry_run else "were" if removed else "had to be"
 
 
@@ -145,7 +145,7 @@ def print_removed(
     items_text: str,
     table: Iterable[str] = (),
 ) -> None:
-    """Print the items that were, or would be, removed, and how many bytes are left."""
+    """Print the items that were removed, or would be removed, and how many bytes remain."""
     dry_run = given.dry_run
     if given.as_json:
         say_object(
@@ -156,7 +156,7 @@ def print_removed(
 
 
 def keys_in_use(history: Path | None, *, read_only: bool) -> frozenset[str]:
-    """The keys of builds and data that unfinished hunts need; none without a history.
+    """The keys of builds and datasets that unfinished hunts need; empty if there is no history.
 
     Raises UsageError if the user's history does not exist.
     """
@@ -177,7 +177,7 @@ def keys_in_use(history: Path | None, *, read_only: bool) -> frozenset[str]:
 
 
 def removed_table(removed: "Sequence[StoredItem]") -> Iterator[str]:
-    """The items that were, or would be, removed; all jobs in one line, and all logs."""
+    """The table of the items that were removed, or would be removed; all jobs are one row, and so are all logs."""
     from perfbisect.wording.table import table
 
     rows = [(moment(item.used), size(item.size), item.path) for item in removed if item.category not in MANY]

@@ -1,6 +1,6 @@
-"""`bisect history`: list hunts, comparisons, proofs and A/As; its subcommands copy them from and to other histories.
+"""`bisect history`: lists hunts, comparisons, proofs and A/As; subcommands copy them from and to other histories.
 
-`bisect push` sends new sessions of the local history to a central history, which many people read.
+`bisect push` copies new sessions of the local history to a central history, which many people read.
 """
 
 import re
@@ -112,7 +112,7 @@ def session_table(sessions: Sequence[SessionSummary], *, central: bool = False) 
 
 
 def session_row(session: SessionSummary) -> tuple[str, ...]:
-    """The row of a hunt or a trial."""
+    """The row of a hunt or a trial in the table of sessions."""
     builds = session.builds if session.kind == "hunt" else len(session.compared)
     measured = (
         session.builder,
@@ -134,7 +134,7 @@ def session_row(session: SessionSummary) -> tuple[str, ...]:
 
 
 def batch_line(batch: "Batch") -> str:
-    """The line of a batch for `bisect history`."""
+    """The row of a batch in the table of `bisect history`."""
     from perfbisect.hunt.batch import VERDICTS
 
     begun = sorted(hunt.hunt for hunt in batch.hunts if hunt.hunt is not None)  # they begin in any order
@@ -252,7 +252,7 @@ def foreign_history(file: Path) -> Iterator[History]:
 
 
 def print_imported(file: Path, imported: "Sequence[CopyResult]") -> int:
-    """Say what was done with the hunts of a file; returns the number of conflicts."""
+    """Print what was done with each session of a file; returns the number of conflicts."""
     name = printable(str(file))
     for copied in imported:
         numbers = f"{copied.source_name} is {copied.target_name} in your history"

@@ -1,4 +1,4 @@
-"""`bisect nightly`: one night of a branch that is watched."""
+"""`bisect nightly`: measures a watched branch once a night."""
 
 import re
 import sys
@@ -127,7 +127,7 @@ def watch_from_options(given: CommandOptions) -> "Watch":
 
 
 def check_host_daily(watch: "Watch", given: CommandOptions) -> None:
-    """Check once a day how fit the host is: with this tip, until a host was checked in another way."""
+    """Check once a day how fit the host is; if no host was checked before, with a build of this tip."""
     from contextlib import nullcontext
 
     from perfbisect.cli.sessions import view_opener
@@ -148,7 +148,7 @@ def check_host_daily(watch: "Watch", given: CommandOptions) -> None:
 def measure_tonight(
     watch: "Watch", nights: "list[SessionState]", given: CommandOptions
 ) -> "tuple[SessionState, Interrupted | None]":
-    """(tonight's comparison, what has cut it short): begun, or continued if it is not complete."""
+    """Tonight's comparison, begun or continued, and the exception that interrupted it, or None."""
     from perfbisect.cli.sessions import trial_after
     from perfbisect.hunt import session
     from perfbisect.hunt.notification import Notifier
@@ -169,7 +169,7 @@ def measure_tonight(
 
 
 def branch_page_name(branch: str) -> str:
-    """The name of a branch's page, unique to the branch: a/b has another page than a-b."""
+    """The file name of a branch's page, unique to the branch: a/b and a-b have different pages."""
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", branch)
     is_unchanged = plain == branch and not branch.startswith("hunt-")
     return f"{plain}{'' if is_unchanged else f'-{sha256(branch.encode()).hexdigest()[:6]}'}.html"

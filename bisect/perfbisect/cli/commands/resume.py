@@ -74,13 +74,13 @@ def resume(given: CommandOptions) -> int:
 
 
 def added_limits(given: CommandOptions) -> dict[str, float]:
-    """How much more the hunt may spend: limit of its policy → amount."""
+    """How much more the hunt may spend: the name of the limit in its policy → the additional amount."""
     asked = {"max_minutes": given.max_time, "max_builds": given.max_builds, "max_runs": given.max_runs}
     return {name: amount for name, amount in asked.items() if amount is not None}
 
 
 def resume_session(given: CommandOptions, name: int | str, further: Mapping[str, float] | None = None) -> int:
-    """Continue a hunt, a batch or a trial by its id, and announce its recipes; returns the exit status."""
+    """Continue the hunt, batch or trial with an id, and announce its recipes; returns the exit status."""
     from perfbisect.hunt import session
     from perfbisect.hunt.attempt import Caller
     from perfbisect.hunt.notification import notifying
@@ -112,7 +112,7 @@ def resume_session(given: CommandOptions, name: int | str, further: Mapping[str,
 
 
 def announced_settings(stored: Settings, **changed: Any) -> Settings:
-    """The settings of a session that goes on; announces their recipes."""
+    """The settings of a session that is continued; its recipes are announced."""
     settings = replace(stored, **changed)
     announce_and_read_recipes(settings)
     return settings
@@ -169,7 +169,7 @@ def why(given: CommandOptions) -> int:
 
 
 def latest_unfinished(path: Path | None) -> int | str:
-    """The latest of our own sessions, hunt or trial, that was interrupted or has failed; if there is none, the latest hunt."""
+    """The latest hunt or trial of our own that was interrupted or has failed; if all have ended, the latest hunt."""
     with closing(History.open(path)) as opened:
         sessions = (*opened.hunts(), *opened.trials_except_fitness_checks())
         if unfinished := [
@@ -184,7 +184,7 @@ def latest_unfinished(path: Path | None) -> int | str:
 def unfinished_shared_batch(hunt: int | str, path: Path | None) -> "Batch | None":
     """The batch with that name, or with that hunt, whose hunts share builds; None if all hunts have verdicts.
 
-    None for a hunt that goes on by itself. Raises UsageError for a batch that another command continues.
+    The result is None if the hunt can be continued alone. Raises UsageError for a batch that another command continues.
     """
     from perfbisect.hunt.slurm import refuse_if_job_is_open
 

@@ -1,4 +1,4 @@
-"""`bisect serve`: the history as pages, and with `--sql` in Datasette."""
+"""`bisect serve`: shows the history as web pages, and with `--sql` in Datasette."""
 
 import getpass
 import socket

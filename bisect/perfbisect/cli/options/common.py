@@ -1,4 +1,4 @@
-"""Options that most verbs share: history, hosts, waiting, notification, views; and how verbs write to standard output."""
+"""Options that most verbs share: history, hosts, waiting, notification, views; and writing to standard output."""
 
 import shutil
 import sys
@@ -33,7 +33,7 @@ class CommandOptions(SimpleNamespace):
 
 
 def adding_options(*options: Decorator) -> Decorator:
-    """Add these options to a command, in their order."""
+    """A decorator that adds these options to a command, in their order."""
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
@@ -46,9 +46,10 @@ def adding_options(*options: Decorator) -> Decorator:
 def verb_command(
     kind: type[click.Command] = click.Command, parent: click.Group | None = None, **how: Any
 ) -> Callable[[Callable[..., Any]], Any]:
-    """A command that calls its function with ``CommandOptions``. Its help is the docstring, whose examples are moved behind the options.
+    """A command that calls its function with ``CommandOptions``. Its help is the docstring; the examples follow the
+    options.
 
-    ``how`` are arguments of ``kind``; the command belongs to ``parent``.
+    ``how`` are further arguments of ``kind``; ``parent`` is the group of the command.
     """
 
     def command_of(verb: Callable[[CommandOptions], Any]) -> click.Command:
@@ -66,7 +67,7 @@ def verb_command(
 
 
 def print_and_exit_option(tell: Callable[[click.Context], None]) -> dict[str, Any]:
-    """click's arguments for an option that prints by ``tell`` and ends the program, whatever the command needs."""
+    """click's arguments for an option that prints by ``tell`` and exits, whatever else the command requires."""
 
     def callback(ctx: click.Context, _param: click.Parameter, is_used: bool) -> None:
         if is_used and not ctx.resilient_parsing:
@@ -77,7 +78,7 @@ def print_and_exit_option(tell: Callable[[click.Context], None]) -> dict[str, An
 
 
 class LongCommand(click.Command):
-    """A verb with more options than fit a screen: `--help` has the ``common`` ones and the first examples, `--help-all` all."""
+    """A command with many options: `--help` prints the ``common`` ones and first examples, `--help-all` prints all."""
 
     def __init__(self, *args: Any, common: str, **how: Any) -> None:
         super().__init__(*args, **how)
@@ -102,7 +103,7 @@ class LongCommand(click.Command):
                 formatter.write_dl(group)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The first examples, or all of the epilog."""
+        """Write the first examples of the epilog, or with ``--help-all`` the whole epilog."""
         lines = (self.epilog or "").splitlines()
         formatter.write_paragraph()
         with formatter.indentation():
@@ -110,7 +111,7 @@ class LongCommand(click.Command):
 
 
 def notify_command(ctx: click.Context, _param: click.Parameter, value: tuple[str, ...] | None) -> tuple[str, ...]:
-    """The command of --notify: from the option, else from config.toml. Raises RecipeError for a mistake in that file."""
+    """The command of --notify, or of config.toml. Raises RecipeError for a mistake in that file."""
     from perfbisect.recipes.configuration import configuration_location, load_configuration, split_command
 
     if value is not None or ctx.resilient_parsing:  # completion of a shell
@@ -131,13 +132,13 @@ class WaitingLine:
 
     @property
     def waited_clock(self) -> str:
-        """How long it has waited, as a clock shows it."""
+        """The time since the waiting began, as a clock shows it."""
         from perfbisect.wording.quantities import clock
 
         return clock(time.monotonic() - self.began)
 
     def show(self, subject: str, end: str = "") -> None:
-        """Show that ``what`` is waited for; ``end`` follows if that is printed as a sentence."""
+        """Show that ``subject`` is waited for; without a terminal, as a sentence, which ends with ``end``."""
         from perfbisect.wording.table import cut
 
         if sys.stderr.isatty():
@@ -150,18 +151,18 @@ class WaitingLine:
         self.shown.add(subject)
 
     def say(self, text: str) -> None:
-        """Print a text, in place of the line."""
+        """Print a text over the line about the waiting, which is erased first."""
         self.clear()
         note(printable(text))
 
     def clear(self) -> None:
-        """Remove the line, if there is one."""
+        """Erase the line about the waiting, if it is on the screen."""
         if self.drawn:
             replace_line("")
         self.drawn = False
 
     def __call__(self, owner: "LockOwner | None") -> None:
-        """Show that a session, the ``owner`` of a lock, is waited for; None: the wait is over. See ``host.lock``."""
+        """Show that the session ``owner`` of a lock is waited for; None: the wait is over. See ``host.lock``."""
         if owner is not None:
             self.show(str(owner), ".")
         elif self.drawn:
@@ -216,29 +217,29 @@ def id_argument(kinds: str = "") -> Decorator:
 
 
 def output_width() -> int | None:
-    """The columns of the terminal at standard output; None (no limit) for a file or a pipe."""
+    """The width of the terminal at standard output, in columns; None (no limit) for a file or a pipe."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def say(text: str) -> None:
-    """Write lines to standard output. Raises StdoutClosed or EnvironmentFailure if that is impossible."""
+    """Write lines to standard output. Raises StdoutClosed or EnvironmentFailure if the text cannot be written."""
     write_line(text, sys.stdout)
 
 
 def say_json(text: str, end: str = "\n") -> None:
-    """Write JSON to standard output; characters that are unsafe to print are escaped in JSON's way."""
+    """Write JSON to standard output; characters that are unsafe to print are written as JSON escapes."""
     write_line(safe_json(text), sys.stdout, end)
 
 
 def say_object(value: Any) -> None:
-    """Write a value as indented JSON; a value without a form in JSON is written as its text."""
+    """Write a value as indented JSON; a value that JSON cannot represent is written as its text."""
     import msgspec
 
     say_json(msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode())
 
 
 def say_styled(lines: "Iterable[str | Text]") -> None:
-    """Write lines to standard output, with colours if it is a terminal that has them."""
+    """Write lines to standard output, with colours if it is a terminal that can show them."""
     if not sys.stdout.isatty():
         say("\n".join(map(str, lines)))
         return
@@ -250,6 +251,6 @@ def say_styled(lines: "Iterable[str | Text]") -> None:
 
 
 def show_clone_progress(step: str, done: int, total: int) -> None:
-    """Show on standard error, if it is a terminal, the progress of a clone by git."""
+    """On a terminal, show the progress of git's clone on standard error."""
     if sys.stderr.isatty():
         replace_line(f"{step} {done}/{total}" + ("\n" if done == total else ""))

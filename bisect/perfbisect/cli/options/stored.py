@@ -1,6 +1,6 @@
 """A stored session on the command line: read from the local or a central history, and printed as text, JSON or Markdown.
 
-A comparison can be printed as CSV and TSV, too.
+A comparison can also be printed as CSV or TSV.
 """
 
 import re
@@ -58,7 +58,7 @@ def trial_or_batch_id(hunt: int | str | None) -> str:
 
 @contextmanager
 def opened_history(history: Path | None, central: str | None) -> "Iterator[History | CentralReader]":
-    """The local history, or a central one, to be read."""
+    """The local history or a central history, opened for reading."""
     if central is None:
         with closing(History.open(history, read_only=True)) as opened:
             yield opened
@@ -73,7 +73,8 @@ def opened_history(history: Path | None, central: str | None) -> "Iterator[Histo
 def opened_session(
     hunt: int | str | None, history: Path | None, central: str | None
 ) -> Iterator[tuple[History, int | str, int | str]]:
-    """The history with a session, its id in that history, and its id in the history it came from. ``hunt`` None: the latest hunt.
+    """The history with a session, the session's id in it, and its id in the history of its origin. ``hunt`` None: the
+    latest hunt.
 
     From a central history the session is copied.
     """
@@ -87,7 +88,7 @@ def opened_session(
 
 
 def form_option_group(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of all forms; the command's parameter ``form`` is the name of the chosen form, "" for text."""
+    """The options for all forms; the command's parameter ``form`` is the name of the chosen form, "" for text."""
 
     def choose(ctx: click.Context, param: click.Parameter, is_used: bool) -> None:
         form, name = ctx.params.setdefault("form", ""), param.opts[0].removeprefix("--")
@@ -103,7 +104,9 @@ def form_option_group(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def print_trial(trial: "SessionState", form: str, *, detailed: bool) -> None:
-    """Print a trial in one of the forms. ``detailed`` adds to text how it was measured, and to Markdown costs per operation, too."""
+    """Print a trial in one of the forms. ``detailed`` adds to text how it was measured, to Markdown costs per
+    operation.
+    """
     from perfbisect.report import markdown, published
     from perfbisect.report.trial import document
 
@@ -128,33 +131,33 @@ def print_document(document: "Document", form: str, *, header: bool = True) -> N
 
 
 class Clone:
-    """Describes commits from the repository at a path; the repository is opened when it is needed."""
+    """Describes commits by the repository at a path; the repository is opened at the first use."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def describe(self, sha: str) -> "Commit":
-        """The commit with that full hash; only the hash if the repository does not have the commit."""
+        """The commit with that full hash; only its hash if the repository does not have the commit."""
         from perfbisect.core.domain.events import Commit
         from perfbisect.repository.commits import describe_commit
 
         return self.answer_or(lambda repository: describe_commit(repository, sha), Commit(sha))
 
     def link(self, sha: str) -> str:
-        """The page of a commit at the forge of the repository's remote; "" if there is none."""
+        """The web page of a commit on the site that hosts the repository's remote; "" if there is none."""
         from perfbisect.repository.commits import commit_web_page
 
         return self.answer_or(lambda repository: commit_web_page(repository, sha), "")
 
     def diff(self, old: str, new: str) -> tuple[str, int] | None:
-        """(diff of two commits, number of files left out); None if the repository lacks one of them."""
+        """The diff of two commits, and the number of files left out of it; None if the repository lacks a commit."""
         from perfbisect.repository.commits import unified_diff
 
         difference = self.answer_or(lambda repository: unified_diff(repository, old, new), None)
         return (difference.text, difference.left_out) if difference else None
 
     def answer_or(self, ask: "Callable[[Repository], T]", otherwise: T) -> T:
-        """The repository's answer; ``otherwise`` if it has none."""
+        """The repository's answer; ``otherwise`` if the repository cannot answer."""
         try:
             return ask(self.opened)
         except PerfBisectError:
@@ -162,7 +165,7 @@ class Clone:
 
     @cached_property
     def opened(self) -> "Repository":
-        """The repository. Raises PerfBisectError if it cannot be used."""
+        """The repository. Raises PerfBisectError if the repository cannot be used."""
         from perfbisect.repository.discovery import open_repository
 
         return open_repository(self.path)

@@ -1,1 +1,3 @@
-"""Why a culprit is slower: the measurements of the explanation lead to classes, functions and plans."""
+"""Why a culprit is slower: functions that turn the measurements into classes of causes, changed functions and query
+plans.
+"""

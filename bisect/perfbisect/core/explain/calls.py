@@ -1,12 +1,13 @@
 """Locates a difference in the call tree, and finds functions that are called more often, newly, or no longer.
 
 A profile is first examined by the costs of functions with their callees, because a commit may change a function so that
-its callees cost less, or are replaced. The location of a difference is the changed function that has most of the
-difference, with its callees. If several functions have most of the difference, the location is the innermost of these
-functions. If only several functions together have most of the difference, the location is their nearest common caller.
+its callees cost less, or so that it calls other functions. The location of a difference is the changed function that,
+with its callees, has most of the difference. If each of several functions has most of the difference, the location is
+the innermost of these functions. If only several functions together have most of the difference, the location is their
+nearest common caller.
 
-Exact counts of instructions have stacks of a function and the functions that are inlined into it, outermost first.
-Exact counts also have the number of calls between two functions.
+For exact counts of instructions, a stack is a function and the functions that are inlined into it, outermost first.
+Exact counts also show how often a function calls another.
 """
 
 from collections import defaultdict
@@ -54,9 +55,9 @@ MIN_SAMPLES = 30  # smallest number of samples from which shares are computed
 def locate_difference(
     profiles: ProfilesOfBoth, rows: Sequence[FunctionRow], change: ChangeFacts | None, function_names: Collection[str]
 ) -> DifferenceLocation | None:
-    """The location of the difference between two builds; None without a difference beyond noise, or without a location.
+    """The location of the difference between two builds; None if the difference is within noise, or cannot be located.
 
-    ``rows`` are returned by ``function_rows`` for the same ``profiles`` and ``function_names``.
+    ``rows`` are the result of ``function_rows`` for the same ``profiles`` and ``function_names``.
     """
     total, spread = total_difference(rows)
     if not all(profiles) or abs(total) <= 2 * spread:
@@ -102,7 +103,7 @@ def locate_difference(
         touched_beyond_noise = tuple(sorted(beyond_noise, key=lambda row: -abs(row.part)))
 
     def from_top(keys: Sequence[FunctionKey]) -> Sequence[FunctionKey]:
-        """The part of a stack from the location down."""
+        """The part of a stack from the location to the innermost function."""
         return keys if top is None else keys[keys.index(top.key) :] if top.key in keys else ()
 
     def from_top_or_without_callers(keys: Sequence[FunctionKey]) -> Sequence[FunctionKey]:
@@ -110,7 +111,7 @@ def locate_difference(
         return keys if len(keys) == 1 else from_top(keys)
 
     def rows_of(stack_part: Callable[[Sequence[FunctionKey]], Sequence[FunctionKey]]) -> dict[FunctionKey, FunctionRow]:
-        """The rows of the functions in a part of each stack."""
+        """The rows of the functions in the part of each stack that ``stack_part`` returns."""
         return cost_rows(
             (function_costs(runs, lambda keys: known_functions(stack_part(keys))) for runs in profiles), difference
         )
@@ -143,10 +144,10 @@ def locate_difference(
 def one_sided_calls(
     profiles: ProfilesOfBoth, rows: Sequence[FunctionRow], change: ChangeFacts | None, function_names: Collection[str]
 ) -> tuple[Call, ...]:
-    """The functions that only one build calls and that have a good part of a difference without a location.
+    """The functions that only one build calls, and that account for a large part of a difference that was not located.
 
-    Changed functions and functions without self cost are left out, because such functions may still be called. The
-    callees of these functions are named.
+    Changed functions are left out, and so are functions without self cost, because they may still be called. For each
+    of these functions, its callers are in the result.
     """
     total, spread = total_difference(rows)
     if not all(profiles) or abs(total) <= 2 * spread:
@@ -183,12 +184,12 @@ def without_counted_calls(calls: Sequence[Call], counts: Iterable[FunctionRow]) 
 
 
 def total_samples(runs: Iterable[ProfileFacts]) -> int:
-    """The number of samples of several runs."""
+    """The total number of profile samples in several runs."""
     return sum(run.samples for run in runs)
 
 
 def without_own_costs(keys: Collection[FunctionKey], profile: ProfileFacts) -> ProfileFacts:
-    """A profile without the self costs of the excluded functions."""
+    """A profile in which excluded functions have no self cost."""
     stacks = {stack: cost for stack, cost in profile.stacks.items() if stack_keys(stack)[-1] not in keys}
     kept_share = sum(stacks.values()) / (sum(profile.stacks.values()) or 1.0)
     return replace(profile, stacks=stacks, samples=round(kept_share * profile.samples))
@@ -210,7 +211,7 @@ def difference_of_known_callers(profiles: ProfilesOfBoth, total: float) -> float
 def callees_explain_part(
     row: FunctionRow, profiles: ProfilesOfBoth, rows_by_key: Mapping[FunctionKey, FunctionRow], difference: float
 ) -> bool:
-    """Whether a function has its part because the costs of its callees changed, and not because the callees have new callers.
+    """Whether a function has its part because its callees cost more or less, and not because they have new callers.
 
     Inlining and tail calls hide callers, so a function may seem to have new callers after other compiler options.
     """
@@ -230,7 +231,7 @@ def callees_explain_part(
 def innermost_carrier(
     rows: Iterable[FunctionRow], depths: Mapping[FunctionKey, float], is_due_to_callees: Callable[[FunctionRow], bool]
 ) -> FunctionRow | None:
-    """The innermost function with most of the difference; functions with a share up to ``EXACT_SHARE`` are preferred."""
+    """The innermost function with most of the difference; shares of at most ``EXACT_SHARE`` are preferred."""
     carrying = [
         row for row in rows if row.beyond_noise and PLACE_SHARE <= row.part <= LARGEST_SHARE and is_due_to_callees(row)
     ]
@@ -254,10 +255,11 @@ def calls_by_one_build(
     one_sided_rows: Mapping[FunctionKey, FunctionRow],
     rows_by_key: Mapping[FunctionKey, FunctionRow],
 ) -> list[Call]:
-    """The calls to functions that only one build calls, largest share first; ``stack_part`` returns the examined part of a stack.
+    """The calls to functions that only one build calls, largest share first; ``stack_part`` selects the part of a stack
+    that is searched.
 
-    A call is marked as possibly inlined if the caller is in the same binary and its self cost changed by a similar amount
-    in the other direction.
+    A call is marked as possibly inlined if the caller is in the same binary, and the caller's self cost changed by a
+    similar amount in the other direction.
     """
     costs = caller_cost_table()
     total_costs = sum(row.parent for row in rows_by_key.values()), sum(row.culprit for row in rows_by_key.values())
@@ -288,7 +290,7 @@ CallCounts = Mapping[FunctionKey, Mapping[FunctionKey, float]]  # function → i
 
 
 def instruction_rows(profiles: ProfilesOfBoth, change: ChangeFacts | None = None) -> tuple[FunctionRow, ...]:
-    """The rows of ``function_rows`` for instructions; with the numbers of calls if instructions were counted exactly."""
+    """The rows of ``function_rows`` for instructions; with numbers of calls if these were counted exactly."""
     rows = function_rows(profiles, change, functions_in(chain(*profiles), inlined=True))
     # The costliest stack is last, so that its caller is the caller of a function that several functions inline.
     stacks = [stack for run in chain(*profiles) if not run.samples for stack in reversed([*run.stacks])]
@@ -300,7 +302,7 @@ def instruction_rows(profiles: ProfilesOfBoth, change: ChangeFacts | None = None
     calls = {key: (sum(before.get(key, {}).values()), sum(after.get(key, {}).values())) for key in {*before, *after}}
 
     def with_calls_or_inliner(row: FunctionRow) -> FunctionRow:
-        """The row with its number of calls, or with the function that it is inlined into."""
+        """The row with its number of calls, or with the name of the function that it is inlined into."""
         outer = outer_by_key.get(row.key)
         row = replace(row, below_changed=causes.get(outer or row.key, row.below_changed))
         return replace(row, inlined_into=outer[0]) if outer else replace(row, calls=calls.get(row.key))
@@ -309,7 +311,7 @@ def instruction_rows(profiles: ProfilesOfBoth, change: ChangeFacts | None = None
 
 
 def calls_per_operation(runs: Sequence[ProfileFacts]) -> CallCounts:
-    """The calls of each function per operation, without calls between parts into which a compiler split a function."""
+    """The calls of each function per operation, without calls between the parts of a function that a compiler split."""
     operations, calls = sum(run.operations for run in runs), caller_cost_table()
     for run in runs:
         for pair, number in run.calls.items():
@@ -320,7 +322,8 @@ def calls_per_operation(runs: Sequence[ProfileFacts]) -> CallCounts:
 
 
 def causes_of_more_calls(rows: Sequence[FunctionRow], before: CallCounts, after: CallCounts) -> dict[FunctionKey, str]:
-    """Unchanged function → the changed function that causes most of the change of its number of calls.
+    """For each unchanged function that is called more or less often, the changed function that causes most of this
+    change.
 
     Recursive calls are not counted.
     """

@@ -1,21 +1,22 @@
 """The data types of an explanation, which says why a culprit is slower or faster, and the ratios of counters.
 
 All values compare the culprit with the parent of its proof, and are per operation. An explanation is derived from the
-events ``Counted``, ``Profiled``, ``Planned`` and ``ChangedFunctions``. The types of this module are not stored.
+events ``Counted``, ``Profiled``, ``Planned`` and ``ChangedFunctions``. Objects of the types in this module are not
+stored.
 
 Counters are ranked ratios per operation with intervals, from interleaved runs.
 
-The n-th run of the parent and the n-th run of the culprit with the same group of counters make a pair, measured within
-minutes. The differences of logarithms are averaged over the groups of a round, because groups of one round share a
-visit of the server, so that only rounds are independent. The interval of a ratio is Student's interval for paired
-observations (``core/stats/paired_comparison.py``).
+The n-th run of the parent and the n-th run of the culprit with the same group of counters make a pair; the two runs are
+made within minutes. The differences of logarithms are averaged over the groups of a round, because all groups of a
+round use one visit of the server, so that only different rounds are independent. The interval of a ratio is Student's
+interval for paired observations (``core/stats/paired_comparison.py``).
 
 Top-down level 1 shows the use of the slots of a processor's pipeline, from events that Intel, AMD and ARM count. In
 each cycle a processor has a fixed number of slots in which an operation can begin. A slot retires an operation, is lost
 to an operation that is discarded, or stays empty because the front end delivers no operation or the back end accepts no
 operation (Yasin, "A top-down method for performance analysis and counters architecture", ISPASS 2014). Slots per
-operation of the workload need no constant of the processor, and the differences of the categories sum to the difference
-of all slots, which is proportional to the difference of the cycles.
+operation need no constant of the processor, and the differences of the categories sum to the difference of all slots,
+which is proportional to the difference of the cycles.
 """
 
 import math
@@ -35,7 +36,7 @@ OTHER_FUNCTIONS = "[other functions]"  # row of all further functions, so that d
 
 
 class Cause(StrEnum):
-    """The class of a change: the reason why an operation takes longer, or less long after an improvement."""
+    """A class of causes: why an operation takes longer, or after an improvement less long."""
 
     PLAN = "plan"  # the server executes a statement by another plan
     INSTRUCTIONS = "instructions"  # more code
@@ -56,7 +57,7 @@ class Sureness(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CounterRow:
-    """One ratio of counters, such as "instructions/o" or "ipc", from rounds of interleaved runs of parent and culprit."""
+    """A ratio of counters, such as "instructions/o" or "ipc"; runs of parent and culprit are interleaved in rounds."""
 
     name: str
     parent: float  # geometric mean over the rounds, in ``unit``; ``ratio`` is ``culprit`` / ``parent``
@@ -71,12 +72,12 @@ class CounterRow:
 
     @property
     def moved(self) -> bool:
-        """Whether the interval of the ratio excludes 1."""
+        """Whether the interval of the ratio excludes 1, so that the ratio has changed significantly."""
         return self.ratio.excludes_one
 
     @property
     def log_width(self) -> float:
-        """The length of the interval in log units, multiplied by 1 / ``share`` for extrapolated counters."""
+        """The length of the interval in log units; for extrapolated counters, divided by ``share``."""
         return math.log(self.ratio.high / self.ratio.low) / self.share if self.ratio.low else math.inf
 
     @property
@@ -92,7 +93,7 @@ class CounterRow:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One class that explains a part of the change, with the numbers that show this part."""
+    """A class of causes that explains a part of the change, with the numbers that show this part."""
 
     cause: Cause
     part: float | None  # share of the log change of time per operation; None without a share, as for a plan
@@ -132,7 +133,7 @@ class FunctionRow:
 
     @property
     def beyond_noise(self) -> bool:
-        """Whether the difference is beyond noise."""
+        """Whether the difference exceeds the noise."""
         return abs(self.difference) > NOISE_ERRORS * self.error
 
     @property
@@ -142,7 +143,7 @@ class FunctionRow:
 
     @property
     def has_no_symbols(self) -> bool:
-        """Whether the row stands for all functions of a binary without symbols."""
+        """Whether the row is the sum of all functions of a binary that has no symbols."""
         return self.function == f"[{self.binary}]"
 
     @property
@@ -163,7 +164,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class DifferenceLocation:
-    """The functions below which most of a difference is; the costs of functions include their callees."""
+    """The functions that, including their callees, have most of a difference; all costs include callees."""
 
     # A function that the commit changes, or the nearest caller of changed functions; None if these have no part of it.
     top: FunctionRow | None
@@ -175,7 +176,7 @@ class DifferenceLocation:
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """A statement for which the server has another plan in the culprit than in the parent."""
+    """A statement for which the server uses another query plan in the culprit than in the parent."""
 
     statement: str
     parent: str  # the plan as the server prints it
@@ -184,7 +185,7 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The reason of a change. Empty fields were not measured; ``missing`` has the reasons."""
+    """The reason of a change. A field is empty if its data were not measured; ``missing`` has the reasons."""
 
     parent: str  # full hash
     culprit: str
@@ -229,7 +230,7 @@ INTEL, AMD, ARM = (tuple(dict.fromkeys(chain(*family))) for family in zip(*SLOTS
 
 
 def category_slots(counters: Mapping[str, float | None], category: str) -> float | None:
-    """The slots of a category, from counters; None if its events were not counted, or if the difference is negative."""
+    """The slots of a category, from counters; None if events were not counted, or if the result would be negative."""
     for events in SLOTS[category]:
         slots, *subtracted = (counters.get(event) for event in events)
         if slots is not None and None not in subtracted:
@@ -254,7 +255,7 @@ def time_per_operation(run: RunFacts) -> float | None:
 
 
 def clock_ghz(run: RunFacts) -> float | None:
-    """Cycles per nanosecond of CPU time."""
+    """The clock rate: cycles per nanosecond of CPU time."""
     milliseconds = run.counters.get("task-clock")
     return quotient(run.counters.get("cycles"), None if milliseconds is None else 1e6 * milliseconds)
 
@@ -285,10 +286,10 @@ QUOTIENTS = ((TIME, "cpu/o", BUSY), ("instructions/o", "cycles/o", "ipc"))
 def counter_rows(
     parent: RunsByGroup, culprit: RunsByGroup, further_rows: Collection[CounterRow] = ()
 ) -> tuple[CounterRow, ...]:
-    """The ratios that both builds have, in descending order of their change in standard errors.
+    """The ratios of counters that both builds have; ratios whose change is most standard errors come first.
 
-    ``further_rows`` are rows from other runs of both builds. If a counter has two rows, the more precise row is taken
-    (``log_width``), so that more measurements never make an explanation worse.
+    ``further_rows`` are rows from other runs of both builds. If a counter has two rows, the more precise row is used
+    (``log_width``), so that additional measurements never make an explanation worse.
     """
     rows = [row for reading in READINGS if (row := counter_row(reading, parent, culprit))]
     best: dict[str, CounterRow] = {}
@@ -305,7 +306,7 @@ def counter_rows(
 
 
 def counter_row(reading: Metric, parent: RunsByGroup, culprit: RunsByGroup) -> CounterRow | None:
-    """The ratio of one metric; None if no pair of runs has the metric, or if a value is 0."""
+    """The ratio of one metric; None if no pair of runs has the metric, or if one value is 0."""
     rounds: dict[int, list[tuple[float, float]]] = {}
     counted_shares = [1.0]
     exact = True
@@ -342,10 +343,10 @@ def total_difference(rows: Sequence[FunctionRow]) -> tuple[float, float]:
 
 
 def part_error(part_rows: Sequence[FunctionRow], rows: Sequence[FunctionRow], shared_error: float = 0.0) -> float:
-    """The standard error of the share of ``part_rows`` in the difference of all ``rows``, by the delta method.
+    """The standard error of the share of ``part_rows`` in the total difference of all ``rows``, by the delta method.
 
-    ``shared_error`` is the relative standard error that all costs of a build have in common. This error does not change
-    the error of rows whose share of the difference equals their share of the cost.
+    ``shared_error`` is the relative standard error that is common to all costs of a build. If rows have the same share
+    of the difference as of the cost, the shared error does not change their error.
     """
     total, spread = total_difference(rows)
     part_difference, part_noise = total_difference(part_rows)
@@ -358,12 +359,14 @@ def part_error(part_rows: Sequence[FunctionRow], rows: Sequence[FunctionRow], sh
 
 
 def significant_rows(rows: Sequence[FunctionRow]) -> list[FunctionRow]:
-    """The functions that differ beyond noise, without functions whose cost has only moved."""
+    """The functions that differ beyond noise, except functions whose cost has only moved to or from others."""
     return [row for row in rows if row.beyond_noise and not row.partner and row.function != OTHER_FUNCTIONS]
 
 
 def cost_exchanges(rows: Sequence[FunctionRow]) -> list[tuple[list[FunctionRow], list[FunctionRow]]]:
-    """Groups of functions that exchanged cost: functions that lost cost, and functions that gained it, largest first."""
+    """Groups of functions that exchanged cost; each has the functions that lost cost and those that gained it, largest
+    first.
+    """
     partners = {row.function: row.partner for row in rows if row.partner}
     groups: dict[frozenset[str], tuple[list[FunctionRow], list[FunctionRow]]] = {}
     for row in sorted(rows, key=lambda row: row.difference > 0):

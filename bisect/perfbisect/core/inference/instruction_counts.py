@@ -1,9 +1,9 @@
-"""What counts of instructions show if time does not tell builds apart.
+"""What instruction counts show if the builds do not differ in time.
 
-**--metric auto.** Counts may show a change that the time of both ends hides. Time is measured first. If time does not
-tell the builds apart, and a clear rise of instructions may explain the whole change in time, the rise of instructions
-is hunted. Without this condition the hunt could name another change, because a drop by memory access alone does not
-change the counts.
+**--metric auto.** Counts may show a change that cannot be seen in the time of the ends. Time is measured first. If the
+builds do not differ in time, and a clear rise of instructions may explain the whole change in time, the rise of
+instructions is hunted. Without this condition the hunt could name another change, because a drop that is caused only by
+memory accesses does not change the counts.
 
 **Code placement.** Repeatable counts show whether a commit that moves code executes as many instructions as its parent.
 """
@@ -37,7 +37,9 @@ INDISTINCT = (Reason.TOO_NOISY, Reason.BY_CHANCE, Reason.NOT_CONFIRMED, Reason.L
 
 
 def ratio_of_indistinct_ends(verdict: Verdict | None) -> Interval | None:
-    """The ratio of the ends, if a verdict names no culprit because its metric does not distinguish builds; else None."""
+    """The ratio of the ends, if the verdict names no culprit because builds do not differ in the metric; otherwise
+    None.
+    """
     match verdict:
         case NotReproduced(ratio) if ratio.low < ratio.high:  # equal bounds mean that both ends have one binary
             return ratio
@@ -58,7 +60,7 @@ class InstructionChange:
 
     @property
     def log_rise(self) -> float:
-        """The change for the worse, in log units."""
+        """The logarithm of the change of instructions; positive for a rise."""
         return math.log(self.ratio)
 
     @property
@@ -71,10 +73,10 @@ class InstructionChange:
         return self.log_rise >= -math.log1p(-(policy.for_counts() if self.are_counts_exact else policy).min_effect)
 
     def may_explain(self, time_ratio: Interval, metric: str, policy: Policy) -> bool:
-        """Whether the rise of instructions may be all of the change in time, which is the ``metric`` of the workload.
+        """Whether the rise of instructions may explain the whole change in time, measured by the workload's ``metric``.
 
-        The interval of time, widened by layouts, has to contain the rise. A rise far below the smallest change of
-        interest explains no drop that time does not exclude.
+        The change in time that is possible, with a margin for the effect of layouts, has to include the rise. If the
+        ends may be equal in time, a rise far below the smallest change of interest explains nothing.
         """
         low, high = math.log(time_ratio.low) if time_ratio.low else -math.inf, math.log(time_ratio.high)
         if find_metric(metric).higher_is_better:
@@ -84,7 +86,7 @@ class InstructionChange:
 
 
 def instruction_change(good: Sequence[RunFacts], bad: Sequence[RunFacts]) -> InstructionChange | None:
-    """The change of instructions from good to bad, by exact counts or timed runs; None if too few runs have a value."""
+    """The change of instructions from good to bad, by exact counts or timed runs; None if too few runs have counts."""
     values = [np.array([v for run in runs if (v := log_metric(run, INSTRUCTIONS)) is not None]) for runs in (good, bad)]
     exact = all(run.counted for run in (*good, *bad))
     if min(map(len, values)) < (1 if exact else RUNS):
@@ -102,7 +104,7 @@ Log = Sequence[tuple[float, MeasuredEvent]]
 
 
 def commits_of_step(step: Step, commits: Sequence[str], log: Log) -> tuple[str, ...]:
-    """The commits of a step and of its parents; of commits with equal binaries, the first that was built."""
+    """The commits of a step and its parents; of commits with equal binaries, the commit that was built first."""
     binaries = CommitsByBinary()
     builds = [event.facts for _, event in log if isinstance(event, BuildFinished)]
     first = {build.commit: binaries.add_build(0, build) or build.commit for build in builds}
@@ -111,9 +113,9 @@ def commits_of_step(step: Step, commits: Sequence[str], log: Log) -> tuple[str, 
 
 
 def with_count_result(verdict: Verdict, commits: Sequence[str], log: Log) -> Verdict:
-    """The verdict of code placement with the result of exact counts in ``log``; other verdicts are returned unchanged.
+    """A verdict of code placement, with the result of the exact counts in ``log``; any other verdict is unchanged.
 
-    A verdict is unchanged if a count is missing. ``commits`` are the commits of the nodes.
+    The verdict is unchanged if the count of a commit is missing. ``commits`` are the commits of the nodes.
     """
     if not isinstance(verdict, CodePlacement):
         return verdict

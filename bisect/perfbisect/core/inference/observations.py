@@ -1,8 +1,8 @@
-"""The observations of a hunt, in the order of time: readings, failures and equal binaries, read from the hunt's log.
+"""The observations of a hunt, in time order: readings, failures and equal binaries, read from the hunt's log.
 
-The list of observations is the whole state of a hunt between two decisions. Live, resumed and replayed hunts all use
+The list of observations is the complete state of a hunt between two decisions. Live, resumed and replayed hunts all use
 ``read_observations``, so that equal logs give equal observations. An event refers to commits, not to numbers of nodes,
-so that a log can be read against another range.
+so that a log can also be read with another range.
 """
 
 import math
@@ -17,9 +17,9 @@ from perfbisect.core.domain.metrics import INSTRUCTIONS, find_metric, is_exact_c
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One timed run of a build, or a round: a pair of paired runs of two builds.
+    """One timed run of a build; or a round, which is a pair of paired runs of two builds.
 
-    A disturbance of a round affects both builds of the round, so that only the difference of the builds is used.
+    A disturbance of a round affects both builds of the round, so only the difference of the two builds is used.
     """
 
     candidate: int
@@ -41,12 +41,12 @@ class Reading:
 
     @property
     def measurement_kind(self) -> tuple[bool, bool]:
-        """Whether the layout is randomized, and whether the run is paired; like ``RunFacts.measurement_kind``."""
+        """Whether the layout is randomized, and whether the run is paired, as in ``RunFacts.measurement_kind``."""
         return bool(self.layout), self.partner is not None
 
     @property
     def with_cpu_time(self) -> "Reading":
-        """The reading by CPU time, if CPU time is known; otherwise the reading itself."""
+        """The reading with CPU time as its time, if its CPU time is known; otherwise the reading itself."""
         return (
             self
             if self.cpu_value is None or self.time_value is not None
@@ -55,13 +55,13 @@ class Reading:
 
     @property
     def with_time(self) -> "Reading":
-        """The reading by time, if this reading is by CPU time; otherwise the reading itself."""
+        """The reading with wall-clock time as its time, if this reading uses CPU time; otherwise the reading itself."""
         return self if self.time_value is None else replace(self, value=self.time_value, time_value=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A candidate was built; ``same_as`` is an earlier candidate with the same binary, or None."""
+    """A candidate that was built; ``same_as`` is an earlier candidate with the same binary, or None."""
 
     candidate: int
     seconds: float
@@ -98,13 +98,13 @@ Observation = Reading | Built | Skipped | Count
 
 
 def _paired_reading(first: Reading, second: Reading) -> Reading:
-    """The reading of a round, from the readings of its two runs."""
+    """The reading of a round, made from the readings of its two runs."""
     cpu = None if first.cpu_value is None or second.cpu_value is None else first.cpu_value - second.cpu_value
     return replace(first, value=first.value - second.value, partner=second.candidate, cpu_value=cpu)
 
 
 def has_exact_counts(log: Sequence[tuple[float, MeasuredEvent]], metric: str) -> bool:
-    """Whether some runs show the metric as a repeatable count; if so, the other runs are no readings of the metric."""
+    """Whether some runs show the metric as a repeatable count; if so, only these runs are readings of the metric."""
     return any(isinstance(event, RunFinished) and is_exact_count(event.facts, metric) for _, event in log)
 
 
@@ -120,10 +120,11 @@ def read_observations(
 ) -> list[Observation]:
     """The observations in ``log`` about the commits in ``candidate_by_commit`` (full hash → node of the graph).
 
-    ``log`` has (seconds since the epoch, event) in order; ``began`` is the time when the hunt began. Unreadable runs
-    are left out, and so are timed runs if there are exact counts. ``hosts`` are the names of several hosts: a build
-    exists, and binaries are compared, only on the host that made the build. A build by one of ``build_hosts`` exists on
-    all hosts. The two runs of a round are one reading, by CPU time if ``by_cpu``.
+    ``log`` has pairs (seconds since the epoch, event) in order; ``began`` is the time at which the hunt began.
+    Unreadable runs are left out; timed runs are left out, too, if there are exact counts. ``hosts`` are the names of
+    several hosts; then a build exists only on the host that made it, and binaries are compared only on one host. A
+    build that one of ``build_hosts`` made exists on all hosts. The two runs of a round become one reading, in CPU time
+    if ``by_cpu``.
     """
     history: list[Observation] = []
     host_number = {name: number for number, name in enumerate(hosts)}
@@ -183,7 +184,7 @@ def read_observations(
 
 
 def count_runs(history: Sequence[Observation]) -> int:
-    """The number of runs (two for each round) and counts, without runs that other hunts ordered."""
+    """The number of runs (two for each round) and of counts, except runs that other hunts ordered."""
     counts = sum(isinstance(item, Count) for item in history)
     runs = (item for item in history if isinstance(item, Reading) and not item.of_another_hunt)
     return counts + sum(1 if item.partner is None else 2 for item in runs)

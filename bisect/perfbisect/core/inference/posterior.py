@@ -8,21 +8,21 @@ Level of build v, with bad(v; K) = 1 if K is v or an ancestor of v:
 * base: unknown, with a nearly flat prior.
 * D, the drop at the culprit, is centred on the drop between the ends, or on most of it for several steps. Both priors
   have similar widths, because a narrower prior would win by its width alone (Lindley's paradox).
-* layout: the effect of code placement on one binary. The effect is drawn once for each build, and repetitions do not
-  average the effect out. Sizes are on a grid. With one step, one build may be odd: the effect of its layout is as large
-  as the drop. Without odd builds, a level between slow and fast would count as one of both with false certainty.
-* d at J: one sharp decoy of either sign anywhere in the range; every pair (K, J) is enumerated. Without a decoy, a
-  second step to which the search has narrowed the range would seem certain.
+* layout: the effect of code placement on one binary. The effect is drawn once for each build, so more runs do not
+  average it out. Sizes are on a grid. With one step, one build may be odd: the effect of its layout is as large as the
+  drop. Without odd builds, a level between slow and fast would count as one of both with false certainty.
+* d at J: one sharp decoy of either sign anywhere in the range; every pair (K, J) is enumerated. Without a decoy, the
+  search could narrow the range to a second step, and this step would seem certain.
 * walk: many small steps, a random walk along the history (covariance: prior mass of common ancestors). Exact counts
   show more small steps, so for counts, one step also has a walk, whose size does not depend on the drop.
 * No change at all: every build has the base level and its layout. The model without change is compared with one step at
   any place, of a size independent of the readings.
-* The culprit is the *largest* step in the hunted direction: factors P(D > 0) and P(D > |d|).
+* The culprit is the *largest* step in the hunted direction, hence the factors P(D > 0) and P(D > |d|).
 
-D, d and s² (scaled inverse χ²) are integrated out in closed form. So each combination of a class of culprits, a law of
-noise and a size of layout has a Student-t marginal, from one small Cholesky factor.
+D, d and s² (with a scaled inverse χ² prior) are integrated out in closed form. So each class of culprits, with a law of
+noise and a size of layout, has a Student-t marginal likelihood, from one small Cholesky factor.
 
-The information of a measurement follows from its predictive distribution under every hypothesis, by the most probable
+The information of a measurement follows from its predicted distribution under each hypothesis, by the most probable
 cell of the model. A reading is the level of a build minus the estimated drift of the host, so the model predicts
 combinations of levels. All hypotheses predict the same level of a well-known build, so more runs of such a build give
 no information.
@@ -57,11 +57,11 @@ WALK = 0.3  # s.d. of the walk from end to end
 
 @dataclass(frozen=True, slots=True)
 class _Drops:
-    """Priors of the steps, (mean, s.d.) in log units.
+    """Priors of the steps' sizes, each as (mean, s.d.) in log units.
 
-    The priors follow from the drop between the ends, whose readings are also in the posterior. This double use does no
-    harm if the drop is clear. A barely shown drop is probably too large by chance, so the priors move towards 0 and
-    widen.
+    The priors follow from the drop between the ends, whose readings are also in the posterior. This double use of the
+    readings does no harm if the drop is clear. A barely shown drop is probably too large by chance, so the priors move
+    towards 0 and widen.
     """
 
     one: tuple[float, float]
@@ -98,7 +98,7 @@ class BestCell:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Posterior:
-    """The probabilities of culprits, given the levels."""
+    """The probabilities of the culprits, given the levels."""
 
     culprit: Array  # (C,) probability of each class, sums to one
     change: float  # probability that anything changed; the other fields assume a change
@@ -121,7 +121,7 @@ class _Terms:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Cells:
-    """Q cells of the model: a law of noise, a size of layout and a size of the walk."""
+    """Q cells of the model: combinations of a noise distribution, a size of layout effects and a size of the walk."""
 
     residual: Array  # (Q,) like ``Levels.residual``
     freedom: float
@@ -135,7 +135,7 @@ class _Cells:
 def infer(levels: Levels, classes: Hypotheses, drop: float, error: float = 0.0, *, change: float = CHANGE) -> Posterior:
     """The posterior over classes; ``drop`` is the difference between the ends (log units, positive).
 
-    ``error`` is the standard error of ``drop``, ``change`` the prior probability of any change.
+    ``error`` is the standard error of ``drop``; ``change`` is the prior probability that there is a change.
     """
     model = levels.model
     laws = len(levels.mean)
@@ -181,7 +181,7 @@ def infer(levels: Levels, classes: Hypotheses, drop: float, error: float = 0.0, 
 
 
 def _whiten_columns(covariance: Array, *columns: Array) -> tuple[tuple[Array, ...], Array]:
-    """The ``columns`` (…, M, any), whitened by ``covariance`` (Q, M, M), and log|covariance|, (Q,)."""
+    """The ``columns`` (…, M, any), whitened by ``covariance`` (Q, M, M); also log|covariance|, (Q,)."""
     factor = np.linalg.cholesky(covariance)
     every = [np.broadcast_to(column, (len(factor), *column.shape[-2:])) for column in columns]
     white = np.linalg.solve(factor, np.concatenate(every, axis=2))
@@ -191,7 +191,7 @@ def _whiten_columns(covariance: Array, *columns: Array) -> tuple[tuple[Array, ..
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sums:
-    """Sums over whitened builds; on the axis B = 1 + M index 0 is without an odd build, index 1 + i with build i odd."""
+    """Sums over whitened builds; on the axis B = 1 + M, index 0 is for no odd build, index 1 + i for build i odd."""
 
     yy: Array  # (Q, B, 1)
     zz: Array  # (Q, B, C)
@@ -201,14 +201,14 @@ class _Sums:
 
     @property
     def without_odd(self) -> "_Sums":
-        """The sums for no odd build, without the axis B."""
+        """The sums without any odd build; they have no axis B."""
         return _Sums(self.yy[:, 0], self.zz[:, 0], self.zy[:, 0], self.log_det[:, 0], self.log_prior[0])
 
     @classmethod
     def of(cls, covariance: Array, y: Array, slow: Array, odd: Array, prior: float) -> "_Sums":
         """The sums; ``odd`` (Q,) is the additional variance of an odd build, a rank-one update (Sherman and Morrison).
 
-        ``prior`` is the probability of a build to be odd.
+        ``prior`` is the prior probability that a build is odd.
         """
         builds = len(slow)
         (white_y, z, unit), log_det = _whiten_columns(covariance, y[:, :, None], slow, np.eye(builds))
@@ -227,7 +227,7 @@ class _Sums:
 
 
 def _one_step_terms(cells: _Cells, sums: _Sums) -> _Terms:
-    """The terms of one step, without a decoy; one build may be odd."""
+    """The terms of one step without a decoy; a build may be odd."""
     log, drop, precision = _step_marginals(cells, sums, cells.drops.one)
     log = log + sums.log_prior
     best = log.argmax(axis=1)[:, None]
@@ -243,9 +243,9 @@ def _one_step_terms(cells: _Cells, sums: _Sums) -> _Terms:
 def _change_probability(cells: _Cells, sums: _Sums, change: float) -> float:
     """The probability of one step, compared with no step; only cells without small steps can have no step.
 
-    The prior of the step's size is half of a normal distribution, because with a prior around the drop between the
-    ends, a change would always be more probable than no change. No build is odd in this comparison, because a change
-    next to an end could not be distinguished from an odd end.
+    The prior of the step's size is a half-normal distribution, because with a prior around the drop between the ends, a
+    change would always be more probable than no change. This comparison has no odd builds, because a change next to an
+    end could not be distinguished from an odd end.
     """
     plain, prior = sums.without_odd, cells.prior[:, None]
     step = _step_marginals(cells, plain, (0.0, CHANGE_WIDTH))[0] + np.log(2 * cells.classes)
@@ -255,7 +255,7 @@ def _change_probability(cells: _Cells, sums: _Sums, change: float) -> float:
 
 
 def _step_marginals(cells: _Cells, sums: _Sums, size: tuple[float, float]) -> tuple[Array, Array, Array]:
-    """Log marginals, coefficient and precision of one step, without a decoy; ``size`` is (mean, s.d.) of its prior."""
+    """Log marginals, coefficient and precision of one step without a decoy; ``size`` is its prior's (mean, s.d.)."""
     shape, freedom = (-1, *[1] * (sums.zz.ndim - 1)), cells.freedom
     s2, residual = cells.s2.reshape(shape), cells.residual.reshape(shape)
     width, mean = s2 / size[1] ** 2, -size[0]
@@ -301,7 +301,7 @@ def _several_steps_terms(cells: _Cells, covariance: Array, y: Array, slow: Array
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Separation:
-    """How well measurements separate the hypotheses, relative to the noise of one run; arrays of one shape."""
+    """How well measurements separate the hypotheses, relative to the noise of one run; all arrays have one shape."""
 
     above: Array  # probability that the reading is above the mean of all predictions
     between: Array  # variance between the predictions of the hypotheses
@@ -312,7 +312,7 @@ class Separation:
 class Prediction:
     """Predicted levels of O candidates and M builds under C hypotheses, in log units and units of s².
 
-    On an axis of length O + M, the candidates come first, then the builds.
+    On an axis of length O + M, the O candidates come first, then the M builds.
     """
 
     candidates: int
@@ -326,11 +326,11 @@ class Prediction:
     s: float
 
     def separation(self, trusted: Array, fallback: Array, trust: Array) -> Separation:
-        """The separation by a reading of each candidate minus a combination of the builds' levels: shapes (O, B).
+        """How well readings of candidates minus combinations of builds' levels separate hypotheses; shapes (O, B).
 
-        Combination b of candidate o is ``trust[o, b]`` · ``trusted[o]`` + (1 - ``trust[o, b]``) · ``fallback[o]``,
-        where ``trusted`` and ``fallback`` (O, M) are weights of builds. All fields except ``above`` are polynomials in
-        the trust, so that no array of size O · B · M is needed.
+        Combination b of candidate o weights builds by ``trust[o, b]`` · ``trusted[o]`` + (1 - ``trust[o, b]``) ·
+        ``fallback[o]``; ``trusted`` and ``fallback`` have the shape (O, M). All fields except ``above`` are polynomials
+        in the trust; so no array of size O · B · M is needed.
         """
         o = self.candidates
         turn = trusted - fallback
@@ -363,14 +363,14 @@ class Prediction:
 
 
 def _quadratic(constant: Array, linear: Array, square: Array, trust: Array) -> Array:
-    """(constant - 2 linear · t + square · t²) of each row, for all t in ``trust`` (O, B)."""
+    """constant - 2 linear · t + square · t², for each row and all t in ``trust`` (O, B)."""
     return constant[:, None] - 2 * linear[:, None] * trust + square[:, None] * trust**2
 
 
 def predict_levels(
     levels: Levels, classes: Hypotheses, posterior: Posterior, candidates: Sequence[int], reading_rows: Sequence[int]
 ) -> Prediction:
-    """The predicted levels of ``candidates``, whose rows in ``levels`` are ``reading_rows`` (-1 for no readings)."""
+    """The predicted levels of ``candidates`` and builds; ``reading_rows`` are rows of ``levels`` (-1: no readings)."""
     fit, pi = posterior.fit, posterior.culprit
     slow = classes.slow.astype(np.float64)
     shares = [slow[b] if b >= 0 else classes.slow_shares(v) for v, b in zip(candidates, reading_rows, strict=True)]

@@ -1,16 +1,16 @@
 """The observations of a hunt, arranged in arrays for the model.
 
-Readings are oriented so that a *slow* build has smaller values, whatever direction is hunted. Candidates with equal
-binaries share one build, and so share their readings. The number of a build is the number of its smallest candidate.
+Readings are oriented so that a *slow* build has smaller values, whether a drop or a rise is hunted. Candidates with
+equal binaries share one build and its readings. The number of a build is the number of its smallest candidate.
 
-**Stopped runs.** A run that was stopped because it took too long gives a bound of the metric, not a value. The reading
-of a stopped run enters the model as a value at the bound. This value is less certain about the side of the build than
-the likelihood of the bound would be. With normal noise, a reading of a fast build is at least z standard deviations
-below the level with a probability of about 1/(2.5 z) of the density at z; for a slow build the probability is larger.
-Readings at one bound do not vary and show nothing of the noise, so the stopped runs of a build count as one reading
-with the weight of all these runs. The distance of a build beyond the bound is unknown. The distance matters if another
-build is half way to the bound, because either step may be the largest. So the posterior is the mean over several
-distances.
+**Stopped runs.** A run that was stopped because it took too long shows only a bound of the metric, not its value. The
+reading of a stopped run enters the model as if its value were the bound. This value says less about the side of the
+build than the likelihood of the bound would say. With normal noise, the probability that a reading of a fast build is z
+or more standard deviations below the level is about 1/(2.5 z) of the density at z; for a slow build the probability is
+larger. Readings at the same bound do not vary and say nothing about the noise, so the stopped runs of a build count as
+one reading, whose weight is the sum of their weights. How far beyond the bound a build's level is, is unknown. The
+distance matters if another build's level is half way to the bound, because either step may then be the largest. So the
+posterior is averaged over several distances.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -27,7 +27,7 @@ from perfbisect.core.inference.observations import Built, Count, Observation, Re
 
 @dataclass(frozen=True, slots=True)
 class TriedBuild:
-    """The attempt to build one candidate."""
+    """An attempt to build one candidate, successful or not."""
 
     seconds: float
     works: bool
@@ -62,11 +62,11 @@ class Record:
     spent_runs: int  # number of runs (two for each round) and counts, without runs that other hunts ordered
 
     def name_of_build(self, candidate: int) -> int:
-        """The candidate whose number names the build and readings of ``candidate``."""
+        """The candidate whose number identifies the build of ``candidate`` and its readings."""
         return self.build_name.get(candidate, candidate)
 
     def builds_on(self, host: int) -> frozenset[int]:
-        """The candidates whose builds exist on a host."""
+        """The candidates that have a build on a host."""
         return frozenset(
             v for v in (*self.builds, *self.built) if v not in self.hosts_with_build or host in self.hosts_with_build[v]
         )
@@ -76,7 +76,7 @@ class Record:
         return len(self.reading_positions(candidate))
 
     def reading_positions(self, candidate: int) -> NDArray[np.int64]:
-        """The positions of the readings of a candidate's build, in time order, also as partner in paired runs."""
+        """The positions of a candidate's readings, in time order; also of readings in which it is the partner."""
         name = self.name_of_build(candidate)
         if name not in self.builds:
             return np.empty(0, np.int64)
@@ -84,7 +84,7 @@ class Record:
         return np.flatnonzero((self.build == row) | (self.partner == row))
 
     def paired_differences(self, first: int, second: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The positions of the paired runs of two builds, in time order, and the value of ``first`` minus ``second``."""
+        """The positions of the paired runs of two builds, in time order; ``first`` minus ``second`` in each pair."""
         rows = [
             self.builds.index(self.name_of_build(v)) if self.name_of_build(v) in self.builds else -2
             for v in (first, second)
@@ -95,7 +95,7 @@ class Record:
 
     @cached_property
     def position_on_host(self) -> NDArray[np.int64]:
-        """The position of each reading among the readings of its host, (readings,)."""
+        """The position of each reading among the readings of its host; shape (readings,)."""
         turn = np.empty(len(self.host), np.int64)
         for host in np.unique(self.host):
             turn[self.host == host] = np.arange(int((self.host == host).sum()))
@@ -115,7 +115,7 @@ class Record:
 
     @cached_property
     def builder_count(self) -> int:
-        """The number of hosts that build for themselves; the first build of each such host has an empty compiler cache."""
+        """The number of hosts that make builds; each host's first build has an empty compiler cache."""
         return len(frozenset[int]().union(*self.hosts_with_build.values())) or 1
 
     @cached_property
@@ -125,18 +125,18 @@ class Record:
 
     @cached_property
     def built_on_any_host(self) -> frozenset[int]:
-        """The candidates that have a build on at least one host."""
+        """The candidates that at least one host has built."""
         return frozenset((*self.builds, *self.built, *self.build_name))
 
     def builds_with_warm_cache(self, first: int) -> list[TriedBuild]:
-        """The builds that worked, without the ``first`` builds of each compiler cache."""
+        """The successful builds, without the ``first`` builds of each compiler cache, which is empty then."""
         works = [attempt for attempt in self.attempts if attempt.works]
         if self.caches:
             return [attempt for attempt in works if attempt.builds_in_cache >= first]
         return works[first * self.builder_count :]
 
     def build_cost_in_runs(self, default: float) -> float:
-        """The median cost of a build that works, in runs; ``default`` if this hunt has not shown the cost."""
+        """The median cost of a successful build, expressed in runs; ``default`` if this hunt has no such build yet."""
         builds = (
             self.builds_with_warm_cache(2)
             or self.builds_with_warm_cache(1)
@@ -225,7 +225,7 @@ def _tried_build(item: Built | Skipped, built: Collection[int]) -> TriedBuild:
 
 
 def _join_binaries(same: dict[int, int], first: int, second: int) -> None:
-    """Record in ``same`` that two candidates have one binary, whose name is its smallest candidate."""
+    """Record in ``same`` that two candidates have one binary, which is named by its smallest candidate."""
     names = {same.get(first, first), same.get(second, second)}
     least = min(names)
     for candidate in (*names, *(c for c, name in same.items() if name in names)):
@@ -257,9 +257,9 @@ BEYOND = (1.0, 3.0)  # distances beyond the bound besides 0, in log units: 2.7 a
 
 
 def unite_stopped_runs(record: Record, weight: Array) -> tuple[Record, Array, float]:
-    """The record with one reading for the stopped runs of each build and host, the weights, and the excess weight.
+    """The record with one reading for the stopped runs of each build and host; the weights; and the excess weight.
 
-    The excess weight is the sum of the weights above 1 of united readings; excess weight shows nothing of the noise.
+    The excess weight is the sum of the united readings' weights above 1; it says nothing about the noise.
     """
     if not record.bound.any():
         return record, weight, 0.0
@@ -278,14 +278,14 @@ def unite_stopped_runs(record: Record, weight: Array) -> tuple[Record, Array, fl
 
 
 def move_beyond_bounds(record: Record, distance: float) -> Record:
-    """The record as if each stopped run had reached a metric ``distance`` log units worse than its bound."""
+    """The record in which the metric of each stopped run is ``distance`` log units worse than its bound."""
     return replace(record, value=record.value + record.sign * record.bound * distance)
 
 
 def side_of_stopped_runs(record: Record, build: int) -> int:
     """The side on which a build's level is if at least half of its runs were stopped: -1 below the readings, +1 above.
 
-    If less than half of the runs were stopped, the result is 0.
+    The result is 0 if fewer runs were stopped.
     """
     bounds = record.bound[record.reading_positions(build)]
     return int(np.sign(bounds.sum())) if 2 * np.count_nonzero(bounds) >= len(bounds) > 0 else 0

@@ -1,39 +1,42 @@
 """The next order of a hunt, or the verdict of the hunt, from all observations.
 
-The search is a pure function of its arguments and keeps no state. So a hunt takes the same decisions if it is resumed,
+The search is a pure function of its arguments and has no state. So a hunt takes the same decisions if it is resumed,
 replayed or simulated.
 
 Each layer of the search makes a situation from its own situation, and asks the layer below for the decision in this
-situation. A layer that needs another measurement first returns the order for this measurement. The layers are: pairing
-(interleaved or paired runs), layouts (the usual layout, or randomized layouts), all changes (the range, or a subrange),
-older branches (as if all branches had begun with the speed of good), and the hunt for a single change. No other code
-changes the decision of a layer. ``decide`` adds the builds that are made ahead, the flags of incremental builds, and
-the clean builds that a verdict needs.
+situation. A layer that needs another measurement first returns the order for this measurement. The layers, from the
+first to the last, are: pairing (interleaved or paired runs), layouts (the usual layout, or randomized layouts), all
+changes (the range, or a subrange), older branches (as if all branches had begun with the speed of good), and the hunt
+for a single change. No other code changes a layer's decision. ``decide`` adds the builds that are made ahead, the flags
+of incremental builds, and the clean builds that a verdict needs.
 
-If slow runs are stopped, the good end is timed first on each host, because the good end's runs set the time limit.
+If slow runs are stopped, the good end is timed first on each host, because its runs determine the time limit.
 
 ``decide_together`` decides for hunts of several workloads over one range, which share their builds.
 
-- ``members`` are the hunts, in a fixed order: graph, policy, prior and observations of each. The members in ``ended``
-  have verdicts and are not measured any more, but the runs of these members count. At least one member has not ended.
-- The result is the number of a member, and its next order or its verdict. After a verdict, the caller calls
+- ``members`` are the hunts, in a fixed order: each has a graph, a policy, a prior and observations. The members in
+  ``ended`` have verdicts and are no longer measured, but their runs count. At least one member must not be in
+  ``ended``.
+- The result is the number of a member, and this member's next order or verdict. After a verdict, the caller calls
   ``decide_together`` again, with this member in ``ended``.
-- The caller adds each ``Built`` to the observations of all members, and each ``Skipped`` of a build that fails. A
-  ``Reading``, and the ``Skipped`` of a build whose run fails, belong to the member of the order.
-- ``max_builds``, ``max_runs`` and ``max_minutes`` of each policy count for all members together.
-- Each of several hosts carries out orders of any member; the ``workload`` of an order under way is the number of its
-  member. A member's verdict waits until all orders of the member are done. A member without an order for a free host
-  leaves the host to another member. If no member has an order for a free host, the returned order is for a busy host.
-- If the hunts are for results of one command, ``common`` is true, and each run gives a reading to every member.
+- The caller adds each ``Built`` to the observations of all members, and also each ``Skipped`` that reports a failed
+  build. A ``Reading`` belongs to the member of the order, and so does the ``Skipped`` of a build whose run fails.
+- The limits ``max_builds``, ``max_runs`` and ``max_minutes`` of each policy apply to the sum over all members.
+- If there are several hosts, each of them carries out orders of any member; the ``workload`` of an order in progress is
+  the number of its member. A member gets no verdict until all its orders are done. If a member has no order for a free
+  host, another member may use the host. If no member has an order for a free host, the result has an order for a busy
+  host.
+- If all hunts measure results of the same command, ``common`` is true, and each run gives every member a reading.
   Comparisons in randomized layouts then come last, so that hunts that named the same commits share runs.
-- If build hosts build ahead, they make builds for the member of the order first. The build hosts that are still free
-  get orders from the other members. No build is ended for a member, because another member may need the build.
+- If build hosts build in advance, they first make builds for the member that gets the order. Then build hosts that are
+  still free get orders from the other members. No running build is cancelled for a member's sake, because another
+  member may need the build.
 
-Each member decides as if it were alone, except that builds made for other members are free. Verdicts and orders without
-a new build come first. When every member needs a new build, the build with the most bits for all members together is
-made. A workload whose culprit is equally likely on both sides of the build expects one bit of information from the
-build. Only the builds that members order are compared, because a compromise between two such builds saved no builds in
-simulated hunts. With a single member, the decisions are the same as those of ``decide``.
+Each member decides as if it were alone, except that builds made for other members are free. Verdicts, and orders that
+need no new build, come first. If every member needs a new build, the build with the most information for all members
+together is made. A workload whose culprit is equally likely on both sides of the build expects one bit of information
+from the build. Only the builds that members order are compared, because a compromise between two such builds saved no
+builds in simulated hunts. With a single member, the decisions are the same as those of ``decide``.
 """
 
 import math
@@ -70,8 +73,8 @@ from perfbisect.core.stats.distributions import binary_entropy
 def decide(now: Situation) -> Decision:
     """The next order of a hunt for a free host of its fleet, or the verdict of the hunt.
 
-    An order for a busy host means that there is no order for a free host. If build hosts build ahead, the decision
-    contains the builds that build hosts begin, and an order whose builds do not exist yet waits.
+    If the order is for a busy host, there is no order for a free host. If build hosts build in advance, the decision
+    also has the builds that build hosts begin now, and an order waits if its builds do not exist yet.
     """
     policy = now.policy.for_counts() if now.prior.exact else now.policy
     if policy.layouts and any(isinstance(item, Built) and item.fixed for item in now.observations):
@@ -132,7 +135,7 @@ MEASURED_BITS = 0.1  # a member measures an existing build if the member expects
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _BuildRequest:
-    """A member whose order needs a new build."""
+    """A member's order that needs a new build."""
 
     number: int
     now: Situation
@@ -140,7 +143,7 @@ class _BuildRequest:
     order: Measure
 
     def bits(self) -> Array:
-        """The expected bits of a build of each candidate for this member, (size,), if runs show the side of the build."""
+        """The expected bits, (size,), for this member from a build of each candidate, if runs show the build's side."""
         belief = self.decision.belief
         slow = np.nan_to_num(ancestry_of(self.now.graph).ancestor_sums(belief.culprit))
         bits: Array = belief.change * np.maximum(binary_entropy(slow), 0.0)
@@ -150,7 +153,9 @@ class _BuildRequest:
 def decide_together(
     members: Sequence[Situation], ended: Collection[int] = (), fleet: Fleet = ALL_FREE, *, common: bool = False
 ) -> tuple[int, Decision]:
-    """The number of the next member, and its order or verdict. Raises ValueError if all members have ended."""
+    """The number of the next member, and the order or verdict of this member. Raises ValueError if all members have
+    ended.
+    """
     open_members = [number for number in range(len(members)) if number not in ended]
     if not open_members:
         raise ValueError("all hunts have ended")
@@ -170,14 +175,14 @@ def decide_together(
 
 
 def orders_layouts(decision: Decision) -> bool:
-    """Whether the decision orders runs in randomized layouts."""
+    """Whether the decision has an order for runs in randomized layouts."""
     return isinstance(decision.order, Measure) and decision.order.fresh
 
 
 def _next_member(
     members: Sequence[Situation], open_members: Sequence[int], fleet: Fleet, common: bool
 ) -> tuple[int, Decision]:
-    """The number of the next of ``open_members``, and the decision of this member."""
+    """The number of the member that is next among ``open_members``, and its decision."""
     requests: list[_BuildRequest] = []
     late: list[tuple[int, Decision]] = []  # members that wait for other members that may need the same runs
     idle: list[tuple[int, Decision]] = []  # members that have no order for the free hosts now
@@ -217,7 +222,7 @@ def _next_member(
 
 
 def _member_situation(members: Sequence[Situation], number: int, fleet: Fleet) -> Situation:
-    """The situation of one member, charged with the runs of the other members, finished and under way."""
+    """The situation of one member; its budget is also charged with the runs of other members, finished or not."""
     now = replace(members[number], fleet=fleet)
     if len(members) == 1:
         return now
@@ -230,7 +235,7 @@ def _member_situation(members: Sequence[Situation], number: int, fleet: Fleet) -
 
 
 def fleet_for_member(number: int, fleet: Fleet) -> Fleet:
-    """The fleet for the decision of one of several members.
+    """The fleet as one of several members sees it for its decision.
 
     The runs of other members' orders are left out, but not their builds and the busy hosts.
     """

@@ -1,17 +1,17 @@
-"""The choice between interleaved and paired runs for comparing two builds.
+"""The choice between interleaved and paired runs for a comparison of two builds.
 
-Builds that run at the same time on the same cores meet the same disturbances, so that their difference does not show
-the disturbances. Paired runs gain most on shared machines, and nothing on a quiet machine. Paired runs are not always
-valid, because two builds that wait for one disk, or that need more memory than both can have, disturb each other. So
-the ends are measured by interleaved runs first. If a run varies little compared with the difference of the ends, or if
-a run waits nearly all of its time, only interleaved runs are made. Otherwise paired runs of the ends (rounds) are made,
-too, and the pairing that shows the difference more clearly is chosen. Paired runs are chosen only if they show at least
-half of the difference that interleaved runs are sure of. The choice of the pairing is checked again with every new
-reading. Rounds end if all rounds vary more than interleaved runs, and rounds begin if interleaved runs vary much more
-than the first runs did.
+Builds that run at the same time on the same cores meet the same disturbances, so the disturbances cancel in their
+difference. Paired runs bring most on machines that others use, too, and nothing on a quiet machine. Paired runs are not
+always valid, because two builds disturb each other if they wait for the same disk, or together need more memory than
+the host has. So the ends are first measured by interleaved runs. If the noise of a run is small compared with the
+difference of the ends, or if a run waits for nearly all of its time, only interleaved runs are made. Otherwise paired
+runs (rounds) of the ends are also made, and the pairing that shows the difference more clearly is chosen. Paired runs
+are chosen only if they show at least half of the difference that interleaved runs show with certainty. The choice of
+the pairing is checked again with every new reading. Paired runs end if they vary more than interleaved runs, and begin
+if interleaved runs vary much more than the first runs did.
 
-The times for which two builds get a core vary more than the CPU time that each build needs. So rounds compare CPU time,
-not time, if CPU time is known and the ends do not differ in their waiting.
+How long two builds wait for a core varies more than the CPU time that they need. So rounds compare CPU time, not
+wall-clock time, if CPU time is known and the ends wait equally long.
 """
 
 import math
@@ -74,7 +74,7 @@ ALIKE = 2.0
 
 
 def decide_with_pairing(now: Situation) -> Decision:
-    """The decision of the search by interleaved or by paired runs, as ``policy.pairing`` says, or as the ends show."""
+    """The search's decision by interleaved or by paired runs; ``policy.pairing`` or the runs of the ends say which."""
     if now.model.exact:
         return _interleaved_decision(now)
     if now.policy.pairing is not Pairing.AUTO:
@@ -99,7 +99,7 @@ def decide_with_pairing(now: Situation) -> Decision:
 
 
 def _as_chosen(now: Situation, together: bool, *, by_cpu: bool = False, again: bool) -> Decision:
-    """The decision by paired (``together``) or interleaved runs; with ``again``, by the other runs if these are better."""
+    """The decision by paired (``together``) or interleaved runs; with ``again``, by the other runs if better."""
     interleaved, paired = _runs_of_ends(now, all_runs=True) if again else ([], [])
     ways = _compare_ways(interleaved, paired, now) if interleaved and len(paired) >= PAIRS_FIRST else None
     if together:
@@ -114,19 +114,19 @@ def _as_chosen(now: Situation, together: bool, *, by_cpu: bool = False, again: b
 
 
 def _with_runs_of_ends(decision: Decision, now: Situation, runs: int, *, together: bool = False) -> Decision:
-    """The decision with an order for ``runs`` runs of each end; paired runs with ``together``."""
+    """The decision with an order for ``runs`` runs of each end; with ``together`` the runs are paired."""
     plan = tuple(PlannedRuns(end, runs) for end in (now.bad, 0))
     order = Measure(plan, Purpose.ENDS, now.fleet.free_host, together=together)
     return within_budget(replace(decision, order=order), now)
 
 
 def _interleaved_decision(now: Situation) -> Decision:
-    """The decision of the search by interleaved runs; the budget is charged with the paired runs, too."""
+    """The decision of the search by interleaved runs; its budget is also charged with the paired runs."""
     return decide_with_layouts(now.with_readings(lambda reading: reading.partner is None).charged_for(now))
 
 
 def _paired_situation(now: Situation, *, by_cpu: bool) -> Situation:
-    """The situation with the paired runs alone, by CPU time with ``by_cpu``; the budget is charged with all runs."""
+    """The situation with only the paired runs, in CPU time with ``by_cpu``; all runs are charged to the budget."""
     rounds = now.with_readings(
         lambda reading: reading.partner is not None and not (by_cpu and reading.cpu_value is None),
         prior=replace(now.prior, noise=None), model=USUAL.for_paired_runs,
@@ -135,9 +135,9 @@ def _paired_situation(now: Situation, *, by_cpu: bool) -> Situation:
 
 
 def _paired_decision(rounds: Situation) -> Decision:
-    """The decision of the search by paired runs.
+    """The decision of the search if it uses only paired runs.
 
-    If the ends do not differ by CPU time, but wait differently in rounds, the search compares time.
+    If the ends do not differ in CPU time, but wait differently in rounds, the search compares time.
     """
     decision, observations = decide_with_layouts(rounds), rounds.observations
     by_cpu = any(isinstance(item, Reading) and item.time_value is not None for item in observations)
@@ -160,9 +160,10 @@ def _paired_decision(rounds: Situation) -> Decision:
 
 
 def _extra_waits(rounds: Situation) -> list[float]:
-    """For each round of the ends, the difference by time minus the difference by CPU time, in log units.
+    """For each round of the ends, the difference in time minus the difference in CPU time, in log units.
 
-    The value is the longer waiting of bad, which contains neither the noise of time and CPU time nor code placement.
+    The value is how much longer bad waits than good; it contains neither the common noise of time and CPU time nor code
+    placement.
     """
     good, bad = rounds.record.name_of_build(0), rounds.record.name_of_build(rounds.bad)
     waits = []
@@ -175,14 +176,14 @@ def _extra_waits(rounds: Situation) -> list[float]:
 
 
 def cpu_time_as_time(observations: Sequence[Observation]) -> list[Observation]:
-    """The observations with CPU time in place of time."""
+    """The observations, with CPU time as the time."""
     return [item.with_cpu_time if isinstance(item, Reading) else item for item in observations]
 
 
 def _runs_of_ends(now: Situation, *, all_runs: bool = False) -> tuple[list[Reading], list[Reading]]:
-    """The first interleaved and the first paired runs of the ends, in the usual layout.
+    """The first interleaved runs and the first paired runs of the ends, in the usual layout.
 
-    With ``all_runs``, the lists have all interleaved runs of the ends and all paired runs of any builds.
+    With ``all_runs``, all interleaved runs of the ends, and all paired runs, also of other builds.
     """
     ends, interleaved, paired = (
         {now.record.name_of_build(0), now.record.name_of_build(now.bad)},
@@ -200,7 +201,7 @@ def _runs_of_ends(now: Situation, *, all_runs: bool = False) -> tuple[list[Readi
 
 
 def better_way(observations: Sequence[Observation]) -> PairingComparison | None:
-    """The comparison of paired and interleaved runs by readings of two builds, 0 and 1; None for too few readings."""
+    """The comparison of paired and interleaved runs, by readings of the builds 0 and 1; None if there are too few."""
     now = Situation(Graph.straight_history(1), observations, Policy(direction=Direction.ANY))
     interleaved, paired = _runs_of_ends(now)
     ways = _compare_ways(interleaved, paired, now, doubtful_score=SEEN_ONCE)
@@ -210,7 +211,7 @@ def better_way(observations: Sequence[Observation]) -> PairingComparison | None:
 def _compare_ways(
     interleaved: Sequence[Reading], paired: Sequence[Reading], now: Situation, *, doubtful_score: float = DOUBTFUL
 ) -> PairingComparison | None:
-    """The comparison of paired and interleaved runs; None while an end has no interleaved run.
+    """The comparison of paired runs with interleaved runs; None while an end has no interleaved run.
 
     Paired runs are better if they are less noisy and show half of the difference that interleaved runs are sure of.
     """
@@ -267,10 +268,10 @@ def _compare_ways(
 def _ends_wait_alike(
     interleaved: Sequence[Reading], paired: Sequence[Reading], record: Record, now: Situation
 ) -> bool | None:
-    """Whether the ends wait equally long, so that they can only differ by CPU time; None if CPU time is unknown.
+    """Whether both ends wait equally long, so that they can differ only in CPU time; None if CPU time is unknown.
 
-    Other programs on the host can only lengthen the waiting of a run. So of all runs of a build, the run with the least
-    waiting shows the waiting of the build. The difference of the ends must exceed the variation of the waiting.
+    Other programs on the host can only lengthen the waiting of a run. So the run of a build with the least waiting
+    shows how long the build itself waits. The difference of the ends must exceed the variation of the waiting.
     """
     if any(reading.cpu_value is None for reading in (*interleaved, *paired)):
         return None
@@ -284,12 +285,12 @@ def _ends_wait_alike(
 
 
 def _log_waits(runs: Sequence[Reading], record: Record, now: Situation) -> Sequence[list[float]]:
-    """The waiting of each run of good, and of each run of bad: the logarithm of time divided by CPU time."""
+    """For each run of good, and each run of bad, the logarithm of wall-clock time divided by CPU time."""
     ends = (record.name_of_build(0), record.name_of_build(now.bad))
     return [[run.log_wait for run in runs if record.name_of_build(run.candidate) == end] for end in ends]
 
 
 def _contrast_of_ends(record: Record, now: Situation, model: NoiseModel) -> Contrast:
-    """The difference between good and bad, by the readings of ``record``."""
+    """The difference between the good end and the bad end, by the readings of ``record``."""
     levels = levels_for_search(fit_levels(record, weigh_readings(record, 0, now.bad, model).weight, model))
     return contrast_of_builds(levels, record.builds.index(0), record.builds.index(now.bad))

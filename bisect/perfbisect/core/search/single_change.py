@@ -1,17 +1,17 @@
-"""The hunt for the largest change of a range, on hosts of one class or of several classes.
+"""The hunt for the largest change in a range, on hosts of one class or of several classes.
 
 The next order for a host depends on the levels and the drift of the host's class, and on the probabilities of a
-culprit, which all classes have in common. The next order measures the ends, confirms a probable culprit, or gains
-information; otherwise the hunt ends with a verdict. A proof on one host class is enough.
+culprit, which all classes share. The next order measures the ends, confirms a probable culprit, or gains information;
+if no such order is left, the hunt ends with a verdict. A proof on one host class is sufficient for a verdict.
 
-Host classes have the culprit in common. The readings of each class are a separate record, with separate noise, drift,
+All host classes have the same culprit. Each class has a separate record of its readings, with separate noise, drift,
 layout and size of the change. So the log likelihoods of a culprit are summed:
 
     log P(K | all)  =  log P(K)  +  Σ over the classes  log P(readings of the class | K)  +  a constant
 
-A class on which the ends do not differ does not show the place of the change, and is left out. If there are several
-changes, the largest change may differ between classes. For such changes each class keeps separate probabilities. The
-probability that the changes differ follows from the classes' agreement about the place.
+A class on which the ends do not differ does not show the place of the change, and is left out. If the range has several
+changes, the largest change may be a different one on each class. If the changes differ, each class has separate
+probabilities. How probable it is that the changes differ, follows from how well the classes agree about the place.
 """
 
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ SPLIT = 0.05  # a build is undecided unless its probability to be slow is at mos
 
 @dataclass(frozen=True, slots=True)
 class LeadingHypothesis:
-    """A class of culprits that no measurement can separate, with the builds on its two sides."""
+    """A class of culprits that no measurement can split further, with the builds on both sides of it."""
 
     members: tuple[int, ...]
     probability: float
@@ -73,16 +73,16 @@ class LeadingHypothesis:
 
     @property
     def certain(self) -> bool:
-        """Whether the class has a single candidate."""
+        """Whether only one candidate is left in the class."""
         return len(self.members) == 1
 
 
 def leading_hypothesis(
     groups: Hypotheses, posterior: Posterior, record: Record, *, stuck: bool = False
 ) -> LeadingHypothesis:
-    """The most probable candidate, or the most probable class of culprits if only failed candidates could split the class.
+    """The most probable candidate; or its class of culprits, if only measurements of failed candidates could split it.
 
-    If the class can still be split, its most probable member is returned. A ``stuck`` search splits no class.
+    If the class can still be split, its most probable member is returned. A search that is ``stuck`` splits no class.
     """
     by_candidate = groups.candidate_probabilities(posterior.culprit)
     top = int(posterior.culprit.argmax())
@@ -102,7 +102,7 @@ def leading_hypothesis(
 
 
 def next_order(analysis: Analysis | None, now: Situation, host: int) -> Order:
-    """The next order for ``host``, or the verdict; candidates of interest of other hosts' orders are not measured.
+    """The next order for ``host``, or the verdict; candidates that another host was ordered to measure are left out.
 
     ``analysis`` is None while an end has no reading.
     """
@@ -145,9 +145,9 @@ def _verdict_without_progress(analysis: Analysis, reason: Reason, budget: Budget
 
 
 def _proof_or_verdict(analysis: Analysis, leading: LeadingHypothesis, budget: Budget) -> Order | None:
-    """The next order of the proof of a culprit; the verdict if the proof is complete.
+    """The next order for the proof of a culprit; the verdict if the proof is complete.
 
-    The result is None after a complete proof of an uncertain change that more runs of the ends would not show.
+    The result is None if the proof is complete, but the change is too uncertain, and more runs of the ends do not help.
     """
     graph, policy, record, posterior = analysis.graph, analysis.policy, analysis.record, analysis.posterior
     if leading.slow in record.skipped:
@@ -178,7 +178,7 @@ def _proof_or_verdict(analysis: Analysis, leading: LeadingHypothesis, budget: Bu
 
 
 def _undecided(analysis: Analysis, reason: Reason) -> Inconclusive:
-    """The verdict without a culprit; its reason is LEFT_OUT if the user left out commits between the candidates."""
+    """A verdict without a culprit; the reason is LEFT_OUT if the user left out commits between the candidates."""
     verdict = undecided(analysis.belief, analysis.policy, reason)
     if reason is Reason.UNBUILDABLE and analysis.record.left_out.intersection(verdict.candidates):
         return replace(verdict, reason=Reason.LEFT_OUT)
@@ -186,7 +186,7 @@ def _undecided(analysis: Analysis, reason: Reason) -> Inconclusive:
 
 
 def _reason_to_stop(analysis: Analysis, budget: Budget) -> Reason:
-    """The reason why no measurement promises enough bits."""
+    """The reason why no measurement promises enough bits, so that the search stops."""
     record, groups, posterior = analysis.record, analysis.hypotheses, analysis.posterior
     if not budget.may_build:
         return Reason.BUILDS_SPENT
@@ -212,11 +212,11 @@ class _HostClass:
 
     @property
     def shows(self) -> bool:
-        """Whether the readings show a change, so that the readings can show the place of the change."""
+        """Whether the readings show a change; only then can they show which commit made it."""
         return self.analysis is not None and self.analysis.shows_change
 
     def proof(self, step: Step) -> PairwiseProof | None:
-        """The proof of a step against its closest parent in speed; None if a parent was not compared on this class."""
+        """The proof against the parent closest in speed; None if a parent was not compared on this class."""
         if self.analysis is None:
             return None
         proofs = pairwise_proofs(self.analysis.record, self.analysis.levels, step.candidate, step.parents)
@@ -224,7 +224,7 @@ class _HostClass:
 
 
 def decide_single_change(now: Situation) -> Decision:
-    """The next order, or the verdict. An order for a busy host means that there is no order for a free host."""
+    """The next order, or the verdict. If the order is for a busy host, there is no order for a free host."""
     belief = prior_belief(now.graph, now.model)
     if verdict := verdict_without_search(now.graph, now.record, now.policy):
         return Decision(verdict, belief)
@@ -251,7 +251,7 @@ def decide_single_change(now: Situation) -> Decision:
 
 
 def _effect_of_leading_class(classes: Sequence[_HostClass]) -> Interval:
-    """The metric of the bad end relative to the good end, on the leading host class."""
+    """The metric of the bad end relative to the good end, on the host class that leads."""
     ratios = [part.analysis.end_ratio if part.analysis else None for part in classes]
     return ratios[leading_host_class(ratios)] or UNKNOWN
 
@@ -259,7 +259,7 @@ def _effect_of_leading_class(classes: Sequence[_HostClass]) -> Interval:
 def _with_counts(
     now: Situation, classes: list[_HostClass], main: Analysis, counts: Situation
 ) -> tuple[list[_HostClass], Measure | None]:
-    """The host classes, with the prior by ``counts`` if it exists, and the order for the next count, or None."""
+    """The host classes, with the prior by ``counts`` if there is one, and the order for the next count, or None."""
     if of_ends := ends_to_count(counts, now, main):
         return classes, of_ends
     if not explains_time(count_rise(counts), main.ends, min_log_change(now.policy)):
@@ -275,7 +275,7 @@ def _leading_analysis(classes: Sequence[_HostClass]) -> Analysis | None:
 
 
 def _host_classes(now: Situation, prior: NDArray[np.float64] | None = None, share: float = 0.0) -> list[_HostClass]:
-    """The host classes with common probabilities of a culprit; ``prior`` by counts (size,) has this ``share``."""
+    """The host classes with common probabilities; ``share`` is the weight of a ``prior`` (size,) by counts."""
     groups = separate_hypotheses(now.graph, now.record, prior, share)
     names = now.prior.classes
     if len(names) == 1:
@@ -305,7 +305,7 @@ def _analysis(now: Situation, part: Situation, groups: Hypotheses) -> Analysis |
 def _order_and_builds(
     now: Situation, classes: Sequence[_HostClass], main: Analysis | None, belief: Belief
 ) -> tuple[Order, tuple[int, ...]]:
-    """The next order or the verdict, and the candidates whose builds a better order waits for."""
+    """The next order or the verdict, and the candidates to build for a better order."""
     order = _best_order(now, classes, main, belief)
     if not isinstance(order, Measure) or not (missing := now.missing(order)):
         return order, ()
@@ -371,7 +371,7 @@ APART = 0.01  # prior probability that host classes differ in their largest chan
 
 
 def with_common_culprit(analyses: Sequence[Analysis | None]) -> list[Analysis | None]:
-    """The analyses of the host classes, with common probabilities for the classes that show a change.
+    """The analyses of the host classes; the classes that show a change share the probabilities of a culprit.
 
     In the list, None stands for a class without readings of both ends.
     """

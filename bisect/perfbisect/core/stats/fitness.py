@@ -7,10 +7,10 @@ checks of the same build and workload, because a single bad day does not change 
     of the noise   if the noise is DOUBLED, and not too small to matter (LEAST)
 
 if the difference also exceeds SPREAD standard deviations between earlier checks. Two successive checks with the same
-fault, both compared with the baseline before them, make a host unfit. From then on the baseline of the host does not
-change, because a speed that is bad for weeks must not become usual. The host is fit again after two successive checks
-without a fault, or if the user accepts a check. If another build is checked, for instance a build by another compiler,
-a separate baseline begins, and an unfit host stays unfit.
+fault make a host unfit; both are compared with the baseline before them. From then on the host's baseline does not
+change, because a speed that stays bad for weeks must not become usual. The host is fit again after two successive
+checks without a fault, or if the user accepts a check. If another build is checked, for instance a build by another
+compiler, a separate baseline begins; a host that was unfit remains unfit.
 """
 
 import math
@@ -54,7 +54,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """The reason why a host is unfit, and the facts of the second of the two checks with the same fault."""
+    """The reason why a host is unfit, and the facts of the second of two checks that had the same fault."""
 
     faults: tuple[Fault, ...]
     since: float  # when the first of the two checks began
@@ -64,7 +64,7 @@ class Unfit:
 
 @dataclass(frozen=True, slots=True)
 class Fitness:
-    """The fitness of a host after a check."""
+    """Whether a host is fit, as known after a check."""
 
     check: Check
     level: float | None  # of the check, relative to the baseline: 0.95 is 5 % slower; None without a baseline
@@ -95,7 +95,9 @@ def find_faults(check: FitnessFacts, earlier_checks: Sequence[FitnessFacts]) -> 
 
 
 def is_above_usual(value: float, usual: Sequence[float], min_excess: float) -> bool:
-    """Whether a value exceeds the median of ``usual`` by ``min_excess`` and by SPREAD standard deviations of ``usual``."""
+    """Whether a value exceeds the median of ``usual`` by at least ``min_excess`` and SPREAD standard deviations of
+    ``usual``.
+    """
     if len(usual) < EARLIER:
         return False
     centre = median(usual)

@@ -1,24 +1,24 @@
 """The line of a branch that is measured night by night: the tips, the levels of the tips, and the steps.
 
 A night is a comparison of the newest tip with a few earlier tips (``tips_measured_with_next``). All nights make one
-line. Rounds of different nights have different numbers, and tips that were measured in several nights connect the
-nights. Levels and steps are computed as for a series of releases (core/stats/release_series.py). The first of every
-BLOCK tips is measured again with all other tips of its block, because the errors of a chain of neighbours would add up
-from night to night, like a slow change of speed.
+line. Rounds of different nights have different numbers; tips that were measured in several nights link the nights.
+Levels and steps are computed as for a series of releases (core/stats/release_series.py). The first tip of every BLOCK
+tips is measured again with each other tip of its block, because otherwise errors of neighbouring tips would add up from
+night to night, like a slow change of speed.
 
-At the end of the line ``find_steps`` would miss a drop for several nights, because ``find_steps`` leaves out the most
-extreme release of an arc, so that one unusual build makes no step, and needs eight tips. So a difference between
-neighbouring tips is also a step, called a jump, if the p-value of Student's z is at most JUMP, with s the scatter of
-the line and e, e' the standard errors of the two tips:
+At the end of the line ``find_steps`` would miss a drop for several nights: it needs eight tips, and it leaves out the
+most extreme release of an arc, so that one unusual build makes no step. So a difference between neighbouring tips is
+also a step, called a jump, if the p-value of Student's z is at most JUMP, with s the scatter of the line and e, e' the
+standard errors of the two tips:
 
     z = |difference| / √(2 s² + e² + e'²)
 
 If layouts are normal, about one of a thousand tips is wrongly a drop, and more if layouts have long tails. Each wrong
-drop costs a hunt that ends as code placement or not reproduced. Such a hunt sends no notification, and its range is not
-hunted again. ``find_steps`` shows a smaller drop after a few nights. All neighbours are tested, not the newest pair
-alone, so that the hunt of a jump may begin in a later night. Among fewer than SURE tips most neighbours may be steps,
-which would make the scatter too large. For such a short line, s is ASSUMED, the usual effect of layouts, or up to twice
-ASSUMED if the line scatters more.
+drop costs a hunt, whose verdict is code placement or not reproduced. Such a hunt sends no notification, and its range
+is not hunted again later. For a smaller drop, ``find_steps`` finds the step after a few nights. All neighbouring tips
+are tested, not only the newest pair, so that the hunt for a jump may also begin in a later night. If there are fewer
+than SURE tips, most neighbours may be steps, which would make the scatter too large. For such a short line, s is
+ASSUMED, which is the usual effect of layouts; s is larger, up to twice ASSUMED, if the line scatters more.
 """
 
 import math
@@ -56,7 +56,7 @@ ROUNDS = 1_000_000  # a number above the rounds of any night
 
 
 def tips_measured_with_next(tips: Sequence[T]) -> list[T]:
-    """The earlier tips that the next tip is measured with: the latest tip, then the rest of them, oldest first."""
+    """The earlier tips that are measured with the next tip: first the latest tip, then the others, oldest first."""
     if not tips:
         return []
     count = len(tips)
@@ -66,7 +66,9 @@ def tips_measured_with_next(tips: Sequence[T]) -> list[T]:
 
 @dataclass(frozen=True, slots=True)
 class BranchLine:
-    """The line of a branch, merged from nights that can be compared. Tips are numbered by their positions in ``tips``."""
+    """The levels and steps of a branch, computed from all nights that can be compared. Tips are numbered by their
+    positions in ``tips``.
+    """
 
     tips: tuple[TrialBuild, ...]  # tips that were measured, oldest first
     lines: tuple[SpeedLine, ...]  # of each workload
@@ -74,7 +76,7 @@ class BranchLine:
 
     @classmethod
     def from_nights(cls, nights: Sequence[SessionState]) -> "BranchLine":
-        """The merged line of ``nights``, oldest first, which have equal workloads; the last build of a night is its tip."""
+        """The line of ``nights``, oldest first, with equal workloads; the last build of a night is its tip."""
         newest = [night.request.subjects[-1] for night in nights]
         measured = {run.facts.commit for night in nights for run in night.runs}
         tips = tuple({tip.commit: tip for tip in newest if tip.commit in measured}.values())[-LONGEST:]
@@ -92,10 +94,11 @@ class BranchLine:
         return cls(tips, tuple(lines), tuple(tip for tip in later if tip.trouble))
 
     def drop_ranges(self, metric: str, least: float, searched: Collection[Range] = ()) -> list[DropRange]:
-        """The ranges of the steps for the worse by ``least`` (a fraction) or more, narrow ranges first.
+        """The ranges of the steps that make the metric worse by ``least`` (a fraction) or more, narrow ranges first.
 
-        A step is left out if a hunt ``searched`` a range around the step and named no commit. The hunt has measured
-        both ends again, and the range of a step only becomes narrower from night to night.
+        A step is left out if a hunt has ``searched`` a range that contains the step and named no commit. This is
+        correct because the hunt has measured both ends again, and the range of a step only becomes narrower from night
+        to night.
         """
         drops = [
             Drop(work, step.first, step.last, ratio)
@@ -117,7 +120,7 @@ def line_with_jumps(work: str, means: MeansByRound, tips: int, rate: float) -> S
 
 
 def find_jumps(line: SpeedLine, means: MeansByRound, max_p_value: float) -> list[LevelStep]:
-    """The jumps: steps between neighbouring tips of ``line`` with a p-value of at most ``max_p_value``."""
+    """The jumps: steps between neighbouring tips of ``line`` whose p-value is at most ``max_p_value``."""
     if line.error is None:
         return []
     level = {tip: math.log(ratio) for tip, ratio in enumerate(line.ratios) if ratio is not None}

@@ -1,4 +1,4 @@
-"""Fitness checks: once a day an A/A of the same build and workload on a host."""
+"""Fitness checks: once a day, an A/A test measures the same build and workload on a host."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
@@ -33,12 +33,13 @@ def check_hosts(
     lease: Callable[[str], AbstractContextManager[None]],
     like: Settings | None = None,
 ) -> bool:
-    """Make the due checks of hosts, one after the other. Returns whether no check failed.
+    """Check the hosts whose fitness check is due, one after the other. Returns whether no check failed.
 
-    With ``like``, each host is checked at once, with these settings. By default, a host is checked if its latest check
-    was 20 hours ago or earlier, with the settings of that check. A host without a check gets the latest settings of any
-    host. ``lease`` holds the lease of a host for a block. The caller's ``say`` is called for each host, with the begin
-    of the check, or with the reason why the host is not checked, such as a lost connection. Raises Interrupted.
+    With ``like``, each host is checked at once, with these settings. By default, a host is checked with the settings of
+    its latest check, if that check was 20 hours ago or earlier. A host that was never checked is checked with the
+    latest settings of any host. ``lease`` is the context in which a host's lease is held. The caller's ``say`` gets a
+    message for each host: its check begins, or the reason why the host is not checked, such as a lost connection.
+    Raises Interrupted.
     """
     all_checked = True
     for name in names:
@@ -60,7 +61,7 @@ def check_hosts(
 
 
 def due(name: str, path: Path | None, like: Settings | None) -> Settings | None:
-    """The settings of a host's check; None if the check is not due. Raises UsageError if no settings are known."""
+    """The settings for a host's check; None if the check is not due. Raises UsageError if no settings are known."""
     machine = leases.leased_machine(name).address if leases.is_leased(name) else name
     with closing(History.open(path)) as history:
         by_host = read_fitness_checks(history)
@@ -76,7 +77,7 @@ def due(name: str, path: Path | None, like: Settings | None) -> Settings | None:
 
 
 def plan_of(like: Settings, name: str, hosts_path: str | Path, waiting: WaitCallback | None) -> SessionSetup:
-    """The setup of a host's A/A with the good end of ``like``. Raises UsageError for a metric that is no speed."""
+    """The setup of a host's A/A test with the good end of ``like``. Raises UsageError for metrics other than speed."""
     if not is_speed(like.metric):
         raise UsageError(f"{like.metric} does not show how fast a host is.", "Check it like an A/A in another metric.")
     settings = replace(

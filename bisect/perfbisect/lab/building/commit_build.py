@@ -1,4 +1,4 @@
-"""The build of a commit on a host, stage by stage: checkout, configure, compile, install, and the files that are kept of it."""
+"""Builds a commit on a host, stage by stage: checkout, configure, compile, install, and storing of the needed files."""
 
 import hashlib
 import re
@@ -63,7 +63,7 @@ JOB_PREFIX = "build-"  # of the names of jobs that build
 
 
 def end_running_builds(host: Host, *, except_names: Collection[str] = ()) -> jobs.Job | None:
-    """End the running builds, except a build whose job has one of the names ``but``; returns that job if it runs."""
+    """End the running builds, except a build whose job is named in ``but``; returns this job if it runs."""
     spared = None
     for job in jobs.running_jobs(host):
         if job.name in except_names:
@@ -84,13 +84,13 @@ _SAVE_LOG = '(umask 077; mkdir -p "${2%/*}") && cp -- "$1" "$2"'
 
 
 def incremental_key(key: str) -> str:
-    """The key of the incremental build of a commit; ``key`` is that of its clean build."""
+    """The key of a commit's incremental build; ``key`` is the key of the commit's clean build."""
     return hashlib.sha256(f"{key} incremental".encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
 class BuildAttempt:
-    """A build that has ended, well or not, before it is kept."""
+    """The result of a build process that has ended, successfully or not; the build is not stored yet."""
 
     plan: BuildPlan
     job: jobs.Job
@@ -116,11 +116,11 @@ class CommitBuild:
 
     @property
     def name(self) -> str:
-        """The name of the job that builds: later sessions find the job by it."""
+        """The name of the build's job, by which later sessions find the job."""
         return f"{JOB_PREFIX}{self.context.builder.name}-{self.key}"
 
     def stored_build(self) -> InstalledBuild | None:
-        """The build, if the host has it."""
+        """The stored build, if the host has it."""
         key = incremental_key(self.key) if self.incremental else self.key
         built = build_store.find_build(self.context.host, key, self.sources.sha)
         if built is None:
@@ -140,7 +140,7 @@ class CommitBuild:
         return plan_for(context, self.sources.sha, self.paths, sums)
 
     def build(self) -> Generator[BuildStep | Warned, None, InstalledBuild]:
-        """Build the commit, and keep the build."""
+        """Build the commit, and store the build."""
         began, context, host = time.monotonic() - self.clock.total, self.context, self.context.host
         yield BuildStep(CHECKOUT)
         job = end_running_builds(
@@ -186,7 +186,7 @@ class CommitBuild:
         return InstalledBuild(facts, plan.builder, plan.version)
 
     def train(self, training: Training) -> Generator[BuildStep | Warned]:
-        """Make the profile for the final build: build the commit instrumented, and train that build."""
+        """Make the profile for the final build: build the commit instrumented, and run workloads with it."""
         training.check()
         context = replace(self.context, phase=BuildPhase.INSTRUMENTED)
         ended = yield from replace(self, context=context).good_attempt(f"{self.name}-{BuildPhase.INSTRUMENTED}")
@@ -210,7 +210,7 @@ class CommitBuild:
             jobs.remove_folder(context.host, ended.job)
 
     def good_attempt(self, name: str, job: jobs.Job | None = None) -> Generator[BuildStep | Warned, None, BuildAttempt]:
-        """A build that ended well, by a job of that name. It begins with the checkout, unless ``job`` builds already."""
+        """Make a successful build, by a job of that name. It begins with the checkout unless ``job`` builds."""
         context, sha = self.context, self.sources.sha[:10]
         if job is None:
             with self.clock.measure_phase(CHECKOUT):
@@ -249,7 +249,7 @@ class CommitBuild:
         return ended
 
     def incremental_attempt(self, base: LastBuild) -> Generator[BuildStep, None, BuildAttempt | None]:
-        """An incremental build of the checkout; None if it is not possible."""
+        """Make an incremental build of the checkout; returns None if that is not possible."""
         context, plan = self.context, self.plan(self.context)
         with self.clock.measure_phase(CHECKOUT):
             way = incremental.incremental_build(context, plan, self.sources.built_commit, base)
@@ -264,7 +264,7 @@ class CommitBuild:
         return replace(ended, plan=plan, incremental=True, failed=failed)
 
     def check_out(self, *, keep_untracked: bool = False) -> Generator[BuildStep]:
-        """Check out the commit and its submodules; with ``keep``, other files in the checkout stay."""
+        """Check out the commit and its submodules; with ``keep``, other files in the checkout are not removed."""
         context, builder = self.context, self.context.builder
         of = (context.host, builder.work_name, context.repository, self.sources.sha, builder.ignore, builder.repository)
         with self.clock.measure_phase(CHECKOUT):
@@ -274,8 +274,8 @@ class CommitBuild:
     def attempt(
         self, plan: BuildPlan, name: str, job: jobs.Job | None, note: str = ""
     ) -> Generator[BuildStep, None, BuildAttempt]:
-        """Build the checkout with a job of that name, or follow ``job``, which builds it already. The folder is empty, except for
-        an incremental build.
+        """Build the checkout with a job of that name, or follow ``job``, which already builds it. The build folder is
+        empty, unless the build is incremental.
         """
         host, work, how = self.context.host, self.context.work, required_build(plan.builder)
         with self.clock.measure_phase(CHECKOUT):
@@ -305,8 +305,8 @@ class CommitBuild:
         return BuildAttempt(plan, job, output, 0, False, artifacts, binary)
 
     def hash_programs(self, plan: BuildPlan) -> str:
-        """A hash of the commit and its compiled programs, which is equal for the clean and the incremental build if their programs
-        are; "" if there is no incremental build.
+        """A hash of the commit and its compiled programs; clean and incremental builds with equal programs have equal
+        hashes; "" if no incremental build exists.
         """
         host, prefix = self.context.host, self.context.work / "prefix"
         if not incremental.build_method_hash(self.context, plan) or not (
@@ -316,7 +316,7 @@ class CommitBuild:
         return hashlib.sha256(f"{self.key} {hash_artifacts(host, prefix, programs)}".encode()).hexdigest()
 
     def single_job_plan(self, ended: BuildAttempt) -> BuildPlan | None:
-        """How a failed build is repeated with one job; None if that would change nothing."""
+        """How a failed build is repeated with only one job; None if that would not change the commands."""
         trouble = ended.output.host_trouble
         of_the_host = (bool(trouble) and not trouble.startswith(OUT_OF_MEMORY)) or facts.is_disk_full(self.context.host)
         if of_the_host or ended.output.stage == CONFIGURE or ended.status in _LATE:
@@ -325,18 +325,18 @@ class CommitBuild:
         return alone if (alone.commands, alone.env) != (ended.plan.commands, ended.plan.env) else None
 
     def save_log(self, ended: BuildAttempt) -> str:
-        """Save the log of a build where it stays, for the user to read; returns the path."""
+        """Save the log of a build where the user can read it later; returns its path."""
         host, sha = self.context.host, self.sources.sha
         log = str(host.root / "logs" / f"{self.context.builder.name}-{sha[:10]}-{self.key[:10]}.log")
         host.script(_SAVE_LOG, ended.job.folder / "stdout", log)
         return log
 
     def short_paths(self, text: str) -> str:
-        """A line of a compiler without the folders of the build; ccache makes paths relative to the build folder."""
+        """A compiler's message without the build's folders; ccache makes paths relative to the build folder."""
         return re.sub(rf"(?:{re.escape(str(self.context.work))}/|(?<![\w./])(?:\.\./)+)(?:source/)?", "", text)
 
     def build_failure(self, ended: BuildAttempt) -> BuildFailed | EnvironmentFailure:
-        """The error for a failed build. The log of the build is saved."""
+        """The error for a failed build. The log of the failed build is saved."""
         host, output, sha = self.context.host, ended.output, self.sources.sha[:10]
         if output.host_trouble.startswith("no space") or facts.is_disk_full(host):
             return disk_full_error(host.name, f"the build of {sha} stopped at: {output.failure_line()}")
@@ -364,7 +364,7 @@ class CommitBuild:
 
 
 def commit_build(context: BuildContext, sha: str) -> CommitBuild:
-    """How a commit is built on a host; see ``CommitBuild``.
+    """Builds a commit on a host; see ``CommitBuild``.
 
     Raises BuildFailed for a commit that git cannot read or that needs an unknown archive, and EnvironmentFailure.
     """

@@ -1,10 +1,12 @@
-"""What all builds on a host share; how a commit is built, by which commands in which environment; and the key of its build.
+"""The settings that all builds on a host share; how a commit is built, by which commands in which environment; and the
+key of its build.
 
-Optimisation with a profile: an instrumented build counts what it executes, is trained, and a second build uses these counts. Both
-have the same paths, by which the compiler finds the counts of each object file. The counts are kept in
-``root/work/BUILDER/profile`` until the second build is made. They differ a little from one training to the next, so they are no
-part of a build's key; variant, workloads and options are. ccache is switched off for both builds: counts are never equal twice,
-and ccache rewrites the paths that name them.
+Profile-guided optimization: an instrumented build counts what it executes while it runs the workloads, and a second
+build uses these counts. The instrumented build and the final build have the same paths, because the compiler finds the
+counts of an object file by its path. The counts of a profile are kept in ``root/work/BUILDER/profile`` until the second
+build is made. The counts differ a little from one training to the next, so they are not part of a build's key; variant,
+workloads and options are. ccache is switched off for both builds, because counts are never equal twice, and because
+ccache rewrites the paths by which the counts are found.
 """
 
 import hashlib
@@ -49,7 +51,7 @@ MERGED = "merged.profdata"  # clang's counts of all processes, in the folder of 
 
 
 class BuildPhase(StrEnum):
-    """Which of the builds of a commit this is."""
+    """The kind of a build among the builds of one commit."""
 
     PLAIN = ""  # the only build
     INSTRUMENTED = "instrumented"  # counts what it executes
@@ -58,7 +60,7 @@ class BuildPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InstrumentedBuild:
-    """A build that is to be trained. It is installed at the fixed path, not yet among the finished builds."""
+    """A build that makes a profile when it is run. It is at its fixed path, and is not a finished build yet."""
 
     commit: str
     key: str  # of the final build
@@ -71,21 +73,21 @@ class InstrumentedBuild:
 
 
 class Training(Protocol):
-    """How builds of a variant are trained on a host."""
+    """How the builds of a variant are trained on a host, to make a profile."""
 
     @property
     def identity(self) -> str:
-        """A part of the keys of builds; equal on all hosts."""
+        """The part of a build's key for its training; equal on all hosts."""
 
     @property
     def named(self) -> str:
-        """The names of the workloads, for a message."""
+        """The names of the workloads, as a message shows them."""
 
     def check(self) -> None:
         """Raise EnvironmentFailure if the host lacks a program of the workloads. It is called before anything is built."""
 
     def train(self, build: InstrumentedBuild) -> Generator[Warned, None, bool]:
-        """Run the workloads once; returns whether that gave a profile. Raises BuildFailed."""
+        """Run the workloads once; returns whether these runs produced a profile. Raises BuildFailed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ class BuildPlan:
 
 @dataclass(frozen=True, slots=True)
 class BuildContext:
-    """What all builds of one builder on one host share."""
+    """The settings and tools that all builds by one builder on one host share."""
 
     host: Host
     entry: HostEntry
@@ -134,17 +136,17 @@ class BuildContext:
 
     @property
     def work(self) -> PurePosixPath:
-        """The folder of the fixed paths."""
+        """The folder with the fixed paths of builds."""
         return self.host.root / "work" / self.builder.work_name
 
     @property
     def profile(self) -> PurePosixPath:
-        """The folder of the counts of an instrumented build."""
+        """The folder for the counts of an instrumented build."""
         return self.work / "profile"
 
 
 def plan_for(context: BuildContext, sha: str, paths: frozenset[str], archives: Mapping[str, str]) -> BuildPlan:
-    """How commit ``sha``, which is checked out, is built; for ``paths`` see ``present``, ``archives`` is name → sum.
+    """How the checked-out commit ``sha`` is built; for ``paths`` see ``present``; ``archives`` is name → checksum.
 
     Raises BuildFailed for a tree without a build system if the recipe has no commands.
     """
@@ -171,7 +173,7 @@ def plan_for(context: BuildContext, sha: str, paths: frozenset[str], archives: M
 
 
 def present_paths(context: BuildContext, sha: str) -> frozenset[str]:
-    """The paths of the tree on which the recipe's conditions and archives, and the choice of the build system, depend."""
+    """The paths of the tree that decide about the recipe's conditions, the archives and the build system."""
     builder = context.builder
     conditions = [(block.file, block.missing) for block in builder.when]
     conditions += [(archive.file, archive.unless) for archive in builder.archives.values()]
@@ -182,7 +184,7 @@ def present_paths(context: BuildContext, sha: str) -> frozenset[str]:
 
 
 def version_of(context: BuildContext, sha: str) -> str:
-    """The output of the recipe's version command for the checkout; "" if it fails or is missing."""
+    """The output of the recipe's version command in the checkout; "" if the command fails or the recipe has none."""
     if not context.builder.version:
         return ""
     checkout = context.work / "source"
@@ -195,7 +197,7 @@ def version_of(context: BuildContext, sha: str) -> str:
 
 
 def resolved_for(context: BuildContext, paths: frozenset[str], version: str) -> Builder:
-    """The recipe with its conditions applied, for a tree of that version with these paths."""
+    """The recipe for a tree of that version with these paths, with its conditions applied."""
     return recipe_for_tree(
         context.builder, TreeFacts(version, paths.__contains__, context.tools.name, context.tools.version)
     )
@@ -243,7 +245,7 @@ def _environment(context: BuildContext, builder: Builder, values: dict[str, str 
 
 
 def with_profile_options(variant: Variant, compiler: str, phase: BuildPhase, folder: PurePosixPath) -> Variant:
-    """The variant with the options of that phase for the compiler ("gcc" or "clang"); ``folder`` is that of the counts."""
+    """The variant with the options for that phase of the compiler ("gcc", "clang"); ``folder`` has the counts."""
     if phase is BuildPhase.PLAIN:
         return variant
     counts = shlex.quote(str(folder))
@@ -262,7 +264,7 @@ def with_profile_options(variant: Variant, compiler: str, phase: BuildPhase, fol
 
 
 def training_identity(training: Training | None, variant: Variant, compiler: str) -> dict[str, Any]:
-    """The part of a build's key for its training; {} if there is none."""
+    """The part of a build's key for its training; {} if it is not trained."""
     if training is None:
         return {}
     phases = (BuildPhase.INSTRUMENTED, BuildPhase.OPTIMISED)
@@ -285,11 +287,12 @@ def build_key(
 ) -> str:
     """The key of a build: a hash of everything that can change the build, and of nothing else.
 
-    ``system`` is the build system of the commit, "" if the recipe has commands; ``archives`` are the sums of the archives that the
-    commit needs. Patches are in the ``tree``, except patches for some versions: whether they are applied follows from the tree.
+    ``system`` is the commit's build system, "" if the recipe has commands; ``archives`` are the checksums of the needed
+    archives. Patches are in the ``tree``, except patches that are only for some versions: the tree determines whether
+    these are applied.
 
-    The effect of the recipe's conditions follows from the tree, the toolchain, and which of the conditions' paths are
-    ``present``, ignored or not; so these and the conditions are in the key instead.
+    The conditions of the recipe are in the key with the facts that decide them: the tree, the toolchain, and which of
+    the conditions' paths are ``present``, ignored or not.
     """
     builder, variant = context.builder, context.variant
     tools, compiler = context.tools, SYSTEMS[system].compiler if system else ()
@@ -309,7 +312,7 @@ def build_key(
 
 
 def is_processor_specific(builder: Builder, variant: Variant) -> bool:
-    """Whether the recipe or the variant compiles for the processor of the host that builds."""
+    """Whether the recipe or the variant compiles for the processor type of the host that builds."""
     recipe = _recipe(builder, variant)
     return bool(NATIVE.search(" ".join((recipe["commands"], *recipe["variant"], *recipe.get("flags", ())))))
 

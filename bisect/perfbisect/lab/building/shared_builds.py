@@ -1,8 +1,10 @@
-"""Finished builds that several machines share: asked for before a commit is built, and offered once it is.
+"""Finished builds that several machines share: a build is fetched before a commit is built, and stored after the commit
+was built.
 
-The controller transfers them, so hosts need no access to the store. An archive is checked on the host before it is unpacked. If
-the check fails, it is removed from the store, and the commit is built. A store that does not answer is not asked for some
-minutes, and no build is sent twice: a hunt goes on by building.
+The controller transfers the archives of builds, so hosts need no access to the store. The host checks an archive before
+it unpacks the archive. If an archive fails the check, the archive is removed from the store, and the commit is built.
+If a store does not answer, it is not asked for some minutes, and no build is sent twice; meanwhile the hunt makes all
+builds itself.
 """
 
 import secrets
@@ -101,7 +103,9 @@ sync -f build && record "$PWD/build" && rm -rf "$place" && mv -T -- build "$plac
 
 
 class SharedBuilds:
-    """The store at ``address``. ``secret`` signs builds, and only builds signed with it are taken; empty: every build is taken."""
+    """The store at ``address``. ``secret`` signs builds, and builds that are not signed with it are refused; with "" no
+    signature is needed.
+    """
 
     def __init__(self, address: str, secret: bytes = b"", clock: Callable[[], float] = time.monotonic) -> None:
         self.address = mask_credentials(address)
@@ -112,7 +116,7 @@ class SharedBuilds:
         self._surroundings: dict[str, str] = {}  # by host
 
     def fetch(self, context: BuildContext, key: str) -> Generator[BuildStep | Warned, None, bool]:
-        """Bring the build with that key to the host of ``context``; returns whether it is there then."""
+        """Copy the build with that key from the store to the host of ``context``; returns whether it arrived."""
         host, target = context.host, build_store.build_folder(context.host, key)
         for name in self._names(context, key):
             if not self._may("read"):
@@ -151,7 +155,7 @@ class SharedBuilds:
         return False
 
     def offer(self, context: BuildContext, facts: BuildFacts) -> Generator[BuildStep | Warned]:
-        """Put a build into the store, unless the store has it."""
+        """Put a build into the store, unless the store already has it."""
         host, build_folder = context.host, build_store.build_folder(context.host, facts.key)
         if not self._may("written"):
             return
@@ -173,7 +177,7 @@ class SharedBuilds:
                 host.run(["rm", "-rf", "--", f"{build_folder}.part"], timeout=LONG)
 
     def check_access(self) -> None:
-        """Write an object, read it, and remove it. Raises OSError for a step that fails."""
+        """Write an object into the store, read it, and remove it. Raises OSError for a step that fails."""
         name, content = f"trial-{secrets.token_hex(8)}", b"perfbisect"
         self._store.write(name, [content])
         with self._store.read(name) as source:
@@ -183,7 +187,7 @@ class SharedBuilds:
             raise OSError("the bytes that are read differ from the bytes that were written")
 
     def _names(self, context: BuildContext, key: str) -> tuple[str, str]:
-        """The names under which a build may be stored: for hosts with this root folder and processor, and for others, too."""
+        """Names for storing a build: for hosts with this root folder and processor, and for any host."""
         host, tools = context.host, context.tools
         if host.name not in self._surroundings:
             self._surroundings[host.name] = host.script(_SURROUNDINGS).stdout
@@ -191,7 +195,7 @@ class SharedBuilds:
         return object_name(*made_of, str(host.root), tools.processor), object_name(*made_of)
 
     def _packed(self, context: BuildContext, facts: BuildFacts) -> Manifest:
-        """Pack a build beside its folder on its host. Raises EnvironmentFailure if it cannot be shared."""
+        """Pack a build beside its folder on its host. Raises EnvironmentFailure if the build cannot be shared."""
         host = context.host
         build_store.check_unchanged(host, facts.key)
         folder = build_store.build_folder(host, facts.key)
@@ -219,7 +223,7 @@ class SharedBuilds:
         return self._clock() >= self._quiet.get(operation, float("-inf"))
 
     def _trouble(self, operation: str, trouble: OSError) -> Iterable[Warned]:
-        """Note that the store cannot be read, or written: it is not asked for a while."""
+        """Note that the store cannot be read, or written, so that it is not used for a while."""
         self._quiet[operation] = self._clock() + PAUSE
         reason = mask_credentials(trouble.strerror or str(trouble))
         sentence = f"the shared builds in {self.address} cannot be {operation}"
@@ -237,8 +241,8 @@ def _first(output: str) -> str:
 
 
 def _unpack(host: Host, key: str, manifest: Manifest) -> None:
-    """Check the archive that arrived, and put the build in its place. Raises Refused, and EnvironmentFailure if it is not for
-    this host.
+    """Check the archive that was transferred, and move the build to its place. Raises Refused if the archive is
+    refused, and EnvironmentFailure if the build is not for this host.
     """
     target, of = build_store.build_folder(host, key), manifest
     try:

@@ -1,6 +1,6 @@
-"""All checks of a host: `bisect doctor` shows every finding; before a hunt only refusals and warnings count.
+"""All checks of a host: `bisect doctor` shows every finding; before a hunt only refusals and warnings are shown.
 
-A missing requirement is refused; anything that may distort results is a warning with advice.
+A missing requirement refuses the host; anything that may distort results gives a warning with advice.
 """
 
 from collections.abc import Iterable, Iterator
@@ -46,7 +46,7 @@ TO_MEASURE = ("timeout", "setsid", "flock", "ps", "awk", "base64", "tar", "cmp")
 
 
 def tool_findings(request: CheckRequest) -> Iterator[Finding]:
-    """Findings about the programs without which nothing can be built or measured, and the build's other needs."""
+    """Findings about missing programs: programs for building and measuring in general, and other needs of the build."""
     host, builder, entry = request.host, request.builder, request.entry
     build = builder.build if builder else None
     if builder and build and entry.builds_itself:
@@ -83,7 +83,7 @@ def tool_findings(request: CheckRequest) -> Iterator[Finding]:
 
 
 def driver_findings(request: CheckRequest) -> Iterator[Finding]:
-    """Whether sysbench can drive the system."""
+    """Findings: whether sysbench can drive the system."""
     driver = request.builder.driver if request.builder and is_driven_by_sysbench(request) else ""
     compiled = request.answers.get(DRIVERS)
     if driver in lua.SYSBENCH_DRIVERS and compiled is not None and driver not in compiled:
@@ -93,7 +93,7 @@ def driver_findings(request: CheckRequest) -> Iterator[Finding]:
 
 
 def needed_programs(request: CheckRequest) -> list[str]:
-    """The programs for measuring; and for builds of any system, if anything is to be built there."""
+    """The programs for measuring; if the host builds, also the programs that every build needs."""
     built = request.entry.builds_itself and (request.builder is None or request.builder.build is not None)
     server = request.builder.server if request.builder else None
     return [
@@ -107,12 +107,12 @@ def needed_programs(request: CheckRequest) -> list[str]:
 
 
 def is_driven_by_sysbench(request: CheckRequest) -> bool:
-    """Whether sysbench drives a workload, as far as is known."""
+    """Whether sysbench runs a workload; also true if the workloads are not known yet."""
     return request.workloads is None or not all(workload.command for workload in request.workloads)
 
 
 def check_pinning(request: CheckRequest) -> None:
-    """Raise UsageError for a list of CPUs if the host lacks one of them: taskset would ignore that CPU."""
+    """Raise UsageError if the host lacks a CPU of a list of CPUs: taskset would ignore that CPU."""
     entry, online = request.entry, request.answers.get(ONLINE)
     for key, cpus in (("server_cpus", entry.server_cpus), ("client_cpus", entry.client_cpus)):
         if online and cpus and (absent := cpu_numbers(cpus) - online):
@@ -121,7 +121,7 @@ def check_pinning(request: CheckRequest) -> None:
 
 
 def compiler_cache_findings(request: CheckRequest) -> Iterator[Finding]:
-    """Findings of a compilation through the remote store; none if no store is set, or nothing is built on the host."""
+    """Findings from a compilation with the remote store; none without a remote store, or if the host builds nothing."""
     host, remote = request.host, request.entry.ccache_remote
     if remote in ("", NO_REMOTE) or not request.entry.builds_itself:
         return
@@ -135,7 +135,7 @@ def compiler_cache_findings(request: CheckRequest) -> Iterator[Finding]:
 
 
 def layout_findings(request: CheckRequest) -> Iterator[Finding]:
-    """Findings about the linker that makes randomized layouts, and what keeps it from that."""
+    """Findings about the linker that makes randomized layouts, and about what prevents such layouts."""
     if not request.entry.builds_itself or (request.builder and layout_obstacle(request.builder, request.variant)):
         return
     linker = links.find_linker(request.host)
@@ -149,7 +149,9 @@ def layout_findings(request: CheckRequest) -> Iterator[Finding]:
 
 
 def layout_obstacle(builder: Builder, variant: str, system: str = "") -> str:
-    """Why no build of a system could be linked again; "" if one may be. ``system`` is the build system, if known."""
+    """Why no build of a system could be linked again; "" if it is possible. ``system`` is the system that is built, if
+    known.
+    """
     if builder.build is None:
         return "nothing is built from source"
     return (
@@ -160,7 +162,7 @@ def layout_obstacle(builder: Builder, variant: str, system: str = "") -> str:
 
 
 def shared_build_findings(shared: SharedBuilds | None) -> Iterator[Finding]:
-    """Whether an object can be written, read and removed in the shared builds; nothing if no builds are shared."""
+    """Whether an object can be written, read and removed in the shared builds; no finding if no builds are shared."""
     if shared is None:
         return
     try:
@@ -191,7 +193,7 @@ FURTHER: tuple[Fact[object], ...] = (
 
 
 def inspect_host(request: CheckRequest) -> CheckRequest:
-    """Read the facts of the host that take no longer than one command; returns the request with them."""
+    """Read the facts of the host that take no longer than one command; returns the request with these facts."""
     host = request.host
     answers = read_facts(
         host, (*fingerprint_facts(host), *FURTHER, facts.free_bytes_fact(host.root), facts.reflink_fact(host))
@@ -214,13 +216,13 @@ def measurement_findings(inspection: CheckRequest) -> Iterator[Finding]:
 
 
 def build_host_findings(inspection: CheckRequest) -> Iterator[Finding]:
-    """All findings about a host that builds for others: see ``CheckRequest.to_build``."""
+    """All findings about a host that makes builds for other hosts: see ``CheckRequest.to_build``."""
     for check in OF_BUILDS:
         yield from check(inspection)
 
 
 def warnings_or_refusal(results: Iterable[Finding]) -> tuple[Warned, ...]:
-    """The warnings before a hunt. Raises EnvironmentFailure for the first refusal."""
+    """The warnings before a hunt. Raises EnvironmentFailure for the first finding that refuses the host."""
     warned = []
     for finding in results:
         if finding.level is Severity.REFUSED:

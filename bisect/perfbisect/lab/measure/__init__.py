@@ -1,1 +1,1 @@
-"""One visit: start, warm up, run, count, stop."""
+"""One visit to a build: start the system, warm up, run, count, stop."""

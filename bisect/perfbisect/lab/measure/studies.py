@@ -1,14 +1,16 @@
-"""Studies in place of timed runs: counted runs, groups of counters, and plans of statements. See ``visit.Study``.
+"""Studies in place of timed runs: counted runs, groups of counters, and query plans. See ``visit.Study``.
 
-An exactly counted run has two executions, of lengths that are found with the first build. For the reason of a change
-instructions are counted function by function. See ``counting``.
+An exactly counted run executes the workload twice, with different lengths; these lengths are determined with the first
+build. To explain a change, instructions are counted function by function. See ``counting``.
 
-A group is a number of events that a processor can count all at once, so that no counter is extrapolated. Processors have four to
-eight counters, of which a watchdog may take one and a hypervisor some. If more events are asked for, perf counts each for a part
-of the time. So a group has four events, and each run counts one group.
+A group is a set of events that a processor can count at the same time, so that no count is extrapolated. Processors
+have four to eight counters, of which a watchdog may take one and a hypervisor some. If perf has to count more events
+than the processor has counters, perf counts each event for only a part of the time. So a group has four events, and
+each run counts the events of one group.
 
-Plans are asked for by ``plans.lua`` of the workload's driver: it runs the workload's own script for a few operations, and asks
-over its connection for the plans of the statements that the script has sent. Such a run is not measured.
+Plans are asked for by ``plans.lua`` of the workload's driver: this script runs the workload's own script for a few
+operations, and then asks the server for the plans of the statements that were sent. A run in which plans are asked for
+is not timed.
 """
 
 import math
@@ -46,7 +48,8 @@ SHORTEST, LONGEST = 1.0, 10.0  # seconds of a run for the reason of a change
 
 
 def shortened_context(context: RunContext, seconds: float) -> RunContext:
-    """The context with runs of ``seconds``, from one to ``LONGEST``, and no longer than usual; commands keep their length.
+    """The context with runs of ``seconds``, at least one second, and at most ``LONGEST`` and the usual time; commands
+    keep theirs.
 
     sysbench counts whole seconds.
     """
@@ -62,13 +65,15 @@ Execution = Generator[ExecutionStarted | RunProgress, None, RunFacts]
 
 @dataclass
 class CountedRunner(Study):
-    """Counts runs in a context that has a counter."""
+    """Counts runs with the counter of its context."""
 
     events: int = 0  # the length of runs; 0 until it is known
     functions: list[str] = field(default_factory=list)  # of the executions of the latest run, if counted by function
 
     def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """One run on the data of that key. Raises as ``Runner.visit``, and UsageError if no length is found in the first run."""
+        """One run of a build on the dataset with that key. Raises as ``Runner.visit``, and UsageError if the first run
+        finds no length.
+        """
         yield turn.started(self.context)
         facts = yield from self._run(system, dataset, turn.candidate)
         turn.runs_left -= 1
@@ -99,9 +104,9 @@ class CountedRunner(Study):
     def _execute(
         self, system: Installation, dataset: str, candidate: int, events: int, number: int, of: int
     ) -> Execution:
-        """One execution of that length, on a new copy of the data; length 0 is that of the command itself.
+        """One execution with ``events`` operations, on a new copy of the data; 0: the length of the command itself.
 
-        ``of`` is the number of executions; 0 while the length is looked for.
+        ``of`` is the number of executions; 0 while the length is being determined.
         """
         yield ExecutionStarted(candidate, number, of, events)
         # Under a counter a program is many times slower, and may print its time in another way: only operations are needed.
@@ -123,7 +128,7 @@ LATE = 4.0  # times the expected time: threads that wait for each other in a loo
 
 @dataclass
 class ExactCounts(Study):
-    """Counts one run in a turn by function, with valgrind; and in total, unless perf counts that."""
+    """Counts one run in each turn with valgrind, by function; also counts the total, unless perf counts it."""
 
     events: int = 0  # the length of runs, from an earlier session; 0 until it is known
     seconds: float = LONGEST  # that a run is expected to take; an execution is ended after ``LATE`` times as long
@@ -131,7 +136,7 @@ class ExactCounts(Study):
     runner: CountedRunner | None = None  # keeps the length of runs: both builds have one length
 
     def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """One counted run, as its own events. Raises as ``CountedRunner.visit``."""
+        """One counted run; its events are ``Counted`` and ``Profiled``. Raises as ``CountedRunner.visit``."""
         if self.runner is None:
             host = self.context.host
             methods = counting.counting_methods(host)
@@ -191,7 +196,7 @@ _TRIALS = """for events do perf stat -x , -e "$events" -- true 2>&1; printf '\\f
 
 
 def available_groups(host: Host) -> tuple[CounterGroup, ...]:
-    """The groups that perf can count on the host; only software events if it has no counters."""
+    """The groups that perf can count on the host; only the group of software events if the host has no counters."""
     groups = (*PLAIN, *SLOTS, STALLS)
     tried = host.run(["sh", "-c", _TRIALS, "trials", *(group.argument for group in groups)], check=False)
     return choose_groups(
@@ -200,7 +205,7 @@ def available_groups(host: Host) -> tuple[CounterGroup, ...]:
 
 
 def choose_groups(trials: dict[CounterGroup, dict[str, float | None]]) -> tuple[CounterGroup, ...]:
-    """The groups of which a trial counted an event besides CORE; of the groups about stalls only the best."""
+    """The groups in which a trial counted an event besides CORE; of the groups about stalls, only the best."""
     counted = {group: {event for event, value in trial.items() if value is not None} for group, trial in trials.items()}
     plain = [group for group in PLAIN if counted.get(group, set()) - {*CORE}]
     slots = [group for group in SLOTS if len(counted.get(group, ())) == len(group.events)]
@@ -210,7 +215,7 @@ def choose_groups(trials: dict[CounterGroup, dict[str, float | None]]) -> tuple[
 
 @dataclass
 class CounterGroups(Study):
-    """Counts one group in each run; a turn has a run of each group."""
+    """Counts one group of counters in each run; a turn has one run for each group."""
 
     groups: tuple[CounterGroup, ...] = ()
     seconds: float = LONGEST  # of measuring in a turn, if that is enough for all groups
@@ -219,7 +224,9 @@ class CounterGroups(Study):
     )  # of the turn: a repeated turn goes on with the group that was lost
 
     def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """One turn: a visit for all groups; or a visit for each if the workload runs in the measured process itself."""
+        """One turn: one visit in which all groups are counted; if the workload runs in the measured process itself, a
+        visit for each.
+        """
         if not self.groups:
             self.groups = available_groups(self.context.host) if self.context.perf else (SOFTWARE,)
         self.left = self.left or [*self.groups]
@@ -247,15 +254,15 @@ ESCAPES = {"n": "\n", "r": "\r"}
 
 
 def has_statements(workload: Workload) -> bool:
-    """Whether the driver of a workload can be asked for plans."""
+    """Whether the workload's driver can be asked for query plans."""
     return lua.plan_script(workload) is not None
 
 
 class PlanStudy(Study):
-    """Asks for the plans of statements."""
+    """Asks the server for the query plans of statements."""
 
     def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """One event for each statement; none for a workload without statements. Raises as ``Runner.visit``."""
+        """One ``Planned`` for each statement; none for a workload without statements. Raises as ``Runner.visit``."""
         if script := lua.plan_script(self.context.workload):
             folder = upload.place_files(self.context.host, "scripts", {script.name: script})
             with begin_visit(self.context, system, turn.candidate, dataset) as opened:
@@ -268,7 +275,7 @@ class PlanStudy(Study):
 
 
 def ask_for_plans(opened: Visit, script: PurePosixPath) -> Mapping[str, str]:
-    """Run ``script`` on the host beside the workload's own; returns statement → plan. Raises RunFailed."""
+    """Run ``script``, which runs the workload's script, on the host; returns statement → plan. Raises RunFailed."""
     bench = opened.bench
     workload = shortened_for_statements(bench.workload)
     measured = lua.script_path_on_host(bench.scripts, workload, lua.timed_run_script(workload))
@@ -281,13 +288,13 @@ def ask_for_plans(opened: Visit, script: PurePosixPath) -> Mapping[str, str]:
 
 
 def shortened_for_statements(workload: Workload) -> Workload:
-    """The workload, shortened to see its statements: with one thread, and equal values for each build."""
+    """The workload, shortened to show its statements: with one thread, and with the same values for each build."""
     few = {"events": OPERATIONS, "rand-seed": 1, "report-interval": 0}
     return msgspec.structs.replace(workload, threads=1, warmup=0.0, time=SECONDS, args={**workload.args, **few})
 
 
 def parse_plans(lines: Iterable[str]) -> Mapping[str, str]:
-    """Statement → plan, one line per step, from the output of the script."""
+    """Statement → its plan, one line for each step, parsed from the output of the script."""
     steps_of, plan = dict[str, list[str]](), list[str]()
     for line in lines:
         if line.startswith(STATEMENT):
@@ -298,5 +305,5 @@ def parse_plans(lines: Iterable[str]) -> Mapping[str, str]:
 
 
 def unescaped(text: str) -> str:
-    """A text as it was before the script put it on one line."""
+    """The original text of a text that the script has put on one line."""
     return re.sub(r"\\(.)", lambda escape: ESCAPES.get(escape[1], escape[1]), text)

@@ -1,4 +1,4 @@
-"""The Lua scripts of a workload: which it runs, where they are on a host, and their environment variables."""
+"""The Lua scripts of a workload: which scripts it runs, where they are on a host, and their environment variables."""
 
 import hashlib
 import json
@@ -26,19 +26,19 @@ SYSBENCH_DRIVERS = ("mysql", "pgsql")
 
 
 def timed_run_script(workload: Workload) -> Path:
-    """The script of a timed run. Raises RecipeError if it is missing."""
+    """The script of a timed run. Raises RecipeError if the script is missing."""
     return _own(workload, workload.script) if workload.script else plain_sql_script(workload)
 
 
 def prepare_script(workload: Workload) -> Path | None:
-    """The script that makes the dataset; None if the workload needs none. Raises RecipeError if it is missing."""
+    """The script that makes the dataset; None if the workload needs none. Raises RecipeError if it is not there."""
     if workload.prepare_script:
         return _own(workload, workload.prepare_script)
     return plain_sql_script(workload) if workload.prepare else None
 
 
 def plan_script(workload: Workload) -> Path | None:
-    """The script that asks for the plans of a workload's statements; None if there is none for its driver."""
+    """The script that asks for the query plans of a workload's statements; None if its driver has no such script."""
     return None if workload.command else _for_driver(workload, PLANS)
 
 
@@ -48,7 +48,7 @@ def place_scripts(host: Host, workload: Workload) -> PurePosixPath:
 
 
 def script_path_on_host(folder: PurePosixPath, workload: Workload, script: Path) -> PurePosixPath:
-    """The path of a script of the workload on the host; ``folder`` is what ``place`` returned."""
+    """The path of a script of the workload on the host; ``folder`` is the result of ``place``."""
     suite = Path(workload.folder)
     return folder / (SUITE / script.relative_to(suite) if script.is_relative_to(suite) else script.name)
 
@@ -56,7 +56,7 @@ def script_path_on_host(folder: PurePosixPath, workload: Workload, script: Path)
 def environment(
     workload: Workload, folder: PurePosixPath, data: PurePosixPath, library: PurePosixPath | None
 ) -> dict[str, str]:
-    """The environment variables for a script in ``folder``; ``library`` is None for a server."""
+    """The environment variables of a script that is in ``folder``; ``library`` is None for a server."""
     variables = {
         "LUA_PATH": f"{folder}/{SUITE}/?.lua;{folder}/{_SHARED}/?.lua;;",  # ;; stands for sysbench's own folders
         "PERFBISECT_DATA": str(data),
@@ -71,16 +71,16 @@ def environment(
 
 
 def with_modules(workload: Workload, script: Path) -> list[Path]:
-    """A script and all modules of the suite or of perfbisect that it requires, directly or not, in the order of discovery.
+    """A script and all modules of the suite or of perfbisect that it requires, directly or indirectly, in the order in
+    which they are found.
 
     Raises RecipeError if a file cannot be read.
-    Raises RecipeError when one cannot be read.
     """
     return [script, *_required(workload, script).values()]
 
 
 def _required(workload: Workload, script: Path) -> dict[str, Path]:
-    """The modules that a script requires: path below a folder of modules → file."""
+    """The modules that a script requires: path relative to a folder of modules → file."""
     modules: dict[str, Path] = {}
     unread, suite = [script], Path(workload.folder)
     shared = [folder for folder in _folders(workload) if (folder / SHARED).is_file()][:1]
@@ -95,7 +95,7 @@ def _required(workload: Workload, script: Path) -> dict[str, Path]:
 
 
 def files_to_send(workload: Workload) -> dict[str, Path]:
-    """The files to send: name on the host → local file."""
+    """The files to send to a host: name on the host → local file."""
     if not workload.folder:  # a command without a suite
         return {}
     suite = Path(workload.folder)
@@ -110,9 +110,10 @@ def files_to_send(workload: Workload) -> dict[str, Path]:
 
 
 def files_read_by_runs(workload: Workload) -> dict[str, Path]:
-    """The files that affect loading and runs: name → file.
+    """The files that affect the loading of data and the runs: name → file.
 
-    A command may read any file of its suite's folder if it gets the folder's path; a script only modules that it requires.
+    A command may read all files of its suite's folder if it gets the folder's path; a script reads only required
+    modules.
     """
     if workload.command:
         uses_suite = "{suite}" in repr([workload.command, workload.prepare_commands])
@@ -124,13 +125,15 @@ def files_read_by_runs(workload: Workload) -> dict[str, Path]:
 
 
 def _run_by_sysbench(workload: Workload) -> list[Path]:
-    """The scripts of the workload's runs, loading and check. Raises RecipeError if a script is missing."""
+    """The scripts with which sysbench runs the workload, loads its data and checks it. Raises RecipeError if a script
+    is missing.
+    """
     check = plain_sql_script(workload) if workload.check else None
     return [script for script in (timed_run_script(workload), prepare_script(workload), check) if script]
 
 
 def _folders(workload: Workload) -> list[Path]:
-    """The folders of suites, the folder of the workload's suite included."""
+    """The folders of all suites, including the suite of the workload."""
     suites, beside = recipe_folders(WORKLOADS), Path(workload.folder).parent.resolve()
     return suites if beside in suites else [beside, *suites]
 
@@ -143,7 +146,7 @@ def _own(workload: Workload, name: str) -> Path:
 
 
 def plain_sql_script(workload: Workload) -> Path:
-    """The script that runs plain SQL, or checks with it. Raises RecipeError if there is none for the workload's driver."""
+    """The script that runs or checks with plain SQL. Raises RecipeError if the workload's driver has none."""
     if script := _for_driver(workload, PLAIN_SQL):
         return script
     text = (
@@ -154,7 +157,7 @@ def plain_sql_script(workload: Workload) -> Path:
 
 
 def _for_driver(workload: Workload, name: str) -> Path | None:
-    """A script with that name: of the suite, of the driver, or for all drivers of sysbench; None if there is none."""
+    """The script with that name, of the suite, of the driver, or of all sysbench drivers; None if it does not exist."""
     folders = _folders(workload)
     places = [Path(workload.folder), *(folder / workload.driver for folder in folders)]
     if workload.driver in SYSBENCH_DRIVERS:
@@ -170,10 +173,10 @@ OF_SERVER = ("sysbench", "perf_scope")  # other parts of a server's recipe are i
 
 
 def fingerprint(builder: Builder, workload: Workload, entries: Sequence[HostEntry], counted: Sequence[str] = ()) -> str:
-    """A hash of the inputs of a run of the workload, its files included; ``entries`` are those of the hosts.
+    """A hash of everything that affects a run of the workload, files included; ``entries`` are the hosts' entries.
 
-    ``counted`` is the method by which each host counts exactly; "" for timed runs. Defaults are omitted, so that new keys do
-    not change old hashes.
+    ``counted`` has the method of exact counting on each host; "" for timed runs. Settings with default values are left
+    out, so that keys that are added later do not change the hashes of old workloads.
     """
     inputs_of_workload = {
         name: setting for name, setting in msgspec.to_builtins(workload).items() if name not in NO_EFFECT
@@ -202,11 +205,11 @@ def fingerprint(builder: Builder, workload: Workload, entries: Sequence[HostEntr
 
 
 def _driver_relevant_parts(server: object) -> dict[str, object]:
-    """The parts of a server's recipe that affect how sysbench reaches it and how perf counts it."""
+    """The parts of a server's recipe that affect how sysbench connects to the server, and how perf counts it."""
     return {key: server[key] for key in OF_SERVER if key in server} if isinstance(server, Mapping) else {}
 
 
 def _resource_share(entry: HostEntry, commands: str) -> list[object]:
-    """The resources of a host for server and client; the host's sizes only if ``commands`` use them."""
+    """The resources that a host gives to server and client; its sizes only if ``commands`` use them."""
     memory = entry.memory if "{memory}" in commands or "{cache}" in commands else 0
     return [entry.server_cpus, entry.client_cpus, memory, entry.jobs if "{jobs}" in commands else 0]

@@ -43,7 +43,7 @@ LATEST = 60  # runs or pairs that are drawn at most
 
 @dataclass(frozen=True, slots=True)
 class RunDrawing:
-    """A run of one side; it has one value, or a value for each second."""
+    """A run on one side; it has one value, or a value for each second."""
 
     side: str  # class of colour: "parent", "culprit"
     values: tuple[float, ...]
@@ -58,9 +58,10 @@ class RunDrawing:
 def run_drawings(
     runs_by_side: Sequence[tuple[str, Sequence[RunFacts]]], value_of: Callable[[RunFacts], float | None]
 ) -> list[RunDrawing]:
-    """The latest runs of all sides in order of time, each with its samples; with ``value_of`` the run if a run has too few samples.
+    """The latest runs of all sides in time order, each with its samples; if a run has too few samples, each with the
+    result of ``value_of``.
 
-    Without samples, runs are omitted if ``value_of`` returns None.
+    Runs without samples are omitted if ``value_of`` returns None.
     """
     runs = sorted(((run, side) for side, runs in runs_by_side for run in runs), key=lambda pair: pair[0].started)[
         -LATEST:
@@ -71,7 +72,7 @@ def run_drawings(
 
 
 def averaged_samples(samples: Sequence[float]) -> tuple[float, ...]:
-    """The samples; if there are more than POINTS, the means of POINTS groups of neighbours."""
+    """The samples; if there are more than POINTS, the means of POINTS groups of neighbouring samples."""
     if len(samples) <= POINTS:
         return tuple(samples)
     cuts = [round(index * len(samples) / POINTS) for index in range(POINTS + 1)]
@@ -79,7 +80,7 @@ def averaged_samples(samples: Sequence[float]) -> tuple[float, ...]:
 
 
 def runs_figure(runs: Sequence[RunDrawing], y_title: str, colours: Sequence[tuple[str, str]]) -> Figure:
-    """The figure of runs; ``y_title`` is the title of the axis unless it is QPS in each second."""
+    """The figure of runs; ``y_title`` is the title of the axis, unless the axis shows QPS in each second."""
     y_title, notes = (
         ("QPS", ["a thin line is one run, a flat line is its median"]) if len(runs[0].values) > 1 else (y_title, [])
     )
@@ -94,9 +95,10 @@ def runs_figure(runs: Sequence[RunDrawing], y_title: str, colours: Sequence[tupl
 
 
 def runs_drawing(runs: Sequence[RunDrawing], unit: str) -> Markup:
-    """The drawing of runs in order of time: a line with its median for each run, or a dot for one value; ticks at the left.
+    """The drawing of runs in time order: a line with its median for each run, or a dot for one value.
 
-    The runs of both sides are interleaved: common movements are the host's, a distance between the sides is the commit's.
+    The runs of both sides are interleaved: movements that both sides share are the host's, a distance between them the
+    commit's.
     """
     scale = linear_scale([value for run in runs for value in run.values])
     body = concatenated(run_marks(run, column, len(runs), scale) for column, run in enumerate(runs))
@@ -129,7 +131,7 @@ def grid_lines(scale: Scale) -> Markup:
 
 
 def run_marks(run: RunDrawing, column: int, columns: int, scale: Scale) -> Markup:
-    """The drawing of a run in column ``column`` of ``columns``."""
+    """The marks of one run, in column ``column`` of ``columns``."""
     left, width = (column + GAP / 2) / columns, (1 - GAP) / columns
     title = element("title", f"run {column + 1}, {run.side}: {figure(run.median_value)}")
     y = y_position(run.median_value, scale)
@@ -161,9 +163,9 @@ def pairs_figure(pairs: Sequence[tuple[float, float]], y_title: str, colours: Se
 
 
 def pairs_drawing(pairs: Sequence[tuple[float, float]], unit: str) -> Markup:
-    """The drawing of the latest pairs in order of time: both values, joined by a line, and their ratio below.
+    """The drawing of the latest pairs in time order: both values, joined by a line, and below them their ratio.
 
-    A disturbance moves both values of a pair, but not their ratio.
+    A disturbance changes both values of a pair, but not their ratio.
     """
     shown = pairs[-LATEST:]
     ratios = [culprit / parent for parent, culprit in shown]
@@ -206,7 +208,8 @@ TestedCommits = Mapping[
 
 
 def search_drawing(tried: TestedCommits, decisions: Sequence[SearchDecision]) -> Markup:
-    """The drawing of how the search narrowed the range; ``decisions`` are not empty, and end with the final probabilities.
+    """The drawing of how the search narrowed the range; ``decisions`` is not empty, and its last entry has the final
+    probabilities.
 
     From left to right are the candidates, oldest first; from top to bottom the decisions, and below them the final
     probabilities. A line spans the commits that together had 95 % of the probability; its dots are the measured commits.
@@ -228,7 +231,7 @@ def search_drawing(tried: TestedCommits, decisions: Sequence[SearchDecision]) ->
 
 
 def credible_range_line(tried: TestedCommits, decision: SearchDecision, y: float) -> Markup:
-    """A line over the commits that held MASS of the probability at a decision, with dots for the measured commits."""
+    """A line over the commits that had MASS of the probability at a decision; dots are the commits then measured."""
     low, high = credible_range(decision.probabilities)
     size = len(decision.probabilities)
     line = horizontal_line(low / size, (high + 1) / size, y, "span")
@@ -252,7 +255,9 @@ def credible_range(probabilities: NDArray[np.float64]) -> tuple[int, int]:
 
 
 def probability_bars(tried: TestedCommits, probabilities: NDArray[np.float64], bottom: float) -> Iterator[Markup]:
-    """A bar for each candidate, or group of neighbours, whose probability is at least FAINT; ``bottom`` is the lower end of the bars."""
+    """A bar for each candidate, or group of neighbours, of probability FAINT or more; ``bottom`` is the bars' lower
+    end.
+    """
     size = len(probabilities)
     groups = np.array_split(np.arange(size), min(size, WIDEST))
     sums = [float(probabilities[group].sum()) for group in groups]
@@ -273,7 +278,7 @@ def probability_bars(tried: TestedCommits, probabilities: NDArray[np.float64], b
 
 
 def tested_marks(tried: TestedCommits, candidates: int, y: float) -> Iterator[Markup]:
-    """A mark below the axis for each commit that was tested."""
+    """For each tested commit, a mark on the axis."""
     for candidate, (commit, tone) in sorted(tried.items()):
         title = element("title", f"{commit.short} {commit.subject}: {tone}")
         x = (candidate + 0.5) / candidates
@@ -281,12 +286,12 @@ def tested_marks(tried: TestedCommits, candidates: int, y: float) -> Iterator[Ma
 
 
 def colour_class(tried: TestedCommits, candidate: int) -> str | None:
-    """The class of colour of a candidate; None if it was not tested."""
+    """The class that colours a candidate; None if the candidate was not tested."""
     return tried[candidate][1] if candidate in tried else None
 
 
 def skipped_mark(x: float, y: float, title: Markup) -> Markup:
-    """The mark of an unmeasured build; ``x`` is a fraction of the width."""
+    """The mark of a build that was not measured; ``x`` is a fraction of the width."""
     return element("text", title, "×", x=percent(x), y=y, class_="skipped")
 
 
@@ -296,10 +301,10 @@ ROOM = 0.08  # share of the height that stays free above and below the line
 
 
 def release_line_drawing(line: SpeedLine, names: Sequence[str], metric: str) -> Markup:
-    """The drawing of a workload's line: a dot for each release, a bar for the level between two steps, and the steps.
+    """The chart of a workload: a dot for each release, a bar for each level between two steps, and the steps.
 
-    If there are too few releases for steps, a line joins the dots. From left to right are the releases, oldest version
-    first; the vertical scale has ratios to the first measured release.
+    If there are too few releases to find steps, a line joins the dots. The releases are from left to right, oldest
+    version first; the scale shows ratios to the first measured release.
     """
     measured = [ratio for ratio in line.ratios if ratio is not None]
     if not measured:
@@ -322,7 +327,7 @@ def release_line_drawing(line: SpeedLine, names: Sequence[str], metric: str) -> 
 
 
 def step_marks(line: SpeedLine, names: Sequence[str], metric: str) -> Iterator[Markup]:
-    """A vertical line before the first release with a step, and a band over the releases that it may be between."""
+    """A vertical line before the first release with a step, and a band over the releases that could be this release."""
     size = len(names)
     for step in line.steps:
         title = element("title", step_sentence(step, names))
@@ -334,7 +339,7 @@ def step_marks(line: SpeedLine, names: Sequence[str], metric: str) -> Iterator[M
 
 
 def level_lines(line: SpeedLine, scale: Scale) -> Iterator[Markup]:
-    """A horizontal line at each level between two steps."""
+    """A horizontal line between two steps, at the level there."""
     size = len(line.ratios)
     for start, end in pairwise([0, *(step.after for step in line.steps), size]):
         if (level := line.plateaus[start]) is not None:
@@ -342,7 +347,7 @@ def level_lines(line: SpeedLine, scale: Scale) -> Iterator[Markup]:
 
 
 def joining_lines(line: SpeedLine, scale: Scale) -> Iterator[Markup]:
-    """Lines that join the measured releases."""
+    """Lines between the neighbouring measured releases."""
     size, measured = len(line.ratios), [(at, ratio) for at, ratio in enumerate(line.ratios) if ratio is not None]
     for (index, start), (next_index, end) in pairwise(measured):
         ends = {"x1": percent((index + 0.5) / size), "x2": percent((next_index + 0.5) / size)}
@@ -350,7 +355,7 @@ def joining_lines(line: SpeedLine, scale: Scale) -> Iterator[Markup]:
 
 
 def release_labels(line: SpeedLine, names: Sequence[str]) -> Iterator[Markup]:
-    """The names of all releases; if too long, of the first, the last, and in alternating rows those with a step."""
+    """The names of all releases; if too long, the first name, the last, and the names of releases with a step."""
     size = len(names)
     if sum(len(name) + 2 for name in names) <= SHORT:
         yield from (
