@@ -77,6 +77,7 @@ COMMITS = tuple(
     for day, subject in enumerate(SUBJECTS)
 )
 CANDIDATES = tuple(commit.sha for commit in COMMITS)
+DRIFTS = "the host drifts; builds are compared only with neighbours in time"  # a warning
 CULPRIT = 8
 HOST = HostFacts("local", "A CPU", 2, 4096, "6.1", "gcc 12.2", {"sysbench": "1.0.20"}, {"governor": "performance"})
 SETTINGS = Settings(
@@ -220,7 +221,7 @@ class Tale:
         found = 7 in self.built
         culprit = np.full(len(COMMITS), 0.003 if found else 0.1)
         culprit[0], culprit[CULPRIT] = 0.0, 0.973 if found else 0.1
-        warnings = ("drift",) if len(self.built) > 3 else ()
+        warnings = (DRIFTS,) if len(self.built) > 3 else ()
         return Belief(culprit, 0.97, 0.004, Interval(0.70, 0.72, 0.74), warnings)
 
     def measure(self, purpose: Purpose, *plan: tuple[int, int]) -> Iterator[tuple[float, Event]]:

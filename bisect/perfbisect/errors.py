@@ -36,6 +36,10 @@ class UsageError(PerfBisectError):
     exit_status = USAGE
 
 
+class EndsSwapped(UsageError):
+    """Bad is an ancestor of good."""
+
+
 class RecipeError(UsageError):
     """A mistake in a recipe or in hosts.toml. The sentence names the file, the key, the wrong value and the allowed values."""
 

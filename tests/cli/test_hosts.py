@@ -152,12 +152,12 @@ def test_a_host_that_is_slower_in_two_checks_is_unfit_until_that_is_accepted(fle
     fleet.rate(90)
     status, out, err = run("hosts", "--check", *fleet.kept)
     assert status == 4 and "bisect hosts --accept a" in err
-    unfit = r"^a +local +\S+ +90\.0 % +0\.00 % +▄▄▄▄▁▁ +unfit: its level fell by 10 %, since 20"
+    unfit = r"^a +local +\S+ +90\.0 % +0\.00 % +▄▄▄▄▁▁ +unfit: since 20\S+ it is 10 % slower"
     assert re.search(unfit, out, re.MULTILINE)
-    assert "Host a is unfit: its level fell by 10 %" in exits(0, "noise", "a", *fleet.aa)
+    assert "it is 10 % slower in fitness checks" in exits(0, "noise", "a", *fleet.aa)
     assert len(printed("history", *fleet.kept).splitlines()) == 3, "the A/As that are no checks"
     assert "b is not unfit, so there is no new level to accept." in exits(3, "hosts", "--accept", "a", "b", *fleet.kept)
-    assert "unfit: its level" in printed("hosts", *fleet.kept), "and a is not accepted, either"
+    assert "it is 10 % slower" in printed("hosts", *fleet.kept), "and a is not accepted, either"
     assert "unfit" not in printed("hosts", "--accept", "a", *fleet.kept)
     exits(3, "hosts", "--accept", "a", *fleet.kept)
     assert "n2" in printed("show", "n2", *fleet.kept)

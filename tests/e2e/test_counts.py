@@ -60,7 +60,7 @@ def test_one_percent_is_named_without_an_option_on_metrics(git: Repo, tmp_path: 
     assert by_counts in done.stdout or beside in done.stdout
     assert 1.0 < case["ratio"]["middle"] < 1.1
     assert (
-        case["why"].startswith("This commit executes more instructions per run (code bloat): ×1.01")
+        case["why"].startswith("After this commit, the program executes more instructions per run (code bloat): ×1.01")
         or by_counts not in done.stdout
     )
     profiled = case["explanation"][

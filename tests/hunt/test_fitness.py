@@ -63,7 +63,10 @@ def test_each_machine_has_its_own_course(history: History) -> None:
     assert unfit(history) == ["a", "n1"]
     assert found["n1"][-1].check.host == "pool:/1"
     assert [len(each) for each in found.values()] == [6, 6, 6]
-    why = "a is unfit: its level fell by 10 %, since 2023-11-18. If this is intended: bisect hosts --accept a"
+    why = (
+        "a is unfit: since 2023-11-18 it is 10 % slower in fitness checks. Look for other load, throttling or changed"
+        " settings. If the change is intended: bisect hosts --accept a"
+    )
     assert unfit_hosts(history.path, ["n2", "a", "nobody"]) == {"a": why}
 
 

@@ -197,7 +197,7 @@ def test_what_is_left_open_is_in_every_report() -> None:
 def test_counted_runs_say_why_and_not_that_the_host_cannot_count() -> None:
     events = ended(Found(Step(sample.CULPRIT, 0.97, Interval(1.38, 1.42, 1.47), (6,))))
     text = printed(story_of(with_runs(lambda run: replace(run, counted="perf-user"), events), settings=EXACT))
-    assert "This commit executes more instructions per operation" in text
+    assert "After this commit, the program executes more instructions per operation" in text
     assert "ot counted on this host" not in text
 
 

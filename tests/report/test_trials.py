@@ -187,7 +187,7 @@ def beside() -> SessionState:
 def test_runs_add_up_and_tables_are_of_those_that_count() -> None:
     made = beside()
     told = plain(replace(made, request=replace(made.request, metric="latency")))
-    whole = "6 paired runs in 3 rounds, and 18 interleaved runs only to choose the pairing"
+    whole = "6 paired runs in 3 rounds; 18 further interleaved runs only to choose between paired and interleaved runs"
     assert f"  measured  latency, time 10; {whole}" in told and f"95 % intervals, from {whole}" in told
     assert "latency (above 1: slower) relative to: 8.0.28" in told
     assert not [line for line in told if "r/o" in line], "nothing is read"

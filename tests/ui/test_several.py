@@ -263,7 +263,7 @@ def test_lines_name_the_host(
     ):
         said = [text for (at, event), view in zip(log, seen, strict=True) for text in event_lines(view, event, at)]
         assert any(first in text for text in said)
-        for word, host in {**hosts, "decided": HOST.name}.items():
+        for word, host in {**hosts, "next": HOST.name}.items():
             assert any(f"{word:9} {host}  " in text for text in said), word
 
 

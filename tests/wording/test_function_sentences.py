@@ -176,8 +176,8 @@ def test_below_a_function_into_which_a_changed_one_is_inlined() -> None:
         place = locate_difference(both, rows, change, functions_in(chain(*both)))
         found = Explanation("p", "c", functions=rows, location=place, unit="us", changed=("less",), change_known=True)
         assert f"is in `copy`, called below `{around}`, {why}." in " ".join(sentences(found))
-        assert next(function_notes(rows[0], found.changed)) == f"below {around}, {inlined}"
-        assert next(function_notes(rows[0], (around,))) == f"below {around}, changed by this commit"
+        assert next(function_notes(rows[0], found.changed)) == f"called below {around}, {inlined}"
+        assert next(function_notes(rows[0], (around,))) == f"called below {around}, which this commit changes"
 
 
 def kernel(*functions: str) -> tuple[str, ...]:

@@ -176,9 +176,9 @@ def test_a_bad_end_that_has_most_of_the_loss_no_more_is_said() -> None:
 
 def test_the_advice_of_a_set_fits_why_its_commits_were_skipped() -> None:
     for stages, why, next_ in (
-        (("compile", "install"), "do not build.", "these commits build, with --patch"),
-        (("run", "start"), "build, but fail when they run.", "these commits run, with --patch"),
-        (("compile", "run"), "do not build, or fail when they run.", "these commits build and run, with --patch"),
+        (("compile", "install"), "do not build.", "the failing commits build, with --patch"),
+        (("run", "start"), "build, but fail when they run.", "the failing commits run, with --patch"),
+        (("compile", "run"), "do not build, or fail when they run.", "the failing commits build and run, with --patch"),
     ):
         skips = {node: SkipFacts("", stage, "", "", 0.0) for node, stage in zip((9, 10), stages, strict=True)}
         skips[3] = SkipFacts("", "install", "", "", 0.0)  # of no candidate of the set

@@ -373,7 +373,7 @@ def refuse_imported(history: History, session: int, consequence: str, name: str 
         if not history.columns(session, "origin")[0]:
             relation = "made by"
             command = shell_words(["bisect", "history", "import", str(history.path), "--own"])
-            if_own = f" If you made it yourself, on another machine: `{command}` adds it to your own history; then repeat this command with its new id."
+            if_own = f" If you made it yourself, on another machine: `{command}` adds it to your own history and prints its new id; then repeat this command with the new id, without --history."
         raise UsageError(
             f"{name or f'Hunt {session}'} was {relation} {printable(owner)}: {consequence}, because its commands, its"
             " repository and its hosts are not yours.",

@@ -20,7 +20,7 @@ from perfbisect.core.domain.settings import NOTHING_KNOWN, Output, Policy, Setti
 from perfbisect.core.domain.trials import remaining_rounds
 from perfbisect.core.stats.drops import Drop, DropRange, find_drops_to_hunt, huntable_builds, ranges_of_drops
 from perfbisect.core.stats.paired_comparison import compare_builds
-from perfbisect.errors import Interrupted, PerfBisectError, RunsNotComparable, UsageError
+from perfbisect.errors import EndsSwapped, Interrupted, PerfBisectError, RunsNotComparable, UsageError
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt import session
 from perfbisect.hunt.attempt import Caller
@@ -91,14 +91,21 @@ def candidates_between(settings: Settings, subjects: Sequence[TrialBuild]) -> di
     Raises UsageError if no hunt between any two builds is possible.
     """
     candidates: dict[str, int | str] = {}
+    swapped = ""  # the sentence about two builds in the wrong order
     for first, last in (pair for line in huntable_builds(subjects) for pair in pairwise(line)):
         good, bad = subjects[first], subjects[last]
         title = printable(f"{good.name} to {bad.name}")
         try:
             candidates[title] = candidate_count(replace(settings, good_commit=good.commit, bad_commit=bad.commit))
+        except EndsSwapped:
+            candidates[title] = swapped = printable(f"{bad.name} is older than {good.name}.")
         except UsageError as error:
             candidates[title] = printable(str(error))
     if all(isinstance(reason, str) for reason in candidates.values()):
+        if swapped:
+            raise UsageError(
+                f"--hunt needs the builds from the oldest to the newest, but {swapped}", "Write the older build first."
+            )
         reasons = [*candidates.values(), "there are no two revisions with the same variant and configuration."]
         raise UsageError(
             f"--hunt could not begin any hunt: {reasons[0]}",

@@ -140,7 +140,13 @@ class SessionSetup:
         setup = self.for_settings(self.settings)
         in_recipes = self.builder.suspects | self.workload.suspects
         of_user = (path for path in self.untouched if path not in in_recipes)
-        untouched = (Warned(f"No commit of the range touches {path}, which you suspect") for path in of_user)
+        untouched = (
+            Warned(
+                f"--suspect {path} has no effect: no commit of the range changes a file that matches {path}.",
+                "Check the pattern. Paths are relative to the top of the repository.",
+            )
+            for path in of_user
+        )
         return replace(setup, warnings=(*setup.warnings, *untouched, *options_without_effect(setup)))
 
     def for_settings(self, settings: Settings) -> "SessionSetup":
@@ -342,7 +348,10 @@ def on_one_machine(hosts: Sequence[PreparedHost]) -> Iterator[Warned]:
     connected = [host for site in hosts for host in (site.host, *(builder.host for builder in site.build_hosts))]
     for name, host in {host.name: host for host in connected}.items():
         if (first := host_of_machine.setdefault(locked_machine_identity(host), name)) != name:
-            yield Warned(f"hosts {first} and {name} are one machine: work on one host disturbs the runs of the other")
+            yield Warned(
+                f"hosts {first} and {name} are one machine: work on one host disturbs the runs of the other",
+                "Give only one of them.",
+            )
 
 
 def both_tag_and_branch(settings: Settings, revisions: Iterable[str]) -> Iterator[Warned]:

@@ -374,7 +374,7 @@ def noise_sections(trial: SessionState) -> Iterator[Section]:
         return
     groups = "visits" if estimate.shared else "rounds"
     drift = "" if estimate.shared else " (drift of the host, most of which cancels in interleaved runs)"
-    unknown = f"unknown; needs at least 2 {groups} with 2 runs each (--visits, --runs)"
+    unknown = f"unknown: at least 2 {groups} (--visits 2) with 2 runs each (--runs 2) are needed"
     varies = (
         (f"between {groups}", unknown if estimate.between is None else percent(estimate.between) + drift),
         (f"within {groups}", MISSING if estimate.within is None else percent(estimate.within)),

@@ -28,7 +28,7 @@ from perfbisect.core.domain.events import part_titles
 from perfbisect.core.domain.facts import DiffPart
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.search.parts import CommitDiff, DiffPiece, Entry, FileDiff, LineEdit, decoded, split_lines, text_of
-from perfbisect.errors import UsageError
+from perfbisect.errors import EndsSwapped, UsageError
 from perfbisect.repository.changed_functions import HUNK
 from perfbisect.repository.commits import OPTIONS
 from perfbisect.repository.derived import TemporaryGit
@@ -96,7 +96,7 @@ def _merge_base(repo: Repository, good: str, bad: str) -> str:
     if not base:
         raise UsageError(f"Good {good[:10]} and bad {bad[:10]} have no common history.")
     if base == bad:
-        raise UsageError(
+        raise EndsSwapped(
             f"Bad {bad[:10]} is an ancestor of good {good[:10]}: the two revisions seem to be swapped.",
             f"Write the older revision first: bisect run {bad[:10]} {good[:10]}. To find an improvement, also write the older"
             " revision first, and add --direction rise (or --direction drop, for a metric that is better if lower).",

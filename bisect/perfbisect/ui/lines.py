@@ -97,7 +97,7 @@ def labelled_texts(view: SessionView, event: Event) -> Iterator[tuple[str, str]]
             yield "warning", advised(text, advice)
         case Decided(Decision(order=Measure() as order)):
             host = view.measuring_hosts[order.host] if view.measuring_hosts else ""
-            yield "decided", f"{host_prefix(view, host)}{decision_text(view, order)}"
+            yield "next", f"{host_prefix(view, host)}{decision_text(view, order)}"
         case Unexplained(part, reason):
             yield "warning", f"{host_prefix(view, event.host)}the reason has no {part}: {printable(reason)}"
         case SessionEnded() if view.is_verdict_final and not event.reason_follows:
@@ -233,7 +233,7 @@ def run_text(view: SessionView, event: RunFinished) -> str:
 
 
 def decision_text(view: SessionView, order: Measure) -> str:
-    """The most probable candidate, and the next order."""
+    """The next order, and the most probable candidate."""
     ends = {} if view.hunt and view.hunt.of_merge_base else {0: "good ", len(view.state.commits) - 1: "bad "}
     plan = ", ".join(
         f"{count(share.runs, 'run') if share.runs else 'the build'} of {ends.get(share.candidate, '')}{view.commit(share.candidate).short}"
@@ -243,7 +243,8 @@ def decision_text(view: SessionView, order: Measure) -> str:
     layouts = ", each run in a randomized layout" * order.fresh
     counted = ", with counts of instructions" * order.counted
     purpose = f", for {PURPOSES[order.purpose]}" * (order.purpose is not Purpose.ENDS)
-    return f"{view.summary}; next: {plan}{together}{layouts}{counted}{purpose}"
+    link = "; " if view.ends_differ else ", because "
+    return f"{plan}{together}{layouts}{counted}{purpose}{link}{view.summary}"
 
 
 def activity_line(view: SessionView, host: str, activity: ActiveBuild | ActiveRun, now: float) -> str:

@@ -33,6 +33,9 @@ MAX_CALLS = 2  # largest number of new or removed calls that a sentence names
 MIN_CHANGED_SHARE = 0.005  # smallest share of the total cost of a changed function that is named
 
 
+ABOVE_100_PERCENT = re.compile(r"(?:Probably: )?(?!100 )[\d,]{3,} % .*?of the (loss|gain) ")  # the share of a sentence
+
+
 def sentences(explanation: Explanation) -> tuple[str, str]:
     """Two sentences say where the difference is, and what the code does differently. An unknown sentence is ""."""
     location_text = location_sentence(explanation)
@@ -51,7 +54,10 @@ def location_sentence(explanation: Explanation) -> str:
     elif explanation.location and explanation.location.top:
         writers = [waiting_sentence, cpu_sentence]
     writers += [instruction_sentence, changed_functions_sentence]
-    return next(filter(None, (write(explanation) for write in writers)), "")
+    text = next(filter(None, (write(explanation) for write in writers)), "")
+    if above_all := ABOVE_100_PERCENT.match(text):
+        text += f" More than 100 % is possible if other functions became {'faster' if above_all[1] == 'loss' else 'slower'}."
+    return text
 
 
 def behaviour_sentence(explanation: Explanation, location_text: str) -> str:
@@ -286,16 +292,18 @@ def cpu_location(explanation: Explanation, location: DifferenceLocation, kind: s
 def calls_sentence(call_list: Sequence[Call], earlier: str = "") -> str:
     """A sentence with removed and new calls; "" if all calls are new and named in the ``earlier`` sentence."""
 
-    def phrases(calls: Sequence[Call], build: str, end: str) -> list[str]:
+    def phrases(calls: Sequence[Call], build: str, end: str, verbs: tuple[str, str] = ("is", "are")) -> list[str]:
         shown = [f"{quoted(call.function)} ({share(call.share)} of the {build}'s cost)" for call in calls[:MAX_CALLS]]
-        return [f"{listed(shown)} {'is' if len(shown) == 1 else 'are'} {end}"] if shown else []
+        return [f"{listed(shown)} {verbs[len(shown) > 1]} {end}"] if shown else []
 
     if earlier and all(call.new and quoted(call.function) in earlier for call in call_list):
         return ""
     removed, added = ([call for call in call_list if call.new is is_new] for is_new in (False, True))
     removal = "no longer called" + " (or now inlined)" * any(call.inlined for call in removed)
-    addition = f"called {'instead' if removed else 'now'}" + " (or was inlined)" * any(call.inlined for call in added)
-    text = "; ".join((*phrases(removed, "parent", removal), *phrases(added, "culprit", addition)))
+    addition = "called instead" if removed else "not called before this commit"
+    verbs = ("is", "are") if removed else ("was", "were")
+    addition += " (or was inlined)" * any(call.inlined for call in added)
+    text = "; ".join((*phrases(removed, "parent", removal), *phrases(added, "culprit", addition, verbs)))
     return f"{text}." if text else ""
 
 
@@ -385,9 +393,8 @@ def share_with_interval(part_rows: Sequence[FunctionRow], explanation: Explanati
     """The share of some functions in the difference, with its 95 % interval unless that is narrower than 1 %."""
     part = sum(row.part for row in part_rows)
     half = 1.96 * part_error(part_rows, explanation.functions, explanation.shared_error)
-    notes = [f"{share(part - half)[:-2]} to {share(part + half)}"] * (half >= 0.005)
-    notes += ["other functions may have become faster"] * (round(100 * part) > 100)
-    return share(part) + f" ({'; '.join(notes)})" * bool(notes)
+    interval = f" ({share(part - half)[:-2]} to {share(part + half)})" if half >= 0.005 else ""
+    return f"{share(part)}{interval}"
 
 
 def doubt_prefix(rows: Sequence[FunctionRow]) -> str:

@@ -231,26 +231,26 @@ def class_sentence(evidence: Evidence, more_code: str = "", operation: str = "op
             amount = (
                 f"more instructions per {operation} ({more_code})" if is_more else f"fewer instructions per {operation}"
             )
-            text = f"This commit executes {amount}: {factor}"
+            text = f"After this commit, the program executes {amount}: {factor}"
         case Cause.MEMORY if detail == KERNEL:
             more = "more" if is_more else "less"
-            text = f"This commit takes {more} CPU time in the kernel: {factor} per instruction outside of the kernel"
+            text = f"After this commit, the program takes {more} CPU time in the kernel: {factor} per instruction outside of the kernel"
         case Cause.MEMORY if row.name == PER_INSTRUCTION:
             slower = " (slower memory, or a slower clock)" if is_more else ""
-            text = f"This commit takes {'more' if is_more else 'less'} CPU time per instruction{slower}: {factor}"
+            text = f"After this commit, the program takes {'more' if is_more else 'less'} CPU time per instruction{slower}: {factor}"
         case Cause.MEMORY:
             amount = "more instructions per cycle" if is_more else "fewer instructions per cycle (memory-system bloat)"
-            text = f"This commit executes {amount}: {factor}{f', by the {detail}' if detail else ''}{further_text}"
+            text = f"After this commit, the program executes {amount}: {factor}{f', by the {detail}' if detail else ''}{further_text}"
         case Cause.WAITING:
             conclusion = f"{further_text}; that points to {WAIT_CAUSES[detail]}" if detail else ""
-            text = f"This commit waits {'longer' if is_more else 'less'}: time/CPU time {factor}{conclusion}"
+            text = f"After this commit, the program waits {'longer' if is_more else 'less'}: time/CPU time {factor}{conclusion}"
         case Cause.CLOCK:
             text = f"The processor clock was {'faster' if is_more else 'slower'}: {factor}; the commit is not the cause"
         case Cause.LAYOUT:
             same = "the same instructions take a different time"
             text = f"Code placement may be the only difference: {same} ({row.name} {factor}){further_text}"
         case _:
-            text = f"This commit mainly computes {'longer' if is_more else 'less'}: CPU time per {operation} {factor}"
+            text = f"After this commit, the program mainly computes {'longer' if is_more else 'less'}: CPU time per {operation} {factor}"
     counted_share = min(counter.share for counter in evidence.rows)
     counted_text = f" (counted {counted_share:.0%} of the time, and extrapolated)" if counted_share < 1 else ""
     return f"{HEDGES[evidence.sure]}{text}{counted_text}."
@@ -289,11 +289,13 @@ def function_notes(row: FunctionRow, changed: Collection[str]) -> Iterator[str]:
             listed([*map(short_name, row.inlined[: functions.MAX_NAMES])]),
             "is" if len(row.inlined) == 1 else "are",
         )
-        yield f"{names}, changed by this commit, {verb} inlined"
+        yield f"{names}, which this commit changes, {verb} inlined"
     if row.below_changed:
         is_changed = functions.is_changed(row.below_changed, changed)
-        note = "changed by this commit" if is_changed else "into which a function that this commit changes is inlined"
-        yield f"below {short_name(row.below_changed)}, {note}"
+        note = (
+            "which this commit changes" if is_changed else "into which a function that this commit changes is inlined"
+        )
+        yield f"called below {short_name(row.below_changed)}, {note}"
     if row.inlined_into:
         yield f"inlined into {short_name(row.inlined_into)}"
     if frequency := functions.call_frequency(row):

@@ -60,9 +60,9 @@ def run_counts(trial: SessionState, rounds: str = "") -> str:
     if len(runs) == number_of_runs:
         return f"{rounds or count(request.rounds, 'round')} of {count(request.runs, 'run')} each"
     way, other_way = ("paired", "interleaved")[:: 1 if trial.is_paired else -1]
-    purpose = "only to choose the pairing" if trial.pairing else "for information only"
+    purpose = "only to choose between paired and interleaved runs" if trial.pairing else "for information only"
     counted = f"{count(len(runs), f'{way} run')} in {count(len({run.round for run in runs}), 'round')}"
-    return f"{counted}, and {count(number_of_runs - len(runs), f'{other_way} run')} {purpose}"
+    return f"{counted}; {count(number_of_runs - len(runs), f'further {other_way} run')} {purpose}"
 
 
 MORE_ROUNDS = "Try next: more rounds (--visits), or a quieter host."
@@ -169,7 +169,7 @@ def proof_sentences(trial: SessionState, history: str = "") -> Iterator[str]:
         case RevertOutcome.REGAINS if low > 1:
             yield "That is more than the whole difference: other changes have the opposite effect, or the revert has an effect of its own."
         case RevertOutcome.REGAINS:
-            yield "Other changes are not shown to cause any of the difference."
+            yield "There is no evidence that other changes contribute to the difference."
         case RevertOutcome.NOTHING:
             doubt = f"the verdict of hunt {hunt} is in doubt"
             zero = f"The interval includes 0 %: {doubt}, or later commits cause the same loss."
@@ -196,14 +196,13 @@ def unmeasured_sentences(trial: SessionState, beginning: str, history: str = "")
 
 
 def pairs_sentence(runs_name: str, paired_noise: float, cpu_noise: float | None, interleaved_noise: float) -> str:
-    """The sentence that compares the noise of ratios between paired and interleaved runs.
-
-    The sentence begins with "ratio".
-    """
+    """Sentences about the noise of ratios of paired and interleaved runs. The first sentence begins with "ratio"."""
     cpu = f" ({percent(cpu_noise)} by CPU time)" if cpu_noise is not None else ""
-    sentence = f"ratio of two {runs_name} varies by {percent(paired_noise)}{cpu} if paired, by {percent(interleaved_noise)} if interleaved"
+    paired = f"{percent(paired_noise)}{cpu} if they run at the same time (paired)"
+    interleaved = f"{percent(interleaved_noise)} if they run in turn (interleaved)"
     gains = min(paired_noise, cpu_noise or paired_noise) < GAIN * interleaved_noise
-    return f"{sentence}: {'paired runs (--pairing auto) have less noise here' if gains else 'paired runs do not have less noise here'}"
+    conclusion = f"Paired runs {'' if gains else 'do not '}have less noise here; --pairing auto, the default, chooses between them"
+    return f"ratio of two {runs_name} has a standard deviation of {paired}, and of {interleaved}. {conclusion}"
 
 
 def pairing_chosen(ways: PairingComparison, good: str = "good", bad: str = "bad") -> PairingChosen:
@@ -217,7 +216,7 @@ def pairing_chosen(ways: PairingComparison, good: str = "good", bad: str = "bad"
         )
     noise = percent(ways.interleaved_noise)
     if ways.is_clear:
-        evidence = f"interleaved runs already show {change(ways.interleaved_ratio.middle)}, with a standard deviation of {noise}"
+        evidence = f"interleaved runs already show {change(ways.interleaved_ratio.middle)}, clearly more than the standard deviation of their ratio, {noise}"
         return PairingChosen(False, f"Builds run interleaved: {evidence}.")
     if ways.waiting_share:
         evidence = (
@@ -245,7 +244,7 @@ def step_sentence(step: "LevelStep", names: Sequence[str]) -> str:
     if (step.first, step.last) != (step.before, step.after):
         text += f" (95 %: within {names[step.first]} to {names[step.last]})"
     single_release = (
-        f"; seen in {names[step.after]} alone: a later release must confirm it (code placement can shift one release)"
+        f"; seen in {names[step.after]} alone: a later release must confirm it (another code layout can make a single release slower or faster)"
         if step.alone
         else ""
     )
@@ -253,14 +252,13 @@ def step_sentence(step: "LevelStep", names: Sequence[str]) -> str:
 
 
 def why_unfit(unfit: Unfit) -> str:
-    """The reason for which a host is unfit, with the date: its level fell by 7.1 %, since 2026-03-01."""
-    fell = f"its level fell by {percent(1 - unfit.level)}" if Fault.LEVEL in unfit.faults else ""
-    rose = f"its noise rose to {percent(unfit.facts.noise or 0)}" if Fault.NOISE in unfit.faults else ""
-    return f"{' and '.join(filter(None, (fell, rose)))}, since {moment(unfit.since)[:10]}"
+    """The date and the fault of an unfit host: since 2026-03-01 it is 7.1 % slower in fitness checks."""
+    slower = f"it is {percent(1 - unfit.level)} slower" if Fault.LEVEL in unfit.faults else ""
+    noisier = f"its noise is {percent(unfit.facts.noise or 0)}" if Fault.NOISE in unfit.faults else ""
+    return f"since {moment(unfit.since)[:10]} {' and '.join(filter(None, (slower, noisier)))} in fitness checks"
 
 
 def unfit_host(name: str, unfit: Unfit, history: str = "") -> str:
-    """The sentence that a host is unfit, with the reason and the command that accepts the host again."""
-    return (
-        f"{name} is unfit: {why_unfit(unfit)}. If this is intended: bisect hosts --accept {shell_word(name)}{history}"
-    )
+    """The sentence that a host is unfit, with the reason, advice, and the command that accepts the host again."""
+    advice = "Look for other load, throttling or changed settings. If the change is intended:"
+    return f"{name} is unfit: {why_unfit(unfit)}. {advice} bisect hosts --accept {shell_word(name)}{history}"

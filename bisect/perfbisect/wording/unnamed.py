@@ -52,7 +52,7 @@ NEXT = {  # reason → advice
     Reason.NO_HOST: "repeat the hunt when a host can be reached.",
     Reason.NOT_IN_BAD: "a hunt from the branch point of bad to good, for the change that good has and bad lacks.",
     Reason.MANY_STEPS: "repeat the hunt with --all, which names every change of at least --min-effect.",
-    Reason.UNBUILDABLE: "make these commits {succeed}, with --patch FILE or a change of the recipe. If the host caused the failures: {again}.",
+    Reason.UNBUILDABLE: "make the failing commits {succeed}, with --patch FILE or a change of the recipe. If the host caused the failures: {again}.",
     Reason.LEFT_OUT: "exclude fewer commits with --skip, and make them build, with --patch FILE or a change of the recipe.",
     Reason.BRANCH_POINT_UNKNOWN: "make the branch point build, with --patch FILE or a change of the recipe; or repeat the hunt with higher limits (--max-…).",
     Reason.STOPPED_RUNS: "repeat the hunt with a larger --slow-after; or hunt between the two suspects.",

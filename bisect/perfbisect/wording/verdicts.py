@@ -128,7 +128,7 @@ class VerdictSentences:
     @property
     def older(self) -> str:
         """The advice to search older commits, if nothing became worse in the range."""
-        return f"if good may already be slow, start from an older revision: bisect run OLDER {self.commit_of(0).short}"
+        return f"if good may already be slow, start from an older revision: bisect run OLDER {self.commit_of(0).short} (the present good is then bad)"
 
     def of_ends(self, interval: Interval) -> str:
         """The clause with the ratio of bad to good: QPS of bad is 0.712 (0.698–0.726) of QPS of good."""
@@ -213,8 +213,9 @@ class VerdictSentences:
         """The sentences about the comparison in randomized layouts, if the hunt has made this comparison."""
         if layouts := step.layouts:
             direction = "lower" if step.ratio.middle < 1 else "higher"
-            comparison = f"{self.what} was {direction} in {layouts.changed} of {layouts.compared} layouts: {ratio(layouts.ratio)}"
-            yield f"With functions linked in random orders, {comparison}."
+            layouts_text = count(layouts.compared, "layout")
+            comparison = f"{self.what} after this change is on average {ratio(layouts.ratio)} of {self.what} before"
+            yield f"With functions linked in random orders ({layouts_text}), {comparison}; it was {direction} in {layouts.changed} of {layouts.compared}."
             if (not_compared := layouts.measured - layouts.compared) > 0:
                 modes = "each of these may have run in either of two modes of speed"
                 yield f"{count(layouts.measured, 'layout')} of each build were measured; {not_compared} do not count, because {modes}."
@@ -368,16 +369,19 @@ class VerdictSentences:
         yield next_advice(verdict, self.skip_of, self.state.id, self.history)
 
     def narrowed(self, verdict: Inconclusive) -> str:
-        """The clause with the commits to which the culprit was narrowed, their probability, and the excluded commits."""
+        """The clause with the commits to which the culprit was narrowed, their probability, and the number of other commits."""
         size = len(verdict.candidates)
         if not size:
             is_outside = verdict.reason is Reason.NOT_IN_BAD
             return f"No commit {'of the range is the culprit' if is_outside else 'can be named, and none is excluded'}"
         noun = "part" if self.state.started and self.state.started.parts else "commit"
         suspects = f"this {noun}" if size == 1 else f"one of these {count(size, noun)}"
-        excluded = (self.state.started.possible_culprits if self.state.started else 0) - size
+        others = (self.state.started.possible_culprits if self.state.started else 0) - size
         clause = f"is {suspects}, {chance(sum(verdict.probabilities))} sure"
-        clause += f"; {count(excluded, f'other {noun}')} {'is' if excluded == 1 else 'are'} excluded" * (excluded > 0)
+        if others > 0:
+            clause += (
+                f"; {count(others, f'other {noun}')} {'has' if others == 1 else 'share'} the remaining probability"
+            )
         if verdict.reason in DOUBTED or (verdict.ratio.has_bound and not verdict.ratio.excludes_one):
             return f"If anything changed, the culprit {clause}"
         if verdict.several > SEVERAL_LIKELY and verdict.reason not in (Reason.UNBUILDABLE, Reason.LEFT_OUT):

@@ -103,9 +103,9 @@ def exactly(instructions: float) -> RunFacts:
 
 def test_exact_counts_say_why_without_any_time() -> None:
     for factor, said in (
-        (1.14, "This commit executes more instructions per operation (code bloat): ×1.14."),
-        (1.00213, "This commit executes more instructions per operation (code bloat): ×1.0021."),
-        (0.5, "This commit executes fewer instructions per operation: ×0.50."),
+        (1.14, "After this commit, the program executes more instructions per operation (code bloat): ×1.14."),
+        (1.00213, "After this commit, the program executes more instructions per operation (code bloat): ×1.0021."),
+        (0.5, "After this commit, the program executes fewer instructions per operation: ×0.50."),
     ):
         assert explained([exactly(1e9)], [exactly(factor * 1e9)]) == (Cause.INSTRUCTIONS, said)
 
@@ -115,7 +115,8 @@ def test_without_instruction_counts_cpu_time_still_tells_computing_from_waiting(
     idle = run(100_000, {**few, "task-clock": 4_800.0, "context-switches": 2e5})
     cause, said = explained([run(counters=few)], [run(100_000, few)])
     assert (
-        cause is Cause.UNKNOWN and said == "Possibly: This commit mainly computes longer: CPU time per operation ×2.00."
+        cause is Cause.UNKNOWN
+        and said == "Possibly: After this commit, the program mainly computes longer: CPU time per operation ×2.00."
     )
     found = explanation([], "p", "c", ([run(counters=few)], [idle]))
     assert found.classes[0].cause is Cause.WAITING and found.missing == (NO_COUNTERS,)
@@ -140,24 +141,32 @@ def timed_and_counted(cpu: float, instructions: float) -> Explanation:
 @pytest.mark.parametrize(
     ("cpu", "instructions", "said"),
     [
-        (1.3, 1.3, r"This commit executes more instructions per operation \(code bloat\): ×1\.30\.$"),
+        (
+            1.3,
+            1.3,
+            r"After this commit, the program executes more instructions per operation \(code bloat\): ×1\.30\.$",
+        ),
         (
             1.305,
             1.3,
-            r"This commit executes more instructions per operation \(code bloat\): ×1\.30\.$",
+            r"After this commit, the program executes more instructions per operation \(code bloat\): ×1\.30\.$",
         ),  # cpu/o varies by more
-        (1.3, 1.0, r"This commit takes more CPU time per instruction \(slower memory, or a slower clock\): ×1\.30 \("),
+        (
+            1.3,
+            1.0,
+            r"After this commit, the program takes more CPU time per instruction \(slower memory, or a slower clock\): ×1\.30 \(",
+        ),
         (
             1.8,
             1.3,
-            r"This commit takes more CPU time per .*×1\.38 \(.*\); in part also the number of instructions per operation",
+            r"After this commit, the program takes more CPU time per .*×1\.38 \(.*\); in part also the number of instructions per operation",
         ),
         (
             1.8,
             1.45,
-            r"This commit executes more .*×1\.45; in part also the time of an instruction \(cpu/instruction ×1\.24",
+            r"After this commit, the program executes more .*×1\.45; in part also the time of an instruction \(cpu/instruction ×1\.24",
         ),
-        (1 / 1.3, 1.0, r"This commit takes less CPU time per instruction: ×0\.77 \("),
+        (1 / 1.3, 1.0, r"After this commit, the program takes less CPU time per instruction: ×0\.77 \("),
     ],
 )
 def test_exact_counts_separate_more_code_from_all_else(cpu: float, instructions: float, said: str) -> None:
@@ -173,8 +182,8 @@ def test_exact_counts_lack_the_kernel_so_that_its_time_is_not_that_of_instructio
     rows = function_rows(([profile("p", before)], [profile("c", after)]))
     counters = timed_and_counted(2.4, 1.0).counters
     said = [class_sentence(classify(counters, functions=functions)[0]) for functions in (rows, ())]
-    assert said[0].startswith("This commit takes more CPU time in the kernel: ×2.40 (")
-    assert said[1].startswith("This commit takes more CPU time per instruction")
+    assert said[0].startswith("After this commit, the program takes more CPU time in the kernel: ×2.40 (")
+    assert said[1].startswith("After this commit, the program takes more CPU time per instruction")
 
 
 def on_a_busy_host(time: float, cpu: float, **counters: float) -> RunFacts:
@@ -354,7 +363,9 @@ def test_the_reason_explains_the_metric_that_was_hunted() -> None:
     """Counts rose by 1.2 %; the timed runs happen to wait less, by no more than noise."""
     events = counted(busy(56.0, 60.0, 58.0), busy(50.0, 57.0, 48.0))
     found = explanation(events, "p", "c", ([exactly(1e9)], [exactly(1.012e9)]), RISE, "instructions/o")
-    assert sentences(found) == ("This commit executes more instructions per operation (code bloat): ×1.012.",)
+    assert sentences(found) == (
+        "After this commit, the program executes more instructions per operation (code bloat): ×1.012.",
+    )
     assert [each.cause for each in found.classes] == [Cause.INSTRUCTIONS]
 
 

@@ -49,7 +49,7 @@ def test_two_lower_levels_in_succession_make_it_unfit() -> None:
     checks = days([1, 1, 1, 0.94, 0.94, 0.94])
     assert after(checks) == [(), (), (), (), LEVEL, LEVEL]
     unfit = last(checks).unfit
-    assert unfit and why_unfit(unfit) == "its level fell by 6.0 %, since 1970-01-04"
+    assert unfit and why_unfit(unfit) == "since 1970-01-04 it is 6.0 % slower in fitness checks"
     assert (unfit.since, unfit.level) == (3 * DAY, pytest.approx(0.94))
     assert last(checks).level == pytest.approx(0.94), "the baseline stays that of the fit host"
 
@@ -73,8 +73,8 @@ def test_doubled_noise() -> None:
     assert (after(noisy), after(both)[-1]) == ([(), (), (), (), NOISE, NOISE], LEVEL + NOISE)
     said = [why_unfit(unfit) for unfit in (last(noisy).unfit, last(both).unfit) if unfit]
     assert said == [
-        "its noise rose to 2.1 %, since 1970-01-04",
-        "its level fell by 10 % and its noise rose to 5.0 %, since 1970-01-04",
+        "since 1970-01-04 its noise is 2.1 % in fitness checks",
+        "since 1970-01-04 it is 10 % slower and its noise is 5.0 % in fitness checks",
     ]
 
 

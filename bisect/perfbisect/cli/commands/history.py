@@ -66,7 +66,7 @@ def history(given: CommandOptions) -> None:
       bisect history --from central          list the sessions of a team; see bisect push --help
 
     \b
-    Ids: 12 is a hunt, c3 a comparison, p5 a proof, n4 an A/A. `bisect show ID` prints its report. The history is an
+    Ids: 12 is a hunt, c3 a comparison, p5 a proof, n4 a noise measurement. `bisect show ID` prints its report. The history is an
     SQLite file, which `bisect query`, sqlite-utils and Datasette can read.
     """
     if click.get_current_context().invoked_subcommand:

@@ -63,7 +63,8 @@ def hosts(given: CommandOptions) -> int:
 
     \b
     A host becomes unfit if two successive checks find it 5 % slower than in its earlier checks (their
-    median), or twice as noisy. Then any-host of a batch does not choose it, and its machine is not leased.
+    median), or twice as noisy. A batch with `any-host` does not choose an unfit host, and no unfit machine is
+    leased.
     Exit status of --check: 4 if a host is unfit, or if a named host could not be checked.
     """
     from perfbisect.errors import ENVIRONMENT

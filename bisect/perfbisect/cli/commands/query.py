@@ -61,10 +61,11 @@ def query(given: CommandOptions) -> None:
 
     \b
     Useful views: culprits, candidates, rqps, build_costs. The column metric_value of candidates and runs is the metric of
-    the hunt. The column rqps is QPS relative to good, whatever the metric. rqps is empty if good has no runs of the same
+    the hunt. The column rqps, also of the view rqps, is QPS relative to good, whatever the metric. The column is empty if good has no runs of the same
     kind (interleaved or paired). A table prints times as local dates; --json and --csv print seconds since 1970.
-    Tables and views: sessions, attempts (processes that worked on a session), hunts, trials, events, hosts, commits,
-    builds, skips, datasets, visits, runs, trial_readings, counters, samples, verdicts, suspects.
+    Tables and views: sessions (hunts, comparisons, proofs, …), attempts (processes that worked on a session), hunts,
+    trials, events, hosts, commits, builds, skips, datasets, visits, runs, trial_readings, counters, samples, verdicts,
+    suspects.
     """
     if given.as_json and given.as_csv:
         raise click.UsageError("--json and --csv exclude each other. Omit one of them.")

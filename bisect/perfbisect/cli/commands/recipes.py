@@ -92,7 +92,7 @@ def workloads(given: CommandOptions) -> None:
     if not given.show:
         drivers = {name: ", ".join(workload.driver for workload in same_name) for name, same_name in alike.items()}
         rows = [(name, drivers[name], same_name[0].group, same_name[0].summary) for name, same_name in alike.items()]
-        print_table(("workload", "driver", "group", "an operation"), rows)
+        print_table(("workload", "driver", "group", "one operation"), rows)
         return
     for first, *further in alike.values():
         systems = [first.driver, *(workload.driver for workload in further)]

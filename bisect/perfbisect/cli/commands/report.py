@@ -213,7 +213,7 @@ def show(given: CommandOptions) -> None:
       bisect show c3           a comparison, with its counters
       bisect show c3 --tsv     the tables of the comparison, for other programs
       bisect show p5           a proof
-      bisect show n4           an A/A
+      bisect show n4           a noise measurement
       bisect show b2           a batch: its hunts and their verdicts
       bisect show ORIGIN:12 --from central
     """

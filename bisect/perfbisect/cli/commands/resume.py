@@ -51,14 +51,15 @@ UNFINISHED = ("interrupted", "failed")
 def resume(given: CommandOptions) -> int:
     """Continue a hunt or another session after an interruption or a failure. Finished work is not repeated.
 
-    HUNT: default is the latest unfinished session. Hunts that share builds are continued together. If a hunt has reached
-    its --max-time, --max-builds or --max-runs, `bisect resume 12 --max-time 1h` continues hunt 12 for one more hour.
+    HUNT is the id of a hunt, a comparison, a proof, a noise measurement or a batch. Default: the latest unfinished one.
+    Hunts that share builds are continued together. If a hunt has reached its --max-time, --max-builds or --max-runs,
+    `bisect resume 12 --max-time 1h` continues hunt 12 for one more hour.
 
     \b
     Examples:
       bisect resume        the latest session that was interrupted or failed
       bisect resume 12
-      bisect resume c3     a comparison; p5 is a proof, n4 an A/A
+      bisect resume c3     a comparison; p5 is a proof, n4 a noise measurement
       bisect resume b3     hunts of several workloads that share their builds
       bisect resume --all  all interrupted hunts and batches, in parallel on several hosts
       bisect resume 12 --max-time 30m  a hunt that has reached its limit, for 30 more minutes

@@ -136,10 +136,11 @@ def run(given: CommandOptions) -> int:
     or --cost finds in the output: with a regular expression that has one group, or with a path into
     JSON ($.result.ops). Without --rate and --cost, results of known benchmarks are recognised;
     otherwise the metric is the duration. If a benchmark prints several results, good and bad are
-    compared in each result (or in the results of --only). Each result that differs is searched by a
-    hunt of its own; these hunts share builds and runs.
-    A hunt is one search for one workload. If you give several workloads, each workload is a hunt with
-    its own verdict and its own id in `bisect history`; the exit status is the highest of all hunts.
+    compared in each result (or in the results of --only). Each result that differs gets a hunt of its
+    own; these hunts share builds and runs.
+    A hunt searches for one change, in one workload and one result. If you give several workloads, each
+    workload gets a hunt with its own verdict and its own id in `bisect history`; the exit status is the
+    highest of all hunts.
     `bisect resume` continues an interrupted hunt.
     """
     from perfbisect.cli.sessions import (

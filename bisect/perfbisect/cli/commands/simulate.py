@@ -146,7 +146,7 @@ def simulate(given: CommandOptions) -> None:
       adjacent          the culprit, and a drop of half its size in the next commit
       reverted          a drop, its revert, and the same drop again; either drop is a right answer
       culprit-on-slope  the culprit, and 50 tiny drops, together half its size
-      slope             50 tiny drops and no culprit: no commit is a right answer
+      slope             50 tiny drops and no culprit; the right answer is to name no commit
     """
     from dataclasses import asdict, replace
 

@@ -78,11 +78,11 @@ OF_NOISE = "--rev --build --run --rate --cost --builder --workload --repo --metr
 def compare(given: CommandOptions) -> int:
     """Measure each BUILD relative to the first BUILD.
 
-    The runs of all builds are interleaved, so that drift of the machine cancels. A difference is real if it is
-    significant; at most 5 % of the differences that a table calls real are expected to be false. Red and green mark real
+    The runs of all builds are interleaved, so that drift of the machine cancels. A table calls a difference real if
+    the difference is significant; at most 5 % of the real differences are expected to be false. Red and green mark real
     differences of 5 % or more. To compare machines instead of builds, use the builder named `host`: nothing is built, and
-    each --host is measured relative to the first --host. --each-release measures all releases of a range, finds the steps
-    between them, and prints a command for each step that finds its commit.
+    each --host is measured relative to the first --host. --each-release measures all releases of a range and finds the
+    steps between them. For each step, --each-release prints the command that finds its commit.
 
     \b
     Examples:
@@ -109,9 +109,9 @@ def compare(given: CommandOptions) -> int:
     writes a page.
 
     \b
-    --hunt finds the commits that caused drops. A build has a drop if it is at least --min-effect slower
-    than the previous BUILD, or, if no earlier BUILD has a drop, at least --min-effect slower than the
-    first BUILD. A drop is real at a false discovery rate of 5 % over all workloads. The hunt searches
+    --hunt finds the commits that caused drops. Each build is compared with the previous BUILD. A build
+    that is slower by --min-effect or more has a drop. Until the first drop, each build is also compared
+    with the first BUILD, to catch a drop that came in small steps. A drop is real at a false discovery rate of 5 % over all workloads. The hunt searches
     the commits between the build with the drop and the build that it was compared with. Hunts between
     the same two builds share their builds. With --hunt, the exit status is 2 if a hunt names no commit.
 
@@ -243,7 +243,7 @@ def noise(given: CommandOptions) -> int:
     """Build one revision on HOST (default: local), and measure the build against itself (an A/A).
 
     A visit is one start of the server with several runs. The report has the noise between visits and within visits, the
-    smallest drop that a hunt can detect with a number of runs, and the best duration of a run.
+    smallest drop that a hunt can detect for several numbers of runs, and the best duration of a run.
 
     \b
     Examples:

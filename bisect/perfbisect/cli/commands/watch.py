@@ -40,7 +40,8 @@ UNDECIDED = 2
 def watch(given: CommandOptions) -> None:
     """Show hunts and comparisons that run in other terminals, as those terminals show them, until they end.
 
-    HUNT is the id of a hunt, a comparison (c3), a proof (p5), an A/A (n4) or a batch (b3). Default: all that run now.
+    HUNT is the id of a hunt, a comparison (c3), a proof (p5), a noise measurement (n4) or a batch
+    (b3). Default: all that run now.
 
     \b
     Examples:
@@ -157,6 +158,11 @@ def replay(given: CommandOptions) -> int:
         raise UsageError(
             f"Hunt {number} is a search in a diff (`bisect narrow`), which cannot be replayed.",
             "Give the number of a hunt of `bisect run`.",
+        )
+    if not Path(settings.repository).is_dir():
+        raise UsageError(
+            f"A replay needs the repository of hunt {number}, but the folder {printable(settings.repository)} does not exist.",
+            "Clone the repository to this folder, then repeat the command.",
         )
     builder = requested_builder(settings)
     announce_recipe_files(builder)

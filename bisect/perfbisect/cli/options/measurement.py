@@ -163,9 +163,9 @@ def effect_option(text: str, *, auto: bool = False) -> Decorator:
 policy_options = adding_options(
     confidence_option(default="95%", show_default=True),
     effect_option(
-        "Smallest change to search for. 25%: from 400 to 300, or from 400 to 500."
-        "  [default: auto: the smallest change that one hour of runs (or --max-time, --max-runs) can detect, at most 2%;"
-        " 0.2% for counts of instructions]",
+        "Smallest change to search for. Example: 25% means from 400 to 300, or from 400 to 500."
+        "  [default: auto, the smallest change that can be detected in one hour of runs (or within --max-time or"
+        " --max-runs), but never more than 2%; for counts of instructions, 0.2%]",
         auto=True,
     ),
     click.option(

@@ -209,7 +209,7 @@ class ShareParam(ParsedParam):
 
 
 KINDS = {  # letter of ids → (example, kind of session)
-    "": ("12", "a hunt"), "c": ("c3", "a comparison"), "p": ("p5", "a proof"), "n": ("n4", "an A/A"), "b": ("b2", "a batch"),
+    "": ("12", "a hunt"), "c": ("c3", "a comparison"), "p": ("p5", "a proof"), "n": ("n4", "a noise measurement"), "b": ("b2", "a batch"),
 }  # fmt: skip
 
 

@@ -52,7 +52,7 @@ def claim_of(history: History, hunt: int | None) -> Claim:
             if has_culprit and not history.settings(listed.number).narrows:
                 return claim_of(history, listed.number)
         raise UsageError(f"No hunt in the history {history.path} has named a culprit.", "Begin one with `bisect run`.")
-    refuse_imported(history, hunt, "it is not proved here")
+    refuse_imported(history, hunt, "its culprit cannot be proved or narrowed here")
     if of := history.settings(hunt).narrows:
         return claim_of(history, of)
     candidates, verdict = history.candidates(hunt), verdict_of(history, hunt)

@@ -319,7 +319,7 @@ def pairing_findings(request: CheckRequest) -> Iterator[Finding]:
     core = shared_cores(entry, cores, 1, server=False).client_cpus
     command = ("sh", "-c", _PAIRS, "pairs", core, entry.client_cpus or entry.server_cpus or cores)
     if deviations := read_fact(host, Fact(command, read_pairs)):
-        yield ok("pairs", f"the {pairs_sentence('equal loops', *deviations)}")
+        yield ok("pairs", f"the {pairs_sentence('identical test loops', *deviations)}")
 
 
 def read_pairs(text: str) -> tuple[float, float | None, float] | None:
