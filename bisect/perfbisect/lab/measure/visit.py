@@ -225,7 +225,7 @@ class StartedRun:
             return visit.slow.stopped(run_facts(visit, job, result, started(opened, stamps[0]), "", {}))
         perf.check_clock(stamps, host.name)
         try:
-            outcome = (command if workload.command else sysbench).outcome(ended, workload)
+            outcome = (command if workload.command else sysbench).run_result(ended, workload)
         except ValueError as error:
             failed = run_failure(visit, job, ended.lines(), f"{error}{note}")
             if isinstance(error, NoNumber) and isinstance(failed, RunFailed):
