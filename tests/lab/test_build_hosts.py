@@ -191,7 +191,7 @@ def test_the_build_of_a_lost_host_is_built_again(farm: Farm) -> None:
 def test_a_build_host_that_others_stand_in_for_is_back_with_its_heartbeat(farm: Farm) -> None:
     lock: Any = SimpleNamespace(confirm=lambda: None, seen=uptime(), lost=False)
     lab = farm.labs["b1"]
-    lab.lab_host, lab.stood_in = replace(lab.place, held=lock), True
+    lab.lab_host, lab.stood_in = replace(lab.lab_host, host_lock=lock), True
     AWAY.add("b1")
     with pytest.raises(HostUnreachable, match="is lost") as caught:
         list(lab.build_ahead(BuildOrder(FAST, 0)))

@@ -98,7 +98,7 @@ def start(
 
     The command has a clean environment: PATH, HOME and USER of the host, LC_ALL=C, a TMPDIR below the root folder, and
     ``env``. Any other variable would shift the stack, and would differ between terminals. After ``timeout`` seconds the
-    command gets TERM, and GRACE seconds later KILL; the status is then 124 or 137. ``merged`` sends stderr to stdout.
+    command gets TERM, and GRACE seconds later KILL; the status is then 124 or 137. ``merge_stderr`` sends stderr to stdout.
 
     Raises EnvironmentFailure if the program does not exist, or an argument is too long. If the folder ``cwd`` does not
     exist, the command fails: the folder may belong to a build, and the build may have deleted it.
@@ -166,7 +166,7 @@ def orphaned_jobs(host: Host) -> tuple[Job, ...]:
 def status(host: Host, job: Job, *, wait_seconds: float = 0) -> int | None:
     """The exit status; None while the job runs, LOST if the job ended without an exit status.
 
-    For a running job, the call returns when the job ends, or after ``patience`` seconds. Raises EnvironmentFailure if
+    For a running job, the call returns when the job ends, or after ``wait_seconds`` seconds. Raises EnvironmentFailure if
     its output could not be written, as on a full disk.
     """
     return _poll(host, job, patience=wait_seconds)[0]
@@ -191,14 +191,14 @@ def _output_from(host: Host, job: Job, stream: str, offset: int) -> bytes:
 
 
 def omitted_output_note(host: Host, job: Job) -> str:
-    """The note about omitted stdout of an ended job, like ``Printed.note``."""
+    """A clause about omitted stdout of an ended job, like ``JobOutput.omitted_output_note``."""
     gap = _LEFT_OUT.match(_poll(host, job, HEAD, LINE)[1])
     return JobOutput("", int(gap[1]) if gap else 0).omitted_output_note
 
 
 def wait_for_status(host: Host, job: Job) -> int:
     """Wait for the job's end, whatever it prints, and return the exit status. Interruptions and losses are handled as in
-    ``wait``.
+    ``follow_stdout``.
     """
     try:
         while (ended := _poll(host, job, patience=_PATIENCE)[0]) is None:
@@ -212,9 +212,9 @@ def wait_for_status(host: Host, job: Job) -> int:
 def follow_stdout(host: Host, job: Job, *, poll_seconds: float = 1.0, offset: int = 0) -> Generator[str, None, int]:
     """Yield the lines of the job's stdout from byte ``offset`` on as they come; the exit status is the return value.
 
-    Of a long line only the beginning is yielded. The host is polled every ``every`` seconds, and reports the end of the
+    Of a long line only the beginning is yielded. The host is polled every ``poll_seconds`` seconds, and reports the end of the
     job at once. Ctrl-C, or closing the generator, kills the job. If the host cannot be reached any more, the job is
-    left running; call ``wait`` again. Raises JobLost if the job ended without a status; processes that its leader left
+    left running; call ``follow_stdout`` again. Raises JobLost if the job ended without a status; processes that its leader left
     are killed first, because the work will be repeated. Raises EnvironmentFailure if its output could not be written.
     """
     line_begun = b""
@@ -253,7 +253,7 @@ def lost_job_error(host: Host, job: Job) -> JobLost:
 
 
 def kill(host: Host, job: Job, *, grace_seconds: float = SOON) -> None:
-    """End the job and all its processes: TERM, and KILL after ``grace`` seconds. Does nothing if it has ended."""
+    """End the job and all its processes: TERM, and KILL after ``grace_seconds`` seconds. Does nothing if it has ended."""
     tries = max(1, round(grace_seconds / 0.05))
     host.script(STATE + KILL, job.folder, job.pid, job.start_ticks, tries, timeout=grace_seconds + 60)
 
@@ -271,7 +271,7 @@ def remove_folder(host: Host, job: Job) -> None:
 
 
 def _jobs_in_state(host: Host, wanted_state: str) -> tuple[Job, ...]:
-    """The jobs in the state ``wanted``."""
+    """The jobs in the state ``wanted_state``."""
     listing = host.script(STATE + UNENDED, host.root / "jobs", check=False)
     rows = zip(*[iter(listing.stdout.splitlines())] * 3, strict=True)
     return tuple(_job_from_stat(PurePosixPath(folder), stat) for state, folder, stat in rows if state == wanted_state)

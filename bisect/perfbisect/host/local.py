@@ -60,7 +60,7 @@ class LocalHost(Host):
 
     @contextmanager
     def begin_stream(self, argv: tuple[str, ...], far: socket.socket) -> Iterator[StreamedCommand]:
-        """Start a command whose stdin and stdout are the socket; see ``Host.begin``."""
+        """Start a command whose stdin and stdout are the socket; see ``Host.begin_stream``."""
         with self._started(Command(argv), far.fileno()) as process:
             far.close()
             assert process.stderr

@@ -127,7 +127,7 @@ class HostLock:
         self._writing = threading.RLock()
 
     def wait_for_turn(self, on_wait: WaitCallback | None, *, take_lock: bool) -> None:
-        """Wait for the turn of this session; with ``take``, take the lock. Without ``waiting``, raise
+        """Wait for the turn of this session; with ``take_lock``, take the lock. Without ``on_wait``, raise
         EnvironmentFailure if it is not the turn of this session.
         """
         self._ended.set()
@@ -207,7 +207,7 @@ class HostLock:
             )
 
     def send_heartbeats(self, stop: threading.Event) -> None:
-        """Send a heartbeat every minute, until the event ``ended``."""
+        """Send a heartbeat every minute, until the event ``stop``."""
         while not stop.wait(BEAT):
             with suppress(Exception):  # an unreachable host may be reachable later
                 self._sign()
@@ -224,7 +224,7 @@ class HostLock:
             self.seen = uptime()
 
     def release(self) -> None:
-        """Release the lock, or leave the queue; ``queue`` enters the queue again at the same place."""
+        """Release the lock, or leave the queue; ``wait_for_turn`` enters the queue again at the same place."""
         with self._writing:
             self._ended.set()
             with suppress(PerfBisectError):  # unreachable: the earlier error is reported, and the ticket expires
@@ -239,7 +239,7 @@ def hold_lock(host: Host, purpose: str, on_wait: WaitCallback | None = None, ses
     """Acquire the host, and hold the lock of its machine. When a session acquires the lock, jobs that still run on the
     machine belong to an earlier owner.
 
-    If another session holds the lock or came earlier, wait for it if ``waiting`` is given; otherwise raise
+    If another session holds the lock or came earlier, wait for it if ``on_wait`` is given; otherwise raise
     EnvironmentFailure with the name of the owner. Raises UsageError if ``session`` itself already uses the root folder,
     under another host name.
     """
@@ -262,7 +262,7 @@ def hold_lock(host: Host, purpose: str, on_wait: WaitCallback | None = None, ses
 
 
 def wait_for_turn(host: Host, on_wait: WaitCallback) -> None:
-    """Wait for the turn of this process; ``hold`` then takes the lock. Other sessions must wait until this process
+    """Wait for the turn of this process; ``hold_lock`` then takes the lock. Other sessions must wait until this process
     waits for another host.
     """
     key = host.name, host.root

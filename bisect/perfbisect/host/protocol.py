@@ -91,7 +91,7 @@ class Host(ABC):
     ``run`` is for short commands. Long commands are jobs (``perfbisect.host.jobs``), which use only ``run``. A host
     is a context manager, which acquires the host on entry and releases it on exit. The module
     ``perfbisect.host.lock`` gives a session the exclusive right to measure on a host. A kind of host implements
-    ``execute`` and ``begin``.
+    ``execute`` and ``begin_stream``.
     """
 
     __slots__ = ()
@@ -240,7 +240,7 @@ def last_line(text: str) -> str:
 
 
 class DelegatingHost(Host):
-    """Wraps ``host``: every command runs within the context ``around``."""
+    """Wraps ``host``: every command runs within the context ``command_context``."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -258,7 +258,7 @@ class DelegatingHost(Host):
 
     @contextmanager
     def begin_stream(self, argv: tuple[str, ...], far: socket.socket) -> Iterator[StreamedCommand]:
-        """Start a command; see ``Host.begin``."""
+        """Start a command; see ``Host.begin_stream``."""
         with self.command_context(), self.host.begin_stream(argv, far) as running:
             yield running
 

@@ -143,7 +143,7 @@ CONNECTIONS: dict[str, Connect] = {"local": local.connect, "ssh": ssh.connect, "
 
 
 def connect(entry: HostEntry) -> Host:
-    """The host of ``entry``, acquired and with a root folder that perfbisect may use; see ``_claim``.
+    """The host of ``entry``, acquired and with a root folder that perfbisect may use; see ``_claim_root``.
 
     An entry with ``through`` needs no address. The address ``local`` is itself a scheme; any other address without a
     scheme is an ssh destination. Raises EnvironmentFailure if the host cannot be reached, if its root folder cannot be
@@ -154,7 +154,7 @@ def connect(entry: HostEntry) -> Host:
 
 def connect_and_adopt_root(entry: HostEntry, *, allow_foreign: bool = True) -> tuple[Host, tuple[str, ...]]:
     """Connect to the host as ``connect`` does; returns the host, and the names in a root folder that does not belong to
-    perfbisect. With ``foreign``, the root folder may be a folder that does not belong to perfbisect.
+    perfbisect. With ``allow_foreign``, the root folder may be a folder that does not belong to perfbisect.
     """
     machine = leases.leased_machine(entry.name) if entry.leased else None
     entry = leased_host_with_address(entry, machine.connection_placeholders) if machine else entry

@@ -195,7 +195,7 @@ class RemoteHost(Host, Generic[T]):
     def run_script_once(self, script: str, stdin: bytes, mark: str, limit: float) -> tuple[int, bytes, bytes]:
         """Run a script once and return status, stdout, stderr. Raises ConnectionLost and OutputLimitExceeded.
 
-        ``end`` finds a running script by its ``mark``. After ``limit`` seconds without output, the connection counts
+        ``kill_script`` finds a running script by its ``mark``. After ``limit`` seconds without output, the connection counts
         as lost.
         """
 

@@ -59,7 +59,7 @@ class SshHost(RemoteHost["Connection"]):
 
     @contextmanager
     def begin_stream(self, argv: tuple[str, ...], far: socket.socket) -> Iterator[StreamedCommand]:
-        """Start a command with its stdin and stdout on the socket; see ``Host.begin``."""
+        """Start a command with its stdin and stdout on the socket; see ``Host.begin_stream``."""
         script = f"{remote.script_prologue(Command(argv))}\n{shlex.join(argv)}"
         with self._channel(script, "perfbisect-stream") as channel, ThreadPoolExecutor(2) as pool:
 
@@ -98,7 +98,7 @@ class SshHost(RemoteHost["Connection"]):
         return status
 
     def run_script_once(self, script: str, stdin: bytes, mark: str, limit: float) -> tuple[int, bytes, bytes]:
-        """Run a script once, in a new channel; see ``RemoteHost.exchange``."""
+        """Run a script once, in a new channel; see ``RemoteHost.run_script_once``."""
         with self._channel(script, mark) as channel, ThreadPoolExecutor(2) as pool:
             try:
                 channel.settimeout(limit)

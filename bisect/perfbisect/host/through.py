@@ -116,7 +116,7 @@ class ThroughHost(RemoteHost["ShellProcess"]):
     connection: "Shell"
 
     def run_script_once(self, script: str, stdin: bytes, mark: str, limit: float) -> Answer:
-        """Run a script once in the shell; an interruption ends the script. See ``RemoteHost.exchange``."""
+        """Run a script once in the shell; an interruption ends the script. See ``RemoteHost.run_script_once``."""
         running = self.connection.open()
         number, future = running.send(script.encode(), stdin)
         try:
@@ -135,7 +135,7 @@ class ThroughHost(RemoteHost["ShellProcess"]):
 
     @contextmanager
     def begin_stream(self, argv: tuple[str, ...], far: socket.socket) -> Iterator[StreamedCommand]:
-        """Start a command with its stdin and stdout on the socket; see ``Host.begin``."""
+        """Start a command with its stdin and stdout on the socket; see ``Host.begin_stream``."""
         script = f"{script_prologue(Command(argv))}\nexec {shlex.join(argv)}"
         leading = ("sh", "-c", _PIPES, "pipes", *self.connection.command, "sh", "-c", _STREAM, "stream", script)
         with LocalHost(self.name, self.root).begin_stream(leading, far) as running:

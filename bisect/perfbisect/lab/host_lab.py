@@ -98,7 +98,7 @@ class HostLab:
         Measuring ends early if a candidate fails, has the same binary as another candidate, or, in the search, is
         stopped as too slow: then the search makes a new decision. Raises EnvironmentFailure if the machine cannot
         build or measure, or if no candidate can be measured; also raises the errors of ``HostWatch.guard`` and
-        ``with_values``.
+        ``require_metric_values``.
         """
         events = self._measure(order)
         events = self.watch.guard(events) if self.watch else events

@@ -52,8 +52,8 @@ class FairLock:
 class LabHost:
     """A host on which a lab works. Several labs may share the host; each lab holds ``lock`` while it works.
 
-    A short task that only reads or writes files of the host, to send or to link a build, holds ``beside``. On a host
-    that only builds, ``beside`` is a second lock (``only_builds``), so that such a short task does not wait for the end
+    A short task that only reads or writes files of the host, to send or to link a build, holds ``file_lock``. On a host
+    that only builds, ``file_lock`` is a second lock (``second_lock``), so that such a short task does not wait for the end
     of the present build. New builds of the host are copied to the ``shared`` builds, and builds are fetched from there.
     """
 

@@ -225,9 +225,9 @@ def checkout(
     *,
     keep_untracked: bool = False,
 ) -> None:
-    """Make ``to`` exactly the tree of commit ``sha`` without the ignored paths, and with the submodules ``parts`` in it.
+    """Make ``to`` exactly the tree of commit ``sha`` without the ignored paths, and with the submodules ``submodules`` in it.
 
-    With ``keep``, files that git does not know stay in the checkout. Other submodules are empty folders. In ``parts``,
+    With ``keep_untracked``, files that git does not know stay in the checkout. Other submodules are empty folders. In ``submodules``,
     a submodule of a submodule follows the submodule that contains it. Raises BuildFailed for a commit that git cannot
     check out: it has a path that git forbids or that is too long, or the repository lacks one of its files. Raises
     EnvironmentFailure if the repository lacks the commit, or if the host is at fault. The functions below raise the

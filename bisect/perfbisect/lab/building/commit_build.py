@@ -108,7 +108,7 @@ class CommitBuild:
 
     context: BuildContext
     sources: BuildSource
-    paths: frozenset[str]  # see ``present``
+    paths: frozenset[str]  # see ``present_paths``
     needed: Mapping[str, prebuilt.NeededArchive]  # archives, by name
     key: str
     clock: Stopwatch  # has the seconds of the patches already, as the key depends on them
@@ -388,7 +388,7 @@ def check_out(
     *,
     keep_untracked: bool = False,
 ) -> None:
-    """Check out the sources of a commit, with the submodules ``parts``; see ``checkout.checkout``."""
+    """Check out the sources of a commit, with the submodules ``submodules``; see ``checkout.checkout``."""
     host, bare, destination = context.host, context.bare, (context.work / "source", context.builder.ignore, submodules)
     checkout.checkout(host, bare, sources.built_commit, *destination, keep_untracked=keep_untracked)
     if any(patch.version for patch in context.patches):

@@ -195,7 +195,7 @@ def note_last_build(context: BuildContext, plan: BuildPlan, commit: str, key: st
 class LastBuild:
     """The note about the tree of the last build: how and from which commit it was made."""
 
-    made: str  # see ``how``
+    made: str  # see ``build_method_hash``
     commit: str
     key: str
 

@@ -274,7 +274,7 @@ def with_function_sections(variant: Variant, recorder: LinkRecorder | None) -> V
 
 def section_options_for_compiler(build: Build, recorder: LinkRecorder | None) -> str:
     """The options to append to the name of the compiler in a recipe that sets its own flags, because such a recipe
-    ignores the flags of ``movable``.
+    ignores the flags of ``with_function_sections``.
     """
     commands = repr([build.configure, build.compile, build.install, build.env])
     own_flags = not build.system and "{cflags}" not in commands

@@ -85,7 +85,7 @@ def build_key_of_commit(context: BuildContext, sha: str) -> str:
 
 
 def find_stored_build(context: BuildContext, sha: str) -> InstalledBuild | None:
-    """The stored build of commit ``sha``, or None. Raises as ``key_of``."""
+    """The stored build of commit ``sha``, or None. Raises as ``build_key_of_commit``."""
     return commit_build(context, sha).stored_build()
 
 

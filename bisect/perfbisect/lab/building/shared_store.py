@@ -174,7 +174,7 @@ def _as_os_error() -> Iterator[None]:
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about a shared build, which precede the archive in its object."""
 
-    name: str  # of the object, which tells which build it is: see ``name_of``
+    name: str  # of the object, which tells which build it is: see ``object_name``
     sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]  # of the archive
     size: Annotated[int, msgspec.Meta(ge=0)]  # of the archive in bytes
     way: Literal["zstd", "gzip"]  # how it is compressed

@@ -87,7 +87,7 @@ class Counter:
     method: str  # PERF, or the name and version of valgrind: runs by different methods are not compared
     prefix: tuple[str, ...] = ()  # of a command, so that its addresses are not random
     env: Mapping[str, str] = field(default_factory=dict)  # of a command, so that its random numbers are fixed
-    by_function: bool = False  # by valgrind; see ``functions_on``
+    by_function: bool = False  # by valgrind; see ``read_counted_functions``
 
     @property
     def enough(self) -> float:
@@ -146,7 +146,7 @@ def make_counter(host: Host, by: str, *, by_function: bool = False) -> Counter:
 
 def read_counted_functions(host: Host, folder: PurePosixPath) -> str:
     """The instructions and calls of each function that were counted during a visit, from the files in the visit's
-    folder; see ``counts_of``.
+    folder; see ``core.explain.profiles.counts_beyond``.
 
     Inlined functions are separated with the help of debug lines, if a binary has debug lines and the host has
     addr2line.
@@ -156,7 +156,7 @@ def read_counted_functions(host: Host, folder: PurePosixPath) -> str:
 
 
 def function_profile(facts: RunFacts, *printed: str) -> ProfileFacts:
-    """The functions of a counted run, from the outputs of ``functions_on`` for its executions."""
+    """The functions of a counted run, from the outputs of ``read_counted_functions`` for its executions."""
     *short, long = map(lines_of, printed)
     stacks, calls = counts_beyond(short[0] if short else (), long)
     return ProfileFacts(

@@ -1,4 +1,4 @@
-"""Runs perf stat around a run, so that exactly the measured window is counted. Pure, except ``probe`` and ``counts``.
+"""Runs perf stat around a run, so that exactly the measured window is counted. Pure, except ``countable_events`` and ``can_count``.
 
 When perf starts, its counters are disabled. The first operation of the workload after the warm-up enables the counters
 through the control FIFO, and the end of the workload disables them; see workloads/perfbisect.lua.

@@ -10,7 +10,7 @@ and lasts until the thread is back on a processor.
 Callers are found by unwinding a copy of the stack (``dwarf``), because every usual build has the tables for this, even
 a stripped build. Chains of frame pointers (``fp``) lack the caller of a function that calls nothing: GCC makes no frame
 for it, even with ``-fno-omit-frame-pointer``. So they are used only if perf cannot unwind, or if more than a tenth of
-the cost has no caller even in the largest copy that perf can make: see ``ways``.
+the cost has no caller even in the largest copy that perf can make: see ``other_samplings``.
 
 A short command is repeated while perf records; the profile has the costs of one run. Generated code has names if the
 program writes a map for perf, or a jitdump.
@@ -203,7 +203,7 @@ def perf_record_command(
     rate: int,
     seconds: int = 0,
 ) -> list[str]:
-    """``argv`` under perf, as ``perf.wrap``; perf writes the samples to the file ``NAME`` in ``folder``.
+    """``argv`` under perf, as ``perf_stat_command``; perf writes the samples to the file ``NAME`` in ``folder``.
 
     ``rate`` is the number of samples per second of CPU time; for waits, one of ``rate`` waits is sampled. No build id
     is read and nothing is put into perf's cache, because this takes time and the cache is the user's. Because the
@@ -226,7 +226,7 @@ def perf_record_command(
 
 
 def read_folded_stacks(host: Host, folder: PurePosixPath, sampled: Sampling, rate: int) -> FoldedStacks:
-    """The stacks of the sampled run in the folder of a visit; ``sampled`` and ``rate`` are as in ``record``. Removes its samples.
+    """The stacks of the sampled run in the folder of a visit; ``sampled`` and ``rate`` are as in ``perf_record_command``. Removes its samples.
 
     Raises NoPerfSamples if there are none, and RunFailed if they cannot be read or are too many.
     """

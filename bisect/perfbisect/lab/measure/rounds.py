@@ -94,7 +94,7 @@ class PairedRounds:
     def visit(self, sides: Sequence[Side], turns: Sequence[Turn]) -> Generator[LabEvent]:
         """One visit of both builds: for servers all remaining rounds, otherwise one round.
 
-        Raises PairingImpossible, and the errors of ``Runner.visit``.
+        Raises PairingImpossible, and the errors of ``TimingStudy.visit``.
         """
         host = self.context.host
         remove_visit(host)  # the data of an interleaved visit: there is room for two copies at most

@@ -351,13 +351,13 @@ class Study(ABC):
 
     context: RunContext
     succeeded: Callable[[], None]
-    at: ClassVar[int] = 0  # the only side: see ``rounds.Rounds``
+    at: ClassVar[int] = 0  # the only side: see ``rounds.PairedRounds``
 
     @abstractmethod
     def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
         """Carry out one run of ``turn`` on that data, in as many visits as needed, and decrease ``turn.left``.
 
-        Yields Unexplained, and nothing else, if the host cannot carry out the study. Raises as ``Runner.visit``.
+        Yields Unexplained, and nothing else, if the host cannot carry out the study. Raises as ``TimingStudy.visit``.
         """
 
 

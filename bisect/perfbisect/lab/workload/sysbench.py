@@ -158,5 +158,5 @@ def failure_reason(lines: Iterable[str], status: int, limit: float) -> str:
 
 
 def complains(limit: float) -> Callable[[str, int], str]:
-    """The function ``complaint`` with a fixed time limit; it takes the run's output and its status."""
+    """The function ``failure_reason`` with a fixed time limit; it takes the run's output and its status."""
     return lambda printed, status: failure_reason(lines_of(printed), status, limit)
