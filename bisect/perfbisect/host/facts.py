@@ -92,7 +92,7 @@ def _integer(text: str) -> int | None:
 
 
 def _parser_of_first_group(pattern: str, convert: Callable[[str], T]) -> Callable[[str], T | None]:
-    """A parser that returns the first group of a pattern's match, converted by ``made``."""
+    """A parser that returns the first group of a pattern's match, converted by ``convert``."""
 
     def read(text: str) -> T | None:
         match = re.search(pattern, text, re.MULTILINE)

@@ -41,7 +41,7 @@ def packages_and_unknown_needs(
     """The packages for ``system`` ("debian", "ubuntu", "fedora") that provide ``needs``, and the needs without a known
     package.
 
-    A recipe's ``own`` packages are added to ``known_packages``. On Fedora the name of a file or a library can be used
+    A recipe's ``recipe_packages`` packages are added to ``known_packages``. On Fedora the name of a file or a library can be used
     as the name of its package.
     """
     names: list[str] = []
@@ -83,9 +83,9 @@ def how_to_install(needs: Iterable[str], system: str = "", recipe_packages: Mapp
 def how_to_install_build_dependencies(
     source_package: Package, system: str = "", *, has_source_lines: bool = True
 ) -> str:
-    """A sentence with the command that installs what the distribution needs to build its package ``source``.
+    """A sentence with the command that installs what the distribution needs to build its package ``source_package``.
 
-    It is "" if the package for ``system`` (as in ``how_to_install``) is unknown. ``described`` says whether apt knows
+    It is "" if the package for ``system`` (as in ``how_to_install``) is unknown. ``has_source_lines`` says whether apt knows
     source packages; apt needs a line ``deb-src`` for that.
     """
     first = "" if has_source_lines else " (needs a `deb-src` line in /etc/apt)"
@@ -134,9 +134,9 @@ def missing_needs_error(
     recipe_packages: Mapping[str, Package] | None = None,
     extra_advice: str = "",
 ) -> EnvironmentFailure:
-    """The error for needs that the host named ``name`` lacks; ``system`` and ``own`` as in ``how_to_install``.
+    """The error for needs that the host named ``name`` lacks; ``system`` and ``recipe_packages`` as in ``how_to_install``.
 
-    ``besides`` is a further sentence of advice.
+    ``extra_advice`` is a further sentence of advice.
     """
     names = list(dict.fromkeys(needs))
     verb = "is" if len(names) == 1 else "are"

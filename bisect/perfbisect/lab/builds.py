@@ -41,7 +41,7 @@ T = TypeVar("T")
 class BuildSite:
     """Builds candidates on one host, and notes these builds in ``made``.
 
-    The object does nothing on the host before the first build. If ``named``, the events of this object have the name of
+    The object does nothing on the host before the first build. If ``names_host``, the events of this object have the name of
     the host. If ``layouts``, the builds are made so that they can be linked again.
     """
 

@@ -63,7 +63,7 @@ JOB_PREFIX = "build-"  # of the names of jobs that build
 
 
 def end_running_builds(host: Host, *, except_names: Collection[str] = ()) -> jobs.Job | None:
-    """End the running builds, except a build whose job is named in ``but``; returns this job if it runs."""
+    """End the running builds, except a build whose job is named in ``except_names``; returns this job if it runs."""
     spared = None
     for job in jobs.running_jobs(host):
         if job.name in except_names:
@@ -264,7 +264,7 @@ class CommitBuild:
         return replace(ended, plan=plan, incremental=True, failed=failed)
 
     def check_out(self, *, keep_untracked: bool = False) -> Generator[BuildStep]:
-        """Check out the commit and its submodules; with ``keep``, other files in the checkout are not removed."""
+        """Check out the commit and its submodules; with ``keep_untracked``, other files in the checkout are not removed."""
         context, builder = self.context, self.context.builder
         of = (context.host, builder.work_name, context.repository, self.sources.sha, builder.ignore, builder.repository)
         with self.clock.measure_phase(CHECKOUT):

@@ -146,7 +146,7 @@ class BuildContext:
 
 
 def plan_for(context: BuildContext, sha: str, paths: frozenset[str], archives: Mapping[str, str]) -> BuildPlan:
-    """How the checked-out commit ``sha`` is built; for ``paths`` see ``present``; ``archives`` is name → checksum.
+    """How the checked-out commit ``sha`` is built; for ``paths`` see ``present_paths``; ``archives`` is name → checksum.
 
     Raises BuildFailed for a tree without a build system if the recipe has no commands.
     """

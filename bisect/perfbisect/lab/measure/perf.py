@@ -277,7 +277,7 @@ def window_means(rows: Sequence[Row], begin: float, end: float) -> dict[str, flo
 
 
 def report_means(vmstat: str, iostat: str, begin: float, end: float) -> dict[str, float | None]:
-    """The means of the reports of vmstat and iostat over the window; see ``means``."""
+    """The means of the reports of vmstat and iostat over the window; see ``window_means``."""
     return {
         **window_means(report_rows("vmstat", vmstat), begin, end),
         **window_means(report_rows("iostat", iostat), begin, end),

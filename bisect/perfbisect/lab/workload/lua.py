@@ -48,7 +48,7 @@ def place_scripts(host: Host, workload: Workload) -> PurePosixPath:
 
 
 def script_path_on_host(folder: PurePosixPath, workload: Workload, script: Path) -> PurePosixPath:
-    """The path of a script of the workload on the host; ``folder`` is the result of ``place``."""
+    """The path of a script of the workload on the host; ``folder`` is the result of ``place_scripts``."""
     suite = Path(workload.folder)
     return folder / (SUITE / script.relative_to(suite) if script.is_relative_to(suite) else script.name)
 
