@@ -75,7 +75,7 @@ def test_a_server_that_is_gone_costs_no_hunt_its_verdict(ends: tuple[str, str], 
     ended = bisect("run", *ends, *HUNT)
     assert ended.returncode == 0, ended.stderr
     assert "Some events are not in the central history yet" in ended.stderr
-    assert "Push it later: bisect push" in ended.stderr
+    assert "Push them later: bisect push" in ended.stderr
     failed = exits(ENVIRONMENT, "push")
     assert (
         "cannot be reached" in failed

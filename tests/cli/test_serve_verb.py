@@ -131,7 +131,9 @@ def test_pages_are_made_when_they_are_asked_for(history: History) -> None:
             with closing(socket.create_connection(("127.0.0.1", port))) as gone:
                 gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 gone.sendall(b"GET /all HTTP/1.0\r\nHost: localhost\r\n\r\n")
-        assert f"Port {port} of 127.0.0.1" in exits(4, "serve", "--history", str(history.path), "--port", str(port))
+        assert f"The server cannot listen on port {port} of 127.0.0.1: " in exits(
+            4, "serve", "--history", str(history.path), "--port", str(port)
+        )
         history.connection.execute("update events set body = '{' where session_id = 1 and id = 3")
         history.connection.commit()
         assert asked(port, "/hunt-1.html")[0] == 500

@@ -67,7 +67,7 @@ def test_history_and_show(asked: Callable[..., Ended], two: Path) -> None:
     """The latest hunt, or the one that is asked for."""
     hunt = "engine update-index local 1.0..1.1"
     assert [" ".join(line.split()) for line in asked("history").out.splitlines()] == [
-        "id when builder workload host range builds runs culprit sure state subject",
+        "id when builder workload host range builds runs culprit prob. state subject",
         f"1 2023-11-14 22:13 {hunt} 6 16 6da84d17ef 97 % found Check the key order of a page after each update",
         f"2 2023-11-14 23:13 {hunt} 0 0 – – interrupted",
     ]
@@ -174,7 +174,14 @@ def test_every_form_has_the_link_and_what_a_mail_needs(ends: tuple[str, str], st
     [case] = json.loads(exits(0, "show", "--json"))["cases"]
     link, issue = f"https://gitlab.gnome.org/GNOME/kv/-/commit/{culprit}", case["issue"]
     assert case["link"] == link and link in issue[1]
-    assert [line.partition(": ")[0] for line in issue] == ["rate", "Commit", "Effect", "Sure", "Why", "Reproduce"]
+    assert [line.partition(": ")[0] for line in issue] == [
+        "rate",
+        "Commit",
+        "Effect",
+        "Probability",
+        "Why",
+        "Reproduce",
+    ]
     exits(0, "report", "-o", "page.html")
     shown, markdown, page = exits(0, "show"), exits(0, "show", "--markdown"), Path("page.html").read_text()
     assert f"\n  link     {link}\n" in shown and f"\n- link: {link}\n" in markdown and f'<a href="{link}">' in page
@@ -219,7 +226,9 @@ def test_there_must_be_a_verdict_that_names_a_commit(script: Script, stored: Sto
     assert helps in " ".join((shown := exits(0, "show")).split()) and "--variant" not in shown
     with closing(sqlite3.connect(seal / HISTORY)) as history, history:
         history.execute("delete from events where session_id = 3 and kind = 'HuntEnded'")
-    assert "Hunt 3 has no verdict." in exits(3, "why") and "bisect resume 3" in exits(3, "why", "3")
+    assert "Hunt 3 has no verdict, so no commit to explain." in exits(3, "why") and "bisect resume 3" in exits(
+        3, "why", "3"
+    )
 
 
 def test_a_hunt_is_decided_again(script: Script, stored: Stored) -> None:
@@ -227,13 +236,13 @@ def test_a_hunt_is_decided_again(script: Script, stored: Stored) -> None:
     commits = [script(f"echo {number}") for number in range(5)]
     hunt = str(stored(commits, [100, 100, 100, 70, 70]))
     said = printed("replay", hunt)
-    assert said.splitlines()[0].split(maxsplit=2) == ["0", "runs", "the ends are compared"]
-    assert f"{commits[3][:10]} leads with" in said
+    assert said.splitlines()[0].split(maxsplit=2) == ["0", "runs", "comparison of good and bad"]
+    assert f"most probable: {commits[3][:10]} with " in said
     assert f"The culprit is {commits[3][:10]} (2020-01-02, “change”)" in said
     assert printed("replay", hunt, "--max-runs", "2", status=2).splitlines()[1].split()[-1] == "verdict"
     assert "the limit of 30 s (--max-time) is reached" in printed("replay", hunt, "--max-time", "30s", status=2)
     said = printed("replay", str(stored(commits, [100] * 5)), status=1)
-    assert "leads" not in said and "Not reproduced" in said
+    assert "most probable" not in said and "Not reproduced" in said
 
 
 # `bisect resume` of a hunt that has failed: when something has changed since then, and when nothing has.
@@ -290,11 +299,11 @@ def test_commands_in_messages_name_the_history(ends: tuple[str, str], monkeypatc
     recipe, history = Path("builders/script/builder.toml"), Path("of mine.db")
     option, whole = ["--history", str(history)], recipe.read_text()
     recipe.write_text(whole.replace("[build]", '[build]\nconfigure = [["false"]]'))
-    goes_on = "to continue: bisect resume 1 --history 'of mine.db'\n"
-    assert goes_on in exits(4, "run", *ends, *HUNT, *option)
+    goes_on = "continue: bisect resume 1 --history 'of mine.db'\n"
+    assert f"To {goes_on}" in exits(4, "run", *ends, *HUNT, *option)
     with monkeypatch.context() as patch:
         patch.setattr(Driver, "events", Mock(side_effect=KeyboardInterrupt))
-        assert goes_on in exits(130, "resume", *option)
+        assert f"to {goes_on}" in exits(130, "resume", *option)
     with closing(History.open(history)) as opened:
         numbers = [begin_batch(opened, file, [], 1.0) for file in (Path("/b 1.toml"), "")]
         end_batch(opened, numbers[1], 2.0)

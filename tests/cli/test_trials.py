@@ -91,7 +91,7 @@ def test_conflicts_are_left_to_the_user_except_in_prose_of_no_build(script: Scri
         made.append(script(program(factor, 100)))
     stored(made, [100, 50, 50])
     told = exits(0, "prove", "2", *QUICK)
-    assert "whose conflicts are left as bad has them: CHANGELOG.md, NEWS" in told
+    assert "these files have conflicts and stay as in bad, as no build reads them: CHANGELOG.md, NEWS" in told
     assert f"Reverting {made[1][:10]} on {made[2]} regains" in told
     read = SourceTree(frozenset({"NEWS", "a.md", "b.md"}), {"CMakeLists.txt": "file(READ NEWS v)\nfile(READ b.md t)"})
     unread = {(name, by): is_unread_prose(read, name, by) for name in read.paths for by in ("", "./bench a.md")}
@@ -127,7 +127,7 @@ def test_an_aa_tells_the_noise_and_hunts_begin_with_it(seal: Path, tmp_path: Pat
     rounds = rows(seal / HISTORY, "select round, count(*) from runs group by round order by round")
     assert rounds == [(0, 3), (1, 3), (2, 16)], "the last are eight pairs at the same time"
     assert told["pairs"]["time"] > 0
-    assert "The ratio of two runs varies by " in printed("show", "n1")
+    assert "The ratio of two runs has a standard deviation of " in printed("show", "n1")
     with closing(History.open(None)) as history:
         wanted = Settings("v1.0", "v1.1", "", "demo", "update-index", "local", "o2nofp", overrides={"warmup": 0.0})
         assert read_run_noise(history, wanted) == pytest.approx(told["noise"]["run"])
