@@ -60,19 +60,21 @@ class Cell(NamedTuple):
         return f"| {' | '.join(cells)} |"
 
 
-def cells(published: Path, trials: list[SessionState]) -> Iterator[Cell]:
+def cells(published: Path, trials: list[SessionState], *, by_cpu_time: bool) -> Iterator[Cell]:
     """The rows whose releases and workload were measured, in the order of the file."""
     with published.open(newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
     for row in rows:
         for trial in trials:
-            names = [each.name for each in trial.request.subjects]
-            works = [each.name.rpartition("/")[2] for each in trial.request.works]
-            if {row["from"], row["to"]} <= {*names} and row["workload"] in works:
-                known = mean_logs_by_round(trial, works.index(row["workload"]), trial.request.metric)
-                found = paired_ratio(*(known.get(names.index(row[end]), {}) for end in ("from", "to")))
-                if found and found.interval:
-                    yield Cell(row, found.interval, found.rounds)
+            names = [build.name for build in trial.request.subjects]
+            workloads = [workload.name.rpartition("/")[2] for workload in trial.request.works]
+            if {row["from"], row["to"]} <= {*names} and row["workload"] in workloads:
+                metric = "cpu/o" if by_cpu_time else trial.request.metric
+                logs = mean_logs_by_round(trial, workloads.index(row["workload"]), metric)
+                ends = ("to", "from") if by_cpu_time else ("from", "to")  # less CPU time is faster
+                ratio = paired_ratio(*(logs.get(names.index(row[end]), {}) for end in ends))
+                if ratio and ratio.interval:
+                    yield Cell(row, ratio.interval, ratio.rounds)
 
 
 def main() -> None:
@@ -80,12 +82,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("published", type=Path)
     parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--by-cpu-time", action="store_true", help="compare by CPU time of the server per operation")
     args = parser.parse_args()
     trials = []
     for folder in args.folders:
         with closing(History.open(folder / "history.db", read_only=True)) as history:
             trials.append(history.trial("c1"))
-    found = [*cells(args.published, trials)]
+    found = [*cells(args.published, trials, by_cpu_time=args.by_cpu_time)]
     print("| releases | workload | published | measured here (95 %) | |\n|---|---|---|--:|---|")
     print(*found, sep="\n")
     verdicts = Counter(each.verdict for each in found)

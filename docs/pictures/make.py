@@ -1,4 +1,4 @@
-"""Makes the pictures and the transcripts of README.md, from one hunt of the demo, a comparison and a proof.
+"""Makes the pictures and the transcripts of README.md, from one hunt of the demo, a comparison, a proof, and releases side by side.
 
 `.venv/bin/python docs/pictures/make.py` hunts first; with `--stored` it draws what was stored again, for a change of
 views, reports or pages. tests/test_docs.py says when they are stale.
@@ -41,6 +41,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 README = ROOT / "README.md"
 STORED, LIVE, PAGE, TEXT = (HERE / name for name in ("hunt.db.xz", "live.svg", "page.png", "page.txt"))
+RELEASES = ROOT / "benchmarks" / "releases" / "postgres.db.xz"  # releases side by side
+CHART = HERE / "releases.png"
 SEED = 3
 PLACE = Path("/tmp/demo")  # what commands and reports name
 OF_RECIPES = "--builder demo --workload update-index --repo repository"
@@ -52,6 +54,7 @@ COMMANDS = {  # session → the command that measured it
 COLUMNS = 100  # of the live view
 WIDE = 100  # of transcripts
 SIZE = 1000, 1000  # of the picture of the page, which goes on to the next heading
+HIGHEST = 2000  # pixels of a picture
 # A transcript in README: its session, and how the paragraphs begin that it has of the report.
 BLOCK = re.compile(r"(<!-- docs/pictures/make.py: (\w+): ([^\n]*) -->\n)(.*?)(?=<!-- end -->)", re.DOTALL)
 FONTS = re.compile(r"^ *@font-face \{\{.*?^ *\}\}\n", re.DOTALL | re.MULTILINE)  # of another machine
@@ -96,14 +99,22 @@ def text_of_svg(picture: str) -> list[str]:
 
 
 @contextmanager
+def unpacked(compressed: Path) -> Iterator[History]:
+    """The history in a compressed file."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "history.db")
+        file.write_bytes(lzma.decompress(compressed.read_bytes()))
+        with closing(History.open(file, read_only=True)) as history:
+            yield history
+
+
+@contextmanager
 def stored() -> Iterator[tuple[History, Clone]]:
     """The stored history, and the repository of its hunt, which is written anew."""
-    with tempfile.TemporaryDirectory() as folder:
-        file, repository = Path(folder, "history.db"), Path(folder, "repository")
-        file.write_bytes(lzma.decompress(STORED.read_bytes()))
+    with tempfile.TemporaryDirectory() as folder, unpacked(STORED) as history:
+        repository = Path(folder, "repository")
         write_history(repository, SEED)
-        with closing(History.open(file, read_only=True)) as history:
-            yield history, Clone(repository)
+        yield history, Clone(repository)
 
 
 def live(history: History) -> str:
@@ -157,18 +168,22 @@ def measure() -> None:
         shutil.rmtree(PLACE)
 
 
-def photograph(page: str) -> None:
-    """The beginning of a page in the browser of the tests, and the text that is seen in it."""
+def photograph(page: str, picture: Path, *, section: str = "", text: Path | None = None) -> None:
+    """Write the beginning of a page, or a section, as the browser of the tests draws it, and the text in that picture."""
     sys.path.insert(0, str(ROOT / "tests"))
     from chromium import browser
 
     with tempfile.TemporaryDirectory() as folder, browser(Path(folder)) as opened:
-        file = Path(folder, "hunt.html")
+        file = Path(folder, "page.html")
         file.write_text(page)
         opened.open(file, width=SIZE[0], height=SIZE[1])
-        opened.open(file, width=SIZE[0], height=int(opened.ask(END)))
-        opened.screenshot(PAGE, whole=False)
-        TEXT.write_text(f"{opened.ask(DRAWN)}\n")
+        height = opened.ask(f"document.getElementById('{section}').offsetHeight" if section else END)
+        opened.open(file, width=SIZE[0], height=min(int(height), HIGHEST))
+        if section:
+            opened.ask(f"document.getElementById('{section}').scrollIntoView({{behavior: 'instant'}})")
+        opened.screenshot(picture, whole=False)
+        if text:
+            text.write_text(f"{opened.ask(DRAWN)}\n")
 
 
 def main() -> None:
@@ -179,8 +194,10 @@ def main() -> None:
         measure()
     with stored() as (history, clone):
         LIVE.write_text(live(history))
-        photograph(page(history, clone))
+        photograph(page(history, clone), PAGE, text=TEXT)
         README.write_text(with_transcripts(README.read_text(), history, clone))
+    with unpacked(RELEASES) as history:
+        photograph(pages.session_page(trial.document(history.trial("c1"), for_page=True)), CHART, section="series")
 
 
 if __name__ == "__main__":

@@ -298,11 +298,8 @@ def options_without_effect(setup: SessionSetup) -> Iterator[Warned]:
 
 
 def with_layouts(setup: SessionSetup) -> SessionSetup:
-    """The setup, without randomized layouts if these are not possible; in this case a warning has the reason.
-
-    A hunt by exact counts runs no randomized layouts, but its builds can be linked in them, because `--metric auto`
-    times the same builds.
-    """
+    """The setup, without randomized layouts if these are not possible; in this case a warning has the reason."""
+    # A hunt by exact counts runs no layouts, but `--metric auto` times its builds.
     settings = setup.settings
     if not settings.policy.layouts:
         return setup
@@ -319,11 +316,8 @@ def with_layouts(setup: SessionSetup) -> SessionSetup:
 
 
 def with_counts_beside(setup: SessionSetup) -> SessionSetup:
-    """The setup. If the hunt is by time and the first host can count, this host also counts instructions.
-
-    If a workload cannot be counted exactly, as on a server, its instructions are counted during the timed runs, if the
-    host's processor has counters.
-    """
+    """The setup. If the hunt is by time and the first host can count, this host also counts instructions."""
+    # Instructions of servers, which cannot be counted exactly, are counted during the timed runs.
     settings, (first, *further_hosts) = setup.settings, setup.hosts
     may_count = settings.counts and settings.choose_metric and not settings.prior.exact and not setup.request.works
     exactly = not counting.counting_obstacle(setup.builder, setup.workload)
@@ -371,10 +365,7 @@ def read_hunt_range(settings: Settings, builder: Builder) -> tuple[CommitRange, 
 
 
 def left_out(settings: Settings, span: CommitRange) -> tuple[SkipFacts, ...]:
-    """The candidates that --skip leaves out, oldest first.
-
-    Raises UsageError if --skip leaves out an end, all candidates between the ends, or no candidate.
-    """
+    """The candidates that --skip leaves out, oldest first. Raises UsageError if --skip leaves out an end, all or none."""
     ends = {
         span.candidates[0]: "the merge base",  # unless it is good itself
         settings.good_commit: "good",

@@ -267,10 +267,7 @@ def event_json(event: Event, at: float, hunt: int | None = None) -> str:
 
 
 class JsonLines:
-    """A view that writes each event at once, as a line of JSON.
-
-    ``titles`` has the title of each hunt. If there are several hunts, each line has the number of its hunt.
-    """
+    """A view that writes each event at once, as a line of JSON: with the number of its hunt if ``titles`` has several."""
 
     def __init__(self, stream: TextIO, titles: Mapping[int, str]) -> None:
         self.stream, self.several = stream, len(titles) > 1

@@ -31,8 +31,6 @@ MIN_MULTIPLE = 10.0  # smallest ratio that is written as a factor and not as a p
 MAX_NAMES = 3  # largest number of functions that a sentence names
 MAX_CALLS = 2  # largest number of new or removed calls that a sentence names
 MIN_CHANGED_SHARE = 0.005  # smallest share of the total cost of a changed function that is named
-
-
 ABOVE_100_PERCENT = re.compile(r"(?:Probably: )?(?!100 )[\d,]{3,} % .*?of the (loss|gain) ")  # the share of a sentence
 
 
@@ -43,11 +41,8 @@ def sentences(explanation: Explanation) -> tuple[str, str]:
 
 
 def location_sentence(explanation: Explanation) -> str:
-    """A sentence that says where the difference is and how the diff causes it; "" if that is unknown.
-
-    For a commit that waits longer, the sentence says where the program waits. If the metric is instructions, profiles
-    only show the costs of changed functions, because profiles measure time.
-    """
+    """A sentence that says where the difference is (for waits, where it waits) and how the diff causes it, or ""."""
+    # If the metric is instructions, profiles show only the costs of changed functions, because profiles measure time.
     writers = [waiting_sentence, instruction_location, cpu_sentence]
     if explanation.metric == INSTRUCTIONS:
         writers = [instruction_location]
@@ -124,10 +119,7 @@ def changed_shares(explanation: Explanation) -> list[str]:
 
 
 def instruction_location(explanation: Explanation) -> str:
-    """A sentence with the changed function in or below which most of the difference in instructions is, or "".
-
-    If one function has most of the difference by its own instructions, the sentence is "".
-    """
+    """A sentence with the changed function below which most of the difference in instructions is; "" if one function has it."""
     total, error = total_difference(explanation.counts)
     if abs(total) <= 2 * error or any(row.part >= PLACE_SHARE for row in explanation.counts):
         return ""

@@ -31,14 +31,12 @@ from perfbisect.wording.trials import cpu_time_suffix, part_proofs
 from perfbisect.wording.unnamed import DOUBTED, inconclusive_reason, next_advice, why_not_hunted
 
 CommitOf = Callable[[int], Commit]
-
 PURPOSES = {
     Purpose.ENDS: "good and bad",
     Purpose.SEARCH: "search",
     Purpose.CONFIRM: "confirmation",
     Purpose.EXPLAIN: "the reason",
 }
-
 PHASES = {  # (purpose of an order, whether each run has a randomized layout) â†’ the phase of the hunt
     (Purpose.ENDS, False): "checking that good and bad differ",
     (Purpose.ENDS, True): "checking that good and bad differ in every code placement",
@@ -47,9 +45,7 @@ PHASES = {  # (purpose of an order, whether each run has a randomized layout) â†
     (Purpose.CONFIRM, False): "comparing the most probable commit with its parent",
     (Purpose.CONFIRM, True): "checking that the difference is not caused by code placement",
 }
-
 CLASSIFICATIONS = {Classification.BASELINE: "good", Classification.UNCLEAR: "unclear"}
-
 LISTED = 100  # largest number of listed candidates of an inconclusive hunt; other candidates are summed up
 REGAINED = 0.5  # if bad has a smaller share of the culprit's effect, as a logarithm, other commits undo most of it
 SEVERAL_LIKELY = 0.5  # from this probability of several changes on, the culprit is only called the largest change
