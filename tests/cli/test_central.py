@@ -45,7 +45,7 @@ def test_hunts_push_by_themselves_and_are_read_there(ends: tuple[str, str], serv
     exits(0, "prove", "--visits", "2", "--runs", "1")
     assert "already has all sessions" in exits(0, "push")
     listed = exits(0, "history", *ELSEWHERE)
-    for line in (rf"desk3:1 .* {bad[:10]} .* found", "desk3:p2 .* proof"):
+    for line in (rf"desk3:1 .* {bad[:10]} .* found", "desk3:p2 .* proved"):
         assert re.search(rf"^ *{line}", listed, re.MULTILINE), listed
     assert [one["origin"] for one in json.loads(exits(0, "history", "--json", *ELSEWHERE))] == ["desk3", "desk3"]
     there, here = lines_of("show", "desk3:1", *ELSEWHERE), lines_of("show", "1")

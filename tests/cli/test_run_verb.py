@@ -109,10 +109,10 @@ def test_what_is_left_out_is_not_built_and_stays_so(make: Make) -> None:
         assert f"building  {commit[:10]}" not in out
     for said in (out, exits(0, "replay"), shown := exits(0, "show")):
         assert f"The culprit is {commits[6][:10]}" in said
-    assert f"  left out  2 candidates, by {shlex.join(skip)}" in shown
+    assert f"  skipped   2 candidates, by {shlex.join(skip)}" in shown
     assert shlex.join(skip) in shown.partition("To repeat:")[2]
     assert not [line for line in shown.splitlines() if line.strip().startswith(commits[4][:10])]
-    assert "- left out: 2 candidates, by --skip v3..v4" in exits(0, "show", "--markdown")
+    assert "- skipped: 2 candidates, by --skip v3..v4" in exits(0, "show", "--markdown")
     told = json.loads(exits(0, "show", "--json"))
     assert [each["commit"]["sha"] for each in told["candidates"] if each["left_out"]] == [*left]
     assert "left out: by --skip" not in exits(0, "resume", "--plain"), "its log has them"

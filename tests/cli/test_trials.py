@@ -58,7 +58,7 @@ def test_what_a_revert_regains_is_kept_and_shown(script: Script, stored: Stored,
     assert len(list((seal / ".cache" / "perfbisect" / "builds").iterdir())) == 3
     assert said[0] in exits(0, "show", "p2") and f"p2: {said[0]}" in exits(0, "show", "1")
     assert f"p2: Reverting {culprit[:10]} on {bad}" in exits(0, "show", "1", "--markdown")
-    assert re.search(r"^ *p2 .* proof$", exits(0, "history"), re.MULTILINE)
+    assert re.search(r"^ *p2 .* proved$", exits(0, "history"), re.MULTILINE)
     found = json.loads(exits(0, "show", "p2", "--json"))
     assert found["proof"]["outcome"] == "regains"
     assert found["proof"]["regained"]["middle"] == pytest.approx(0.868, abs=0.01)
