@@ -160,11 +160,11 @@ def test_a_node_that_is_down_is_lost_and_the_other_goes_on(slurm: Slurm, seal: P
 
 KILLED = """
 import sys
-from perfbisect.host.leases import LeaseRequest, leased
+from perfbisect.host.leases import LeaseRequest, lease_machines
 from perfbisect.recipes.inventory import LeaseEntry
 import msgspec, time
 lease = msgspec.json.decode(sys.stdin.buffer.read(), type=LeaseEntry)
-with leased(LeaseRequest(lease, "both", ("a", "b")), print, print):
+with lease_machines(LeaseRequest(lease, "both", ("a", "b")), print, print):
     print("leased", flush=True)
     time.sleep(1000)
 """

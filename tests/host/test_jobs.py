@@ -52,7 +52,7 @@ def test_output_and_status(host: LocalHost) -> None:
     assert wait(host, job) == (["one", "last"], 5)
     assert jobs.status(host, job) == 5
     assert jobs.job_output(host, job, "stderr").text == "two\n"
-    assert wait(host, shell(host, "echo 1; echo 2 >&2; echo 3", merged=True)) == (["1", "2", "3"], 0)
+    assert wait(host, shell(host, "echo 1; echo 2 >&2; echo 3", merge_stderr=True)) == (["1", "2", "3"], 0)
 
 
 def test_environment_folder_cores_and_memory(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

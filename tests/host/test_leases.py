@@ -233,7 +233,7 @@ def test_only_the_end_of_its_session_makes_a_lease_free(tmp_path: Path) -> None:
     """Also that of a session which had no time to do anything."""
     mark, say = (
         tmp_path / "released",
-        "from perfbisect.process import this_process as at; print(at(), flush=True); input()",
+        "from perfbisect.process import this_process_identity as at; print(at(), flush=True); input()",
     )
     with subprocess.Popen([sys.executable, "-c", say], stdin=-1, stdout=-1, text=True) as session:
         assert session.stdout

@@ -97,8 +97,8 @@ def test_every_user_can_read_a_ticket_and_nobody_else_can_write_it_and_a_failure
 def test_a_killed_owner_leaves_a_ticket_that_counts_no_more(host: LocalHost) -> None:
     script = (
         "import os, sys; from pathlib import PurePosixPath\n"
-        "from perfbisect.host.local import LocalHost; from perfbisect.host.lock import hold\n"
-        "with hold(LocalHost('here', PurePosixPath(sys.argv[1])), 'hunt 6'): os.kill(os.getpid(), 9)"
+        "from perfbisect.host.local import LocalHost; from perfbisect.host.lock import hold_lock\n"
+        "with hold_lock(LocalHost('here', PurePosixPath(sys.argv[1])), 'hunt 6'): os.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", script, str(host.root)], check=False).returncode == -9
     assert len(tickets.names()) == 1
@@ -169,7 +169,7 @@ def test_who_waits_gets_it_in_the_order_of_arrival(host: LocalHost, tmp_path: Pa
 def test_who_had_its_turn_is_next_while_it_makes_ready(host: LocalHost, tmp_path: Path) -> None:
     wait_for_turn(host, lambda _: None)
     other = another(tmp_path)
-    refused(other, r"is busy: a session of .* is next there")
+    refused(other, r"is busy: a session of .* is next in the queue")
     assert len(had(host, session=lock.SESSION)) == 1
     had(other)
 

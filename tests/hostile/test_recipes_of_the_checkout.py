@@ -63,7 +63,7 @@ def test_a_hunt_uses_no_recipe_of_the_repository_but_by_option(clone: Path, tmp_
     assert (ended.status, OWN in ended.out, THEIRS in ended.out) == (0, True, False), ended.err
     assert not (tmp_path / THEIRS).exists(), "the root was not moved"
     assert ignored(ended) == ["builders", "workloads", "hosts.toml"]
-    assert "it, give --hosts hosts.toml.\n" in ended.err
+    assert "To use it: --hosts hosts.toml\n" in ended.err
     assert " is from " not in ended.err
     ended = dry_run("--repo", ".", "--builders", "builders", "--workloads", "workloads", "--hosts", "hosts.toml")
     assert (ended.status, OWN in ended.out, THEIRS in ended.out) == (0, False, True), ended.err

@@ -85,12 +85,12 @@ def signal_collectors(job: jobs.Job, sent: signal.Signals) -> None:
 def test_the_beginning_and_the_end_of_a_flood_are_kept(host: LocalHost, flood: str, stream: str) -> None:
     name, redirect = ("stderr", ">&2") if stream == "stderr" else ("stdout", "")
     script = f"{{ echo begin; {flood} | head -c {FLOOD}; echo; echo end; }} {redirect}; exit 5"
-    job = shell(host, script, merged=stream == "merged")
+    job = shell(host, script, merge_stderr=stream == "merged")
     assert jobs.wait_for_status(host, job) == 5
     printed = jobs.job_output(host, job, name)
     assert printed.omitted_bytes == FLOOD + len("begin\n\nend\n") - HEAD - TAIL
     assert printed.text.endswith("end\n")
-    assert "were not kept" in printed.omitted_output_note
+    assert "MB from the middle of its output are missing" in printed.omitted_output_note
     whole = Path(job.folder, name).read_bytes()
     assert whole.startswith(b"begin\n")
     assert whole.endswith(b"\nend\n")
@@ -185,7 +185,7 @@ def test_output_that_has_no_room_is_the_disks_fault(disk: Path, script: str) -> 
 
 
 def test_programs_that_open_their_output_again(host: LocalHost) -> None:
-    job = shell(host, "echo one; echo two >/dev/stdout; echo three >/dev/stderr; echo four", merged=True)
+    job = shell(host, "echo one; echo two >/dev/stdout; echo three >/dev/stderr; echo four", merge_stderr=True)
     assert jobs.wait_for_status(host, job) == 0
     assert jobs.job_output(host, job).text == "one\ntwo\nthree\nfour\n"
 
@@ -230,7 +230,7 @@ def test_a_kill_of_what_perf_started_is_not_the_commits_fault(lab: Lab, tmp_path
     events = measure(lab(script), PlannedRuns(0, 1))
     assert [run.reported for run in runs(events)] == [7]
     [warned] = warnings(events)
-    assert "ended without an exit status: it is repeated" in warned
+    assert "ended without an exit status; the work is repeated" in warned
 
 
 @pytest.mark.slow
@@ -284,7 +284,7 @@ def test_a_run_during_which_the_clock_is_set_is_lost_and_repeated(clocked: HostL
     assert len(done) == 2, "it is no result"
     [warned] = warnings(events)
     assert f"the clock of host here was set {'forward' if jump > 0 else 'back'} by " in warned
-    assert warned.endswith("during a run: it is repeated")
+    assert warned.endswith("during a run; the work is repeated")
     assert all(0 < run.seconds < 60 for run in done)
     assert all(before < run.started < CLOCK.now() for run in done), "on the clock of this process"
 
@@ -313,7 +313,7 @@ def test_a_run_whose_times_could_not_be_written_is_repeated(clocked: HostLab, ju
     script = f"if [ ! -e {flag} ]; then touch {flag}; rm -f {file}; mkdir {file}; fi; echo done: 50"
     events = measure(with_script(clocked, script), PlannedRuns(0, 2))
     assert len(runs(events)) == 2
-    assert warnings(events) == ["the begin and the end of a run could not be written: it is repeated"]
+    assert warnings(events) == ["the begin and the end of a run could not be written; the work is repeated"]
 
 
 @pytest.mark.parametrize("jump", [-3600.0, 1e9])

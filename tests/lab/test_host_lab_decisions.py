@@ -185,7 +185,7 @@ def test_work_that_was_lost_is_repeated(scripts: Scripts, what: str) -> None:
         scripts.lose(what)
         events = measure(lab, PlannedRuns(MIDDLE, last))
         assert len(warnings(events)) == LOSSES
-        assert all(text.endswith("ended without an exit status: it is repeated") for text in warnings(events))
+        assert all(text.endswith("ended without an exit status; the work is repeated") for text in warnings(events))
         assert runs(events) == [MIDDLE] * last
         assert [event.number for event in events if isinstance(event, RunStarted)][-1] == last
 
