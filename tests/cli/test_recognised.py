@@ -123,7 +123,7 @@ def test_a_hunt_that_was_cut_short_before_its_first_run_goes_on_with_all_results
     """Which one is hunted: one that rises by 28 %, where a change of 25 % is of interest, and none where 30 % is."""
     ends = [git.commit({"bench": THREE.format(count=count, cpu=cpu, other=500)}) for cpu in (500, 640)]
     hunt = ["run", *ends, *QUICK, "--no-explain", "--plain", "--min-effect"]
-    assert bisect_until([*hunt, "25%"], "decided", signal.SIGINT).returncode == 130
+    assert bisect_until([*hunt, "25%"], "  next  ", signal.SIGINT).returncode == 130
     assert f"The culprit is {ends[1][:10]}" in exits(0, "resume", "--plain")
     assert rows(seal / HISTORY, "select id, kind from sessions") == [(2, "compare"), (3, "hunt")]
     assert "No hunt begins" in exits(1, *hunt, "30%")

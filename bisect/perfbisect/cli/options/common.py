@@ -88,7 +88,7 @@ class LongCommand(click.Command):
             ctx.meta[ALL_HELP] = True
             say(ctx.get_help())
 
-        text = "Show all options, with examples and explanations."
+        text = "Show all options, examples and explanations."
         self.params.append(click.Option(["--help-all"], help=text, **print_and_exit_option(print_all)))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
