@@ -63,7 +63,7 @@ class Farm:
         self.quiet = here(folder / "quiet", "quiet")
         self.hosts: dict[str, LocalHost] = {name: Unsteady(name, here(folder / name).root) for name in ("b1", "b2")}
         self.stops = {name: threading.Event() for name in self.hosts}
-        free: Any = SimpleNamespace(confirm=lambda: None, check_root=lambda: None)
+        free: Any = SimpleNamespace(check_held=lambda: None, check_root=lambda: None)
         self.held: dict[str, HostLock] = dict.fromkeys(self.hosts, free)
         self.made: BuildRegistry | None = None
         self.begin()
@@ -150,7 +150,7 @@ def test_a_host_whose_root_folder_was_removed_builds_no_further(farm: Farm) -> N
         farm.made.lost.clear()
         events = measure(farm.lab, PlannedRuns(SLOW, 0))
         assert [host for _, host, _, _ in finished(events)] == ["b2"]
-        assert any("host b1 builds no further: the root folder" in text for text in warnings(events))
+        assert any("host b1 does not build any more: the root folder" in text for text in warnings(events))
 
 
 def test_an_end_that_does_not_build_ends_the_hunt_and_not_the_host(farm: Farm) -> None:
@@ -189,7 +189,7 @@ def test_the_build_of_a_lost_host_is_built_again(farm: Farm) -> None:
 
 @pytest.mark.slow
 def test_a_build_host_that_others_stand_in_for_is_back_with_its_heartbeat(farm: Farm) -> None:
-    lock: Any = SimpleNamespace(confirm=lambda: None, seen=uptime(), lost=False)
+    lock: Any = SimpleNamespace(check_held=lambda: None, seen=uptime(), lost=False)
     lab = farm.labs["b1"]
     lab.lab_host, lab.stood_in = replace(lab.lab_host, host_lock=lock), True
     AWAY.add("b1")

@@ -272,8 +272,10 @@ def test_damaged_data_is_loaded_again_once_for_all_that_share_it(scripts: Script
     (data / "data" / "odd").write_text("")
     events = measure(lab, PlannedRuns(GOOD, 2), PlannedRuns(BAD, 1))
     [warned] = warnings(events)
-    assert warned.startswith(f"the loaded data {data.name} on host here is damaged: ")
-    assert warned.endswith("7 bytes in 2 files were copied, but 7 bytes in 1 files were loaded: it is loaded again")
+    assert warned.startswith(f"the dataset {data.name} on host here is damaged: ")
+    assert warned.endswith(
+        "7 bytes in 2 files were copied, but 7 bytes in 1 files were loaded; the dataset is loaded again"
+    )
     assert sorted(runs(events)) == [GOOD, GOOD, BAD]
     assert len(scripts.done("load")) == 1
     (data / "data" / "odd").write_text("")

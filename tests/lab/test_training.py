@@ -144,7 +144,7 @@ def test_data_that_is_refused(trainer: Trainer) -> None:
     assert train(trainer, "a")[0] == []
     [warned], _ = train(trainer, "b")
     assert "does not start on the data" in warned.text
-    with pytest.raises(BuildFailed, match="fails in its training with s/w"):
+    with pytest.raises(BuildFailed, match="fails during the training with s/w"):
         train(with_workload(trainer, command=["false"]), "a")
 
 

@@ -274,7 +274,7 @@ def find_origin(repo: Repository, commit: str, submodule: Submodule, upstream: s
     pattern = submodule.path.replace("\N{REPLACEMENT CHARACTER}", "?")  # git matches it with one byte
     advice = f'If the build does not need the submodule, ignore it in the recipe: ignore = ["{pattern}"].'
     if command:
-        advice = f"Try: {shlex.join(command)}"
+        advice = f"Try: {shlex.join(command)}."
     return SubmoduleOrigin(tuple(places), address, refused, advice)
 
 

@@ -406,8 +406,8 @@ def test_a_submodule_that_cannot_be_had(cloned: Source, origin: Path, clone: Rep
 def test_an_address_that_is_not_used(cloned: Source, clone: Repo, tmp_path: Path) -> None:
     """All others of the kind: ``refusal`` in tests/repository."""
     for url, sentence in (
-        (f"ext::sh -c touch% {tmp_path}/hit", "only file, https and ssh are used"),
-        ("http://user:secret@h/x", "address in .gitmodules, http://***@h/x, is not used: only file"),
+        (f"ext::sh -c touch% {tmp_path}/hit", "its scheme is none of file, https, ssh"),
+        ("http://user:secret@h/x", "address in .gitmodules, http://***@h/x, is not used: its scheme is none of file"),
     ):
         for key, value in (("url", url), ("update", f"!touch {tmp_path}/hit")):
             clone("config", "--file", ".gitmodules", f"submodule.libs/lib.{key}", value)
