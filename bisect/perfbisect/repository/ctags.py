@@ -42,7 +42,7 @@ class Definition:
     last: int
     macro: bool = False
 
-    def is_within(self, first: int, last: int) -> bool:
+    def overlaps(self, first: int, last: int) -> bool:
         """Whether the function contains any line from ``first`` to ``last``."""
         return self.first <= last and first <= self.last
 
@@ -83,7 +83,7 @@ def functions_in_files(
         (path, min(pair), max(pair))
         for path in functions
         for pair in ranges.get(path, ())
-        if not any(row.is_within(min(pair), max(pair)) for row in functions[path])
+        if not any(row.overlaps(min(pair), max(pair)) for row in functions[path])
     )
     excerpts: dict[str, tuple[str, int, int]] = {
         f"{n}/{path}": (path, first, last) for n, (path, first, last) in enumerate(islice(outside, MOST_EXCERPTS))
@@ -97,7 +97,7 @@ def functions_in_files(
     for name, rows in (_tagged_functions(parts) or {}).items():
         path, first, last = excerpts[name]
         moved = (replace(row, first=row.first + starts[name], last=row.last + starts[name]) for row in rows)
-        merged[path].update(row for row in moved if row.is_within(first, last))
+        merged[path].update(row for row in moved if row.overlaps(first, last))
     return {path: sorted(rows, key=lambda function: function.first) for path, rows in merged.items()}
 
 
