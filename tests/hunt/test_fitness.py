@@ -65,7 +65,7 @@ def test_each_machine_has_its_own_course(history: History) -> None:
     assert [len(each) for each in found.values()] == [6, 6, 6]
     why = (
         "a is unfit: since 2023-11-18 it is 10 % slower in fitness checks. Look for other load, throttling or changed"
-        " settings. If the change is intended: bisect hosts --accept a"
+        " settings. If the change is intended: bisect hosts --accept a --history " + str(history.path)
     )
     assert unfit_hosts(history.path, ["n2", "a", "nobody"]) == {"a": why}
 
