@@ -146,7 +146,7 @@ def test_a_restart_is_waited_for_and_reported(far: SshHost, machine: Machine) ->
 
     def see(event: str) -> None:
         events.append(event)
-        if "trying again" in event:
+        if "tries to reconnect" in event:
             machine.power_on()
 
     unsubscribe = far.subscribe(see)

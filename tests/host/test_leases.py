@@ -181,7 +181,7 @@ def test_the_lease_of_the_documentation(tmp_path: Path) -> None:
         assert (first.machines[0].address, third.machines[0].address) == ("quiet1", "loud.1")
         waiting = threading.Thread(target=second)
         waiting.start()
-        first.machines[0].look()
+        first.machines[0].renew_now()
         order.append("first ends")
     waiting.join()
     assert order == ["first ends", "quiet1"]
@@ -203,7 +203,7 @@ def test_one_of_two_machines_of_a_job_ends_and_the_other_goes_on(pool: Pool) -> 
         until(lambda: job.machines[0].ended)
         with pytest.raises(LeaseEnded):
             hosts[0].run(["true"])
-        job.machines[1].look()
+        job.machines[1].renew_now()
         assert hosts[1].run(["true"]).ok
     assert len(pool.lines("released")) == 1
 
@@ -286,7 +286,7 @@ class Breaking(FakeHost):
 
     def subscribe(self, listener: Listener) -> Unsubscribe:
         """Report to the listener."""
-        self.retry = partial(listener, "the connection is lost; trying again")
+        self.retry = partial(listener, "the connection is lost; perfbisect tries to reconnect")
         return lambda: None
 
 

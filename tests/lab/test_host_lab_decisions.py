@@ -300,8 +300,8 @@ def test_a_build_that_refuses_the_data_of_another_loads_its_own(scripts: Scripts
     [warned] = keeper.load(last)
     own = f"{key}-{last.key[:8]}"
     assert (keeper.keys, scripts.done()) == ({commits[BAD]: own}, ["load D"])
-    assert f"{commits[BAD][:10]} does not start on the data {key}" in warned.text
-    assert warned.text.endswith(f"is given {own}: unknown format")
+    assert f"{commits[BAD][:10]} does not start on the dataset {key} of another build" in warned.text
+    assert warned.text.endswith(f"and gets its own {own}: unknown format")
     assert not keeper.refuse(last, own, failure), "it has loaded that itself"
     assert not keeper.refuse(good, key, failure)
     assert keeper.refuse(middle, key, failure)

@@ -203,7 +203,7 @@ def test_a_round_that_does_not_count() -> None:
     for one, two, why in (
         (facts(2.0, 1000.0), facts(2.1, 1050.0), ""),
         (facts(2.0, None), facts(2.1, None), ""),
-        (facts(2.0, 1200.0), facts(2.0, 600.0), "got 60 % of the time of a core, the other 30 %"),
+        (facts(2.0, 1200.0), facts(2.0, 600.0), "one build got 60 % of the time of a core, the other build 30 %"),
         (facts(2.0, 300.0), facts(2.0, 100.0), ""),  # both wait for something else
         (facts(2.0, 1000.0), facts(2.0, 1000.0, started=1.0), "did not overlap long enough"),
     ):

@@ -119,7 +119,7 @@ def test_what_loading_executes_is_not_counted(trainer: Trainer) -> None:
 @pytest.mark.tools
 def test_damaged_data_is_loaded_again_but_not_for_ever(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[int] = []
-    whole, times = training.visit.begin, 1
+    whole, times = training.visit.begin_visit, 1
 
     def damaging(*given: Any) -> object:
         loaded.append(1)
