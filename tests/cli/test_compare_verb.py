@@ -85,7 +85,7 @@ def test_a_planted_slowdown_is_seen_and_the_same_binary_is_not_slower(demo: Demo
     assert re.search(r"^c2 .* v1.0 v1.1 packed folder .* compared$", printed("history"), re.MULTILINE)
     shown = printed("show", "c2")
     assert "cpu/o (above 1: worse) relative to: v1.0\ncol-1 : v1.1\ncol-2 : packed = " in shown
-    assert "v1.0 and packed and folder are the same binary." in shown
+    assert "v1.0 and packed and folder have the same binary." in shown
     assert json.loads(printed("show", "c2", "--json"))["workloads"] == told["workloads"]
 
 

@@ -155,7 +155,7 @@ def test_a_host_that_is_slower_in_two_checks_is_unfit_until_that_is_accepted(fle
     unfit = r"^a +local +\S+ +90\.0 % +0\.00 % +▄▄▄▄▁▁ +unfit: since 20\S+ it is 10 % slower"
     assert re.search(unfit, out, re.MULTILINE)
     assert "it is 10 % slower in fitness checks" in exits(0, "noise", "a", *fleet.aa)
-    assert len(printed("history", *fleet.kept).splitlines()) == 3, "the A/As that are no checks"
+    assert len(re.findall(r"^n\d+ ", printed("history", *fleet.kept), re.MULTILINE)) == 2, "the A/As that are no checks"
     assert "b is not unfit, so there is no new level to accept." in exits(3, "hosts", "--accept", "a", "b", *fleet.kept)
     assert "it is 10 % slower" in printed("hosts", *fleet.kept), "and a is not accepted, either"
     assert "unfit" not in printed("hosts", "--accept", "a", *fleet.kept)

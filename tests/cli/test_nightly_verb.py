@@ -78,7 +78,7 @@ def test_a_night_that_was_cut_short_goes_on_with_the_same_command(script: Commit
     """It is killed in its rounds and interrupted in its hunts; then its notice, one for both, cannot be sent at first."""
     words = ["nightly", "main", *HOW, "--workload", "one,two"]
     script(at(10000, 0))
-    assert "so there is no ratio yet" in exits(0, *words)
+    assert "is the first tip of the series, so it has no ratio yet" in exits(0, *words)
     culprit = [script(at(10000 if number < 3 else 7000, number)) for number in range(1, 6)][2]
     assert bisect_until(words, "run 3 of", signal.SIGKILL).returncode == -signal.SIGKILL
     ended = bisect_until([*words, *keep], "ran ", signal.SIGINT)
@@ -93,7 +93,9 @@ def test_a_night_that_was_cut_short_goes_on_with_the_same_command(script: Commit
     assert asked("select kind, about from sessions order by id") == every
     assert culprit[:10] in exits(0, "show", "c3", "--history", "h.db")
     assert "main at" in exits(0, "history", "--history", "h.db")
-    assert "`bisect nightly main` hunts the drops" in exits(3, "compare", "c3", "--hunt", "--history", "h.db")
+    assert "To hunt the drops of its branch: bisect nightly main" in exits(
+        3, "compare", "c3", "--hunt", "--history", "h.db"
+    )
 
 
 @pytest.mark.calibrate
@@ -125,7 +127,7 @@ def test_a_tip_that_does_not_build_ends_the_night(script: Commit) -> None:
     assert asked("select count(*) from trials where kind = 'compare'") == [(1,)]
     page = Path("pages/main.html").read_text()
     assert "main: 0 tips, 0 steps" in page and "1 later tip could not be built: " in page
-    assert "There are no hunts yet" in exits(3, "resume", "--history", "h.db"), "nothing is unfinished"
+    assert "The history h.db has no hunts yet." in exits(3, "resume", "--history", "h.db"), "nothing is unfinished"
     with closing(sqlite3.connect("h.db")) as history, history:
         history.execute("update attempts set process = 'anna@desk:1 x 1 1 1'")
     assert "bisect history import h.db --own" in exits(3, *NIGHT), "a line of others"
