@@ -171,7 +171,7 @@ def test_each_stage_can_fail(place: Yard) -> None:
         ({"configure": [["sh", "-c", MISSING]]}, r"configure: OpenSSL is missing \(OPENSSL_CRYPTO_LIBRARY\)", BuildFailed),
         ({"compile": [["false"]]}, "compile: ", BuildFailed),
         ({"install": [["sh", "-c", "echo no such luck; exit 3"]]}, "install: ", BuildFailed),
-        *(({"artifacts": [absent]}, f"install: it did not install {absent}$", BuildFailed) for absent in ("lib/x y", "lib")),
+        *(({"artifacts": [absent]}, f"install: the build did not install {absent}$", BuildFailed) for absent in ("lib/x y", "lib")),
         ({"configure": [["sleep", "60"]], "timeout": 0.2}, r"configure: the build did not end within 0\.2 s", BuildFailed),
         ({"configure": [["sh", "-c", "cat {source}/VERSION >/dev/full"]]}, "the disk of host here is full", EnvironmentFailure),
     ]  # fmt: skip

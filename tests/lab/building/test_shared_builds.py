@@ -385,7 +385,7 @@ def test_what_is_refused_is_built_again_and_replaced(team: Team, made: BuildFact
     second, shared = team.yard.git.commit(tiny(8)), team.shared(SECRET)
     team.get("one", second, shared)
     facts, [warned] = team.get("two", sha, shared)
-    assert "refused" in warned and "is not signed" in warned
+    assert "a shared build is not trusted, so host two builds it again: " in warned and "is not signed" in warned
     assert not facts.reused
     assert team.runs("two", made.key) == 7
     assert team.get("two", second, shared)[0].shared, "the store is asked for others"

@@ -332,7 +332,7 @@ def test_its_sum_belongs_to_the_key(units: Yard, server: Shelf) -> None:
 def test_an_archive_that_would_write_elsewhere_is_refused(units: Yard, server: Shelf) -> None:
     with pytest.raises(UsageError, match="is refused: it has names that lead out of the folder") as failed:
         replaced(units, server, {"../../out": "x"})
-    assert failed.value.advice.startswith("It is unit 1.0, from http://127.0.0.1")
+    assert failed.value.advice.startswith("The file is unit 1.0, from http://127.0.0.1")
 
 
 def test_a_tree_that_has_it_or_knows_nothing_of_it_needs_none(units: Yard, server: Shelf) -> None:

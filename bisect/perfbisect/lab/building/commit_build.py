@@ -21,6 +21,7 @@ from perfbisect.lab.building.incremental import LastBuild
 from perfbisect.lab.building.log_parser import (
     CHECKOUT,
     CONFIGURE,
+    DISK_FULL,
     INSTALL,
     LINK,
     OUT_OF_MEMORY,
@@ -338,7 +339,7 @@ class CommitBuild:
     def build_failure(self, ended: BuildAttempt) -> BuildFailed | EnvironmentFailure:
         """The error for a failed build. The log of the failed build is saved."""
         host, output, sha = self.context.host, ended.output, self.sources.sha[:10]
-        if output.host_trouble.startswith("no space") or facts.is_disk_full(host):
+        if output.host_trouble.startswith(DISK_FULL) or facts.is_disk_full(host):
             return disk_full_error(host.name, f"the build of {sha} stopped at: {output.failure_line()}")
         log = self.save_log(ended)
         jobs.remove_folder(host, ended.job)

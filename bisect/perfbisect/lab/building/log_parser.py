@@ -115,6 +115,7 @@ _NOW = '"$(read -r up _ </proc/uptime && echo "$up")"'
 FETCH, SEND, CHECKOUT, CONFIGURE = "fetch", "send", "checkout", "configure"
 COMPILE, INSTALL, TRAIN, LINK, SHARE = "compile", "install", "train", "link", "share"
 OUT_OF_MEMORY = "out of memory"  # begins the error of a host without free memory
+DISK_FULL = "the disk is full"  # begins the error of a host without free disk space
 LONGEST = 500  # characters of a line that is quoted in a sentence
 REPORTS = 50  # lines with errors that are kept
 
@@ -140,7 +141,7 @@ _MISSING = re.compile(r"\bCould NOT find ([\w.+-]+)[^()]*\(missing: ([^()]*)\)")
 _MAKE = r"^(?:\S*/)?\w*make(?:\[\d+\])?: \*\*\* \["
 _GAVE_UP = re.compile(_MAKE + r".*\] Error \d+")  # a command failed, with or without a reason before
 _TROUBLES = {
-    r"No space left on device|Disk quota exceeded": "the disk is full",
+    r"No space left on device|Disk quota exceeded": DISK_FULL,
     rf"Killed signal terminated program|terminated with signal 9\b|{_MAKE}.*\] Killed": OUT_OF_MEMORY,
     r"virtual memory exhausted|[Cc]annot allocate memory": OUT_OF_MEMORY,
     rf"Terminated signal terminated program|terminated with signal 15\b|{_MAKE}.*\] Terminated": "killed by another program",
