@@ -82,7 +82,7 @@ def test_a_planted_slowdown_is_seen_and_the_same_binary_is_not_slower(demo: Demo
         assert each["interval"]["low"] < 1.05 and each["interval"]["high"] > 0.95
     binaries = [subject["binary"] for subject in told["settings"]["subjects"]]
     assert binaries[0] == binaries[2] == binaries[3] != binaries[1]
-    assert re.search(r"^c2 .* v1.0 v1.1 packed folder .* compared$", printed("history"), re.MULTILINE)
+    assert re.search(r"^c2 .* v1.0, v1.1, packed, folder .* compared$", printed("history"), re.MULTILINE)
     shown = printed("show", "c2")
     assert "cpu/o (above 1: worse) relative to: v1.0\ncol-1 : v1.1\ncol-2 : packed = " in shown
     assert "v1.0 and packed and folder have the same binary." in shown

@@ -86,7 +86,7 @@ def test_a_commit_is_built_once_and_each_workload_has_its_culprit(script: Script
         assert [each.name for each in plan.works] == ["two"]
         assert {each.name for each in plan.measured} == {"one", "two"}, "builds are trained as in the hunt"
     for said, words in (
-        ("b1: together, hunts 1, 2; 2 of 2 with a verdict", ["history"]),
+        ("b1: one command, hunts 1, 2; 2 of 2 with a verdict", ["history"]),
         ("Batch b1 of hunts that share all builds", ["show", "b1"]),
         ("together  with hunt 2 (b1)", ["show", "1"]),
         ('"together": "with hunt 1 (b1)', ["show", "2", "--json"]),
@@ -100,7 +100,7 @@ def test_a_commit_is_built_once_and_each_workload_has_its_culprit(script: Script
     exits(0, "report", "b1", "--output", str(tmp_path / "pages"))
     assert "with hunt 2 (b1)" in (tmp_path / "pages" / "hunt-1.html").read_text()
     assert exits(0, "watch", "b1", "--plain").count("verdict") == 2
-    assert "All hunts of b1 have a verdict" in exits(3, "resume", "b1")
+    assert "All hunts of batch b1 have a verdict." in exits(3, "resume", "b1")
 
 
 def unread(_view: PlainLines, _hunt: int, events: list[TimedEvent]) -> None:
