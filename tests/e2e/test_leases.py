@@ -271,7 +271,7 @@ def test_jobs_wait_are_cancelled_and_go_on(slurm: Slurm, team: str, tmp_path: Pa
     first, second, third = rows()
     assert "PENDING (Dependency)" in second and "PENDING (JobHeldUser)" in third
     assert slurm.run("squeue", "--noheader", "--name=third", "--format=%f %l %h").split() == ["quiet", "4:00:00", "NO"]
-    assert "0 hunts submitted, 3 kept" in submitted('"--hold"')
+    assert "0 hunts submitted; 3 not submitted again" in submitted('"--hold"')
     assert len(slurm.jobs()) == 2  # by their names: no job was added
 
     until(lambda: (folder / kept[1]).exists() and hunt.ask("select * from runs", kept[1]))

@@ -157,7 +157,7 @@ def test_builds_are_compared_there(machine: Machine, tmp_path: Path) -> None:
     words[3] = "new=/opt/nothing-there"
     refused = bisect(*words, *asked)
     assert refused.returncode == 3
-    assert "no folder /opt/nothing-there on host far" in refused.stderr
+    assert "/opt/nothing-there does not exist on host far" in refused.stderr
 
 
 @pytest.fixture
