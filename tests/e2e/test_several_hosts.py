@@ -238,6 +238,6 @@ def test_a_second_hunt_builds_nothing_and_a_third_what_was_damaged(seal: Path, t
         file.write_bytes(data)
     again, fetched = hunts.hunt("three")
     assert not fetched
-    refused = "select count(*) from events where kind = 'Warned' and body like '%is refused%'"
+    refused = "select count(*) from events where kind = 'Warned' and body like '%is not trusted%'"
     assert hunts.ask(refused, "three") == [(len(again & (known | made)),)]
     assert not hunts.hunt("four")[0] & again, "what was refused has been replaced"

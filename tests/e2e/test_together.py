@@ -108,5 +108,5 @@ def test_two_that_wait_for_one_disk_are_measured_in_turns(git: Repo, tmp_path: P
     assert rows(history, "select culprit from culprits") == [(hashes[1],)]
     together, why = chosen(history)
     assert not together
-    assert re.search(r"they wait for 9\d(\.\d)? % of their time|they show at once", why)
+    assert re.search(r"the builds wait for 9\d(\.\d)? % of their time|already show", why)
     assert f"pairing   {why}" in ended.stdout
