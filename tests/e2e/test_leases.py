@@ -294,7 +294,7 @@ def test_jobs_wait_are_cancelled_and_go_on(slurm: Slurm, team: str, tmp_path: Pa
     assert {*before} < {*hunt.ask("select event_id from runs where session_id = 1", kept[1])}
     there = exits(0, "query", "select hunt_id, culprit from culprits", "--csv", "--from", team).splitlines()[1:]
     assert there == [f"here:1,{hunt.culprit}", f"here:2,{hunt.culprit}"]
-    assert "1 hunt submitted, 2 kept" in submitted('"--hold"')
+    assert "1 hunt submitted; 2 not submitted again" in submitted('"--hold"')
     assert "2 of 3 with a verdict" in exits(0, "history", *kept)
     exits(0, "batch", "b1", "--cancel", *kept)
 
