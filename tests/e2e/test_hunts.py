@@ -200,7 +200,7 @@ def test_a_setting_that_slows_queries_is_found(tmp_path: Path, git: Repo, monkey
     asked = rows(history, "select json_extract(body, '$.candidate') from events where kind = 'Planned'")
     assert sorted(asked) == [(0,), (1,)]
     shown = exits(0, "show", "--history", str(history))
-    assert f"Since {hashes[1][:10]}, 1 statement of the workload has another plan." in shown
+    assert f"Since {hashes[1][:10]}, 1 statement of the workload has another query plan." in shown
     assert (
         """\
   select k from t where id = ?
