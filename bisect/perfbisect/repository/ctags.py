@@ -85,26 +85,24 @@ def functions_in_files(
         for pair in ranges.get(path, ())
         if not any(row.overlaps(min(pair), max(pair)) for row in functions[path])
     )
-    excerpts: dict[str, tuple[str, int, int]] = {
-        f"{n}/{path}": (path, first, last) for n, (path, first, last) in enumerate(islice(outside, MOST_EXCERPTS))
-    }
-    starts = {name: _end_of_function_above(texts[path], first) for name, (path, first, _) in excerpts.items()}
-    parts = {
-        name: "\n".join(texts[path].split("\n")[starts[name] : last + LINES_BELOW])
-        for name, (path, _, last) in excerpts.items()
-    }
+    rows_of = cache(lambda path: texts[path].split("\n"))
+    excerpts, parts = {}, {}
+    for number, (path, first, last) in enumerate(islice(outside, MOST_EXCERPTS)):
+        start = _end_of_function_above(rows_of(path), first)
+        name = f"{number}/{path}"
+        excerpts[name] = path, start, first, last
+        parts[name] = "\n".join(rows_of(path)[start : last + LINES_BELOW])
     merged: dict[str, set[Definition]] = {path: {*rows} for path, rows in functions.items()}
     for name, rows in (_tagged_functions(parts) or {}).items():
-        path, first, last = excerpts[name]
-        moved = (replace(row, first=row.first + starts[name], last=row.last + starts[name]) for row in rows)
+        path, start, first, last = excerpts[name]
+        moved = (replace(row, first=row.first + start, last=row.last + start) for row in rows)
         merged[path].update(row for row in moved if row.overlaps(first, last))
     return {path: sorted(rows, key=lambda function: function.first) for path, rows in merged.items()}
 
 
-def _end_of_function_above(text: str, line: int) -> int:
+def _end_of_function_above(rows: Sequence[str], line: int) -> int:
     """The number of the last line above ``line`` that begins with a closing brace; 0 if there is none."""
-    rows = text.split("\n")[: line - 1]
-    return max((number for number, row in enumerate(rows, 1) if row.startswith("}")), default=0)
+    return next((number for number in range(min(line - 1, len(rows)), 0, -1) if rows[number - 1].startswith("}")), 0)
 
 
 def _tagged_functions(texts: Mapping[str, str]) -> Mapping[str, Sequence[Definition]] | None:
