@@ -288,7 +288,7 @@ def test_what_others_published_is_compared_with_what_was_measured(tmp_path: Path
         *(["x", *row, "", "a", ""] for row in directions),
     ]
     (tmp_path / "published.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
-    found = [*published.cells(tmp_path / "published.tsv", [made])]
+    found = [*published.cells(tmp_path / "published.tsv", [made], by_cpu_time=False)]
     assert [each.verdict for each in found] == ["agrees", "contradicted", "agrees", "contradicted", "open"]
     assert str(found[0]).startswith("| 1.2 → 1.3 | scan | [slower](a) | 0.7")
 
