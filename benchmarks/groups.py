@@ -73,7 +73,7 @@ class _Group:
         """The next order, of any hunt; or the verdict of one, after which the loop is entered again for the others."""
         each = zip(self.worlds, self.seen, strict=True)
         members = [Situation(world.graph, observations, *self._known) for world, observations in each]
-        self.turn, decision = decide_together(members, self.verdicts, fleet, common=self._common)
+        self.turn, decision = decide_together(members, self.verdicts, fleet, has_common_runs=self._common)
         if self._common and orders_layouts(decision):  # as hunt.driver.HuntsPlanner does
             left = {number for number in range(len(members)) if number not in self.verdicts} - self._in_layouts
             alone = {number: {*range(len(members))} - {number} for number in left}

@@ -90,8 +90,9 @@ def rows(world: Scenario, seed: int) -> Iterator[Row]:
         one, other = min(product(mine, good), key=lambda pair: abs(pair[0] - pair[1]))
         interval = shown.get(candidate, Interval(0.0, 1.0, math.inf))
         held = interval.low <= math.exp(truth) <= interval.high
-        width = math.log(interval.high / interval.low) if interval.has_bound else math.nan
-        yield Row(held, width, len(mine), abs(one - other) / RUN, abs(speed.at(one) - speed.at(other)) > MOVED)
+        width = math.log(interval.high / interval.low) if interval.has_known_bound else math.nan
+        moved = abs(speed.value_at(one) - speed.value_at(other)) > MOVED
+        yield Row(held, width, len(mine), abs(one - other) / RUN, moved)
 
 
 def line(name: str, found: list[Row]) -> str:

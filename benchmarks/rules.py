@@ -26,7 +26,7 @@ from perfbisect.core.search.build_orders import RangeParts
 from perfbisect.simulate.host_model import RandomDraw, random_generator
 from perfbisect.simulate.hunt import simulate_hunt
 from perfbisect.simulate.tally import SearchRule
-from perfbisect.simulate.world import World, build_host_number
+from perfbisect.simulate.world import World, world_host_number
 
 
 def ours(
@@ -154,12 +154,12 @@ def _build(world: World, candidates: list[int], build_hosts: int) -> list[int]:
     """Build all, taking turns, and wait for the last; returns those that build."""
     began, good = world.now, []
     for place, candidate in enumerate(candidates):
-        host = build_host_number(place % build_hosts)
+        host = world_host_number(place % build_hosts)
         world.wait(host, began)
         if not isinstance(world.build(candidate, host), Skipped):
-            world.share(candidate)
+            world.add_shared_build(candidate)
             good.append(candidate)
-    world.wait(0, max(world.clock(build_host_number(host)) for host in range(build_hosts)))
+    world.wait(0, max(world.clock(world_host_number(host)) for host in range(build_hosts)))
     return good
 
 

@@ -1,4 +1,4 @@
-"""Texts that try to steer a terminal, or to be taken for something else."""
+"""Texts with control sequences or invisible characters, which could change a terminal or mislead the reader."""
 
 import base64
 

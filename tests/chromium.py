@@ -1,4 +1,4 @@
-"""A real browser, steered by its DevTools protocol."""
+"""A real browser, controlled by its DevTools protocol."""
 
 import base64
 import json
@@ -37,7 +37,7 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **params: Any) -> Any:
-        """The result of a command of the DevTools protocol."""
+        """Send a command of the DevTools protocol. Return its result."""
         self.number += 1
         message = {"id": self.number, "method": method, "params": params}
         if self.session:
@@ -50,7 +50,7 @@ class Browser:
                 return answer["result"]
 
     def receive(self) -> dict[str, Any]:
-        """The next message; events are kept."""
+        """The next message. Events are also stored in ``events``."""
         end = time.monotonic() + LIMIT
         while b"\0" not in self.buffer:
             assert select.select([self.reader], [], [], max(0.0, end - time.monotonic()))[0], "the browser is silent"
@@ -62,7 +62,7 @@ class Browser:
         return message
 
     def open(self, page: Path | str, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
-        """Load a file, or what is at an address, at a size of the window, and wait until it has loaded."""
+        """Load a file or an address in a window of this size, and wait until the page has loaded."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
@@ -74,7 +74,7 @@ class Browser:
             self.receive()
 
     def seen(self, method: str) -> list[dict[str, Any]]:
-        """What was reported of one type since the page was opened."""
+        """The parameters of all events ``method`` since the page was opened."""
         return [event["params"] for event in self.events if event["method"] == method]
 
     def ask(self, expression: str) -> Any:
@@ -105,7 +105,7 @@ class Browser:
 
 @contextmanager
 def browser(profile: Path) -> Iterator[Browser]:
-    """A browser with a profile of its own in that folder, ended at the end."""
+    """A browser with its profile in ``profile``; it ends with the context."""
     assert PROGRAM
     commands, to = os.pipe()
     reader, answers = os.pipe()
@@ -128,7 +128,7 @@ def browser(profile: Path) -> Iterator[Browser]:
         try:
             yield Browser(to, reader)
         finally:
-            os.close(to)  # at the end of its commands the browser ends
+            os.close(to)  # the browser ends if its command pipe is closed
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:
@@ -137,13 +137,13 @@ def browser(profile: Path) -> Iterator[Browser]:
 
 
 def complaints(opened: Browser) -> list[object]:
-    """Errors of scripts, and what the policy refused."""
+    """Errors of scripts, and other logged errors, such as violations of the content security policy."""
     logged = [entry["entry"] for entry in opened.seen("Log.entryAdded")]
     return [*opened.seen("Runtime.exceptionThrown"), *(entry for entry in logged if entry["level"] == "error")]
 
 
 def axe_core(folder: Path) -> str:
-    """The rules of axe-core, which a package of Python brings, put into that folder; without a network, the test is skipped."""
+    """The script of axe-core, which pip installs into ``folder``. Without a network, the test is skipped."""
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder)]
     if subprocess.run([*pip, "axe-playwright-python~=0.1.8"], check=False, capture_output=True).returncode:
         pytest.skip("pip cannot install axe-playwright-python")
@@ -151,7 +151,7 @@ def axe_core(folder: Path) -> str:
 
 
 def violations(opened: Browser, axe: str) -> Any:
-    """What axe-core finds wrong with the page."""
+    """The violations of accessibility rules that axe-core finds in the page."""
     opened.ask(f"{axe}; 0")
     run = "axe.run().then(found => found.violations.map(each => [each.id, each.impact, each.nodes[0].html]))"
     found = opened.call("Runtime.evaluate", expression=run, awaitPromise=True, returnByValue=True)

@@ -1,4 +1,4 @@
-"""A lab that computes instead of acting, and hunts for it."""
+"""A lab that computes readings instead of running builds, and hunts with this lab."""
 
 import math
 import random
@@ -44,7 +44,7 @@ HOST = HostFacts("local", "cpu", 2, 1024, "6.1", "gcc 12")
 
 @dataclass
 class ComputedLab:
-    """Measures commits named by hash; ``speed`` is the true QPS of each, noise is added."""
+    """Builds commits named by hash. A run has the true QPS of ``speed``, times a random factor by ``noise``."""
 
     commits: tuple[str, ...]
     speed: dict[str, float]
@@ -56,7 +56,7 @@ class ComputedLab:
     noise: float = 0.01  # s.d. of a run
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
-        """As a real lab does it: builds first, then runs in turns."""
+        """Yield the events of a real lab: builds first, then interleaved runs."""
         for share in order.plan:
             commit = self.commits[share.candidate]
             if commit in self.built:
@@ -81,8 +81,10 @@ class ComputedLab:
 
 @dataclass
 class CountingLab(ComputedLab):
-    """Its builds execute about 1,000 instructions an operation, by the factor ``more`` of each; these are counted ``exactly``,
-    by perf beside the time (where ``counts``, the method, is empty), or not.
+    """A lab whose builds execute 1,000 instructions per operation, times the factor ``more`` of the build.
+
+    The lab counts them exactly if ``exactly`` is set or the order asks for counts, else with the noise of perf if
+    ``counts`` (the method of exact counts) is empty, else not at all.
     """
 
     more: dict[str, float] = field(default_factory=dict)
@@ -90,7 +92,6 @@ class CountingLab(ComputedLab):
     exactly: bool = False
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
-        """As a real lab does it."""
         exactly = self.exactly or order.counted
         for event in ComputedLab.measure(self, order):
             if isinstance(event, RunFinished) and (exactly or not self.counts):
@@ -123,12 +124,12 @@ def speeds(names: tuple[str, ...], culprit: int, slow: float = 0.8) -> dict[str,
 
 
 def one_host(measure: Callable[[Measure], Generator[LabEvent]]) -> ThreadWorkers:
-    """A host with this lab."""
+    """Workers of one host that has this lab."""
     return ThreadWorkers(MeasuringWorker("local", measure, threading.Event()))
 
 
 def measured_by(lab: ComputedLab, metric: str = "qps") -> WorkersFor:
-    """One host with this lab, whatever the commits are."""
+    """Workers of one host with this lab, for any commits."""
 
     def measure(order: Measure) -> Generator[LabEvent]:
         return require_metric_values(INSTRUCTIONS if order.counted else metric, lab.measure(order))
@@ -145,7 +146,7 @@ def hunt(
     left_out: Sequence[SkipFacts] = (),
     afterwards: Callable[[Verdict], Iterator[TimedEvent]] | None = None,
 ) -> Iterator[TimedEvent]:
-    """A hunt from ``started`` to SessionEnded; ``afterwards`` measures more once there is a verdict."""
+    """Run a hunt from ``started`` to SessionEnded. ``afterwards`` measures more once the verdict is reached."""
     yield from log_opening(problem, started, log, failed, left_out)
     named = yield from run_search(problem, log, workers_for(problem.commits))
     if afterwards:
@@ -160,24 +161,24 @@ def verdict(events: Sequence[Event]) -> Verdict:
 
 
 def culprit(events: Sequence[Event]) -> Step:
-    """The step that a hunt has found."""
+    """The step of the culprit that a hunt named."""
     found = verdict(events)
     assert isinstance(found, Found)
     return found.step
 
 
-def of(log: SavedLog, *types: type[Event]) -> list[Any]:
+def events_of(log: SavedLog, *types: type[Event]) -> list[Any]:
     """The events of these types in a log."""
     return [event for _, event in log.entries if isinstance(event, types)]
 
 
 def kept(log: SavedLog) -> list[TimedEvent]:
-    """All events that the history has of a log."""
+    """All events of a log that the history contains, with their times."""
     return [(entry.at, entry.event) for entry in log.history.events(log.hunt)]
 
 
 def check_replay(rules: SearchProblem, log: SavedLog, begins: int = 0) -> None:
-    """A replay decides as it was decided from that event on."""
+    """Check that a replay decides as the log does, from event number ``begins`` on."""
     decided = [event.decision.order for _, event in kept(log)[begins:] if isinstance(event, Decided)]
     assert decided
     assert [decision.order for _, decision in replay(rules, kept(log), log.began)] == decided

@@ -1,4 +1,4 @@
-"""Every test is sealed off: its own home, no git configuration of the machine, fixed names and dates."""
+"""Each test has its own home folder, no git configuration of the machine, and fixed names and dates."""
 
 import atexit
 import os
@@ -28,23 +28,22 @@ from perfbisect.recipes.inventory import HostEntry
 from program import executable
 from repos import WHO, Repo
 
-# On a busy machine everything takes long. No change fails for examples that the last one did not have by chance: others
-# are looked for with `--hypothesis-profile=search`.
+# No deadline, because a busy machine is slow. Examples are the same in each run, so that an unrelated change fails no
+# test; `--hypothesis-profile=search` tries other examples.
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("search", PATIENT)
 settings.register_profile("repeated", PATIENT, derandomize=True)
 settings.load_profile("repeated")
 
-# Hundreds of tests start the program, which is compiled once, whatever the environment says.
+# Hundreds of tests start the program: Python must store its bytecode, even if the environment forbids it.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# A process started in the background of a script inherits that SIGINT is ignored, and passes it on to the programs that
-# tests interrupt.
+# A background process of a script ignores SIGINT, and so would the programs that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests write gigabytes that are not kept: a file system in memory, where there is room, spares them the disk.
+# Tests write gigabytes of temporary files: into a file system in memory, if it has room.
 ROOM = 8 << 20  # KiB of memory
 with suppress(OSError, StopIteration):
     shared = os.statvfs("/dev/shm")
@@ -52,14 +51,14 @@ with suppress(OSError, StopIteration):
     available = next(int(line.split()[1]) for line in facts if line.startswith("MemAvailable:"))
     if not shared.f_flag & os.ST_NOEXEC and min(shared.f_bavail * shared.f_frsize >> 10, available) > ROOM:
         os.environ.setdefault("TMPDIR", "/dev/shm")
-        tempfile.tempdir = None  # pytest has asked for it already
+        tempfile.tempdir = None  # pytest has already read it
 
-# Hunts of tests wait for no other process of tests, also those in fixtures that several tests share. See ``seal``.
+# Hunts do not wait for other test processes, also not in fixtures that several tests share. See ``seal``.
 LOCKS = tempfile.mkdtemp(prefix="perfbisect-locks-")
 os.environ["PERFBISECT_LOCKS"] = LOCKS
 atexit.register(shutil.rmtree, LOCKS, ignore_errors=True)
 
-# Tests that share a history are one user, in whatever home.
+# Tests that share a history have different home folders, but are one user for the history.
 MAKER = "tester@here:0123456789abcdef"
 os.environ["XDG_STATE_HOME"] = LOCKS
 (Path(LOCKS) / "perfbisect").mkdir()
@@ -68,18 +67,18 @@ os.environ["XDG_STATE_HOME"] = LOCKS
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> None:
-    """A lock folder for each fixture that several tests share: what one of them has begun keeps no other waiting."""
+    """Make a lock folder for each shared fixture, so that its hunts do not block other tests."""
     if fixturedef.scope != "function":
         os.environ["PERFBISECT_LOCKS"] = tempfile.mkdtemp(dir=LOCKS)
 
 
-# By markers; tests without one take milliseconds. A hunt on a server builds it, and takes as long as all the others.
+# Sets of markers. Tests without markers take milliseconds; a hunt that builds a server takes as long as all others.
 LONGEST_FIRST = ({"e2e", "dbms"}, {"e2e"}, {"calibration"}, {"dbms"}, {"tools"})
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long tests start first, so that no worker is left alone with one at the end."""
+    """Start long tests first, so that no worker still runs a long test at the end."""
 
     def rank(item: pytest.Item) -> int:
         markers = {marker.name for marker in item.iter_markers()}
@@ -90,12 +89,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A new folder at each step. pytest's own numbering reads all names again for each new one."""
+    """New folders. pytest's tmp_path_factory would read all existing names for each new folder."""
     place = tmp_path_factory.mktemp("homes")
     return (place / str(number) for number in count())
 
 
-# The builds of a host have a cache in its root folder, which is new in each test.
+# A ccache that uses one cache in all tests. Without it, each test has an empty cache in the root folder of its host.
 CCACHE = """\
 #!/bin/sh
 case $CCACHE_DIR in */ccache) CCACHE_DIR={shared}; esac
@@ -105,7 +104,7 @@ exec {ccache} "$@"
 
 @pytest.fixture(scope="session")
 def shared_ccache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for PATH with a ccache that keeps what all tests of the run compile, in all processes, in one place."""
+    """A folder for PATH with a ccache whose cache all tests of all worker processes share."""
     base = tmp_path_factory.getbasetemp()
     place = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared-ccache"
     if ccache := shutil.which("ccache"):
@@ -120,10 +119,10 @@ KNOWN: dict[tuple[str, str], Toolchain] = {}
 
 
 def known_toolchain(host: Host, variant: Variant) -> Toolchain:
-    """The compilers of this machine are asked what they are once in a process, and not before each build: six programs."""
+    """The compilers of this machine, read once in a process instead of before each build, which starts six programs."""
     names = (variant.cc, variant.cxx)
     mine = type(host) is LocalHost and os.environ["PATH"].rpartition("/shared-ccache:")[2] == PATH
-    if not mine or "/" in "".join(names):  # a compiler of the test
+    if not mine or "/" in "".join(names):  # a compiler that the test made
         return toolchain(host, variant)
     if names not in KNOWN:
         KNOWN[names] = toolchain(host, variant)
@@ -134,7 +133,7 @@ def known_toolchain(host: Host, variant: Variant) -> Toolchain:
 def seal(
     homes: Iterator[Path], shared_ccache: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Path]:
-    """A fresh home folder for each test."""
+    """A new home folder for each test."""
     home = next(homes)
     state = home / ".local" / "state" / "perfbisect"
     state.mkdir(parents=True)
@@ -145,7 +144,7 @@ def seal(
     monkeypatch.setenv("HOME", str(home))
     if not request.node.get_closest_marker("own_ccache"):
         monkeypatch.setenv("PATH", str(shared_ccache), prepend=":")
-    monkeypatch.setenv("PERFBISECT_LOCKS", str(home / "locks"))  # no test waits for another one
+    monkeypatch.setenv("PERFBISECT_LOCKS", str(home / "locks"))  # tests do not wait for each other
     monkeypatch.setattr(pipeline, "toolchain", known_toolchain)
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
@@ -153,9 +152,7 @@ def seal(
     for name, value in WHO.items():
         monkeypatch.setenv(name, value)
     yield home
-    for (
-        place
-    ) in lock._waited.values():  # queues, where this process stays until it ends: it would come up in other tests
+    for place in lock._waited.values():  # this process would stay in the queues of hosts, and block other tests
         place.release()
     lock._waited.clear()
     shutil.rmtree(home, ignore_errors=True)
@@ -163,7 +160,7 @@ def seal(
 
 @pytest.fixture
 def host(tmp_path: Path) -> LocalHost:
-    """This machine, with a root folder that is empty."""
+    """This machine as a host with an empty root folder."""
     return here(tmp_path / "root")
 
 
@@ -175,7 +172,7 @@ def git(tmp_path: Path) -> Repo:
 
 @pytest.fixture
 def make_machine(seal: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Machine]]:
-    """``make_machine(*hidden, known=True, shell=…, port=…)``: machines that see nothing of this project and of the tests."""
+    """``make_machine(*hidden, known=True, shell=…, port=…)`` makes a machine without this project's files."""
     if reason := why_not():
         pytest.skip(reason)
     with ExitStack() as until_the_end:
@@ -192,13 +189,13 @@ def make_machine(seal: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture
 def machine(make_machine: Callable[..., Machine]) -> Machine:
-    """Another machine, which can be reached over ssh."""
+    """Another machine that can be reached over ssh."""
     return make_machine()
 
 
 @pytest.fixture
 def far(machine: Machine) -> Iterator[SshHost]:
-    """That machine as a host."""
+    """The fixture ``machine`` as a host."""
     with connect(HostEntry(name="far", address=machine.address, root=machine.root)) as host:
         assert isinstance(host, SshHost)
         yield host

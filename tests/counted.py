@@ -1,4 +1,4 @@
-"""Runs with counters like those recorded on real hosts, and profiles of runs, with frames as they are stored."""
+"""Runs with counters like the counters recorded on real hosts, and profiles in the stored format."""
 
 from collections.abc import Mapping
 
@@ -40,7 +40,7 @@ PERIOD = 2000.0  # microseconds between two samples
 
 
 def stack(*functions: str, binary: str = "engine") -> str:
-    """A stack of a program, outermost function first; "memcpy@libc.so.6" names another binary."""
+    """A stack of a program, outermost function first; "memcpy@libc.so.6" is a function of another binary."""
     parts = (name.split("@") for name in functions)
     return ";".join(["engine", *(frame(name, *(rest or [binary])) for name, *rest in parts)])
 
@@ -48,7 +48,7 @@ def stack(*functions: str, binary: str = "engine") -> str:
 def profile(
     commit: str, stacks: Mapping[tuple[str, ...], int], operations: int = 1000, period: float = PERIOD
 ) -> ProfileFacts:
-    """A profile from the number of samples of each stack."""
+    """A profile with this number of samples for each stack."""
     costs = {stack(*functions): number * period for functions, number in stacks.items()}
     return ProfileFacts(
         commit=commit,

@@ -1,4 +1,4 @@
-"""The sample hunt with its reason: counters, functions, plans and profiles of culprit and parent, and a repository's diff."""
+"""The sample hunt with an explanation of its culprit: counters, functions, plans, profiles, and the diff."""
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
@@ -39,7 +39,7 @@ PROFILES = HuntProfiles(
 
 
 def function(name: str, parent: float, culprit: float, part: float, binary: str = "engine", **more: Any) -> FunctionRow:
-    """A function of both profiles."""
+    """A row of a function in the profiles of parent and culprit."""
     return FunctionRow(name, binary, parent, culprit, error=0.3, part=part, **more)
 
 
@@ -69,7 +69,7 @@ DIFF = (Path(__file__).parent / "given" / "culprit.diff").read_text()
 
 
 def explained(history: History, hunt: int, plans: tuple[PlanRow, ...] = ()) -> HuntReport:
-    """The report of that hunt, which is the sample, with the reason of its culprit."""
+    """The report of ``hunt``, which is the sample hunt, with the explanation of its culprit."""
     report = read_hunt_report(history, hunt, lambda sha: sample.COMMITS[sample.CANDIDATES.index(sha)])
     [change] = report.changes
     found = replace(EXPLANATION, plans=plans)
@@ -89,14 +89,14 @@ HOSTILE = (
 )
 
 
-FOREIGN = {  # fields whose text comes from outside
+FOREIGN = {  # fields whose text is not by perfbisect
     "function", "callers", "partner", "name", "missing", "date", "author", "subject", "why",
     "repository", "good", "overrides", "cpu", "settings",
 }  # fmt: skip
 
 
 def hostile(value: Any) -> Any:
-    """A value in which everything from outside is hostile."""
+    """A copy of ``value`` in which all foreign text is hostile."""
     if isinstance(value, tuple):
         return tuple(map(hostile, value))
     if not is_dataclass(value) or isinstance(value, type):
@@ -108,7 +108,7 @@ def hostile(value: Any) -> Any:
 
 
 def foreign(value: Any) -> Any:
-    """A value from outside."""
+    """``value`` with all its text replaced by hostile text."""
     match value:
         case str():
             return HOSTILE
@@ -121,7 +121,7 @@ def foreign(value: Any) -> Any:
 
 
 def hostile_page(history: History) -> str:
-    """The page of a hunt in which everything from outside is hostile."""
+    """The page of a hunt in which all foreign text is hostile."""
     report = explained(history, sample.write(history), (PlanRow(HOSTILE, HOSTILE, HOSTILE),))
     report.summary, report.settings, report.changes = map(hostile, (report.summary, report.settings, report.changes))
     report.state.started = hostile(report.state.started)

@@ -1,6 +1,6 @@
-"""A host of tests on which nothing happens: it answers foreseen commands.
+"""A fake host for tests, which executes nothing and answers expected commands.
 
-``FakeHost("far", {"uname *": "6.1\n", "make *": 2})`` answers by patterns: with what is printed, a status, an error, or a
+``FakeHost("far", {"uname *": "6.1\n", "make *": 2})`` answers by patterns: with an output, a status, an error, or a
 function of the words and stdin.
 """
 
@@ -14,14 +14,14 @@ from perfbisect.host.protocol import Command, Host, Result, StreamedCommand
 from perfbisect.lab.building.checkout import ALONE, GIT
 
 Answer = str | int | BaseException | Callable[[list[str], str], "Answer"]
-"""What a command prints; or the status of one that fails; or what it raises; or a function of its words and stdin."""
+"""The output of a command, the status of a failed command, an exception, or a function of the words and of stdin."""
 
 
 class FakeHost(Host):
-    """``answers`` maps a pattern (as of fnmatch) to an answer; the first that matches counts.
+    """``answers`` maps a pattern of fnmatch to an answer; the first pattern that matches counts.
 
-    What is matched are the words of a command, without what keeps the host's environment from it and without git's
-    options. Of ``sh -c SCRIPT NAME ARGUMENTS`` these are NAME and ARGUMENTS, where there are any.
+    Patterns match the words of a command, without git's options and without the prefix that clears the environment. Of
+    ``sh -c SCRIPT NAME ARGUMENTS``, the words are NAME and ARGUMENTS, if there are any.
     """
 
     def __init__(self, name: str, answers: Mapping[str, Answer], *, is_local: bool = True) -> None:
@@ -48,7 +48,7 @@ class FakeHost(Host):
 
 
 def words_of(argv: Sequence[str]) -> list[str]:
-    """The words by which a command is known."""
+    """The words of a command that patterns match."""
     words = list(argv)
     if tuple(words[: len(GIT)]) == GIT:
         return ["git", *words[len(GIT) :]]

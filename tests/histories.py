@@ -1,4 +1,4 @@
-"""Small histories, and what the range of one is by definition, found commit by commit and without git."""
+"""Small histories, and a reference implementation of the graph of a range: commit by commit, without git."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -16,12 +16,12 @@ Edges = dict[str, tuple[str, ...]]
 
 
 def code(text: str, doc: str = "") -> dict[str, str]:
-    """A tree with something that counts and, if wanted, something that does not."""
+    """A tree with a file of code, and with ignored files if ``doc`` is given."""
     return {"src/a.c": text} | ({"doc/x/y.txt": doc, "READ.md": doc} if doc else {})
 
 
 def counts(tree: Mapping[str, str]) -> dict[str, str]:
-    """What of a tree is not ignored; written without git's pattern rules."""
+    """The files of a tree that are not ignored, found without git's rules for patterns."""
     return {
         path: content
         for path, content in tree.items()
@@ -30,7 +30,7 @@ def counts(tree: Mapping[str, str]) -> dict[str, str]:
 
 
 def ancestors(commits: Mapping[str, Made], name: str) -> set[str]:
-    """A commit and everything before it."""
+    """A commit and all its ancestors."""
     found, todo = set(), [name]
     while todo:
         here = todo.pop()
@@ -43,16 +43,16 @@ def ancestors(commits: Mapping[str, Made], name: str) -> set[str]:
 def expected(
     commits: Mapping[str, Made], good: str, bad: str, first_parent: bool = False, base: str | None = None
 ) -> Edges:
-    """The graph by definition: candidate → parents, "" for node 0. A vanished commit stands for its equal parent.
+    """The graph of a range by definition: candidate → parents, with "" for node 0.
 
-    ``base`` is the good end of the graph where that is not good itself.
+    A commit that equals a parent is replaced by this parent. ``base`` is node 0 if node 0 is not good.
     """
     base = base or good
     outside = ancestors(commits, good)
     edges: Edges = {}
 
     def stand_in(name: str) -> list[str]:
-        """Nothing for a root without anything that counts: there is nothing before it to compare with."""
+        """The nodes that replace a commit: none for a root of ignored files, which has no parent to compare with."""
         if name in outside:
             return [name]
         parents = commits[name].parents[:1] if first_parent else commits[name].parents
@@ -88,7 +88,7 @@ def expected(
 
 
 def first_parents(commits: Mapping[str, Made], name: str) -> list[str]:
-    """A commit, its first parent, and so on."""
+    """A commit and its chain of first parents."""
     chain = [name]
     while commits[chain[-1]].parents:
         chain.append(commits[chain[-1]].parents[0])

@@ -1,4 +1,4 @@
-"""Servers of the distribution, started for tests of what sysbench does to them."""
+"""PostgreSQL and MariaDB of the distribution, started for tests of sysbench."""
 
 import os
 import shutil
@@ -28,7 +28,7 @@ GIVEN = Path(__file__).parent / "given"
 
 
 def recipe(name: str, folder: str = "workloads") -> Builder:
-    """The recipe ``given/NAME.toml``, with that folder below tests/ for its own; what it names of PostgreSQL is installed."""
+    """The builder of ``given/NAME.toml``, with the folder tests/``folder``, and with the programs of PostgreSQL."""
     text = (GIVEN / f"{name}.toml").read_text().replace("PROGRAMS", str(BIN))
     place = str(Path(__file__).parent / folder) if folder else ""
     return msgspec.convert(tomllib.loads(text) | {"name": name, "folder": place}, Builder)
@@ -39,7 +39,7 @@ POSTGRESQL, MARIADB = recipe("postgresql"), recipe("mariadb")
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A server that runs, and sysbench for it."""
+    """A running server, and sysbench for this server."""
 
     builder: Builder
     values: Values  # of the placeholders of its recipe
@@ -49,7 +49,7 @@ class Installed:
         return self.builder.driver == "mysql"
 
     def sql(self, text: str, database: str = "sbtest") -> str:
-        """What the server's own client prints, columns parted by tabs."""
+        """The output of the server's client for a statement, with tabs between columns."""
         data, socket, port = (str(self.values[name]) for name in ("data", "socket", "port"))
         if self.mysql:
             argv = ["mariadb", "--no-defaults", f"--socket={socket}", "--user=root", "-N", "-B", "-e", text, database]
@@ -58,24 +58,24 @@ class Installed:
         return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
 
     def create(self, database: str) -> None:
-        """A new database, which is empty."""
+        """Create an empty database."""
         self.sql(f"create database {database}", "mysql" if self.mysql else "postgres")
 
     def status(self, *names: str) -> list[int]:
-        """What MySQL's variables of these names count so far."""
+        """The present values of these status variables of MySQL."""
         asked = f"show global status where variable_name in {names}"
         found = dict(line.split("\t") for line in self.sql(asked, "mysql").splitlines())
         return [int(found[name]) for name in names]
 
     def sysbench(self, argv: list[str], **variables: str) -> str:
-        """What sysbench prints; fails where it does."""
+        """The output of sysbench, which must succeed."""
         env = {**os.environ, "LUA_PATH": f"{WORKLOADS}/?.lua;{WORKLOADS}/insert-benchmark/?.lua;;", **variables}
         done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env, timeout=600)
-        said = done.stdout + done.stderr
-        assert not (complaint := sysbench.failure_reason(said.splitlines(), done.returncode, 60)), (
-            f"{complaint}\n{said}"
+        output = done.stdout + done.stderr
+        assert not (complaint := sysbench.failure_reason(output.splitlines(), done.returncode, 60)), (
+            f"{complaint}\n{output}"
         )
-        return said
+        return output
 
     def options(self, database: str) -> dict[str, Option]:
         assert self.builder.server
@@ -93,7 +93,7 @@ BUILDERS = [
         id=builder.name,
         marks=[
             pytest.mark.skipif(not installed(builder), reason=f"no {builder.name}: apt-get install {package}"),
-            pytest.mark.xdist_group(builder.name),  # they share the server
+            pytest.mark.xdist_group(builder.name),  # tests of one builder share its server
         ],
     )
     for builder, package in ((POSTGRESQL, "postgresql"), (MARIADB, "mariadb-server"))
@@ -102,12 +102,12 @@ BUILDERS = [
 
 @contextmanager
 def started(recipe: Server) -> Iterator[Values]:
-    """The server, ready, in a new folder; the values of its placeholders."""
+    """Start a server in a new folder, and wait until it is ready. Yield the values of its placeholders."""
     with tempfile.TemporaryDirectory(prefix="db") as name:
         folder = Path(name)
         (folder / "data").mkdir()
         values: Values = {key: f"{folder}/{key}" for key in ("data", "socket", "pidfile")} | {"port": 5432}
-        env = {**os.environ, "TMPDIR": name}  # MariaDB removes the temporary tables of others when it starts
+        env = {**os.environ, "TMPDIR": name}  # MariaDB removes temporary tables of other servers when it starts
         user_switch = []
         if os.getuid() == 0:
             user_switch = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]

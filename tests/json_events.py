@@ -1,4 +1,4 @@
-"""Reads the lines that views write as JSON."""
+"""Reads the lines of JSON that a hunt prints with `--json`."""
 
 import json
 
@@ -7,12 +7,12 @@ from perfbisect.core.domain.events import Event
 
 
 def decode(line: str | bytes) -> tuple[Event, float]:
-    """The event of a line and when it happened. Raises ValueError where ``line`` is not such a line."""
+    """The event of a line, and its time. Raises ValueError if ``line`` has no event."""
     body = json.loads(line)
     if not isinstance(body, dict) or not {"event", "at"} <= body.keys():
         raise ValueError("not an event: no object with 'event' and 'at'")
     name, at = body.pop("event"), float(body.pop("at"))
-    if name != "HuntStarted":  # which has it itself
+    if name != "HuntStarted":  # a HuntStarted has a field "hunt"
         body.pop("hunt", None)
     try:
         return codec.decode(name, body), at

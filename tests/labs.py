@@ -1,4 +1,4 @@
-"""A lab for a repository of a test, such as that of a small library in C at five commits; its orders and events."""
+"""Labs for the repositories of tests, such as a small library in C at five commits; with their orders and events."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -53,8 +53,8 @@ def lab_of(
 
 
 def workload_of(**keys: Any) -> Workload:
-    """A workload that says only what is of interest."""
-    folder = str(GIVEN)  # that is small: a suite is sent to the host
+    """A workload with these keys, and with defaults for the other keys."""
+    folder = str(GIVEN)  # a small folder, because a suite is sent to the host
     usual = {"name": "w", "suite": "s", "folder": folder, "driver": "pgsql", "summary": "", "group": "g"}
     return Workload(**usual | keys)
 
@@ -65,7 +65,7 @@ SUITE = (GIVEN / "suite.toml").read_text()
 def bench_lab(
     host: Host, repository: Path, *commits: str, command: Sequence[str] = ("true",), build: str = "true", **keys: Any
 ) -> HostLab:
-    """A lab for commits that are built by a command, and measured by the rate that another prints."""
+    """A lab for commits that are built by the command ``build``, and measured by the rate that ``command`` prints."""
     rate = r"ops/s: (\d+)"
     workload = workload_of(name="bench", driver="command", command=[*command], rate=rate, timeout=60.0, **keys)
     return lab_of(host, quick_builder((build,), str(repository)), workload, repository, commits, is_range=False)
@@ -92,7 +92,7 @@ def warnings(events: list[LabEvent]) -> list[str]:
 
 
 def skipped(events: list[LabEvent]) -> SkipFacts:
-    """Why the last candidate was skipped."""
+    """The facts of the last event, by which a candidate is skipped."""
     assert isinstance(events[-1], CandidateSkipped), events
     return events[-1].facts
 

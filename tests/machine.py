@@ -1,7 +1,8 @@
-"""Machines of tests: this one (``here``), and another (``Machine``), as far as a controller can tell.
+"""Hosts of tests: this machine (``here``), and a simulated other machine (``Machine``).
 
-The other one is a real sshd behind a real link, with processes and a view of the file system of its own. It is a network namespace at the end of a veth pair. In it runs, in a pid and a mount namespace, an init that starts
-sshd again whenever it ends. Neither this project nor the folders of the tests are visible there.
+A Machine is a network namespace at the end of a veth pair, with a real sshd, and with its own processes and mounts. Its
+init runs in a pid namespace and a mount namespace, and restarts sshd if sshd ends. The project and the folders of the
+tests are not visible on the machine.
 """
 
 import fcntl
@@ -20,11 +21,11 @@ from waiting import until
 SSHD = "/usr/sbin/sshd"
 PROJECT = Path(__file__).parents[1]
 PLACE = (
-    "/srv"  # on each machine the folder for perfbisect, at the same path: builds of two machines may have it in them
+    "/srv"  # the folder for perfbisect on each machine: builds of two machines may contain this path
 )
 _numbers = count()
 
-# $1 the machine's folder, $2 login shell of root, then what is to be hidden
+# $1: the machine's folder, $2: the login shell of root, then the folders to hide
 _INIT = f"""\
 folder=$1 shell=$2; shift 2
 for hidden do mount -t tmpfs none "$hidden" || exit; done
@@ -36,14 +37,14 @@ while :; do {SSHD} -D -e -f "$folder/sshd_config" 2>>"$folder/log"; sleep 0.1; d
 
 
 def here(root: Path, name: str = "here") -> LocalHost:
-    """This machine as a host, with this root folder. The fixture ``host`` is one with ``tmp_path/root``."""
+    """This machine as a host with this root folder. The fixture ``host`` has the root ``tmp_path/root``."""
     root.mkdir(parents=True, exist_ok=True)
     return LocalHost(name, PurePosixPath(root))
 
 
 @cache
 def _network() -> int:
-    """The third number of addresses that no other process of tests has: it is locked until this process ends."""
+    """The third number of the addresses of this process's machines, locked until this process ends."""
     for number in range(250):
         lock = os.open(f"/var/tmp/perfbisect-tests-network-{number}", os.O_CREAT | os.O_RDWR, 0o600)
         try:
@@ -51,7 +52,7 @@ def _network() -> int:
         except BlockingIOError:
             os.close(lock)
             continue
-        left = ["ip", "-4", "addr", "show", "to", f"10.177.{number}.0/24"]  # by one that was killed
+        left = ["ip", "-4", "addr", "show", "to", f"10.177.{number}.0/24"]  # by a killed process
         if not subprocess.run(left, capture_output=True, check=True).stdout:
             return number
     raise AssertionError("no network is free")
@@ -61,7 +62,7 @@ def why_not(
     programs: Sequence[str] = (SSHD, "ip", "unshare", "nsenter", "ssh-keygen"),
     apart: Sequence[str] = ("--net", "--pid", "--mount", "--fork"),
 ) -> str:
-    """Why no machine can be made here, of these programs and in such namespaces; empty when one can."""
+    """The reason why no Machine can be made with these programs and namespaces; empty if it can be made."""
     if os.getuid() != 0:
         return "namespaces are made by root"
     if lacking := [program for program in programs if not shutil.which(program)]:
@@ -71,10 +72,10 @@ def why_not(
 
 
 class Machine:
-    """One machine, running."""
+    """A running machine."""
 
     def __init__(self, keys: Path, hidden: list[Path], shell: str = "/bin/sh", port: int = 22) -> None:
-        """``keys`` is the ~/.ssh of the controller's user, in which a key is made if there is none."""
+        """``keys``: the ~/.ssh of the controller's user. A key is made if there is none."""
         self.folder = Path(tempfile.mkdtemp(prefix="machine-", dir="/var/tmp"))
         self.number = next(_numbers)
         self.name = f"pb{os.getpid()}n{self.number}"
@@ -111,29 +112,29 @@ class Machine:
 
     @property
     def root(self) -> str:
-        """A folder of that machine for perfbisect, as it is called here; there ``PLACE`` is the same."""
+        """The folder of the machine for perfbisect, by its path on this machine. On the machine, it is ``PLACE``."""
         return str(self.folder / "root")
 
     def make_known(self) -> None:
-        """Let the controller's user know the machine's key."""
+        """Add the machine's key to the known_hosts of the controller's user."""
         public = (self.folder / "host_key.pub").read_text()
         name = self.address if self.port == 22 else f"[{self.address}]:{self.port}"
         with (self.keys / "known_hosts").open("a") as known:
             known.write(f"{name} {public}")
 
     def power_on(self) -> None:
-        """Start its init, and wait for sshd."""
+        """Start the init of the machine, and wait for sshd."""
         hidden = [str(path) for path in self.hidden]
         apart = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc"]
         script = ["sh", "-c", _INIT, "init", str(self.folder), self.shell, *hidden]
-        # Not a descendant of a shell with settings of its own: what a machine starts with is little.
+        # A machine starts with few environment variables, without the variables of the tests.
         clean = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
         (self.folder / "pid").unlink(missing_ok=True)
         self._init = subprocess.Popen(["ip", "netns", "exec", self.name, *apart, *script], env=clean)
         until((self.folder / "pid").exists)
 
     def power_off(self) -> None:
-        """All its processes end at once; they have ended when this returns."""
+        """Kill all processes of the machine, and wait until they have ended."""
         if self._init:
             first = self.first_process()
             self._init.kill()
@@ -142,27 +143,27 @@ class Machine:
             until(lambda: not _lives(first))
 
     def link(self, state: str) -> None:
-        """The link goes "down" or "up"."""
+        """Set the network link "down" or "up"."""
         run("ip", "link", "set", f"{self.name}a", state)
 
     def kill_sshd(self) -> None:
-        """All of sshd, with its connections, is killed, and starts again."""
+        """Kill sshd and its connections. The init restarts sshd."""
         (self.folder / "pid").unlink(missing_ok=True)
         self.inside("for each in /proc/[0-9]*; do [ $(cat $each/comm) != sshd ] || kill -9 ${each#/proc/}; done")
-        until(lambda: self._init is None or (self.folder / "pid").exists())  # it may be powered off meanwhile
+        until(lambda: self._init is None or (self.folder / "pid").exists())  # the machine may be powered off meanwhile
 
     def first_process(self) -> int:
-        """The pid of its init, as seen from here; 0 while it is powered off."""
+        """The pid of the machine's init on this machine; 0 if the machine is powered off."""
         children = Path(f"/proc/{self._init.pid}/task/{self._init.pid}/children") if self._init else None
         return int(children.read_text().split()[0]) if children else 0
 
     def inside(self, script: str) -> str:
-        """What a script prints there."""
+        """The output of a script that runs on the machine."""
         enter = ["nsenter", "-t", str(self.first_process()), "-a", "sh", "-c", script]
         return subprocess.run(enter, capture_output=True, text=True, check=False).stdout
 
     def remove(self) -> None:
-        """Nothing is left of it."""
+        """End the machine, and delete its files."""
         self.power_off()
         run("ip", "netns", "del", self.name)
         shutil.rmtree(self.folder)

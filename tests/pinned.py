@@ -1,4 +1,4 @@
-"""Whole texts, compared with files below tests/."""
+"""Comparisons of whole texts with files below tests/."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 
 def pinned(name: str, text: str, blurred: Callable[[str], str] = str) -> None:
-    """Compare with the file of that name, both ``blurred``."""
+    """Compare ``text`` with the file ``name``, both after ``blurred``. If it is missing, write it and fail."""
     path = Path(__file__).parent / name
     if not path.exists():
         path.parent.mkdir(exist_ok=True)

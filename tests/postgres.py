@@ -1,4 +1,4 @@
-"""The PostgreSQL that this machine has, by a recipe of a few lines; its "builds" are configurations."""
+"""A recipe for the PostgreSQL that is installed on this machine; its "builds" are configurations."""
 
 import json
 import tomllib
@@ -17,7 +17,7 @@ OPTIONS = ["-D", "{data}", "-k", "{data}", "-p", "{port}"]
 
 
 def served(programs: str, start: Sequence[str]) -> str:
-    """The recipe's table for a server with its programs in that folder."""
+    """The table of a recipe for a server with its programs in the folder ``programs``."""
     table = (GIVEN / "postgres.toml").read_text()
     return table.replace("PROGRAMS", programs).replace("START", json.dumps(start))
 
@@ -30,13 +30,13 @@ BUILDER = msgspec.convert(
     tomllib.loads(RECIPE) | {"name": "postgres", "folder": str(Path(__file__).parent / "lab")}, Builder
 )
 
-FOLDERS = ("--builders", "builders", "--workloads", "workloads", "--hosts", "hosts.toml")  # with the files of ``write``
+FOLDERS = ("--builders", "builders", "--workloads", "workloads", "--hosts", "hosts.toml")  # with files of ``write``
 
 SUITE = (GIVEN / "one-row.toml").read_text()
 
 
 def write(folder: Path, files: dict[str, str]) -> None:
-    """Write these texts below a folder."""
+    """Write ``files`` (path → text) below a folder."""
     for path, text in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)

@@ -1,4 +1,4 @@
-"""The program as a process of its own, and in this process, by the same entry (``run``)."""
+"""Functions that run perfbisect, as a separate process or in this process (``run``)."""
 
 import base64
 import http.client
@@ -21,7 +21,7 @@ from perfbisect.cli.main import main
 from perfbisect.errors import USAGE
 
 PROGRAM = [sys.executable, "-c", "from perfbisect.cli.main import main; main()"]
-# The words of a hunt for the script of tests/cli/conftest.py, in its clone; and those that make it short.
+# Arguments of a hunt with the script of tests/cli/conftest.py; those of HUNT give a short hunt with plain output.
 SCRIPT = ["--builder", "script", "--workload", "one", "--repo", "repo"]
 HUNT = [*SCRIPT, "--plain", "--no-explain"]
 LIMIT = 3000  # seconds; far beyond what is needed, on a busy machine too
@@ -30,14 +30,14 @@ Process = subprocess.Popen[str]
 
 
 def bisect(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run it to its end."""
+    """Run the program to its end."""
     return subprocess.run([*PROGRAM, *words], capture_output=True, text=True, check=False, timeout=LIMIT, cwd=cwd)
 
 
 def bisect_watched(
     words: list[str], see: Callable[[str, Process], object], cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run it to its end; ``see`` is called with each line of its output and errors, and with the process."""
+    """Run the program to its end; ``see`` is called with each line of its output and errors, and with the process."""
     env = os.environ | {"PYTHONUNBUFFERED": "1"}
     pipe = subprocess.PIPE
     with (
@@ -70,7 +70,7 @@ def bisect_watched(
 def bisect_until(
     words: list[str], sign: str, act: signal.Signals | Callable[[Process], object], cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run it to its end; at the first line that contains ``sign`` it gets a signal, or ``act`` is called."""
+    """Run the program to its end. At the first line that contains ``sign``, send the signal ``act`` or call ``act``."""
     waiting = [act]
 
     def see(line: str, process: Process) -> None:
@@ -82,7 +82,7 @@ def bisect_until(
 
 
 def rows(history: Path, sql: str) -> list[tuple[Any, ...]]:
-    """The answer to a query about a history."""
+    """The rows that an SQL query on a history returns."""
     with closing(sqlite3.connect(history)) as connection:
         return connection.execute(sql).fetchall()
 
@@ -96,7 +96,7 @@ class Ended(NamedTuple):
 
 
 def run(*args: str) -> Ended:
-    """Run it with these arguments. Its streams have the encodings that they have outside of tests."""
+    """Run the program in this process. Its streams have the encodings of a separate process."""
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace", write_through=True)
     status: object = None
@@ -112,7 +112,7 @@ def run(*args: str) -> Ended:
 
 
 def executable(path: Path, text: str) -> Path:
-    """Write a program, in a folder that may have to be made."""
+    """Write an executable script. Its folder is created if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     path.chmod(0o755)
@@ -120,7 +120,7 @@ def executable(path: Path, text: str) -> Path:
 
 
 def exits(status: int, *args: str) -> str:
-    """Run it in this process; it ends with that status, without a traceback. What it prints; of mistakes the errors alone."""
+    """Run the program in this process, check its status, and return its output; after a usage error only its errors."""
     ended = run(*args)
     assert ended.status == status, ended.err
     assert "Traceback" not in ended.err
@@ -128,7 +128,7 @@ def exits(status: int, *args: str) -> str:
 
 
 def printed(*args: str, status: int = 0) -> str:
-    """Run it in this process; it ends with that status. What it prints on standard output."""
+    """Run the program in this process, check its status, and return its standard output."""
     ended = run(*args)
     assert ended.status == status, ended.err
     return ended.out
@@ -136,7 +136,7 @@ def printed(*args: str, status: int = 0) -> str:
 
 @contextmanager
 def served(*options: str) -> Iterator[int]:
-    """The port of a program that serves a history, and ends at Ctrl-C without having said anything."""
+    """The port of `bisect serve`, which Ctrl-C ends at the end, and which must print no errors."""
     argv = [*PROGRAM, "serve", "--port", "0", *options]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -149,7 +149,7 @@ def served(*options: str) -> Iterator[int]:
 
 
 def asked(port: int, path: str, host: str = "localhost", login: str = "", verb: str = "GET") -> tuple[int, str]:
-    """The status and the text of an answer; ``login`` is a name with its password, or the header itself."""
+    """The status and the text of a response; ``login`` is NAME:PASSWORD, or the Authorization header itself."""
     if ":" in login:
         login = f"Basic {base64.b64encode(login.encode()).decode()}"
     with closing(http.client.HTTPConnection("127.0.0.1", port)) as other:

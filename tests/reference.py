@@ -11,14 +11,14 @@ import msgspec
 from perfbisect.recipes import builder, inventory, workload
 
 GUIDE = Path(__file__).parents[1] / "docs" / "keys.md"
-TABLES: dict[str, type[msgspec.Struct]] = {  # what is above a table of keys → what has them
+TABLES: dict[str, type[msgspec.Struct]] = {  # text above a table of keys → the struct with the keys
     "## Keys of `builder.toml`": builder.Builder,
     "\n`[variants.NAME]`": builder.Variant,
     "\n`[configs.NAME]`": builder.Config,
     "\n`[build]`": builder.Build,
     "\n`[archives.NAME]`": builder.Archive,
     "\n`[server]`": builder.Server,
-    "\n`[dataset]`": builder.Dataset,
+    "\n`[dataset]`": builder.DataFormat,
     "\n`[[when]]`": builder.When,
     "## Keys of `suite.toml`": workload.Suite,
     "\n`[workloads.NAME]`": workload.Workload,
@@ -28,7 +28,7 @@ TABLES: dict[str, type[msgspec.Struct]] = {  # what is above a table of keys →
 
 
 def with_keys(guide: str) -> str:
-    """The guide to recipes with the keys and defaults as they are now. Raises KeyError for a key that it does not explain."""
+    """The guide with the current keys and defaults. Raises KeyError for a key that the guide does not explain."""
     for heading, shape in TABLES.items():
 
         def table(found: re.Match[str], shape: type[msgspec.Struct] = shape) -> str:

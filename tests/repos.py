@@ -1,8 +1,8 @@
-"""Git repositories of tests, made as people make them.
+"""Git repositories for tests.
 
 The fixture ``git`` is a ``Repo`` at ``tmp_path/repo``: ``git("tag", "x")`` runs git in it and returns what it prints;
-``git.commit({"a/b.c": "1\\n", "old.c": None}, tag="v1")`` commits files and returns the hash; ``git.history(trees)`` does
-so for each of several trees. Another one: ``Repo(folder)``. Dates are fixed; set GIT_COMMITTER_DATE for others.
+``git.commit({"a/b.c": "1\\n", "old.c": None}, tag="v1")`` commits files and returns the hash; ``git.history(trees)``
+commits each of several trees. ``Repo(folder)`` is another repository. Dates are fixed unless GIT_COMMITTER_DATE is set.
 """
 
 import os
@@ -21,7 +21,7 @@ def files_of(folder: Path) -> dict[str, str]:
 
 
 def git(folder: Path, *words: str) -> str:
-    """What git prints in a folder; submodules may come from local ones."""
+    """The output of git in a folder. Submodules may be clones of local repositories."""
     command = ["git", "-c", "protocol.file.allow=always", "-c", "init.defaultBranch=main", *words]
     env = WHO | {"GIT_CONFIG_NOSYSTEM": "1"} | os.environ
     return subprocess.run(command, cwd=folder, env=env, check=True, capture_output=True, text=True).stdout.strip()
@@ -55,7 +55,7 @@ class Repo:
                 path.write_text(text)
 
     def commit(self, files: Files | None = None, title: str = "change", tag: str = "") -> str:
-        """Commit these files, what else has changed, and submodules as they are checked out."""
+        """Commit ``files``, all other changes, and submodules as they are checked out."""
         self.write(files or {})
         self("add", "-A")
         self("commit", "-q", "--allow-empty", "-m", title)
@@ -64,7 +64,7 @@ class Repo:
         return self.head
 
     def history(self, trees: Iterable[Files], tag: str = "v{}") -> list[str]:
-        """A commit for each, with tags v0, v1 …"""
+        """The hashes of a commit for each tree, with tags v0, v1 …"""
         return [self.commit(files, f"change {number}", tag.format(number)) for number, files in enumerate(trees)]
 
     def add_module(self, url: str, path: str, at: str = "") -> None:
@@ -74,7 +74,7 @@ class Repo:
             self("checkout", "-q", at, cwd=self.path / path)
 
     def move_module(self, path: str, to: str) -> str:
-        """Commit a submodule at another commit, whether it is present or not."""
+        """Commit a submodule at another commit, whether the submodule is checked out or not."""
         self("update-index", "--add", "--cacheinfo", f"160000,{to},{path}")
         self("commit", "-q", "-m", "move")
         return self.head

@@ -1,6 +1,6 @@
-"""Facts to make histories of, and one small plausible hunt with everything in it that a report has to tell.
+"""Facts for histories of tests, and the sample hunt: a small plausible hunt with everything that a report shows.
 
-The hunt: eleven candidates of a straight history. The ends differ; c04 does not compile, c06 has the same binary as
+The sample: eleven candidates of a straight history. The ends differ; c04 does not compile, c06 has the same binary as
 c05, c07 crashes, and c08 is the culprit: 28 % fewer operations, by 1.35 times the instructions. The host drifts.
 """
 
@@ -77,7 +77,7 @@ COMMITS = tuple(
     for day, subject in enumerate(SUBJECTS)
 )
 CANDIDATES = tuple(commit.sha for commit in COMMITS)
-DRIFTS = "the host drifts; builds are compared only with neighbours in time"  # a warning
+DRIFTS = "the host drifts; builds are compared only with neighbours in time"  # a warning of the search
 CULPRIT = 8
 HOST = HostFacts("local", "A CPU", 2, 4096, "6.1", "gcc 12.2", {"sysbench": "1.0.20"}, {"governor": "performance"})
 SETTINGS = Settings(
@@ -97,28 +97,28 @@ SETTINGS = Settings(
 
 
 def started(candidates: tuple[str, ...] = CANDIDATES, *, hunt: int = 0, resumed: bool = False) -> SessionStarted:
-    """What a hunt on ``candidates`` tells first."""
+    """The first event of a hunt on ``candidates``."""
     return SessionStarted(hunt, HOST, resumed, "engine", "update-index", "1.0", "1.1", 14, candidates, 2)
 
 
 def begin(history: History, settings: Settings = SETTINGS, at: float = BEGAN) -> int:
-    """Begin a hunt on the sample's range."""
+    """Begin a hunt on the range of the sample hunt."""
     return history.begin_session(settings, started(), at)
 
 
 def build(candidate: int, *, binary: str = "", seconds: float = 12.5, hits: int = 9, misses: int = 1) -> BuildFacts:
-    """A build; its binary is its own unless named."""
+    """The facts of a build, with a unique binary unless ``binary`` is given."""
     commit = CANDIDATES[candidate]
     return BuildFacts(commit, f"key-{commit[:8]}", binary or commit, seconds, hits, misses, False, "jobs/build/log")
 
 
 def skip(candidate: int, stage: str = "compile", reason: str = "src/pager.c:88: 'cursor' undeclared") -> SkipFacts:
-    """A candidate that cannot be measured."""
+    """The facts of a candidate that cannot be measured."""
     return SkipFacts(CANDIDATES[candidate], stage, reason, "jobs/skip/log", 3.0)
 
 
 def run(candidate: int, at: float, *, qps: float = 20_000.0, bloat: float = 1.0) -> RunFacts:
-    """Ten seconds from ``at`` on, with ``bloat`` times the instructions and cycles per operation."""
+    """A run of 10 s from ``at`` on, with ``bloat`` times the instructions and cycles per operation."""
     operations = round(10 * qps)
     return RunFacts(
         commit=CANDIDATES[candidate],
@@ -163,7 +163,7 @@ def write_trial(history: History, trial: SessionState, at: float = 1.0) -> int:
 
 
 def write(history: History) -> int:
-    """Write the whole hunt into ``history`` and return its id."""
+    """Write the sample hunt into ``history`` and return its id."""
     hunt = begin(history)
     for at, event in events():
         history.append(hunt, event, at)
@@ -171,12 +171,12 @@ def write(history: History) -> int:
 
 
 def events() -> Iterator[tuple[float, Event]]:
-    """The hunt as it was told."""
+    """The events of the sample hunt, with their times."""
     return Tale().events()
 
 
 def write_ways(history: History) -> int:
-    """Write a hunt whose builds ran in turns, two at the same time, in other layouts, until stopped, and counted."""
+    """Write a hunt with all kinds of runs: interleaved, paired, in randomized layouts, stopped, and counted."""
     hunt, at = begin(history), BEGAN
     usual = (
         (0, 100.0, ""), (1, 90.0, ""), (0, 50.0, "a"), (1, 40.0, "a"), (2, 30.0, "b"), (1, 50.0, "b"), (0, 102.0, ""),
@@ -193,7 +193,7 @@ def write_ways(history: History) -> int:
 
 @dataclass
 class Tale:
-    """Tells the hunt, keeping its clock, with what is only seen while it happens if ``progress``."""
+    """Generates the events of the sample hunt with its clock, and progress events if ``progress``."""
 
     hunt: int = 1
     rate: float = 20_000.0
@@ -204,7 +204,7 @@ class Tale:
         self.built: set[int] = set()
 
     def events(self) -> Iterator[tuple[float, Event]]:
-        """Everything, in order."""
+        """All events, in order."""
         yield self.at, Warned("The governor is powersave.", "Run: cpupower frequency-set -g performance")
         yield self.at, started(hunt=self.hunt)
         last = len(COMMITS) - 1
@@ -217,7 +217,7 @@ class Tale:
         yield self.at, SessionEnded(Found(step))
 
     def belief(self) -> Belief:
-        """What is left after what was built."""
+        """The belief after the builds made so far."""
         found = 7 in self.built
         culprit = np.full(len(COMMITS), 0.003 if found else 0.1)
         culprit[0], culprit[CULPRIT] = 0.0, 0.973 if found else 0.1
@@ -225,7 +225,7 @@ class Tale:
         return Belief(culprit, 0.97, 0.004, Interval(0.70, 0.72, 0.74), warnings)
 
     def measure(self, purpose: Purpose, *plan: tuple[int, int]) -> Iterator[tuple[float, Event]]:
-        """Build what is not built, then run in turns."""
+        """The events of an order: missing builds, then interleaved runs."""
         shares = tuple(PlannedRuns(candidate, runs) for candidate, runs in plan)
         yield self.at, Decided(Decision(Measure(shares, purpose), self.belief()))
         for candidate, _ in plan:
@@ -245,7 +245,7 @@ class Tale:
             yield from self.run(candidate)
 
     def build(self, candidate: int) -> Iterator[tuple[float, Event]]:
-        """A build, which fails for c04."""
+        """The events of a build, which fails for c04."""
         yield self.at, BuildStarted(candidate, COMMITS[candidate])
         yield self.at + 1, BuildProgress(candidate, 1, 10, "compile")
         if candidate == 4:
@@ -262,7 +262,7 @@ class Tale:
         yield self.at, BuildFinished(candidate, facts, 5 if candidate == 6 else None)
 
     def run(self, candidate: int) -> Iterator[tuple[float, Event]]:
-        """Ten seconds on a host that slows by 1 % in ten minutes."""
+        """The events of a run of 10 s, on a host that slows down by 1 % in ten minutes."""
         slow = candidate >= CULPRIT
         wobble = 0.003 * math.sin(self.at)
         drift = -0.01 * (self.at - BEGAN) / 600
@@ -277,7 +277,7 @@ class Tale:
 def comparison(
     builds: int, works: Sequence[str], *, rounds: int = 3, runs: int = 1, metric: str = "qps"
 ) -> SessionState:
-    """A comparison of so many builds without runs; a workload is of the group that its name begins with."""
+    """A comparison of this number of builds, without runs. The group of a workload is its name up to a dash."""
     named = tuple(TrialBuild(f"v{number}", f"{number:040}", key=f"key-{number}") for number in range(builds))
     loads = tuple(TrialWorkload(name, name.partition("-")[0], 1.0, 10.0) for name in works)
     request = TrialRequest(TrialType.COMPARE, "demo", "o2nofp", "local", metric, {}, named, loads, rounds, runs)
@@ -297,7 +297,7 @@ def series(
     noise: float = 0.01,
     lost: tuple[tuple[int, int], ...] = (),
 ) -> SessionState:
-    """A series on a machine that is slower from round to round; ``lost`` are visits (round, release) that failed."""
+    """A series of releases on a host that slows down each round. ``lost``: visits (round, release) that failed."""
     chance = random.Random(5)
     builds = tuple(TrialBuild(f"1.{number}", trouble="error" if number in gaps else "") for number in range(releases))
     works = tuple(TrialWorkload(name, "all", 1.0, 1.0) for name in WORKS)
@@ -317,24 +317,24 @@ def series(
 
 
 def night(number: int, *, drop: int = 5, branch: str = "main") -> SessionState:
-    """A night of a branch: its tip and the two before it; from tip ``drop`` on they are 20 % slower."""
+    """A nightly run of a branch: its tip and the two tips before. Tips from ``drop`` on are 20 % slower."""
     tips = [*range(max(0, number - 2), number + 1)]
     trial = comparison(0, ["scan"])
     builds = tuple(TrialBuild(f"tip {tip}", f"{tip:040}") for tip in tips)
     trial.request = replace(trial.request, branch=branch, subjects=builds)
-    for one in range(3):
+    for round_ in range(3):
         for place, tip in enumerate(tips):
-            facts = replace(run(0, 0.0, qps=1e4 * (0.8 if tip >= drop else 1.0) + one), commit=f"{tip:040}")
-            trial.runs.append(TrialRun(one, 0, place, 0.0, 1.0, facts))
+            facts = replace(run(0, 0.0, qps=1e4 * (0.8 if tip >= drop else 1.0) + round_), commit=f"{tip:040}")
+            trial.runs.append(TrialRun(round_, 0, place, 0.0, 1.0, facts))
     return trial
 
 
 def logged(history: History, hunt: int) -> list[tuple[float, MeasuredEvent]]:
-    """The builds, skips and runs of a hunt as they were appended, with their times."""
+    """The builds, skips and runs in the log of a hunt, with their times."""
     facts = (BuildFinished, CandidateSkipped, RunFinished)
     return [(entry.at, entry.event) for entry in history.events(hunt) if isinstance(entry.event, facts)]
 
 
 def followed(events: Events) -> list[SessionView]:
-    """What a view knows after each event."""
+    """The view after each event."""
     return list(accumulate(events, lambda view, entry: view_after(view, entry[1], entry[0]), initial=SessionView()))[1:]

@@ -1,4 +1,4 @@
-"""Where commits of a test are built: a repository, hosts with folders of their own, and a recipe; and a store of objects over HTTP."""
+"""A repository, hosts and a recipe for tests that build commits; and a server of objects over HTTP."""
 
 import base64
 import subprocess
@@ -36,7 +36,7 @@ TINY = recipe("tiny", "")
 
 
 def tiny(value: int) -> Files:
-    """The tree of a program that ends with that status."""
+    """The tree of a program that exits with the status ``value``."""
     main = "int one(void);\nint main(void) { return one(); }\n"
     return {"main.c": main, "one.c": f"int one(void) {{ return {value}; }}\n"}
 
@@ -45,14 +45,14 @@ def key_of_build(
     builder: Builder, variant: Variant, tools: Toolchain, system: str = "", host: LocalHost | None = None
 ) -> str:
     """The key of a build on any host."""
-    nobody: Any = None
-    context = BuildContext(host or nobody, nobody, builder, "", variant, tools, nobody, nobody)
+    unused: Any = None
+    context = BuildContext(host or unused, unused, builder, "", variant, tools, unused, unused)
     return build_key(context, "tree", (), "sha", system)
 
 
 @dataclass
 class Yard:
-    """Builds commits of ``git`` on hosts in folders below ``folder``, named as they are; by default on one, ``here``."""
+    """Builds commits of ``git`` on hosts. The root folder of a host is ``folder/NAME``; default: ``here``."""
 
     folder: Path
     git: Repo
@@ -78,7 +78,7 @@ class Yard:
         self, variant: str = "", *patches: Patch,
         on: str = "here", layouts: bool = False, remote: str = "", **changes: Any,
     ) -> BuildContext:  # fmt: skip
-        """``changes`` are of the recipe."""
+        """The context of a build; ``changes`` are fields of the recipe."""
         host, repository = self.on(on), open_repository(self.git.path)
         recipe = msgspec.structs.replace(self.recipe, **changes)
         bare = finish(checkout.bring_mirror(host, repository, recipe.work_name, []))[1]
@@ -89,7 +89,7 @@ class Yard:
     def obtain(
         self, on: str, shared: SharedBuilds | None, sha: str, context: BuildContext | None = None, **more: Any
     ) -> tuple[InstalledBuild, list[str]]:
-        """A build on the host of that name, and the warnings."""
+        """A build on the host ``on``, and the warnings."""
         steps, built = finish(build_commit(context or self.context(on=on, **more), sha, shared))
         return built, [step.text for step in steps if isinstance(step, Warned)]
 
@@ -102,13 +102,13 @@ class Yard:
         return Path(build_store.prefix_folder(self.host, key) / path)
 
     def output(self, key: str, program: str) -> str:
-        """What an installed program prints, where it is measured."""
-        fixed = build_store.put_in_place(self.host, self.recipe.work_name, key)
+        """The output of an installed program, run from the folder in which it is measured."""
+        fixed = build_store.symlink_build(self.host, self.recipe.work_name, key)
         return subprocess.run([fixed / program], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def break_stream(monkeypatch: pytest.MonkeyPatch, to_host: bool, lose: Callable[[], object], pieces: int = 1) -> None:
-    """Call ``lose`` once so many pieces of the next stream over SSH have gone to the host, or have come from it."""
+    """Call ``lose`` after ``pieces`` pieces of the next stream over SSH to the host, or from the host."""
     whole, left = ssh.copy_stream, count(pieces, -1)
 
     def counted(act: Callable[[Any], object]) -> Callable[[Any], object]:
@@ -131,7 +131,7 @@ def break_stream(monkeypatch: pytest.MonkeyPatch, to_host: bool, lose: Callable[
 
 @dataclass
 class ObjectServer:
-    """What it has, and what was asked of it."""
+    """The objects of a server, and the requests that it has got."""
 
     address: str = ""
     kept: dict[str, bytes] = field(default_factory=dict)  # by path

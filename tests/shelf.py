@@ -1,4 +1,4 @@
-"""Archives over HTTP, from a server of a test that also sends parts and breaks off; and the archives."""
+"""Archives, and a server of archives over HTTP that can send parts of files and break off."""
 
 import hashlib
 import io
@@ -13,17 +13,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class Shelf:
-    """What it has, and what was asked of it."""
+    """The files of a server, and the requests that it has got."""
 
     address: str = ""
     files: dict[str, bytes] = field(default_factory=dict)  # by path
     asked: list[tuple[str, str]] = field(default_factory=list)  # path, range
     cuts: list[int] = field(default_factory=list)  # bytes after which the next answers break off
-    parts: bool = True  # it knows ranges
+    parts: bool = True  # the server supports ranges
 
 
 def packed(files: Mapping[str, str]) -> bytes:
-    """A tarball."""
+    """A tar.gz archive of ``files``."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         for name, text in files.items():
@@ -34,7 +34,7 @@ def packed(files: Mapping[str, str]) -> bytes:
 
 
 class Quiet(BaseHTTPRequestHandler):
-    """It says nothing on the terminal."""
+    """A handler that logs nothing to the terminal."""
 
     def log_message(self, *_: object) -> None:
         pass
@@ -42,7 +42,7 @@ class Quiet(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[ThreadingHTTPServer]:
-    """A server in a thread of its own, at a port of its own."""
+    """A server in its own thread, at a free port."""
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,4 +1,4 @@
-"""What a search may have seen, and what a verdict names; and a simulated world that stops slow runs."""
+"""Random observations of a search, the changes that a verdict names, and a simulated world that stops slow runs."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,7 @@ from perfbisect.simulate.world import World
 
 
 def decide(*of_situation: Any, **more: Any) -> Decision:
-    """What the search decides in the situation of these fields."""
+    """The decision of the search in the Situation with these fields."""
     return search.decide(Situation(*of_situation, **more))
 
 
@@ -29,15 +29,15 @@ def found(verdict: Verdict) -> Step:
 
 
 def several(verdict: Verdict) -> tuple[list[int], list[int], list[tuple[int, int]]]:
-    """Of a verdict on every change: the drops, the improvements, and the ends of the subranges that are unsettled."""
+    """The drops, the improvements, and the ends of the unsettled subranges in a verdict on all changes."""
     assert isinstance(verdict, Several)
     drops, rises = ([step.candidate for step in steps] for steps in (verdict.steps, verdict.improvements))
-    return drops, rises, [(one.good, one.bad) for one in verdict.unsettled]
+    return drops, rises, [(subrange.good, subrange.bad) for subrange in verdict.unsettled]
 
 
 @st.composite
 def moments(draw: st.DrawFn, build_hosts: int = 0) -> tuple[Graph, list[Observation]]:
-    """A small history, and what may have been seen of it, sense or nonsense: builds without runs, failures, no runs at all."""
+    """A small history with random observations, also implausible: builds without runs, failures, or no runs at all."""
     graph = random_merging_graph(
         draw(st.integers(2, 29)), seed=draw(st.integers(0, 999)), merge_chance=0.3, branch_length=4.0
     )
@@ -60,7 +60,7 @@ def moments(draw: st.DrawFn, build_hosts: int = 0) -> tuple[Graph, list[Observat
 
 @dataclass(slots=True, eq=False)
 class ImpatientWorld(World):
-    """A world that stops runs as slow as that: the bound is read in their place."""
+    """A world that stops runs ``slow_after`` times slower than good, and gives a bound as their reading."""
 
     slow_after: float = 5.0
     good: list[float] = field(default_factory=list)
@@ -70,7 +70,7 @@ class ImpatientWorld(World):
         return [self.stopped(seen) if isinstance(seen, Reading) else seen for seen in World.measure(self, order)]
 
     def stopped(self, seen: Reading) -> Reading:
-        """The reading, or the bound."""
+        """The reading, or the bound if the run was stopped."""
         if seen.candidate == 0:
             self.good.append(seen.value)
             return seen

@@ -31,12 +31,12 @@ _NODE = 'mount -t tmpfs none "$1" && exec slurmd -D -N "$2" -f "$3"'
 
 
 def why_not() -> str:
-    """Why there can be no Slurm here; empty when there can."""
+    """The reason why Slurm cannot run on this machine, or "" if Slurm can run."""
     return machine.why_not(PROGRAMS, ("--mount",))
 
 
 class Slurm:
-    """Node n1 with the features quiet and both, node n2 with other and both."""
+    """A cluster of node n1 with the features quiet and both, and node n2 with the features other and both."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/var/tmp"))
@@ -67,7 +67,7 @@ class Slurm:
         self.wait_idle()
 
     def wait_idle(self) -> None:
-        """Until no node is still completing a job: until then the other one is lent."""
+        """Wait until no node is completing a job, because Slurm would give the other node to the next job."""
         until(lambda: self.run("sinfo", "--noheader", "--format=%D %t") == "2 idle\n")
 
     def _daemon(self, *command: str) -> None:
@@ -77,7 +77,7 @@ class Slurm:
             )
 
     def run(self, *command: str) -> str:
-        """What one of its commands prints."""
+        """Run a command of Slurm, and return its output."""
         env = os.environ | {"SLURM_CONF": str(self.configuration)}
         return subprocess.run(command, capture_output=True, text=True, check=False, env=env).stdout
 
@@ -87,16 +87,16 @@ class Slurm:
         return dict(line.rsplit(maxsplit=1) for line in lines if not line.endswith("COMPLETING"))
 
     def occupy(self, feature: str) -> None:
-        """Take the node with that feature, for a job named other."""
+        """Allocate the node with this feature to a job named other."""
         self.run("salloc", "--no-shell", "--nodes=1", f"--constraint={feature}", "--job-name=other")
         assert "other" in self.jobs()
 
     def cancel(self, *names: str) -> None:
-        """Cancel the jobs of these names; all of them without one."""
+        """Cancel the jobs with these names, or all jobs if no name is given."""
         self.run("scancel", *(f"--name={name}" for name in names), *([] if names else ["--user=root"]))
 
     def end(self) -> None:
-        """Nothing is left of it."""
+        """Stop the cluster, and remove its processes and files."""
         self.cancel()
         until(lambda: not self.run("squeue", "--noheader"))  # steps that cannot report their end would stay
         for daemon in reversed(self._daemons):
@@ -107,14 +107,14 @@ class Slurm:
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
-        for pid in processes(str(self.folder)):  # step daemons, and what waits in the queue for a killed session
+        for pid in processes(str(self.folder)):  # step daemons, and commands of killed sessions that wait in the queue
             os.kill(pid, signal.SIGKILL)
             until(lambda pid=pid: ended(pid))
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _ports(count: int) -> list[int]:
-    """Ports that nobody uses."""
+    """Unused ports."""
     with ExitStack() as stack:
         bound = [stack.enter_context(closing(socket.socket())) for _ in range(count)]
         for each in bound:

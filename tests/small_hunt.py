@@ -13,15 +13,15 @@ RATE, OPERATIONS = '$.results[0]["ops/s"]', "$.results[0].operations"
 
 
 class Hunt:
-    """The history, an inventory and a hunt, whose log is ``h.db``; all below one folder."""
+    """A repository, a hosts.toml, and a hunt with the history ``h.db``, all in one folder."""
 
     def __init__(
         self, folder: Path, hosts: str = "", *, commits: int = 8, culprit: int = 5, status: dict[int, str] | None = None,
         pause: float = 0.0, longer: float = 0.0, builds: tuple[str, ...] = ("make",),
     ) -> None:  # fmt: skip
-        """``hosts`` is the text of hosts.toml, ``status`` what odd commits return, ``pause`` the seconds that a run sleeps.
+        """``hosts`` is the text of hosts.toml, ``status`` the exit status of some commits, ``pause`` a run's sleep.
 
-        Since the culprit it sleeps ``longer``.
+        From the culprit on, a run sleeps for ``longer`` more seconds.
         """
         self.folder, self.repo, self.last = folder, folder / "repo", commits - 1
         (folder / "hosts.toml").write_text(hosts)
@@ -38,7 +38,7 @@ class Hunt:
         self.asked = [*(word for each in builds for word in ("--build", each)), "--run", "./bench", "--rate", RATE]
 
     def words(self, *more: str, history: str = "h.db") -> list[str]:
-        """`bisect run`, with further options."""
+        """The arguments of `bisect run`, with further options."""
         place = ["--repo", str(self.repo), "--hosts", str(self.folder / "hosts.toml"), *self.kept(history)]
         explained = [] if "--explain" in more else ["--no-explain"]
         quick = ["--no-layouts", "--pairing", "interleaved"]
@@ -54,7 +54,7 @@ class Hunt:
         return rows(self.folder / history, sql)
 
     def check(self, ended: subprocess.CompletedProcess[str], history: str = "h.db") -> None:
-        """It ended with the culprit; no host has built a commit twice, and no run counts twice."""
+        """Check that the hunt named the culprit, that no host built a commit twice, and that no run is stored twice."""
         assert ended.returncode == 0, ended.stdout + ended.stderr
         assert self.ask("select culprit from culprits", history) == [(self.culprit,)]
         for what in ("started from runs", "commit_hash from builds where not reused"):

@@ -1,4 +1,4 @@
-"""Source packages of Debian or its kin, as apt brings them from where this machine's packages come from."""
+"""Source packages of Debian or Ubuntu, downloaded by apt from the package sources of this machine."""
 
 import os
 import re
@@ -7,17 +7,17 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-HOME = os.environ.get("HOME", "")  # the tests' own home is empty, and forgotten
+HOME = os.environ.get("HOME", "")  # tests run with another HOME, which is empty and temporary
 KEPT = Path(os.environ.get("XDG_CACHE_HOME") or f"{HOME}/.cache") / "perfbisect-tests" / "source-packages"
 LISTED = Path("/etc/apt")
 
 
 class Absent(Exception):
-    """The source package cannot be had here; the reason is in words for whoever reads that a test is skipped."""
+    """The source package is not available. The message is the reason why a test is skipped."""
 
 
 def unpack(name: str, folder: Path) -> None:
-    """Make ``folder`` the unpacked source package: Debian's patches applied. Downloaded once, and kept for later tests."""
+    """Unpack a source package into ``folder``, with Debian's patches. The download is kept for later tests."""
     for program, package in (("apt-get", "apt"), ("dpkg-source", "dpkg-dev")):
         if shutil.which(program) is None:
             raise Absent(f"{program} is not installed; where there is apt: apt-get install {package}")
@@ -28,24 +28,24 @@ def unpack(name: str, folder: Path) -> None:
 
 
 def _download(name: str) -> None:
-    """Download the newest version that is to be had: lists may tell of more than there is."""
-    apt = _apt_of_its_own()
+    """Download the newest available version. The lists of apt may have versions that are not available."""
+    apt = _apt_options()
     _run("apt-get", *apt, "update")
-    said = _run("apt-cache", *apt, "showsrc", "--only-source", name).stdout
+    listed = _run("apt-cache", *apt, "showsrc", "--only-source", name).stdout
     partial = KEPT / f"{name}.{os.getpid()}"
-    for version in reversed(re.findall(r"^Version: (\S+)", said, re.MULTILINE)):
+    for version in reversed(re.findall(r"^Version: (\S+)", listed, re.MULTILINE)):
         partial.mkdir(parents=True)
         done = _run("apt-get", *apt, "source", "--download-only", "--only-source", f"{name}={version}", cwd=partial)
         if done.returncode == 0 and list(partial.glob("*.dsc")):
-            with suppress(OSError):  # another run has just brought it
+            with suppress(OSError):  # another test run has just downloaded it
                 partial.rename(KEPT / name)
             return
         shutil.rmtree(partial)
     raise Absent(f"apt does not bring the source package {name} here")
 
 
-def _apt_of_its_own() -> list[str]:
-    """Options for an apt that knows the source packages of this machine's sources, and leaves the machine as it is."""
+def _apt_options() -> list[str]:
+    """Options for an apt that reads source packages from this machine's sources, and changes nothing on the machine."""
     own = KEPT / "apt"
     for folder in ("sources", "lists/partial", "cache/archives/partial"):
         (own / folder).mkdir(parents=True, exist_ok=True)

@@ -60,7 +60,7 @@ def test_links_paths_and_modules_exist(page: Path) -> None:
     assert [*broken_links(page), *(path for path in PATH.findall(prose(page)) if not exists(path)), *missing] == []
 
 
-def test_a_missing_file_would_be_noticed() -> None:
+def test_check_of_paths_finds_missing_files() -> None:
     named = PATH.findall(
         "`core/search/no_such.py` `levels.py` `builders/NAME` `builders/NAME/no.toml` `lab/` `--metric` `v1.0`"
     )
@@ -79,11 +79,11 @@ def test_options_named_in_readme_and_on_the_page_of_commands_exist() -> None:
     assert named <= known
 
 
-def test_tables_of_keys_are_those_of_the_program() -> None:
+def test_tables_of_keys_in_the_guide_are_up_to_date() -> None:
     assert GUIDE.read_text() == with_keys(GUIDE.read_text()), "stale: run `.venv/bin/python tests/reference.py`"
 
 
-def test_readme_is_short_and_leads_to_every_command_and_page() -> None:
+def test_readme_is_short_and_links_to_every_command_and_page() -> None:
     text = PAGES[0].read_text()
     assert len(text.split()) <= 900
     table = text.partition("## Commands")[2].partition("##")[0]
@@ -93,7 +93,7 @@ def test_readme_is_short_and_leads_to_every_command_and_page() -> None:
     }
 
 
-def test_the_hooks_run_what_make_lint_runs() -> None:
+def test_pre_commit_hooks_run_the_commands_of_make_lint() -> None:
     recipe = re.search(r"^lint:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert recipe
     lint = [shlex.split(line) for line in recipe[1].replace("$(VENV)", ".venv").splitlines()]
@@ -102,8 +102,8 @@ def test_the_hooks_run_what_make_lint_runs() -> None:
 
 
 @pytest.mark.filterwarnings("always:the search has changed")
-def test_calibration_names_its_core() -> None:
-    """Whose it is. That the core has changed since is said, and no failure: calibrating takes long."""
+def test_calibration_report_states_the_hash_of_its_core() -> None:
+    """A later change of the core is only a warning, because a calibration takes long."""
     known = re.search(r"^- core ([0-9a-f]{40})", (ROOT / "benchmarks" / "calibration.md").read_text(), re.MULTILINE)
     assert known
     asked = ["git", "-C", str(ROOT), "rev-parse", "HEAD:bisect/perfbisect/core"]
@@ -112,7 +112,7 @@ def test_calibration_names_its_core() -> None:
         warnings.warn("the search has changed since it was calibrated: benchmarks/calibration.md", stacklevel=1)
 
 
-# The pictures and transcripts of README.md show what the program prints of the stored hunt, but for numbers and hashes.
+# The pictures and transcripts of README.md show what the program prints of the stored hunt, except numbers and hashes.
 
 
 STALE = "stale: run `.venv/bin/python docs/pictures/make.py --stored`"
@@ -124,18 +124,18 @@ def hunt() -> Iterator[tuple[History, Clone]]:
         yield opened
 
 
-def test_the_picture_of_the_live_view(hunt: tuple[History, Clone]) -> None:
+def test_picture_of_the_live_view_is_up_to_date(hunt: tuple[History, Clone]) -> None:
     assert make.text_of_svg(make.LIVE.read_text()) == make.text_of_svg(make.live(hunt[0])), STALE
 
 
-def test_the_picture_of_the_page(hunt: tuple[History, Clone]) -> None:
+def test_picture_of_the_page_is_up_to_date(hunt: tuple[History, Clone]) -> None:
     seen = make.words(make.TEXT.read_text())
     assert seen
     assert seen == make.text_of_page(make.page(*hunt))[: len(seen)], STALE
 
 
-def test_the_transcripts(hunt: tuple[History, Clone]) -> None:
-    """Every word of them; which numbers they have is a matter of rounding."""
+def test_transcripts_in_the_readme_are_up_to_date(hunt: tuple[History, Clone]) -> None:
+    """Only words are compared, because numbers depend on rounding."""
     readme = make.README.read_text()
     assert make.BLOCK.search(readme)
     assert make.words(readme) == make.words(make.with_transcripts(readme, *hunt)), STALE

@@ -1,4 +1,4 @@
-"""The shape of the project, checked: what may import what, and what must never exist."""
+"""Checks of the project's structure: allowed imports between packages, sizes of modules, and forbidden calls."""
 
 import ast
 import tomllib
@@ -14,9 +14,9 @@ pytestmark = pytest.mark.xdist_group("layout")  # modules are parsed once
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "bisect" / "perfbisect"
 
-ROOMS: dict[str, dict[str, list[str]]] = tomllib.loads(Path(__file__).with_name("layout.toml").read_text())
-ALLOWED, LAB = ROOMS["package"], ROOMS["lab"]
-FULL = 10  # modules that may lie in a folder of rooms itself
+PACKAGES: dict[str, dict[str, list[str]]] = tomllib.loads(Path(__file__).with_name("layout.toml").read_text())
+ALLOWED, LAB = PACKAGES["package"], PACKAGES["lab"]
+MOST_MODULES = 10  # in the folder of core, lab or cli itself
 
 
 @cache
@@ -25,7 +25,7 @@ def parsed(path: Path) -> ast.Module:
 
 
 def nodes(tree: ast.AST, *, types: bool) -> Iterator[ast.AST]:
-    """All of a tree; what is for types alone only if that is asked for."""
+    """All nodes of a tree; nodes under `if TYPE_CHECKING` only if ``types``."""
     for node in ast.iter_child_nodes(tree):
         if types or not (isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"):
             yield node
@@ -49,9 +49,9 @@ def imports(path: Path, *, types: bool = True) -> set[str]:
     return found - {""}
 
 
-def within(module: str, room: str) -> bool:
-    """True where a dotted module is that room, or in it."""
-    return module == room or module.startswith(f"{room}.")
+def within(module: str, package: str) -> bool:
+    """Whether a dotted module is this package, or is in this package."""
+    return module == package or module.startswith(f"{package}.")
 
 
 def modules() -> list[Path]:
@@ -62,35 +62,35 @@ def dotted(path: Path) -> str:
     return ".".join(path.relative_to(SOURCE).with_suffix("").parts)
 
 
-def test_dependencies_point_inwards() -> None:
+def test_packages_import_only_allowed_packages() -> None:
     wrong = {}
     for path in modules():
-        own = max((room for room in ALLOWED if within(dotted(path), room)), key=len)
+        own = max((package for package in ALLOWED if within(dotted(path), package)), key=len)
         allowed = {own, "errors", "masking", *ALLOWED[own]}
-        wrong[dotted(path)] = {module for module in imports(path) if not any(within(module, room) for room in allowed)}
+        wrong[dotted(path)] = {module for module in imports(path) if not any(within(module, each) for each in allowed)}
     assert wrong
     assert not {path: found for path, found in wrong.items() if found}
 
 
-def test_dependencies_between_the_rooms_of_the_lab() -> None:
+def test_packages_of_lab_import_only_allowed_packages() -> None:
     wrong = {}
     for path in modules():
-        room = dotted(path).split(".")[1] if within(dotted(path), "lab") else ""
-        if room in LAB:  # what joins the rooms lies beside them
+        package = dotted(path).split(".")[1] if within(dotted(path), "lab") else ""
+        if package in LAB:  # modules in lab itself may import any package of lab
             inside = {module.split(".")[1] for module in imports(path) if within(module, "lab")}
-            wrong[dotted(path)] = inside - {room, *LAB[room]}
+            wrong[dotted(path)] = inside - {package, *LAB[package]}
     assert wrong
     assert not {path: found for path, found in wrong.items() if found}
 
 
-def test_no_room_is_full_and_every_folder_is_in_the_table() -> None:
+def test_folders_have_few_modules_and_are_in_layout_toml() -> None:
     for folder in ("core", "lab", "cli"):
-        assert len([path for path in (SOURCE / folder).glob("*.py") if path.name != "__init__.py"]) <= FULL
-    assert all(any(within(dotted(path), room) for room in ALLOWED) for path in modules())
+        assert len([path for path in (SOURCE / folder).glob("*.py") if path.name != "__init__.py"]) <= MOST_MODULES
+    assert all(any(within(dotted(path), package) for package in ALLOWED) for path in modules())
 
 
 def test_all_tests_are_collected(pytestconfig: pytest.Config) -> None:
-    """pytest leaves out folders by their names, without a word."""
+    """pytest leaves out folders with certain names, without a warning."""
     tests = [path.relative_to(ROOT) for path in (ROOT / "tests").rglob("test_*.py")]
     assert len(tests) > 100
     patterns = pytestconfig.getini("norecursedirs")
@@ -103,7 +103,7 @@ def test_bisect_is_never_a_package() -> None:
     assert not (ROOT / "builders" / "__init__.py").exists()
 
 
-def test_modules_have_one_job() -> None:
+def test_modules_have_at_most_400_lines() -> None:
     assert [path for path in SOURCE.rglob("*.py") if len(path.read_text().splitlines()) > 400] == []
 
 
@@ -114,7 +114,7 @@ def module_of(name: str, known: Collection[str]) -> str:
 
 
 def graph() -> dict[str, set[str]]:
-    """Module → the modules that it imports, within functions, too; without imports for types, which run nothing."""
+    """Module → the modules that it imports, also within functions, but not under `if TYPE_CHECKING`."""
     paths = {dotted(path): path for path in modules()}
     return {
         each: {module_of(name, paths) for name in imports(path, types=False)} - {"", each}
@@ -122,17 +122,17 @@ def graph() -> dict[str, set[str]]:
     }
 
 
-LATE = {("repository.git", "repository.library")}  # with GitPython, which takes a tenth of a second
+LATE = {("repository.git", "repository.library")}  # imported when used, because GitPython takes 0.1 s
 
 
-def test_there_is_no_circle_of_imports() -> None:
+def test_imports_have_no_cycle() -> None:
     todo = {each: {other for other in found if (each, other) not in LATE} for each, found in graph().items()}
     while free := {module for module, needed in todo.items() if not needed & todo.keys()}:
         todo = {module: needed for module, needed in todo.items() if module not in free}
-    assert not todo, "each of these is in a circle, or needs one"
+    assert not todo, "each of these modules is in a cycle, or imports one that is"
 
 
-BY_NAME = ("cli.commands.", "cli.main")  # verbs are loaded by their names, and the program by the installer
+BY_NAME = ("cli.commands.", "cli.main")  # commands are loaded by their names, and cli.main by the entry point
 
 
 def test_every_module_is_imported_by_another() -> None:
@@ -141,8 +141,8 @@ def test_every_module_is_imported_by_another() -> None:
     assert {each for each in unused if not each.startswith(BY_NAME)} == set()
 
 
-def test_no_module_only_forwards() -> None:
-    """One has something of its own: a definition, or a value other than a name from elsewhere."""
+def test_no_module_only_reexports_names() -> None:
+    """Each module has a definition of its own, or a value that is not an imported name."""
     forwards = set()
     for path in modules():
         own = [
@@ -159,7 +159,7 @@ def test_no_module_only_forwards() -> None:
     assert forwards == set()
 
 
-PRINTS = {  # what would reach a terminal beside the one place that makes it safe
+PRINTS = {  # calls that would print without ui.stream, which escapes control characters
     "print", "click.echo", "click.secho", "click.style", "click.prompt", "click.confirm", "Console", "rich.print",
     "sys.stdout.write", "sys.stderr.write", "sys.__stdout__", "sys.__stderr__", "sys.stdout.buffer", "sys.stderr.buffer",
     "os.write", "warnings.warn", "traceback.print_exc", "traceback.print_exception", "put_raw",
@@ -169,7 +169,7 @@ PIPES = {name: {"os.write"} for name in ("host.local", "host.through")}  # to a 
 
 
 def printed_by(path: Path) -> set[str]:
-    """What in a module would reach a terminal."""
+    """The names in a module that would print to a terminal."""
     found = set()
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Call):
@@ -182,7 +182,7 @@ def printed_by(path: Path) -> set[str]:
     return {name for name in found if name in PRINTS or name.rpartition(".")[2] in {"Console", "put_raw", "raw"}}
 
 
-def test_everything_is_printed_in_one_place() -> None:
+def test_only_ui_stream_and_ui_live_print() -> None:
     assert {dotted(path) for path in modules()} >= MAY_PRINT
     prints = {dotted(path): printed_by(path) for path in modules() if dotted(path) not in MAY_PRINT}
     assert not {path: found for path, found in prints.items() if found}

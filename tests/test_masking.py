@@ -1,4 +1,4 @@
-"""Passwords in URLs are in nothing that is printed or kept."""
+"""Passwords in URLs are masked in all texts that are printed or stored."""
 
 import json
 from pathlib import Path
@@ -16,8 +16,8 @@ from perfbisect.recipes.output_pattern import find_number
 from perfbisect.repository.commits import _shortened
 
 
-def test_passwords_in_urls_are_masked_and_nothing_else() -> None:
-    """As masked.txt has them; ccache wants a bar before a header, or it is another word."""
+def test_only_passwords_in_urls_are_masked() -> None:
+    """masked.txt has the cases. ccache requires a bar between the URL and a header."""
     secret, harmless = (
         Path(__file__).with_name("masked.txt").read_text().removeprefix("## masked\n").split("\n\n## harmless\n")
     )
@@ -30,13 +30,13 @@ def test_passwords_in_urls_are_masked_and_nothing_else() -> None:
 
 
 def test_hostile_text_is_masked_in_linear_time() -> None:
-    """One that takes the square of its length would not end."""
+    """In quadratic time, the test would not end."""
     for text in ("://" * 30_000 + "@", "a://b@" * 20_000, "a" * 100_000 + "://@", "a://" + "@" * 90_000):
         mask_credentials(text)
 
 
-def test_what_is_cut_has_no_part_of_a_password() -> None:
-    """Half of a URL would not be known as one."""
+def test_shortened_text_has_no_part_of_a_password() -> None:
+    """A URL that is cut in the middle might not be recognised as a URL."""
     for before in range(0, 600, 7):
         line = f"error: {'x' * before} https://u:s3cret@h/x"
         log = BuildLog()
@@ -44,11 +44,11 @@ def test_what_is_cut_has_no_part_of_a_password() -> None:
         quoted = [log.failure_line(), *log.tail, command.last_output_line(line), _shortened(line)]
         with pytest.raises(ValueError, match="not a number") as failure:
             find_number("$.n", json.dumps({"n": line.removeprefix("error: ")}))
-        for text in (*quoted, str(failure.value), Commit("a" * 40, "", "", _shortened(line)).title):
+        for text in (*quoted, str(failure.value), Commit("a" * 40, "", "", _shortened(line)).short_subject):
             assert "s3c" not in mask_credentials(text), before
 
 
-def test_values_are_masked_inside() -> None:
+def test_values_in_nested_fields_are_masked() -> None:
     url = "https://u:s3cret@h"
     event = CandidateSkipped(1, SkipFacts("a" * 40, "compile", f"error: {url}", "log", 1.0), "local")
     assert mask_credentials_in_fields(event).facts.reason == "error: https://***@h"
@@ -60,12 +60,12 @@ def test_values_are_masked_inside() -> None:
     }
 
 
-def test_errors_are_born_without_passwords() -> None:
+def test_errors_contain_no_passwords() -> None:
     failure = EnvironmentFailure("cannot reach https://u:s3cret@h", "Try https://u:s3cret@h.")
     assert "s3cret" not in f"{failure} {failure.advice}"
 
 
-def test_a_traceback_that_is_kept_has_none(monkeypatch: pytest.MonkeyPatch, seal: Path) -> None:
+def test_stored_traceback_contains_no_passwords(monkeypatch: pytest.MonkeyPatch, seal: Path) -> None:
     monkeypatch.setattr("sys.argv", ["bisect", "https://u:s3cret@h"])
     try:
         raise ZeroDivisionError("redis://u:s3cret@cache")

@@ -1,4 +1,4 @@
-"""What users get: a wheel with every recipe in it, verbs that are documented, help with examples; and folders of their own."""
+"""The shipped program: a wheel with every recipe, help with examples for each verb, and the folders of the user."""
 
 import os
 import pwd
@@ -19,7 +19,7 @@ from perfbisect.folders import cache_folder, config_folder, state_folder
 ROOT = Path(__file__).parents[1]
 
 
-HOME = os.environ.get("HOME", "")  # where pip has its configuration and cache; the tests' own home is empty
+HOME = os.environ.get("HOME", "")  # has the configuration and cache of pip; tests run with another, empty HOME
 OLDEST_AND_OTHERS = [
     pytest.param("python3.11", marks=pytest.mark.slow),
     *(pytest.param(f"python3.{minor}", marks=pytest.mark.calibrate) for minor in (12, 13)),
@@ -27,7 +27,7 @@ OLDEST_AND_OTHERS = [
 
 
 def interpreter(name: str) -> str | None:
-    """An interpreter of that name that can make environments: on the PATH, or one that pyenv has built."""
+    """The Python of this name, from the PATH or from pyenv, if it can make virtual environments."""
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path(HOME, ".pyenv"))
     built = pyenv.glob(f"versions/{name.removeprefix('python')}.*/bin/{name}")
     for each in (name, *map(str, sorted(built))):
@@ -49,7 +49,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.tools
-def test_the_wheel_contains_every_recipe_and_source_of_the_demo(wheel: Path) -> None:
+def test_wheel_contains_every_recipe_and_source_file(wheel: Path) -> None:
     shipped = set(zipfile.ZipFile(wheel).namelist())
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
     expected = {
@@ -63,8 +63,8 @@ def test_the_wheel_contains_every_recipe_and_source_of_the_demo(wheel: Path) -> 
 
 @pytest.mark.tools
 @pytest.mark.parametrize("python", OLDEST_AND_OTHERS)
-def test_an_installed_wheel_hunts(python: str, wheel: Path, tmp_path: Path, git: Callable[..., str]) -> None:
-    """In a fresh environment of each supported Python: only what the wheel requires is installed."""
+def test_installed_wheel_finds_a_culprit(python: str, wheel: Path, tmp_path: Path, git: Callable[..., str]) -> None:
+    """A new environment of each supported Python has only the packages that the wheel requires."""
     program = interpreter(python)
     if program is None:
         pytest.skip(f"no {python} with venv: apt-get install {python}-venv, where the distribution has it")
@@ -73,10 +73,10 @@ def test_an_installed_wheel_hunts(python: str, wheel: Path, tmp_path: Path, git:
     pip = [tmp_path / "venv/bin/pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
     subprocess.run([*pip, wheel], check=True, capture_output=True, env=env)
 
-    def bisect(*words: str, said: str = "") -> str:
+    def bisect(*words: str, errors: str = "") -> str:
         command = [tmp_path / "venv/bin/bisect", *words]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path / "repo")
-        assert (done.returncode, done.stderr[: len(said)], done.stderr.count("\n")) == (0, said, bool(said)), done
+        assert (done.returncode, done.stderr[: len(errors)], done.stderr.count("\n")) == (0, errors, bool(errors)), done
         return done.stdout
 
     assert "bisect run" in bisect("--help")
@@ -87,7 +87,7 @@ def test_an_installed_wheel_hunts(python: str, wheel: Path, tmp_path: Path, git:
         git("commit", "-qm", f"change {number}")
     hunted = bisect(
         "run", "HEAD~3", "HEAD", "--build", "true", "--run", "sh bench.sh", "--rate", r"rate (\d+)",
-        "--no-explain", "--plain", said="3 commits, 3 candidates; ",
+        "--no-explain", "--plain", errors="3 commits, 3 candidates; ",
     )  # fmt: skip
     assert f"The culprit is {git('rev-parse', '--short=10', 'HEAD~1')}" in hunted
 
@@ -100,8 +100,7 @@ def test_every_verb_has_help_and_examples(verb: str) -> None:
     assert f"bisect {verb}" in (command.epilog or "")
 
 
-def test_no_machine_of_ours_is_named_in_the_project() -> None:
-    """Paths of somebody's home or checkout have no place in what is shipped."""
+def test_shipped_files_contain_no_path_of_a_developer_machine() -> None:
     found = subprocess.run(
         ["git", "grep", "-nIE", r"(^|[^A-Za-z0-9_.])/(work|root|home/[a-z]+)/", "--", ".", ":!tests"],
         cwd=ROOT, check=False, capture_output=True, text=True,
@@ -117,10 +116,10 @@ FOLDERS = [
 
 
 @pytest.mark.parametrize(("folder", "variable", "default"), FOLDERS)
-def test_a_folder_of_the_user(
+def test_folders_of_the_user_follow_xdg_variables(
     folder: Callable[[], Path], variable: str, default: str, seal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As XDG_* say, and below the home folder without them: the one of the user database, if nothing else names it."""
+    """Without XDG_* variables, folders are below $HOME, else below the home folder in the user database."""
     assert folder() == seal / default / "perfbisect"
     monkeypatch.setenv(variable, "")
     assert folder() == seal / default / "perfbisect"

@@ -1,4 +1,4 @@
-"""Tickets for the lock of a machine, as others could write them."""
+"""Tickets for the lock of a machine, like the tickets of other processes."""
 
 import os
 from pathlib import Path
@@ -7,24 +7,24 @@ import msgspec
 
 from perfbisect.host.lock import LockOwner
 
-# A process that cannot be seen from here
+# A process that this machine cannot see
 ELSEWHERE = LockOwner(
     "another-boot pid:[1] 12 34", 12, "elsewhere", "hunt 6", "2026-01-02T03:04:05Z", "eve", "ab12", ""
 )
 
 
 def folder() -> Path:
-    """Where the tickets of this test are."""
+    """The folder of the tickets of this test."""
     return Path(os.environ["PERFBISECT_LOCKS"])
 
 
 def names() -> list[str]:
-    """The tickets that there are."""
+    """The names of all tickets."""
     return sorted(path.name for path in folder().iterdir()) if folder().exists() else []
 
 
 def boot() -> str:
-    """This boot of this machine."""
+    """The id of the present boot of this machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -45,8 +45,8 @@ def write_ticket(
     folder().mkdir(exist_ok=True)
     path = folder() / f"perfbisect-lock.{name}"
     path.unlink(missing_ok=True)
-    said = msgspec.json.encode(msgspec.structs.replace(ELSEWHERE, **owner)).decode()
-    path.write_text(f"{of or boot()} {place} {said}" if content is None else content)
+    owner_text = msgspec.json.encode(msgspec.structs.replace(ELSEWHERE, **owner)).decode()
+    path.write_text(f"{of or boot()} {place} {owner_text}" if content is None else content)
     path.chmod(0o444)
     at = uptime() - silence
     os.utime(path, (at, at))

@@ -39,14 +39,14 @@ class Trap:
         return folder
 
     def settings(self, hooks: Path) -> dict[str, str]:
-        """Every setting that makes some git command run a program (a name after @), and what brings git to use it."""
+        """Every setting that makes a git command run a program (a name after @), and what makes git use the setting."""
         text = (Path(__file__).parent / "given" / "settings.txt").read_text()
         text = re.sub(r"@([\w-]+)", lambda found: self.command(found[1]), text)
         text = text.replace("FOLDER", str(self.folder)).replace("HOOKS", str(hooks))
         return {name: value for name, _, value in (line.partition(" = ") for line in text.splitlines())}
 
     def arm(self, git_dir: Path) -> None:
-        """Write all of it into a repository's configuration, a part through a file that it includes."""
+        """Write all settings into a repository's configuration, half of the settings through an included file."""
         included = git_dir / "more"
         for number, (name, value) in enumerate(self.settings(self.hooks(git_dir / "hooks")).items()):
             config = included if number % 2 else git_dir / "config"
@@ -69,7 +69,7 @@ class OddTrees:
         self.repo = repo
 
     def write(self, kind: str, content: bytes) -> str:
-        """Any object; git checks nothing."""
+        """Write an object without the checks of git."""
         data = b"%s %d\0%s" % (kind.encode(), len(content), content)
         sha = sha1(data).hexdigest()
         path = self.path(sha)
@@ -93,7 +93,7 @@ class OddTrees:
         )
 
     def below(self, names: list[bytes]) -> str:
-        """A file at the end of folders in each other."""
+        """A file in nested folders."""
         tree = self.tree((FILE, names[-1], self.blob()))
         for name in reversed(names[:-1]):
             tree = self.tree((FOLDER, name, tree))
@@ -106,7 +106,7 @@ class OddTrees:
         return sha
 
     def damaged(self) -> str:
-        """A file's content of which half is left."""
+        """A file's content, whose object is cut in half."""
         sha = self.blob(bytes(range(256)) * 20)
         whole = self.path(sha).read_bytes()
         self.path(sha).write_bytes(whole[: len(whole) // 2])
@@ -114,7 +114,7 @@ class OddTrees:
 
 
 def forbidden(odd: OddTrees) -> Mapping[str, Callable[[], list[Entry]]]:
-    """Entries of a root folder that cannot be checked out, by what is wrong with them; without a file that is intact."""
+    """Entries of a root folder that cannot be checked out, by the problem; callers add an intact file."""
     blob, below, tree = odd.blob, odd.below, odd.tree
     return {
         "a folder .git": lambda: [(FOLDER, b".git", below([b"config"]))],

@@ -1,11 +1,11 @@
-"""What tests wait for: conditions, processes of this machine, generators."""
+"""Waiting in tests: for conditions, processes of this machine, and generators."""
 
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TypeVar
 
-PATIENCE = 600  # seconds; far beyond what is needed, on a busy machine too
+PATIENCE = 600  # seconds; far more than a busy machine needs
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -17,7 +17,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def ended(pid: int | str) -> bool:
-    """Whether the process is gone; one that nobody has waited for yet is, too: an init may not do so."""
+    """Whether a process has ended. A zombie has ended, too: an init process may not wait for its children."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -42,7 +42,7 @@ Result = TypeVar("Result")
 
 
 def finish(generator: Generator[Item, None, Result]) -> tuple[list[Item], Result]:
-    """All that a generator yields, and what it returns."""
+    """The items that a generator yields, and its return value."""
     items = []
     while True:
         try:

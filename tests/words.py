@@ -1,6 +1,6 @@
-"""Words that documents and messages do not use, with the better ones: `.venv/bin/python tests/words.py`, a part of `make lint`.
+"""Words to avoid in documents and messages, with replacements (`.venv/bin/python tests/words.py` in `make lint`).
 
-Documents are read without code; of modules, the texts that may be printed: strings with a blank, and the help of verbs.
+The check reads documents without code, and the texts that modules may print: strings with a blank, and helps of verbs.
 CONTRIBUTING.md has examples, docs/architecture.md the glossary.
 """
 
@@ -42,7 +42,7 @@ def documents() -> Iterator[tuple[Path, int, str]]:
         *sorted((ROOT / "docs").glob("*.md")),
     ):
         text = CODE.sub(lambda code: "\n" * code[0].count("\n"), page.read_text())
-        if page.name == "CONTRIBUTING.md":  # whose examples of bad sentences are a table
+        if page.name == "CONTRIBUTING.md":  # its table has examples of bad sentences
             text = re.sub(r"^\|.*$", "", text, flags=re.MULTILINE)
         line = 1
         for paragraph in re.split(r"(\n\s*\n)", text):

@@ -175,7 +175,7 @@ class Silent:
 def start_watching(path: Path, hunt: int) -> None:
     """Which hunts run now, and the first picture of one."""
     with closing(History.open(path, read_only=True)) as history:
-        watching.running(history)
+        watching.running_sessions(history)
         next(watching.watch(history, [hunt], Silent(), time.sleep))
 
 

@@ -19,8 +19,8 @@ from perfbisect.simulate.hunt import simulate_hunt
 from perfbisect.simulate.tally import (
     Judgement,
     ShareInterval,
-    StepAccount,
-    account_of_steps,
+    StepCounts,
+    count_steps,
     judge_verdict,
     mean,
     suspect_set_and_probability,
@@ -39,7 +39,7 @@ class Played:
     named: tuple[float, ...]  # the stated probabilities of all that were named
     together: float | None  # the stated probability of the set of an inconclusive hunt
     held: bool  # whether that set contains a culprit
-    steps: StepAccount
+    steps: StepCounts
     builds: int
     runs: int
 
@@ -56,7 +56,7 @@ def play(seed: int, *, every_change: bool) -> Played:
         tuple(step.probability for step in all_steps(outcome.verdict)),
         together if world.right_culprits else None,
         not world.right_culprits.isdisjoint(chosen),
-        account_of_steps(outcome.verdict, world, drawn.policy.min_effect),
+        count_steps(outcome.verdict, world, drawn.policy.min_effect),
         outcome.builds,
         outcome.runs,
     )
@@ -76,7 +76,7 @@ def rows(hunts: Sequence[Played], *, every_change: bool) -> Iterator[str]:
 
 def row(name: str, hunts: Sequence[Played], *, every_change: bool) -> str:
     """One line of the table."""
-    steps = sum((played.steps for played in hunts), StepAccount())
+    steps = sum((played.steps for played in hunts), StepCounts())
     stated = [probability for played in hunts for probability in played.named]
     if every_change:
         right = ShareInterval.of(steps.right, steps.right + steps.wrong)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from perfbisect.core.domain.trials import visiting_order
 from perfbisect.core.stats.release_series import RATE, LevelStep, SpeedLine, speed_line
-from perfbisect.core.stats.watched_branch import ROUNDS, BranchLine, line_with_jumps, tips_measured_with_next
+from perfbisect.core.stats.watched_branch import ROUNDS, BranchLine, line_with_jumps, tips_to_measure_again
 
 LONG = 20  # releases, where a table does not say it
 Steps = Sequence[tuple[int, float]]  # first release with it, its size as a logarithm
@@ -172,7 +172,7 @@ class Nights:
         self.visits[tip] = {}
         for number in range(self.world.rounds):
             machine = self.chance.gauss(0, 0.05)
-            for each in (*tips_measured_with_next(range(tip)), tip):
+            for each in (*tips_to_measure_again(range(tip)), tip):
                 x = self.levels[each] + machine + self.chance.gauss(0, self.world.noise)
                 self.visits[each][tip * ROUNDS + number] = x
 

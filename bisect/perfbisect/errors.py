@@ -1,8 +1,8 @@
 """Every error that is reported to the user: one sentence, advice, and the exit status.
 
 Exit statuses of `bisect run`: 0 culprit named, 1 not reproduced or nothing to find, 2 inconclusive, 3 usage or
-configuration error, 4 environment failure, 130 interrupted (resumable). Any other OSError also ends with 4. Any other
-exception is a bug of perfbisect and ends with 70.
+configuration error, 4 environment failure, 130 interrupted (resumable). An OSError that is not reported as one of these
+errors also ends with 4. Any other exception is a bug of perfbisect and ends with 70.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ INTERRUPTED = 130
 
 
 class PerfBisectError(Exception):
-    """A failure with a sentence for the user (``str(error)``), ``advice`` on what to do, and an exit status.
+    """An error with a sentence for the user (``str(error)``), ``advice`` on what the user can do, and an exit status.
 
     The passwords of URLs are masked in the sentence and in the advice, because both are stored in the history.
     ``option`` is the name, without "--", of the option of `bisect run` that alone caused the error.
@@ -54,11 +54,12 @@ class EnvironmentFailure(PerfBisectError):
 
 
 class RangeEndFailed(EnvironmentFailure):
-    """An end of the range cannot be built or measured: nothing can be compared."""
+    """Good or bad cannot be built or measured, so they cannot be compared."""
 
 
 class MetricPatternUnmatched(RangeEndFailed):
-    """The pattern of the metric does not match the output of an end of the range. Repetition would not help."""
+    """The pattern of the metric does not match the output of an end of the range. A repetition of the run would not
+    help."""
 
     exit_status = USAGE
 
@@ -72,13 +73,14 @@ def as_perfbisect_error(error: "PerfBisectError | OSError") -> PerfBisectError:
     if isinstance(error, PerfBisectError):
         return error
     reason = error.strerror or str(error)
-    if isinstance(error, FileNotFoundError) and error.filename is None:  # as of getcwd alone
+    if isinstance(error, FileNotFoundError) and error.filename is None:  # only getcwd's error has no file
         return EnvironmentFailure("The current folder does not exist any more.", "Change to another folder: cd")
     return EnvironmentFailure(reason if error.filename is None else f"{error.filename}: {reason}")
 
 
 class StdoutClosed(PerfBisectError):
-    """The reader of standard output has ended, as with `| head`. A verb that only prints has not failed then."""
+    """The reader of standard output has ended, as with `| head`. A command that only prints has not failed in this
+    case, so the exit status is 0."""
 
     exit_status = 0
 
@@ -95,8 +97,7 @@ class CommandFailed(EnvironmentFailure):
 
     def __init__(self, sentence: str, advice: str = "", *, status: int, output: str = "") -> None:
         super().__init__(sentence, advice)
-        self.status = status
-        self.output = output
+        self.status, self.output = status, output
 
 
 class TooMuchOutput(EnvironmentFailure):
@@ -104,14 +105,14 @@ class TooMuchOutput(EnvironmentFailure):
 
 
 class Interrupted(PerfBisectError):
-    """The user, or the end of the terminal, has interrupted the work, which can be resumed later."""
+    """The user has interrupted the work, or has closed the terminal. The work can be resumed later."""
 
     exit_status = INTERRUPTED
 
 
 class Cancelled(BaseException):
-    """The work of a thread was cancelled. Handlers of failures do not catch this exception, just as they do not catch
-    KeyboardInterrupt."""
+    """The work of a thread was cancelled. This exception is no ``Exception``, so that code that handles failures does
+    not catch it, just as it does not catch KeyboardInterrupt."""
 
 
 class ConnectionLost(EnvironmentFailure):
@@ -143,7 +144,7 @@ class HostClockChanged(RunLost):
 
 
 class DatasetDamaged(EnvironmentFailure):
-    """Loaded data, or a copy of the data, has changed since loading. The data must then be loaded again."""
+    """Loaded data, or a copy of the data, has changed since loading. The dataset must be loaded again."""
 
 
 class BuildFilesChanged(EnvironmentFailure):
@@ -152,31 +153,28 @@ class BuildFilesChanged(EnvironmentFailure):
     def __init__(self, host: str, key: str, paths: str) -> None:
         named = ", ".join(paths.split("\n")[:-1])
         super().__init__(f"files of the build on host {host} have changed since the build ended ({named})")
-        self.host = host
-        self.key = key
+        self.host, self.key = host, key
 
 
 class BuildFailed(PerfBisectError):
     """A candidate cannot be checked out, configured, compiled or installed.
 
-    The hunt skips the candidate. This error is never caused by the user.
+    The hunt skips the candidate. The cause is the commit, not a mistake of the user.
     """
 
     def __init__(self, sentence: str, *, stage: str, log: str, hint: str = "", errors: tuple[str, ...] = ()) -> None:
         """``errors`` are the lines in the build's output that report errors, if there are several such lines."""
         super().__init__(sentence, f"{hint} See {log}.".lstrip())
-        self.stage = stage
-        self.log = log
-        self.errors = errors
+        self.stage, self.log, self.errors = stage, log, errors
 
 
 class RunFailed(PerfBisectError):
-    """A built candidate does not start, crashes, or its workload fails. The hunt skips the candidate or repeats the run."""
+    """A build of a candidate does not start, crashes, or fails in its workload. The hunt skips the candidate or repeats
+    the run."""
 
     def __init__(self, sentence: str, *, stage: str, log: str) -> None:
         super().__init__(sentence, f"See {log}.")
-        self.stage = stage
-        self.log = log
+        self.stage, self.log = stage, log
 
 
 class MetricNotPrinted(RunFailed):

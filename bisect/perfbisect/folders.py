@@ -30,6 +30,5 @@ def _folder(purpose: str) -> Path:
     try:
         return Path(getattr(PlatformDirs("perfbisect"), f"user_{purpose}_dir"))
     except RuntimeError as error:  # neither HOME nor the user database names a home folder
-        raise EnvironmentFailure(
-            "The home folder of this user is unknown.", f"Set HOME or XDG_{purpose.upper()}_HOME."
-        ) from error
+        advice = f"Set HOME or XDG_{purpose.upper()}_HOME."
+        raise EnvironmentFailure("The home folder of this user is unknown.", advice) from error

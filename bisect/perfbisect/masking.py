@@ -9,12 +9,12 @@ from typing import Any
 
 MASK = "***"
 
-QUOTE = r"""'\\?"'\\?"'"""  # a ' within quotes, as a shell writes it; also as text in JSON
-WORD = re.compile(rf"""(?:{QUOTE}|[^\s"`<>|])+""")  # with all that a URL may consist of
+QUOTE = r"""'\\?"'\\?"'"""  # '"'"', as shlex.quote writes ' within quotes; in JSON, " has a backslash
+WORD = re.compile(rf"""(?:{QUOTE}|[^\s"`<>|])+""")  # all characters that a URL may have
 SCHEME = re.compile(r"([a-z][a-z0-9+.-]{0,30}:(?://+|\\/\\/))", re.IGNORECASE)  # also as some programs write it in JSON
 LOGIN = re.compile(r"ssh|git|rsync|sftp|(git|svn)\+ssh", re.IGNORECASE)  # a user name alone is no secret there
 PORT = re.compile(r"(\[[^\]]*\]|[^:]*):\d*")
-ATTRIBUTE = re.compile(  # of ccache's remote storage, and of the query of a URL
+ATTRIBUTE = re.compile(  # secret attributes of ccache's remote storage, and of the query of a URL
     rf"""([|?&;\#]\s*@?(?:[a-z_-]*(?:token|password|passwd|secret|signature|key)|pass|pwd|auth|sig|header)=)"""
     rf"""(?:{QUOTE}|;(?![\w@-]+=)|[^\s|&;"`<>\#])+?(?=(?!{QUOTE})'?(?:;[\w@-]+=|[\s|&"`<>\#]|\Z))""",
     re.IGNORECASE,
@@ -57,9 +57,8 @@ def _mask_users(word: re.Match[str]) -> str:
     if "@" not in word[0]:
         return word[0]
     begin, *parts = SCHEME.split(word[0])
-    urls = (
-        scheme + _mask_user(scheme.partition(":")[0], rest) for scheme, rest in zip(*[iter(parts)] * 2, strict=True)
-    )
+    pairs = zip(parts[::2], parts[1::2], strict=True)
+    urls = (scheme + _mask_user(scheme.partition(":")[0], rest) for scheme, rest in pairs)
     return "".join([begin, *urls])
 
 
@@ -73,6 +72,6 @@ def _mask_user(scheme: str, rest: str) -> str:
         user, _, host = authority.rpartition("@")
         shown = user if LOGIN.fullmatch(scheme) and ":" not in user else MASK
         return f"{shown}@{host}{rest[len(authority) :]}" if user else rest
-    if "@" not in rest or ":" not in authority or PORT.fullmatch(authority):  # it belongs to the path
+    if "@" not in rest or ":" not in authority or PORT.fullmatch(authority):  # an @ belongs to the path
         return rest
-    return f"{MASK}@{rest.rpartition('@')[2]}"  # a password with a bare "/"
+    return f"{MASK}@{rest.rpartition('@')[2]}"  # the password contains an unescaped "/"

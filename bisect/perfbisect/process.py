@@ -1,13 +1,13 @@
-"""The identity and the owner of a process that works on a session or a host, whether the process is still running according
-to /proc, and a clock that never jumps.
+"""The identity and the owner of a process that works on a session or a host, whether the process is still running
+according to /proc, and a clock that never jumps.
 
-A history stores the owner of each process as USER@MACHINE:NUMBER. The number is a secret in the user's state folder,
-so that a file of another user is never mistaken for a file of this user. Machines that share the state folder have
-the same number.
+A history stores the owner of each process as USER@MACHINE:NUMBER. The number is a secret in the user's state folder, so
+that a file of another user is never mistaken for a file of this user. If several machines share the state folder, their
+processes store the same number.
 
-The machine's clock is read only at the start of the process. A later time is the start time plus the elapsed time,
-including suspensions of the machine, even if its clock was set in between. So the difference between two times of
-this clock is a true duration.
+The clock of this module reads the machine's clock only at the start of the process. Each later time is the start time
+plus the elapsed time, which includes suspensions of the machine. So the difference between two times is a true duration
+even if a user or a program sets the machine's clock between the two times.
 """
 
 import getpass
@@ -41,8 +41,8 @@ def placeholder_process(origin: str = "imported") -> str:
     """A text that replaces the identity of the process, on another machine, that worked on the session. The text
     names this user as the owner.
 
-    If ``origin`` is "exported", the text contains no secret number, so every reader of the file treats the session as
-    a session of another user.
+    If ``origin`` is "exported", the text does not contain the user's secret number, so that every importer of the file
+    treats the session as a session of another user.
     """
     return f"{user_at_machine() if origin == 'exported' else user_at_machine_and_secret()} {origin} 0 0 0"
 

@@ -1,4 +1,4 @@
-"""Which build system a tree and a range have."""
+"""The choice of a build system for a commit and for a range, and the effect of the build system on a build's key."""
 
 from dataclasses import replace
 from itertools import product
@@ -31,7 +31,7 @@ from perfbisect.recipes.builder import BUILD_PLACEHOLDERS, Build, Builder, Varia
 from perfbisect.recipes.placeholders import fill_command
 from perfbisect.recipes.requested import requested_builder
 from perfbisect.repository.discovery import open_repository
-from perfbisect.wording.text import built_with
+from perfbisect.wording.text import build_system_text
 from program import executable
 from repos import Repo
 from sharing import key_of_build
@@ -42,7 +42,7 @@ SETTINGS = Settings("a", "b", ".", "tool", "w", "here")
 
 
 @given(st.lists(TREES, min_size=1, max_size=3))
-def test_the_system_of_a_range_is_the_first_that_all_its_ends_have(trees: list[set[str]]) -> None:
+def test_range_uses_first_build_system_that_all_ends_have(trees: list[set[str]]) -> None:
     system = system_for_range(trees)
     common = [each for each in SYSTEMS if all(each in systems_in(tree) for tree in trees)]
     assert system == (common[0] if common else AUTO if any(trees) else "")
@@ -51,7 +51,7 @@ def test_the_system_of_a_range_is_the_first_that_all_its_ends_have(trees: list[s
         assert own in systems_in(tree) if tree else own == ""
 
 
-def test_cmake_goes_before_what_often_stands_beside_it() -> None:
+def test_cmake_is_preferred_to_meson_autotools_and_make() -> None:
     assert systems_in({"Makefile", "configure", "meson.build", "CMakeLists.txt"}) == (
         "cmake",
         "meson",
@@ -61,7 +61,7 @@ def test_cmake_goes_before_what_often_stands_beside_it() -> None:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_every_command_has_known_placeholders_only(system: str) -> None:
+def test_build_system_commands_have_only_known_placeholders(system: str) -> None:
     values = dict.fromkeys(BUILD_PLACEHOLDERS, "x")
     for in_place, paths in product((False, True), (MARKERS, frozenset())):
         recipe = replace_build(options=["{prefix}"], in_place=in_place, programs=["bin/x"])
@@ -71,8 +71,8 @@ def test_every_command_has_known_placeholders_only(system: str) -> None:
 
 
 @pytest.mark.tools
-def test_the_system_of_the_ends_of_a_range(git: Repo) -> None:
-    """A folder of such a name is none."""
+def test_build_system_is_chosen_from_the_trees_of_the_ends(git: Repo) -> None:
+    """A folder with the name of a marker file, such as ``configure/``, is no marker."""
     trees = {
         "made": ("Makefile",), "moved": ("CMakeLists.txt", "configure/x", "Makefile"),
         "later": ("meson.build", "Makefile/x"), "none": ("README",),
@@ -89,7 +89,7 @@ def test_the_system_of_the_ends_of_a_range(git: Repo) -> None:
         (RECIPE, SETTINGS, "moved", "moved", "cmake"),
         (RECIPE, SETTINGS, "made", "later", AUTO),
         (commands, SETTINGS, "none", "none", ""),
-        (RECIPE, alone, "none", "none", ""),  # it is measured as it is checked out
+        (RECIPE, alone, "none", "none", ""),  # the checkout is measured without a build
     ]
     for recipe, settings, good, bad, system in chosen:
         assert choose_system(repo, recipe, {"a": shas[good], "b": shas[bad]}, settings) == system
@@ -106,7 +106,7 @@ def test_the_system_of_the_ends_of_a_range(git: Repo) -> None:
             choose_system(repo, recipe, {"a": shas[good], "b": shas[bad]}, settings)
 
 
-def test_what_is_started_chooses_among_the_systems_of_a_tree(git: Repo) -> None:
+def test_started_program_decides_between_build_systems_of_a_tree(git: Repo) -> None:
     mixed = git.commit({
         "Makefile": "vet:\n\tgo vet ./...\nbench:\n\ttrue\n", "go.mod": "module example.org/tool/v2\n", "cmd/kvd/a.go": "",
         "Cargo.toml": '[package]\nname = "rusty"\n', "src/bin/other.rs": "", "lib/lib.go": "",
@@ -123,7 +123,7 @@ def test_what_is_started_chooses_among_the_systems_of_a_tree(git: Repo) -> None:
     assert choose("./kvd", only) == choose("./kvd", then=("true",)) == "make"
 
 
-def test_a_tree_says_what_builds_a_program() -> None:
+def test_command_to_build_a_program_is_derived_from_the_tree() -> None:
     text = 'module example.org/tool\nname = "rusty"\nbench: x\npart := 1\n'
     go = {"bin/kvd": "./x/cmd/kvd", "tool": ".", "main": "./main"}
     commands = {program: f"go build -o {program} {folder}" for program, folder in go.items()}
@@ -136,14 +136,14 @@ def replace_build(programs: list[str] | None = None, **changes: object) -> Build
     return replace_builder(build=Build(**changes), programs=programs or [])  # type: ignore[arg-type]
 
 
-def test_a_recipe_that_names_its_system_keeps_it(tmp_path: Path, git: Repo) -> None:
+def test_build_system_named_in_a_recipe_is_used(tmp_path: Path, git: Repo) -> None:
     git.commit({"CMakeLists.txt": "x", "Makefile": "x"})
     text = 'summary = "a tool"\ndriver = "command"\n[build]\nsystem = "make"\n'
     executable(tmp_path / "builders" / "tool" / "builder.toml", text)
     asked = Settings("HEAD", "HEAD", str(git.path), "tool", "", "here", builders_path=str(tmp_path / "builders"))
     resolved = resolve_settings(replace(asked, metric="", quick=QuickCommand(run="true")))
     assert resolved.system == "make"
-    for system in ("make", ""):  # "": a hunt of the last version
+    for system in ("make", ""):  # "": a hunt that an older version stored
         build = requested_builder(replace(resolved, system=system)).build
         assert build and build.system == "make"
 
@@ -152,22 +152,22 @@ def key(builder: Builder, system: str = "cmake") -> str:
     return key_of_build(builder, Variant(), Toolchain("gcc", "12", "gcc 12"), system)
 
 
-def test_all_that_changes_a_build_by_a_system_is_in_its_key() -> None:
+def test_build_key_covers_all_inputs_of_a_build_system() -> None:
     plain: dict[str, object] = {"system": "cmake"}
     changes = ({}, {"options": ["-DX=1"]}, {"targets": ["x"]}, {"in_place": True}, {"env": {"X": "1"}})
     keys = [key(replace_build(**plain | change)) for change in changes]
     keys.append(key(replace_build(system="make"), "make"))
-    named = ({"programs": ["bin/x"]}, {"library": "lib/x.so"}, {"name": "other"})  # its folder is in the RPATH
+    named = ({"programs": ["bin/x"]}, {"library": "lib/x.so"}, {"name": "other"})  # the name is in the RPATH
     keys += [key(replace_builder(build=Build(system="cmake"), **each)) for each in named]
     assert len(set(keys)) == len(keys) == 9
-    assert key(replace_build()) == keys[0], "however it was chosen"
+    assert key(replace_build()) == keys[0], "the key does not depend on how the build system was chosen"
     commands = replace_build(compile=[["make"]])
     assert key(commands, "") == key(msgspec.structs.replace(commands, name="other", programs=["x"]), "")
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_the_revision_of_a_system_covers_all_its_commands(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each text that it uses changes the revision, but for those that only refuse a build; and what is copied from it."""
+def test_commands_hash_covers_all_commands_of_a_build_system(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hash changes with each text of the commands, except texts that refuse a build, and with ``programs.COPY``."""
     texts = {name for name, value in vars(build_commands).items() if name.isupper() and isinstance(value, str)}
     used = texts & set(SYSTEMS[system].commands.__code__.co_names)
     assert used or system == "go"
@@ -179,7 +179,7 @@ def test_the_revision_of_a_system_covers_all_its_commands(system: str, monkeypat
 
 
 @pytest.mark.tools
-def test_another_compiler_of_a_system_makes_other_keys(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_build_key_covers_the_compiler_of_a_build_system(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = []
     for compiler in ((), ("false",), ("echo", "rustc 1.7"), ("echo", "rustc 1.8")):
         monkeypatch.setitem(SYSTEMS, "make", replace(SYSTEMS["make"], compiler=compiler))
@@ -192,15 +192,15 @@ def replace_builder(**changes: object) -> Builder:
     return msgspec.structs.replace(RECIPE, **changes)
 
 
-def test_every_system_says_in_a_line_what_it_runs() -> None:
-    assert all(built_with(system).startswith(f"{system}: ") for system in SYSTEMS)
-    assert ("each commit" in built_with(AUTO), built_with("")) == (True, "")
+def test_build_system_text_begins_with_the_name() -> None:
+    assert all(build_system_text(system).startswith(f"{system}: ") for system in SYSTEMS)
+    assert ("each commit" in build_system_text(AUTO), build_system_text("")) == (True, "")
 
 
-def test_options_belong_to_what_a_build_is() -> None:
+def test_compiler_flags_change_a_build_but_not_its_home() -> None:
     settings = replace(SETTINGS, builder="", workload="", quick=QuickCommand("./x", ("make",)))
     given = replace(settings, flags=Flags("-UC", "-UCXX -DCXX=3", "-Wl,-rpath,/of/the/user"))
     plain, flagged = map(requested_builder, (settings, given))
     assert plain.name != flagged.name
-    assert plain.home == flagged.home, "the sources are sent once"
+    assert plain.home == flagged.home, "both builds use one copy of the sources"
     assert build_fingerprint(plain, Variant()) != build_fingerprint(flagged, Variant())

@@ -1,5 +1,7 @@
-"""Small trees of every build system, built by real tools as a hunt builds a commit: with the variant's options, programs that a
-tree does not install with the shared libraries that they load, links that are repeated in other orders, and options of the user."""
+"""Small trees of each build system, built by real tools like a commit of a hunt, with options of variant and user.
+
+Programs that a tree does not install are copied with their shared libraries. Builds are linked in other layouts.
+"""
 
 import os
 import pwd
@@ -37,11 +39,11 @@ PARTS = "".join(f"int part{n}(int x) {{ return x * {n + 3}; }}\n" for n in OWN)
 
 
 def inner(value: int) -> str:
-    """The source of a library of many functions; the program prints ten more."""
+    """The source of a library of many functions. The program prints ``value`` + 10."""
     return f"{PARTS}int inner(void) {{ return {value}; }}\n"
 
 
-# The program loads `outer` and that `inner`, each from a folder of its own. Only `outer` is installed, by some.
+# The program loads `outer`, which loads `inner`, from different folders. Some trees install `outer`, none `inner`.
 BENCHMARK = {
     "bench.c": BENCH,
     "outer.c": "int inner(void);\nint second(void) { return 10; }\nint outer(void) { return inner() + second(); }\n",
@@ -57,12 +59,12 @@ RECIPE = Builder(name="tool", summary="a tool", driver="tool", programs=["bin/to
 INSTALLED = {folder.name: files_of(folder) for folder in sorted((BESIDE / "installed").iterdir())}
 SOURCES, CMAKE, MAKE = INSTALLED["sources"], INSTALLED["cmake"]["CMakeLists.txt"], INSTALLED["make"]["makefile"]
 
-# Compiles, and adds its arguments to the file beside it.
+# A compiler that appends its arguments to a log file.
 RECORDER = '#!/bin/sh\nprintf "%s\\n" "$*" >>"$0.log"\nexec gcc "$@"\n'
 
 
 class RecordingYard(Yard):
-    """With a compiler that records its arguments."""
+    """A Yard with a compiler that records its arguments."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,7 +77,7 @@ class RecordingYard(Yard):
         return self.git.commit()
 
     def made(self, what: str | Files, variant: Variant | None = None, **changes: object) -> BuildFacts:
-        """The build of a commit, or of one that is made first."""
+        """The build of a commit, or of a new commit with these files."""
         variant = variant or Variant(cc=str(self.compiler), cflags="-O2 -DVARIANT")
         return self.build(what if isinstance(what, str) else self.commit(what), variants={"o2nofp": variant}, **changes)
 
@@ -83,7 +85,7 @@ class RecordingYard(Yard):
         return self.output(facts.key, program)
 
     def compiled(self) -> list[str]:
-        """The arguments of the compilations of the tree's files."""
+        """The arguments of each compilation of a file of the tree."""
         lines = Path(f"{self.compiler}.log").read_text().splitlines()
         return [
             line for line in lines if " -c " in f" {line} " and re.search(r"(main|part|bench|outer|inner)\.c", line)
@@ -99,7 +101,7 @@ def yard(tmp_path: Path, git: Repo, monkeypatch: pytest.MonkeyPatch) -> Recordin
 
 
 def quick(one: str, trees: Iterable[str]) -> list[Any]:
-    """These trees as parameters, of which only ``one`` is not slow."""
+    """Parameters for a test, one for each tree. Only the test of the tree ``one`` is not slow."""
     return [pytest.param(tree, marks=[] if tree == one else pytest.mark.slow) for tree in trees]
 
 
@@ -109,12 +111,12 @@ def needs(*tools: str) -> None:
 
 
 def printed(*argv: str | Path) -> list[str]:
-    """The lines of a tool."""
+    """The lines that a tool prints."""
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 def order(program: Path) -> tuple[str, ...]:
-    """The functions of a program of ours, with their sizes, by their addresses."""
+    """The functions `part0`, `own0`, … of a program with their sizes, in the order of their addresses."""
     rows = (line.split() for line in printed("nm", "-nS", "--defined-only", program))
     return tuple(f"{row[-1]} {row[-3]}" for row in rows if re.fullmatch(r"(part|own)\d", row[-1]))
 
@@ -125,8 +127,8 @@ def runpath(file: Path) -> str:
 
 
 @pytest.mark.parametrize("tree", quick("make", TREES))
-def test_a_tree_is_built_by_its_system(yard: RecordingYard, tree: str) -> None:
-    """With the options of the variant; what it does not install is copied with the libraries that it loads, and linked again."""
+def test_tree_is_built_by_its_build_system(yard: RecordingYard, tree: str) -> None:
+    """A program that is not installed is copied with its libraries, and linked again in other layouts."""
     system = tree.partition("-")[0]
     needs(NEEDS.get(system, system))
 
@@ -138,7 +140,7 @@ def test_a_tree_is_built_by_its_system(yard: RecordingYard, tree: str) -> None:
     compiled = [line.split() for line in yard.compiled()]
     assert compiled
     for words in compiled:
-        own = "-O3" if system == "make" and "-c" in words else "-O2"  # the Makefile says that of compilations
+        own = "-O3" if system == "make" and "-c" in words else "-O2"  # the Makefile adds -O3 to compilations
         assert [word for word in words if word.startswith("-O")][-1:] == [own], words
         assert ("-DVARIANT" in words, "-DOF_THE_USER" in words) == (True, False), words
         if system in ("cmake", "meson"):
@@ -149,11 +151,11 @@ def test_a_tree_is_built_by_its_system(yard: RecordingYard, tree: str) -> None:
     assert second.cache_misses == (2 if system == "autotools" else 1), "libtool compiles twice"
     assert first.binary != second.binary
     shutil.rmtree(yard.root / "work" / "tool" / "build")
-    assert (yard.run(first, BIN), yard.run(second, BIN)) == ("11", "15"), "each loads its own libraries"
-    assert not yard.outside.exists(), "only {prefix} is written to"
+    assert (yard.run(first, BIN), yard.run(second, BIN)) == ("11", "15"), "each has its libraries"
+    assert not yard.outside.exists(), "the build writes only to {prefix}"
 
     if system == "make":
-        assert runpath(yard.installed(first.key, BIN)) == "$ORIGIN:/usr/local/odd", "other folders stay"
+        assert runpath(yard.installed(first.key, BIN)) == "$ORIGIN:/usr/local/odd", "the path keeps other folders"
     found = links.find_linker(yard.host)
     assert found
     assert (first.fixed, first.linker) == ("", found.version)
@@ -164,7 +166,7 @@ def test_a_tree_is_built_by_its_system(yard: RecordingYard, tree: str) -> None:
     assert len(parts) == (1 if tree == "cmake-static" else 2)
     for part in parts:
         orders = [order(yard.installed(key, part)) for key in (first.key, *again)]
-        assert (len(set(orders)), len({*map(frozenset, orders)})) == (3, 1), "the same instructions"
+        assert (len(set(orders)), len({*map(frozenset, orders)})) == (3, 1), "equal functions"
     once = yard.installed(again[0], BIN).read_bytes()
     build_store.remove_build_or_layout(yard.host, again[0])
     assert not yard.installed(again[0], BIN).exists()
@@ -172,19 +174,19 @@ def test_a_tree_is_built_by_its_system(yard: RecordingYard, tree: str) -> None:
     assert yard.installed(again[0], BIN).read_bytes() == once
 
 
-def test_warnings_of_a_newer_compiler_are_no_errors(yard: RecordingYard) -> None:
-    warned = {"part.c": "int part(void) { int unused = 3; return 1; }\n"}
+def test_werror_of_a_makefile_does_not_fail_the_build(yard: RecordingYard) -> None:
+    warning = {"part.c": "int part(void) { int unused = 3; return 1; }\n"}
     strict = {"makefile": MAKE.replace("-O3", "-O3 -Wall -Werror")}
-    assert yard.run(yard.made(SOURCES | strict | warned)) == "1"
+    assert yard.run(yard.made(SOURCES | strict | warning)) == "1"
     assert any("-Werror" in line for line in yard.compiled())
 
 
 @pytest.mark.slow
-def test_cmake_builds_what_installs_the_programs_and_libraries_are_part_of_the_binary(yard: RecordingYard) -> None:
+def test_binary_includes_the_libraries_that_a_cmake_program_loads(yard: RecordingYard) -> None:
     needs("cmake")
     first, second = map(yard.made, (SOURCES | INSTALLED["library"], {"part.c": "int part(void) { return 2; }\n"}))
     assert (yard.run(first), yard.run(second)) == ("1", "2")
-    assert first.binary != second.binary, "the program is the same, and loads another library"
+    assert first.binary != second.binary, "the same program loads another library"
     with pytest.raises(BuildFailed, match=r"does not compile: .*#error broken"):
         yard.made({}, programs=[])
 
@@ -193,7 +195,7 @@ WRITTEN_BY_HAND = "#!/bin/sh\nprintf '[%s]' \"$@\" >options\ncp Makefile.in Make
 ODD = ["--with=a b", "--quote='\"", "--braces={{x}}", "--list=a;b", "--dollar=$HOME", "--lines=a\nb"]
 
 
-def test_options_reach_a_configure_script_unharmed(yard: RecordingYard) -> None:
+def test_configure_script_gets_odd_options_unchanged(yard: RecordingYard) -> None:
     prefix = yard.host.root / "work" / "tool" / "prefix"
     makefile = f"all:\n\ninstall:\n\tinstall -D options {prefix}/options\n\tinstall -D main.c {prefix}/bin/tool\n"
     tree = SOURCES | {"configure": WRITTEN_BY_HAND, "Makefile.in": makefile}
@@ -203,8 +205,8 @@ def test_options_reach_a_configure_script_unharmed(yard: RecordingYard) -> None:
     assert given in (yard.installed(built.key) / "options").read_text()
 
 
-def test_a_configure_script_of_the_tree_is_not_made_again(yard: RecordingYard) -> None:
-    """Whatever the order in which git writes it and its source."""
+def test_configure_script_of_the_tree_is_not_generated_again(yard: RecordingYard) -> None:
+    """git may write the script before its source, which is then newer."""
     script = """\
 #!/bin/sh
 # Generated by GNU Autoconf
@@ -217,14 +219,14 @@ install:
 	install -D $(dirname "$0")/tool.sh \\$(DESTDIR)$prefix/bin/tool
 END
 """
-    between = {"configure.a": "x" * 20_000_000}  # written after the script and before its source, for a while
+    between = {"configure.a": "x" * 20_000_000}  # git takes long to write this file between script and source
     tree = {"configure": script, **between, "configure.ac": "AC_INIT\n", "tool.sh": "#!/bin/sh\necho 1\n"}
     assert yard.made(tree).system == "autotools"
 
 
 @pytest.mark.slow
-def test_options_that_a_configure_script_of_a_subfolder_does_not_know(yard: RecordingYard) -> None:
-    """They are given to it, too."""
+def test_configure_script_of_a_subfolder_accepts_unknown_options(yard: RecordingYard) -> None:
+    """The options for the tree are also given to the script of the subfolder."""
     needs("autoreconf")
     top = TREES["autotools"]["configure.ac"].replace("AC_CONFIG_MACRO_DIRS([m4])\n", "")
     yard.made(SOURCES | {
@@ -234,8 +236,8 @@ def test_options_that_a_configure_script_of_a_subfolder_does_not_know(yard: Reco
     })  # fmt: skip
 
 
-def test_options_reach_cmake_unharmed(yard: RecordingYard) -> None:
-    """In place, the copy of the tree is the result."""
+def test_cmake_gets_odd_options_unchanged(yard: RecordingYard) -> None:
+    """In an in-place build, the result is the copy of the tree."""
     needs("cmake")
     more = 'file(WRITE "${CMAKE_SOURCE_DIR}/word" "${WORD}")\n'
     how = Build(in_place=True, options=["-DWORD=a b';{{c}}$d\""])
@@ -246,18 +248,18 @@ def test_options_reach_cmake_unharmed(yard: RecordingYard) -> None:
 
 
 @pytest.mark.slow
-def test_an_option_of_the_user_that_the_tree_does_not_know_is_an_error(yard: RecordingYard) -> None:
+def test_configure_option_of_the_user_that_cmake_does_not_use_is_an_error(yard: RecordingYard) -> None:
     needs("cmake")
     sha = yard.commit(SOURCES | {"CMakeLists.txt": CMAKE + 'option(KNOWN "x" OFF)\nmessage("${USED}")\n'})
     known = ["-DKNOWN=ON", "-DUSED:STRING=x"]
     assert yard.run(yard.made(sha, build=Build(options=known), requested=known)) == "1"
-    assert yard.run(yard.made(sha, build=Build(options=["-DODD=1"]))) == "1", "recipes are for more than one release"
+    assert yard.run(yard.made(sha, build=Build(options=["-DODD=1"]))) == "1", "recipes may have unused options"
     with pytest.raises(BuildFailed, match=r"does not configure: .*does not know the option -DODD of --configure"):
         yard.made(sha, build=Build(options=["-DODD=2"]), requested=["-DODD=2"])
 
 
-def test_a_makefile_gets_the_variant_s_options_as_they_are(yard: RecordingYard) -> None:
-    """One that installs nothing leaves its folder."""
+def test_makefile_gets_the_options_of_the_variant_unchanged(yard: RecordingYard) -> None:
+    """Without a rule install, the build is the folder of the Makefile."""
     odd = Variant(cc=str(yard.compiler), cflags="""-O2 '-DTEXT="a $b"'""", ldflags="'-Wl,-rpath,$ORIGIN/../lib'")
     makefile = "tool: main.o\n\t$(CC) -o $@ $^\n"
     install = "install: tool\n\tinstall -D tool $(DESTDIR)$(prefix)/bin/tool\n"
@@ -268,8 +270,8 @@ def test_a_makefile_gets_the_variant_s_options_as_they_are(yard: RecordingYard) 
         assert runpath(yard.installed(built.key, program)) == "$ORIGIN/../lib"
 
 
-def test_each_commit_is_built_with_the_system_that_it_has(yard: RecordingYard) -> None:
-    """The system of the range goes before."""
+def test_commit_is_built_with_its_own_build_system(yard: RecordingYard) -> None:
+    """If a commit has two systems, the system of the range is used."""
     needs("cmake")
     assert yard.made(SOURCES | {"makefile": MAKE}).system == "make"
     both = yard.commit({"CMakeLists.txt": "message(FATAL_ERROR broken)\n"})
@@ -283,15 +285,15 @@ def test_each_commit_is_built_with_the_system_that_it_has(yard: RecordingYard) -
         yard.made({"Makefile/folder": "no system\n"})
 
 
-def test_nothing_is_fetched(yard: RecordingYard) -> None:
+def test_build_cannot_fetch_sources_over_https(yard: RecordingYard) -> None:
     makefile = "tool: main.o part.o\n\tgit clone https://example.org/x.git\n"
     with pytest.raises(BuildFailed, match=r"does not compile: .*transport 'https' not allowed"):
         yard.made(SOURCES | {"Makefile": makefile})
 
 
 @pytest.mark.slow
-def test_a_linker_finds_the_libraries_of_libraries(yard: RecordingYard, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As ld.bfd does, which moves object files: the program has two, and loads `inner` only by `outer`."""
+def test_object_file_linker_finds_libraries_of_libraries(yard: RecordingYard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Like ld.bfd, it moves object files. The program has two object files, and loads `inner` through `outer`."""
     needs("cmake")
     linker = links.LayoutLinker(links.OBJECTS, "")
     monkeypatch.setattr(links, "find_linker", lambda _: linker)
@@ -302,8 +304,8 @@ def test_a_linker_finds_the_libraries_of_libraries(yard: RecordingYard, monkeypa
     assert yard.output(links.link_layout(yard.host, facts.key, 1, linker), BIN) == "11"
 
 
-def test_what_is_installed_is_not_touched(yard: RecordingYard) -> None:
-    """Whatever else the build has of that name."""
+def test_installed_program_is_not_replaced(yard: RecordingYard) -> None:
+    """The build folder has other programs with the same name."""
     rule = "install:\n\tinstall -D bench $(DESTDIR)$(PREFIX)/bin/bench\n\tmkdir a b && cp bench a && cp bench b\n"
     tree = {"Makefile": TREES["make"]["makefile"].partition("install:")[0] + rule}
     key = yard.made(BENCHMARK | tree, programs=[BIN]).key
@@ -317,8 +319,7 @@ NEAREST = (
 )
 
 
-def test_the_program_to_copy(yard: RecordingYard) -> None:
-    """Is the first by the length of its path that can be executed."""
+def test_executable_with_the_shortest_path_is_copied(yard: RecordingYard) -> None:
 
     def made(rule: str) -> BuildFacts:
         return yard.made(BENCHMARK | {"Makefile": f"all:\ninstall:\n\t{rule}\n"}, programs=[BIN])
@@ -330,7 +331,7 @@ def test_the_program_to_copy(yard: RecordingYard) -> None:
             made(rule)
 
 
-# Each language prints what its own option says; the assembler would not take a header.
+# The program prints a number for each language, set by an option. The assembler accepts no -include of a header.
 FLAGGED = {folder.name: files_of(folder) for folder in sorted((BESIDE / "options").iterdir())}
 FLAGGED_SOURCES = FLAGGED.pop("sources")
 FLAGGED["make-g++"] = {"Makefile": FLAGGED["make"]["Makefile"].replace("COMPILER", "g++")}
@@ -344,8 +345,8 @@ FLAGS = Flags("-UC '-DC=1 + 1' -include stdint.h", "-UCXX -DCXX=3", "-Wl,-rpath,
 
 
 @pytest.mark.parametrize("tree", quick("make", FLAGGED))
-def test_the_options_of_the_user_come_last_in_every_build_system(tmp_path: Path, git: Repo, tree: str) -> None:
-    """In trees that set the same ones themselves."""
+def test_options_of_the_user_override_those_of_any_build_system(tmp_path: Path, git: Repo, tree: str) -> None:
+    """The trees set the same options to other values."""
     yard = Yard(tmp_path, git, FLAGGED_RECIPE, jobs=2)
     needs(NEEDS.get(system := tree.partition("-")[0], system))
     sha = yard.git.commit(FLAGGED_SOURCES | FLAGGED[tree])
@@ -354,15 +355,15 @@ def test_the_options_of_the_user_come_last_in_every_build_system(tmp_path: Path,
     if tree == "cargo" and not rustup.exists():
         pytest.skip("cargo has no toolchain")
     changes = {"build": builds[tree]} if tree in builds else {}
-    given = replace(FLAGS, cflags="-UC '-DC=1 + 1'") if tree == "go" else FLAGS  # go's own C takes no header
+    given = replace(FLAGS, cflags="-UC '-DC=1 + 1'") if tree == "go" else FLAGS  # cgo accepts no -include
     built = yard.build(sha, flags=given, **changes)
     assert yard.output(built.key, "bin/tool") == "2 3 7 2"
     assert runpath(yard.installed(built.key, "bin/tool")).endswith("/of/the/user")
     assert built.flags == given.options
-    if tree in ("cargo", "go"):  # the rest is C
+    if tree in ("cargo", "go"):  # the lines below need C
         return
     second = yard.build({"part.cpp": FLAGGED_SOURCES["part.cpp"] + "int more;\n"}, flags=FLAGS, **changes)
     assert second.key != built.key
-    assert second.cache_hits > 0 or tree == "commands", "the compiler is found as before"
+    assert second.cache_hits > 0 or tree == "commands", "the compiler cache still works"
     other = yard.build(sha, flags=Flags(FLAGS.cflags, "-UCXX -DCXX=4", FLAGS.ldflags), **changes)
-    assert yard.output(other.key, "bin/tool") == "2 4 7 2", "no build, and nothing in the cache, is taken for another"
+    assert yard.output(other.key, "bin/tool") == "2 4 7 2", "no build or object for other flags is used"

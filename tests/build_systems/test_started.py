@@ -1,4 +1,4 @@
-"""A build is good when what is started is there, whatever else of its tree fails; and which file that is. With real tools."""
+"""A build needs only the started program, even if other parts of its tree fail; and the choice of that file."""
 
 import os
 import pwd
@@ -20,14 +20,14 @@ from perfbisect.lab.building.candidates import BuildRegistry, Candidates
 from perfbisect.lab.building.plan import InstalledBuild
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.builder import Build, Builder, Server, Variant
-from perfbisect.recipes.requested import command_words, load_requested, program_and_choice, requested_builder
+from perfbisect.recipes.requested import command_words, load_requested, program_and_files, requested_builder
 from program import executable
 from repos import Files, Repo, files_of
 from sharing import Yard
 
 pytestmark = pytest.mark.tools
 
-# The same program twice, once against a library of the build; and what no compiler takes.
+# A program twice, once linked to a library of the build; and a source that does not compile.
 TREES = {folder.name: files_of(folder) for folder in sorted((Path(__file__).parent / "trees" / "started").iterdir())}
 SOURCES = TREES.pop("sources")
 MAIN, MAKE, CMAKE = SOURCES["src/main.c"], TREES["make"]["Makefile"], TREES["cmake"]["CMakeLists.txt"]
@@ -63,50 +63,50 @@ def quick(yard: Yard, run: str = "./bench", then: tuple[str, ...] = (), system: 
 
 
 def built_below(system: str, path: str) -> str:
-    """The path that a command in the folder of the tree writes."""
+    """The path of a built file, relative to the folder of the tree."""
     return f"build/{path}" if system in ("cmake", "meson") else path
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_a_command_is_built_and_nothing_else_of_its_tree_where_the_system_says_how(yard: Yard, system: str) -> None:
+def test_only_the_started_program_is_built_if_the_system_can(yard: Yard, system: str) -> None:
     sha = of_system(yard, system)
     path, other = built_below(system, SHARED), built_below(system, STATIC)
     made = yard.build(sha, started=[path], build=IN_PLACE)
     assert (made.system, made.partial, made.programs) == (system, "", {})
     assert yard.output(made.key, path) == "2"
-    assert not yard.installed(made.key, other).exists(), "only what is started was built"
-    # By its name alone it is looked for, and the one that loads no library of the build goes first.
+    assert not yard.installed(made.key, other).exists(), "only the started program was built"
+    # A name without a folder is searched for. A program that loads no library of the build is preferred.
     named = yard.build(sha, started=["bench"], build=IN_PLACE)
     assert (named.programs, yard.output(named.key, "bench")) == ({"bench": (other, path)}, "1")
-    assert bool(named.partial) is (system in ("make", "autotools")), "whose targets are paths"
+    assert bool(named.partial) is (system in ("make", "autotools")), "their targets are paths"
     chosen = yard.build(sha, started=["bench"], chosen=[SHARED], build=IN_PLACE)
     assert (chosen.programs, yard.output(chosen.key, "bench")) == ({"bench": (path,)}, "2")
-    # What is started does not compile: no other program of the tree stands in for it.
+    # If the started program does not compile, no other program of the tree replaces it.
     broken = commit(yard, {"src/part.c": "#error broken\n", "tests/bench": "#!/bin/sh\necho 3\n"})
     with pytest.raises(BuildFailed, match="does not compile"):
         yard.build(broken, started=[path], build=IN_PLACE)
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_a_recipe_without_a_server_needs_its_programs_only(yard: Yard, system: str) -> None:
+def test_build_of_recipe_without_server_needs_only_its_programs(yard: Yard, system: str) -> None:
     sha = of_system(yard, system)
     made = yard.build(sha, programs=[BENCH])
     assert (made.programs, yard.output(made.key, BENCH)) == ({BENCH: (STATIC, SHARED)}, "1")
-    assert "out of date" in made.partial or system == "cmake", "which has targets for these"
+    assert "out of date" in made.partial or system == "cmake", "cmake has targets for the programs"
     shared = yard.build(sha, programs=[BENCH], chosen=[SHARED])
     assert yard.output(shared.key, BENCH) == "2"
     assert yard.installed(shared.key, "bin/libpart.so").exists()
     absent = rf"the build has no program x/{BENCH}, which --program chooses|does not compile"
     with pytest.raises(BuildFailed, match=absent):
         yard.build(sha, programs=[BENCH], chosen=[f"x/{BENCH}"])
-    if system != "cmake":  # its targets are known
+    if system != "cmake":  # the targets of cmake are known
         with pytest.raises(BuildFailed, match=r"does not compile: .*out of date"):
             yard.build(sha, programs=[BENCH], server=Server(initialise=[], start=["x"], ready=["x"]))
 
 
 @pytest.mark.slow
-def test_cmake_without_ninja(yard: Yard) -> None:
-    """Its targets have names, which may be those of the programs."""
+def test_cmake_without_ninja_builds_by_names_of_targets(yard: Yard) -> None:
+    """The name of a target may differ from the name of its program."""
     options = Build(in_place=True, timeout=300.0, options=["-G", "Unix Makefiles"])
     for name, lists in (("bench", CMAKE), ("static", CMAKE.replace(" OUTPUT_NAME bench", ""))):
         program = f"build/out-static/{name}"
@@ -114,7 +114,7 @@ def test_cmake_without_ninja(yard: Yard) -> None:
         assert (yard.output(made.key, program), "out of date" in made.partial) == ("1", name == "bench")
 
 
-def test_a_script_of_the_tree_may_start_anything(yard: Yard) -> None:
+def test_started_script_needs_the_whole_tree_or_a_chosen_program(yard: Yard) -> None:
     sha = commit(yard, SOURCES | {"Makefile": MAKE, "run.sh": "./bench\n"})
     with pytest.raises(BuildFailed, match=r"does not compile: .*out of date"):
         yard.build(sha, started=["run.sh"], build=IN_PLACE)
@@ -125,7 +125,7 @@ def test_a_script_of_the_tree_may_start_anything(yard: Yard) -> None:
 ORDER = "all: made.h\n\t$(MAKE) bench\nmade.h:\n\techo '#define PART 4' >$@\nbench: src/main.c src/part.c\n\t$(CC) -o $@ $^\n"
 
 
-def test_what_make_makes_before_a_target_is_made_by_all(yard: Yard) -> None:
+def test_make_target_that_needs_other_rules_is_built_by_target_all(yard: Yard) -> None:
     files = SOURCES | {"src/part.c": '#include "../made.h"\nint part(void) { return PART; }\n', "Makefile": ORDER}
     made = yard.build(commit(yard, files), started=["bench"], build=IN_PLACE)
     assert (yard.output(made.key, "bench"), made.partial) == ("4", "")
@@ -139,7 +139,7 @@ def test_what_make_makes_before_a_target_is_made_by_all(yard: Yard) -> None:
 
 
 @pytest.mark.slow
-def test_go(yard: Yard) -> None:
+def test_go_builds_only_the_started_program(yard: Yard) -> None:
     if shutil.which("go") is None:
         pytest.skip("go is not installed")
     tree = {"go.mod": "module example.org/tool\n\ngo 1.16\n"}
@@ -154,7 +154,7 @@ def test_go(yard: Yard) -> None:
 
 
 @pytest.mark.slow
-def test_cargo(yard: Yard) -> None:
+def test_cargo_builds_only_the_started_program(yard: Yard) -> None:
     rustup = Path(pwd.getpwuid(os.getuid()).pw_dir) / ".rustup"
     if shutil.which("cargo") is None or not rustup.exists():
         pytest.skip("cargo is not installed")
@@ -178,19 +178,19 @@ COMMANDS = {
 }
 
 
-def test_what_a_command_starts() -> None:
+def test_started_program_is_read_from_the_command() -> None:
     for command, program in COMMANDS.items():
         split = command_words(command)
-        assert program_and_choice(split, ()) == [program] * bool(program), command
-        assert program_and_choice(split, ["x/bench", "x/other"])[-1] == "x/other"
+        assert program_and_files(split, ()) == [program] * bool(program), command
+        assert program_and_files(split, ["x/bench", "x/other"])[-1] == "x/other"
 
 
-def test_a_choice_that_chooses_nothing_is_refused(tmp_path: Path) -> None:
+def test_chosen_program_that_is_not_run_is_refused(tmp_path: Path) -> None:
     settings = Settings("a", "b", str(tmp_path), "", "", "here", quick=QuickCommand("./bench", ()), system="make")
     assert requested_builder(settings).started == ["bench"]
     others = [replace(settings, quick=QuickCommand(run, ())) for run in ("./bench", "./bench 2", "./other")]
     names = [requested_builder(each).name for each in (*others, replace(settings, programs=("x/bench",)))]
-    assert (names[0] == names[1], len(set(names))) == (True, 3), "what is built depends on the program"
+    assert (names[0] == names[1], len(set(names))) == (True, 3), "the build depends on the program"
     executable(tmp_path / "kv" / "builder.toml", 'summary = "kv"\ndriver = "kv"\nprograms = ["bin/kv"]\n')
     wrong = Settings("a", "b", "", "kv", "", "here", builders_path=str(tmp_path), programs=("out/other",))
     with pytest.raises(
@@ -200,7 +200,7 @@ def test_a_choice_that_chooses_nothing_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_end_whose_program_starts_another_says_how_to_have_both(yard: Yard) -> None:
+def test_failure_of_a_program_that_starts_another_advises_the_option(yard: Yard) -> None:
     main = '#include <stdlib.h>\nint main(void) { return system("./part") != 0; }\n'
     rules = "all: bench part\n%: src/%.c\n\t$(CC) -o $@ $<\nbench: src/bench.c\n\t$(CC) -o $@ $<\n"
     sources = {"src/bench.c": main, "src/part.c": "int main(void) { return 0; }\n", "Makefile": rules}
@@ -213,7 +213,7 @@ def test_an_end_whose_program_starts_another_says_how_to_have_both(yard: Yard) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", ["./md2html big.md", "md2html big.md", "build/md2html/md2html ../big.md"])
-def test_an_end_whose_program_does_not_start_says_where_the_build_made_it(yard: Yard, run: str) -> None:
+def test_failure_to_start_names_the_path_of_the_built_program(yard: Yard, run: str) -> None:
     if shutil.which("ninja") is None:
         pytest.skip("ninja is not installed")
     main = '#include <stdio.h>\nint main(int n, char **v) { if (fopen(v[1], "r")) return 0; perror(v[1]); return 1; }\n'
@@ -226,7 +226,7 @@ def test_an_end_whose_program_does_not_start_says_where_the_build_made_it(yard: 
     assert failure.value.advice.partition("/stdout.")[2] == made, failure.value
 
 
-def test_an_end_whose_program_is_not_built_names_the_command_that_builds_it(yard: Yard) -> None:
+def test_failure_of_an_unbuilt_program_names_the_command_to_build_it(yard: Yard) -> None:
     rules = "vet:\n\ttrue\n.PHONY: bench\nbench:\n\tmkdir bin && cp src/part.c bin/bench\n"
     sha = commit(yard, SOURCES | {"Makefile": rules})
     with pytest.raises(RangeEndFailed) as failure:
@@ -240,14 +240,14 @@ def lab(yard: Yard, commits: Sequence[str], *programs: str, is_range: bool = Tru
     return lab_of(yard.host, recipe, workload, yard.git.path, tuple(commits), is_range=is_range)
 
 
-def test_a_program_whose_libraries_are_not_found_is_not_taken(yard: Yard) -> None:
+def test_program_with_missing_libraries_is_not_chosen(yard: Yard) -> None:
     sha = commit(yard, {**SOURCES, "Makefile": MAKE.replace(" -Wl,-rpath,$(CURDIR)/out-shared", "")})
     assert yard.build(sha, started=["bench"], build=IN_PLACE).programs == {"bench": (STATIC, SHARED)}
 
 
 @pytest.mark.slow
-def test_a_session_says_once_what_does_not_build_and_where_it_may_run_another_program(yard: Yard) -> None:
-    """A build that lacks what others run is compared with another program, and may be slow for that."""
+def test_session_warns_once_of_partial_builds_and_different_programs(yard: Yard) -> None:
+    """A build that lacks the program of other builds runs another program, which may be slower for this reason."""
     whole = commit(yard, SOURCES | TREES["make"])
     fewer = [commit(yard, {"Makefile": MAKE.replace("-DPART=1", f"-DPART={n} -include src/broken.c")}) for n in (1, 3)]
     opened = lab(yard, [whole, *fewer], is_range=False)
@@ -278,14 +278,14 @@ RACE = (
 
 
 @pytest.mark.slow
-def test_what_fails_beside_a_program_by_the_order_of_jobs_is_built_with_one(yard: Yard) -> None:
+def test_build_that_fails_by_a_race_of_jobs_is_repeated_with_one_job(yard: Yard) -> None:
     sha = commit(yard, SOURCES | {"Makefile": RACE})
     assert yard.build(sha, started=["bench"], build=IN_PLACE).partial == ""
 
 
 @pytest.mark.slow
-def test_commands_follow_the_build_system(yard: Yard, tmp_path: Path) -> None:
-    """In the folder of the tree, by the compilers of the variant, with a benchmark from elsewhere."""
+def test_then_commands_run_after_the_build_system(yard: Yard, tmp_path: Path) -> None:
+    """The commands run in the folder of the tree, with the variant's compilers, on a benchmark outside of the tree."""
     (tmp_path / "bench.c").write_text(MAIN)
     rules = "libpart.a: src/part.c\n\t$(CC) -DPART=5 -c -o part.o $<; ar rc $@ part.o\n"
     shas = (commit(yard, SOURCES | {"Makefile": rules}), commit(yard, {"x": ""}))
@@ -296,6 +296,6 @@ def test_commands_follow_the_build_system(yard: Yard, tmp_path: Path) -> None:
 
     made = events(f"{{cc}} {{cflags}} -c {tmp_path}/bench.c", "sh -c '$CC bench.o libpart.a -o bench'")
     first, second = (event.facts for event in made if isinstance(event, BuildFinished))
-    assert len(runs(made)) == 2, "no two builds count as one"
+    assert len(runs(made)) == 2, "the builds do not count as equal"
     assert (yard.output(first.key, "bench"), second.cache_hits > 0) == ("5", True)
     assert "does not compile" in skipped(events("false")).reason

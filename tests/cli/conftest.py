@@ -1,4 +1,4 @@
-"""A system that is a shell script, which is built and run in no time."""
+"""Fixtures for tests of commands. The measured system is a shell script, which is built and run in milliseconds."""
 
 import shutil
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -27,28 +27,27 @@ Commit = Callable[[str], str]
 
 @pytest.fixture
 def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Recipes of a script and of a server, where we then are."""
+    """Change to ``tmp_path``, with recipes of a script and of a server."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(Path(__file__).with_name("recipes"), tmp_path, dirs_exist_ok=True)
 
 
 @pytest.fixture
 def script(recipes: None, git: Repo) -> Commit:
-    """``script(text)`` commits a system's script, which prints its rate; returns the hash. Recipes lie where we then are."""
+    """``script(text)`` commits the script, which prints a rate, and returns the hash. Recipes: see ``recipes``."""
     return lambda text: git.commit({"run.sh": f"{text}\n"})
 
 
 @pytest.fixture
 def ends(script: Commit) -> tuple[str, str]:
-    """A commit with a rate of 100, and one after it with a rate of 10."""
+    """Two commits: good with a rate of 100, bad with a rate of 10."""
     return script("echo rate 100"), script("echo rate 10")
 
 
 class RatedLab(ComputedLab):
-    """What it measures is a rate that was printed; its commits are those of the script."""
+    """A lab with computed runs, which reports each rate as if the script of the repository had printed the rate."""
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
-        """As a lab of the script."""
         for event in ComputedLab.measure(self, order):
             if isinstance(event, BuildStarted):
                 subject = git(Path("repo"), "show", "-s", "--format=%s", event.commit.sha)
@@ -60,7 +59,7 @@ class RatedLab(ComputedLab):
 
 @pytest.fixture
 def stored(seal: Path) -> Callable[..., int]:
-    """``stored(commits, rates, …)``: a hunt for a change of the script, with such a policy, that has ended; its runs are computed."""
+    """``stored(commits, rates, …)`` stores an ended hunt with computed runs, and returns its number."""
     assert seal
 
     def write(commits: Sequence[str], rates: Sequence[float], **policy: Any) -> int:
@@ -84,7 +83,7 @@ def stored(seal: Path) -> Callable[..., int]:
 @pytest.fixture(scope="module")
 def server() -> Iterator["Server"]:
     """A real PostgreSQL for central histories."""
-    from central import served  # whose client library only these tests need
+    from central import served  # imported here, because only these tests need the client library
 
     with served() as started:
         yield started

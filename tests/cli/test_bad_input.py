@@ -1,4 +1,4 @@
-"""What a user gets wrong: one clear sentence, the right exit status, nothing begun."""
+"""Mistakes of the user: one clear sentence, the exit status of a mistake, and nothing started."""
 
 import os
 import re
@@ -29,7 +29,7 @@ from perfbisect.store.history import History
 from program import PROGRAM, exits, rows
 from repos import Repo
 
-pytestmark = pytest.mark.tools  # starts git, and looks for everything a hunt needs
+pytestmark = pytest.mark.tools  # starts git, and checks all programs that a hunt needs
 
 HERE = Path(__file__).parent
 SHORT, *PARAGRAPHS = re.split(r"\n\n(?=\w|# )", (HERE / "mistakes.txt").read_text().split("\n\n", 1)[1].rstrip())
@@ -39,7 +39,7 @@ HUNT = shlex.split(WORDS["HUNT"])
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Releases v1.0 to v1.2 and v2.0.1 to v2.0.10, a clone without all commits, recipes, and a history."""
+    """A folder with a repository (tags v1.0 to v1.2, v2.0.1 to v2.0.10), a shallow clone, recipes and a history."""
     folder = tmp_path_factory.mktemp("world")
     for name in ("recipes", "world"):
         shutil.copytree(HERE / name, folder, dirs_exist_ok=True)
@@ -63,27 +63,26 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def world(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """That folder, in which we are then."""
+    """The folder ``made``, as the working directory."""
     monkeypatch.chdir(made)
     return made
 
 
 @pytest.mark.parametrize("paragraph", PARAGRAPHS, ids=lambda paragraph: paragraph.splitlines()[0][2:])
-def test_mistakes(paragraph: str, world: Path, seal: Path) -> None:
-    """See the table, which lies beside this file."""
+def test_mistake_is_reported_as_mistakes_txt_lists(paragraph: str, world: Path, seal: Path) -> None:
     before = sorted(path.name for path in world.iterdir())
     commands = re.findall(r"^(?![# ])(.*)\n((?:    .*\n?)+)", paragraph, re.MULTILINE)
     assert len(commands) == len(re.findall("^(?![# ])", paragraph, re.MULTILINE))
-    for command, told in commands:
+    for command, expected in commands:
         words = re.sub(r"\b[A-Z]{4,}\b", lambda found: WORDS.get(found[0], found[0]), command)
-        said = exits(3, *shlex.split(words))
-        assert [part for part in told.splitlines() if part[4:] not in said] == [], (command, said)
+        errors = exits(3, *shlex.split(words))
+        assert [part for part in expected.splitlines() if part[4:] not in errors] == [], (command, errors)
     assert not any(rows(path, "select * from sessions") for path in seal.rglob("history.db"))
     assert sorted(path.name for path in world.iterdir()) == before
 
 
-def test_a_history_that_is_a_fifo(tmp_path: Path) -> None:
-    """SQLite would wait for its other end, and no signal would end that."""
+def test_history_that_is_a_fifo_is_refused(tmp_path: Path) -> None:
+    """SQLite would wait for a writer of the FIFO, and no signal would end the wait."""
     fifo = tmp_path / "history.db"
     os.mkfifo(fifo)
     for words in ("history --history", "resume --history", "history import"):
@@ -94,8 +93,8 @@ def test_a_history_that_is_a_fifo(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("world")
-def test_what_is_lacking_or_busy_is_named_at_once(seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host, and sysbench: on a PATH with everything else."""
+def test_busy_host_and_missing_sysbench_are_errors(seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The PATH has all programs except sysbench."""
     with hold_lock(connect(load_host("local")), "a hunt of another session"):
         assert "a hunt of another session" in exits(4, *HUNT)
     (tmp_path / "bin").mkdir()
@@ -104,13 +103,13 @@ def test_what_is_lacking_or_busy_is_named_at_once(seal: Path, tmp_path: Path, mo
         if program.name != "sysbench" and not link.is_symlink():
             link.symlink_to(program)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    said = exits(4, *HUNT)
-    assert "sysbench" in said and "apt-get install" in said
+    errors = exits(4, *HUNT)
+    assert "sysbench" in errors and "apt-get install" in errors
     assert not list(seal.rglob("history.db"))
 
 
 def pasted(command: str) -> list[str]:
-    """The words that a command has where it is pasted into a shell."""
+    """The words of a command that is pasted into a shell."""
     argv = ["bash", "-c", f"printf '%s\\0' {command}"]
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split("\0")[:-1]
 
@@ -121,7 +120,7 @@ def hint_of(raises: Callable[[], object]) -> str:
     return f"{caught.value} {getattr(caught.value, 'advice', '')}"
 
 
-def test_a_command_in_a_hint_is_pasted_as_it_was_meant(tmp_path: Path) -> None:
+def test_command_in_a_hint_is_quoted_for_a_shell(tmp_path: Path) -> None:
     odd = "it's $HOME; `x`"
     folder, shallow, secret = tmp_path / odd, tmp_path / odd / "shallow", tmp_path / odd / "passwords"
     repo = Repo(folder / "whole")
@@ -143,14 +142,14 @@ def test_a_command_in_a_hint_is_pasted_as_it_was_meant(tmp_path: Path) -> None:
         assert pasted(hint.rpartition(before)[2]) == words, hint
 
 
-def test_what_only_a_shell_understands_is_said() -> None:
+def test_command_with_shell_syntax_is_refused_with_a_correction() -> None:
     needs_one = r"^(?! )(.*)\n    (.*)\n    (.*)\n"
     _, table = (HERE / "shells.txt").read_text().split("\n\n")
     for command, of_shells, works in re.findall(needs_one, table, re.MULTILINE):
-        said = hint_of(lambda: UNSPLIT.parse(command))  # noqa: B023
+        hint = hint_of(lambda: UNSPLIT.parse(command))  # noqa: B023
         word = "pipe" if of_shells == "|" else "shell command"
-        assert f"contains {of_shells}, which only a shell understands, but the command runs without a shell." in said
-        assert f"For a {word}: {works}. If {of_shells} is part of an argument of " in said
+        assert f"contains {of_shells}, which only a shell understands, but the command runs without a shell." in hint
+        assert f"For a {word}: {works}. If {of_shells} is part of an argument of " in hint
         [again] = pasted(works)
         assert shlex.split(again) == ["sh", "-c", command]
         assert UNSPLIT.parse(again) == again
@@ -159,32 +158,32 @@ def test_what_only_a_shell_understands_is_said() -> None:
 
 
 @pytest.mark.usefixtures("world")
-def test_ends_may_be_a_range_of_git() -> None:
+def test_ends_may_be_written_as_a_range_of_git() -> None:
     what = ["--builder", "demo", "--workload", "scan", "--repo", "repo", "--dry-run"]
     for between in ("..", "..."):
         assert "# v1.0" in exits(0, "run", f"v1.0{between}v1.1", *what)
         assert "rounds of 2 visits" in exits(0, "compare", f"v1.0{between}v1.1", *what)
 
 
-def test_the_habits_of_git_bisect_lead_to_the_verb() -> None:
+def test_subcommands_of_git_bisect_lead_to_the_verb() -> None:
     for word, verb in HABITS.items():
         assert f"There is no command '{word}'. In place of 'git bisect {word}', use: bisect {verb}" in exits(3, word)
         assert verb.split()[0] in VERBS
 
 
-def test_durations_are_read_as_people_write_them() -> None:
+def test_durations_are_read_in_common_notations() -> None:
     read = {"90s": 1.5, "35min": 35, "1h30m": 90, "90 s": 1.5, "2h": 120, "7": 7, "1d": 1440}
     assert {text: MINUTES.parse(text) for text in read} == pytest.approx(read)
 
 
 @pytest.mark.usefixtures("world")
-def test_a_suspicion_that_meets_no_commit_is_said() -> None:
-    """And a metric without a bound is refused with --slow-after."""
+def test_suspect_pattern_without_a_commit_gets_a_warning() -> None:
+    """And --slow-after is refused for a metric that has no bound."""
     asked = Settings("v1.0", "v1.2", "repo", "demo", "update-index", "local")
     suspicious = replace(asked, suspects={"storage/innodb/**": 4.0, "file.c": 2.0})
     warnings = SessionSetup.set_up([resolve_settings(suspicious)])[0].warnings
-    said = [warning.text for warning in warnings if "suspect" in warning.text]
-    assert said == [
+    texts = [warning.text for warning in warnings if "suspect" in warning.text]
+    assert texts == [
         "--suspect storage/innodb/** has no effect: no commit of the range changes a file that matches storage/innodb/**."
     ]
     with pytest.raises(UsageError, match="--slow-after cannot be used with the metric p95 of workload update-index"):

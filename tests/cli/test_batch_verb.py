@@ -1,4 +1,4 @@
-"""`bisect batch` and `bisect resume --all`: hunts at once, each a process of its own; the end of one is not that of others."""
+"""`bisect batch` and `bisect resume --all`: each hunt has its own process, and a failed hunt stops no other hunt."""
 
 import io
 import json
@@ -49,7 +49,7 @@ Play = Callable[[str], None]
 
 @pytest.fixture
 def file(script: Callable[[str], str], tmp_path: Path) -> Path:
-    """A batch of three hunts for a commit that halves a rate; recipes and hosts are beside it."""
+    """A batch file with three hunts for a commit that halves a rate. Recipes and `hosts.toml` are in its folder."""
     text = (HERE / "batch.toml").read_text()
     for end, rate in {"good": 100, "bad": 50}.items():
         text = text.replace(f"{{{end}}}", script(f"echo rate {rate}"))
@@ -63,7 +63,7 @@ def file(script: Callable[[str], str], tmp_path: Path) -> Path:
 
 
 def make_machines(hosts: Path) -> None:
-    """Let each host be a machine of its own: it sees another folder for locks."""
+    """Make each host a separate machine: each host gets its own folder for lock files."""
     locks = tickets.folder()
     locks.mkdir()
     apart = ["unshare", "--map-root-user", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(locks)]
@@ -72,7 +72,7 @@ def make_machines(hosts: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.tools
-def test_hunts_run_at_once_and_one_that_fails_stops_no_other(file: Path, tmp_path: Path) -> None:
+def test_batch_runs_hunts_in_parallel_and_continues_after_a_failure(file: Path, tmp_path: Path) -> None:
     make_machines(tmp_path / "hosts.toml")
     text = file.read_text().replace('["one", "two"]', '"two"')
     file.write_text(text + '[[hunt]]\ngood = "nothing"\nworkload = "one"\n')
@@ -86,38 +86,38 @@ def test_hunts_run_at_once_and_one_that_fails_stops_no_other(file: Path, tmp_pat
     assert rows(history, "select status from batch_hunts order by number") == [(0,), (0,), (3,)]
     assert rows(history, "select count(distinct host) from hunts") == [(2,)]
     (_, end), (begin, _) = rows(history, "select min(at), max(at) from events group by session_id order by 1")
-    assert begin < end, "the second has begun before the first ended"
+    assert begin < end, "the second hunt began before the first hunt ended"
     assert {page.name for page in pages.iterdir()} == {"index.html", "hunt-1.html", "hunt-2.html"}
 
-    assert "No hunt is interrupted" in exits(0, "resume", "--all", *kept), "a mistake stays one"
+    assert "No hunt is interrupted" in exits(0, "resume", "--all", *kept), "no interruption"
     assert "Continuing batch b1" in exits(3, "batch", str(file), *kept)
-    assert rows(history, "select count(*) from hunts") == [(2,)]  # only the one that failed was tried
-    told = exits(0, "show", "b1", *kept)
-    assert f"Batch b1 of {file}" in told and told.count("found") == 2 and "failed: " in told
+    assert rows(history, "select count(*) from hunts") == [(2,)]  # only the failed hunt was started again
+    shown = exits(0, "show", "b1", *kept)
+    assert f"Batch b1 of {file}" in shown and shown.count("found") == 2 and "failed: " in shown
     assert f"b1: {file}, hunts 1, 2; 2 of 3 with a verdict" in exits(0, "history", *kept)
 
 
-def test_mistakes_are_told_by_table_and_key_before_anything_begins(file: Path, tmp_path: Path) -> None:
-    """See the table; all mistakes of a file are told at once."""
+def test_batch_file_mistakes_are_reported_before_any_hunt_starts(file: Path, tmp_path: Path) -> None:
+    """batch_mistakes.txt lists mistakes and their messages. One error reports all mistakes of a file."""
     text = (HERE / "batch.toml").read_text()
     table = re.findall(r"^-(.*)\n\+(.*)\n((?:    .*\n?)+)", (HERE / "batch_mistakes.txt").read_text(), re.MULTILINE)
     assert len(table) > 20
     for right, wrong, parts in table:
         assert right in text
         file.write_text(text.replace(right, wrong))
-        told = exits(3, "batch", str(file), "--history", str(tmp_path / "h.db"))
-        assert str(file) in told and [part for part in parts.splitlines() if part[4:] not in told] == [], wrong
+        errors = exits(3, "batch", str(file), "--history", str(tmp_path / "h.db"))
+        assert str(file) in errors and [part for part in parts.splitlines() if part[4:] not in errors] == [], wrong
     assert not (tmp_path / "h.db").exists()
     text = text.replace('workload = "one"', 'workload = "on"').replace("layouts = false", 'layouts = "no"')
     file.write_text(text.replace("explain = false", "explan = false").replace("max-runs = 40", "max-runs = 1.5"))
-    told = exits(3, "batch", str(file))
-    assert f"{file} has 3 mistakes:" in told
-    assert told.count('layouts` is "no", but must be true or false') == 1
-    assert "`defaults.explan` is an unknown key. Did you mean 'explain'" in told
-    assert "`hunt 2.max-runs` is the number 1.5, but must be a whole number from 1 to 1,000,000,000." in told
+    errors = exits(3, "batch", str(file))
+    assert f"{file} has 3 mistakes:" in errors
+    assert errors.count('layouts` is "no", but must be true or false') == 1
+    assert "`defaults.explan` is an unknown key. Did you mean 'explain'" in errors
+    assert "`hunt 2.max-runs` is the number 1.5, but must be a whole number from 1 to 1,000,000,000." in errors
 
 
-def test_a_dry_run_prints_the_commands(file: Path, tmp_path: Path) -> None:
+def test_batch_dry_run_prints_the_commands(file: Path, tmp_path: Path) -> None:
     _, out, _ = run("batch", str(file), "--dry-run", "--history", str(tmp_path / "h.db"))
     begin = "a or b: bisect run --builder=script --workload="
     assert [line.startswith(begin) for line in out.splitlines()] == [True] * 3
@@ -125,8 +125,8 @@ def test_a_dry_run_prints_the_commands(file: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "h.db").exists()
 
 
-def test_jobs_are_shown_and_refused_by_name(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A submitted batch is not carried out here as well. Without Slurm it says so before anything is entered."""
+def test_submitted_batch_is_shown_and_cancelled(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch submitted to Slurm is not also run on this machine. Without Slurm, nothing is written to the history."""
     history = tmp_path / "h.db"
     kept = ["--history", str(history)]
     slurm = ["batch", str(file), "--submit", "slurm", *kept]
@@ -145,7 +145,7 @@ def test_jobs_are_shown_and_refused_by_name(file: Path, tmp_path: Path, monkeypa
         opened.connection.execute("UPDATE batches SET process = 'ended 1 1'")
         for place in range(2):
             update_batch_hunt(opened, number, place, job="12", status=None, failure=None)
-    executable(tmp_path / "bin" / "squeue", "#!/bin/sh\n")  # it has forgotten them
+    executable(tmp_path / "bin" / "squeue", "#!/bin/sh\n")  # Slurm no longer knows the jobs
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     monkeypatch.setenv("SLURM_CONF", os.devnull)
     shown = exits(0, "batch", "b1", *kept)
@@ -165,8 +165,8 @@ def test_jobs_are_shown_and_refused_by_name(file: Path, tmp_path: Path, monkeypa
 
 
 @pytest.mark.tools
-def test_a_job_on_a_node_with_another_history_begins_there(file: Path, tmp_path: Path, history: History) -> None:
-    """A batch of that number there is another one."""
+def test_slurm_job_starts_its_hunt_if_the_history_lacks_the_batch(file: Path, tmp_path: Path, history: History) -> None:
+    """The history of a node may have another batch with the same number."""
     entries = read_batch_file(file)
     begin_batch(history, file, [entry.planned for entry in entries], 1.0)
     words = ["--history", str(history.path), "--plain", "--host=a", *entries[0].planned.arguments]
@@ -175,32 +175,31 @@ def test_a_job_on_a_node_with_another_history_begins_there(file: Path, tmp_path:
     for place in range(3):
         enter_batch_hunt_status(history, 1, place, 0)
     end_batch(history, 1, 2.0)
-    told = exits(0, "batch", str(file), "--history", str(history.path))
+    output = exits(0, "batch", str(file), "--history", str(history.path))
     assert (
-        "All hunts of batch b1 have verdicts. To begin all hunts anew, add --anew." in told
-        and "bisect report b1" in told
+        "All hunts of batch b1 have verdicts. To begin all hunts anew, add --anew." in output
+        and "bisect report b1" in output
     )
 
 
-# Scripts in place of hunts.
+# In the tests below, shell scripts replace the hunts.
 
 
 @pytest.fixture
 def history(tmp_path: Path) -> Iterator[History]:
-    """A new history."""
     with closing(History.open(tmp_path / "h.db")) as opened:
         yield opened
 
 
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch) -> Play:
-    """``play(script)`` lets a script of the shell be each hunt; its arguments are those of `bisect`. Looks follow soon."""
+    """``play(script)`` runs a shell script, with the arguments of `bisect`, instead of each hunt, and polls often."""
     monkeypatch.setattr(carry_out, "POLL_SECONDS", 0.02)
     return lambda script: monkeypatch.setattr(carry_out, "PROGRAM", ("sh", "-c", script, "sh"))
 
 
 def unseen() -> PlainLines:
-    """A view that nobody reads."""
+    """A view whose output is discarded."""
     return PlainLines(io.StringIO(), {})
 
 
@@ -213,26 +212,26 @@ def tasks(history: History, *batches: int) -> list[Task]:
 
 
 def plan(history: History, *folders: Path) -> int:
-    """A batch with a hunt in each folder, each with a host of its own: h0, h1, …"""
+    """Store a batch with one hunt for each folder. Hunt number n uses host hn: h0, h1, …"""
     return begun(
         history, [PlannedHunt(WORDS, str(folder), ((f"h{number}",),)) for number, folder in enumerate(folders)]
     )
 
 
 def carried_out(history: History, *batches: int) -> int:
-    """The exit status of these batches."""
+    """Run the hunts of these batches, and return the exit status."""
     return run_and_print_hunts(tasks(history, *batches), history, Path("of $mine.db"), "again", view=unseen())
 
 
 def ends(history: History, batch: int) -> list[tuple[int | None, str]]:
-    """How its hunts have ended."""
-    return [(one.status, one.failure) for one in read_batch(history, batch).hunts]
+    """The status and the failure text of each hunt of a batch."""
+    return [(hunt.status, hunt.failure) for hunt in read_batch(history, batch).hunts]
 
 
-def test_a_script_that_fails_stops_no_other(
+def test_batch_continues_after_a_kill_and_a_missing_folder(
     history: History, play: Play, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By a signal, or without its folder; the command for their page can be copied."""
+    """The printed command that writes the pages is quoted for a shell."""
     play('case "$*" in *--host=h0*) kill -9 $$;; esac; sleep 0.2')
     batch = plan(history, tmp_path, tmp_path / "gone", tmp_path)
     assert carried_out(history, batch) == 128 + 9
@@ -244,12 +243,12 @@ def test_a_script_that_fails_stops_no_other(
     assert gone[0] == 4 and str(tmp_path / "gone") in gone[1]
 
 
-def test_interrupted_it_says_how_many_had_ended_and_how(history: History, play: Play, tmp_path: Path) -> None:
+def test_interrupted_batch_reports_how_many_hunts_ended(history: History, play: Play, tmp_path: Path) -> None:
     play('case "$*" in *--host=h0*) exit 4;; *--host=h1*) exit 0;; esac; trap "" INT; exec sleep 5')
     carried = tasks(history, plan(history, *[tmp_path] * 4))
 
     class Stopped(PlainLines):
-        def set_states(self, rows: Sequence[SessionRow]) -> None:
+        def set_rows(self, rows: Sequence[SessionRow]) -> None:
             if sum(task.stage is Stage.ENDED for task in carried) == 2:
                 raise KeyboardInterrupt
 
@@ -257,24 +256,24 @@ def test_interrupted_it_says_how_many_had_ended_and_how(history: History, play: 
         Interrupted, match=r"2 hunts of 4 had ended, 1 of them without a verdict\. .* To continue: again"
     ):
         run_and_print_hunts(carried, history, None, "again", view=Stopped(io.StringIO(), {}))
-    assert [task.process.returncode for task in carried[2:] if task.process] == [-signal.SIGTERM] * 2, "none goes on"
+    assert [task.process.returncode for task in carried[2:] if task.process] == [-signal.SIGTERM] * 2, "both ended"
 
 
-def test_a_hunt_that_does_not_begin_has_no_verdict(
+def test_hunt_that_fails_to_start_has_no_verdict(
     history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Python ends with the status of a verdict where it cannot import the program."""
+    """If Python cannot import the program, Python exits with status 1, which is also the status of a verdict."""
     monkeypatch.setattr(carry_out, "PROGRAM", (sys.executable, "-c", "import perfbisect.gone"))
     batch = plan(history, tmp_path)
     assert carried_out(history, batch) == 4
     assert ends(history, batch) == [(4, "ModuleNotFoundError: No module named 'perfbisect.gone'")]
     assert "0 of 1 hunt ended with a verdict" in capsys.readouterr().out
     task = Task("", (), "", ((),), "", hunt=sample_hunt.begin(history), stage=Stage.RUNNING)
-    carry_out.end(task, 1, history)
-    assert task.status == 4, "one that is gone on with has none, either"
+    carry_out.note_end(task, 1, history)
+    assert task.status == 4, "a resumed hunt that fails to start has no verdict either"
 
 
-def test_a_hunt_whose_rows_are_damaged_stops_no_other(
+def test_batch_continues_after_a_hunt_with_damaged_history_rows(
     history: History, play: Play, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     play("sleep 0.2")
@@ -283,18 +282,18 @@ def test_a_hunt_whose_rows_are_damaged_stops_no_other(
     for method in ("session_summary", "settings"):
         monkeypatch.setattr(history, method, damaged)
     history.connection.execute("PRAGMA foreign_keys = OFF")
-    update_batch_hunt(history, batch, 1, hunt_id=999)  # damaged before it is gone on with
+    update_batch_hunt(history, batch, 1, hunt_id=999)  # damaged before the hunt is resumed
     assert carried_out(history, batch) == 4
     assert ends(history, batch) == [(0, ""), (4, "table hunts is damaged"), (0, "")]
-    enter_batch_hunt_status(history, batch, 1, 0)  # its verdict is known
+    enter_batch_hunt_status(history, batch, 1, 0)  # the hunt has a verdict
     assert carried_out(history, batch) == 0
     task = Task("", (), "", ((),), "", hunt=999, stage=Stage.ELSEWHERE)
-    carry_out.update(task, history, unseen(), {})  # damaged while another process works on it
+    carry_out.follow(task, history, unseen(), {})  # damaged while another process works on it
     assert (task.stage, task.status, task.failure) == (Stage.ENDED, 4, "table hunts is damaged")
     damaged.assert_called_with(999)
 
 
-def test_each_batch_has_its_logs_and_repeats_no_earlier_errors(history: History, play: Play, tmp_path: Path) -> None:
+def test_batches_have_separate_logs_and_report_only_new_errors(history: History, play: Play, tmp_path: Path) -> None:
     play('echo "Error: of ${7#*:} in batch ${7%:*}"; exit 4')
     batches = [plan(history, tmp_path) for _ in range(2)]
     assert carried_out(history, *batches) == 4
@@ -306,8 +305,8 @@ def test_each_batch_has_its_logs_and_repeats_no_earlier_errors(history: History,
     assert ends(history, batches[0]) == [(4, "")]
 
 
-def test_what_a_hunt_locks_is_asked_once(history: History, play: Play, tmp_path: Path) -> None:
-    """It is read from files: not again at each look at hunts that run for days. Leased hosts that build make none wait."""
+def test_batch_reads_the_locked_hosts_of_each_hunt_once(history: History, play: Play, tmp_path: Path) -> None:
+    """Each poll would read files again. A hunt need not wait for a leased build host."""
     play(f"until [ -e {tmp_path}/enough ]; do sleep 0.01; done")
     carried = tasks(history, begun(history, [PlannedHunt(WORDS, str(tmp_path), (("h",), ("i",)))] * 3))
     locked, looks = Mock(side_effect=lambda _, host: (host,)), list[float]()
@@ -338,8 +337,8 @@ sys.stdin.read()
 """
 
 
-def test_a_hunt_that_a_process_has_claimed_is_not_started_twice(history: History, play: Play, tmp_path: Path) -> None:
-    """A batch was killed, and the process of its hunt still waits for the host: the hunt has no number."""
+def test_hunt_that_another_process_has_claimed_is_not_started(history: History, play: Play, tmp_path: Path) -> None:
+    """A batch was killed. Its child process still waits for a host, and so the hunt has no number yet."""
     play(f"echo begun >>{tmp_path}/began")
     batch = plan(history, tmp_path)
     command = [sys.executable, "-c", CLAIMS, str(history.path)]
@@ -353,21 +352,21 @@ def test_a_hunt_that_a_process_has_claimed_is_not_started_twice(history: History
         def look(_seconds: float) -> None:
             states.append(task.stage)
             assert not (tmp_path / "began").exists() or len(states) > 2
-            if len(states) == 2:  # it ends without having begun the hunt, which is then begun here
+            if len(states) == 2:  # the claiming process dies, so that this batch starts the hunt
                 other.kill()
                 other.wait()
 
         carry_out.carry_out([task], history, unseen(), lambda: None, look, lambda _task, host: (host,))
     assert states[:2] == [Stage.ELSEWHERE] * 2
     assert (task.status, (tmp_path / "began").read_text()) == (0, "begun\n")
-    claim_batch_hunt(history, batch, 0)  # that of a process that has ended counts no more
+    claim_batch_hunt(history, batch, 0)  # the claim of a process that has ended does not count
 
 
-def test_what_is_said_of_a_batch(history: History) -> None:
-    """A hunt has one name, made of what was asked for; before it is in the history, it is starting."""
+def test_batch_views_name_hunts_by_their_options_and_show_their_state(history: History) -> None:
+    """All views use the same title of a hunt. A hunt that is not yet in the history is starting."""
     words = ("--builder=x", "--workload=w", "--set=n=1", "--no-explain", "--", "a", "b")
     every = (words, ("--repo=sub/clone", "--run=./run -n", "--", "a", "b"))
-    planned = [PlannedHunt(each, "/f", (("h0",),)) for each in every]
+    planned = [PlannedHunt(words_of_hunt, "/f", (("h0",),)) for words_of_hunt in every]
     number = begun(history, planned)
     enter_batch_hunt_status(history, number, 0, 3, "it broke")
     batch = read_batch(history, number)
@@ -384,4 +383,4 @@ def test_what_is_said_of_a_batch(history: History) -> None:
     task.stage, task.status = Stage.ENDED, 2
     verdict = Inconclusive((1, 2), (0.5, 0.4), Interval(0.7, 0.8, 0.9), Reason.BUILDS_SPENT)
     history.append(task.hunt, SessionEnded(verdict), 2.0)
-    assert state_text(task, history) == "inconclusive", "its suspect is not named"
+    assert state_text(task, history) == "inconclusive", "a hunt with a candidate of 50 % names no culprit"

@@ -1,4 +1,4 @@
-"""A central history: sessions push by themselves, all verbs that read can read it, and it has pages."""
+"""The central history: automatic pushes of sessions, the verbs that read the central history, and its pages."""
 
 import json
 import re
@@ -32,12 +32,12 @@ def configure(seal: Path, address: str) -> None:
 
 
 def lines_of(*words: str) -> list[str]:
-    """What is shown, without the commands that only its owner can execute."""
+    """The lines of the output, without the commands that only the owner of a session can execute."""
     return [line for line in exits(0, *words).splitlines() if not re.match(r"(Hunt|To |  from |started|Why )", line)]
 
 
 @pytest.mark.slow
-def test_hunts_push_by_themselves_and_are_read_there(ends: tuple[str, str], server: Server, seal: Path) -> None:
+def test_hunts_are_pushed_automatically_and_read(ends: tuple[str, str], server: Server, seal: Path) -> None:
     good, bad = ends
     address = server.create("whole")
     configure(seal, address)
@@ -50,7 +50,7 @@ def test_hunts_push_by_themselves_and_are_read_there(ends: tuple[str, str], serv
     assert [one["origin"] for one in json.loads(exits(0, "history", "--json", *ELSEWHERE))] == ["desk3", "desk3"]
     there, here = lines_of("show", "desk3:1", *ELSEWHERE), lines_of("show", "1")
     assert f"{bad[:10]}" in "\n".join(there) and set(there) <= set(here)
-    assert "Reverting" in exits(0, "show", "desk3:p2")  # its id says where it is
+    assert "Reverting" in exits(0, "show", "desk3:p2")  # the id names the origin
     assert json.loads(exits(0, "show", "--json", *ELSEWHERE))["cases"]
     assert "culprit" in exits(0, "show", "desk3:1", "--markdown", *ELSEWHERE)
     for words in (["desk3:1"], ["its hunt"], []):
@@ -70,7 +70,7 @@ def test_hunts_push_by_themselves_and_are_read_there(ends: tuple[str, str], serv
 
 
 @pytest.mark.slow
-def test_a_server_that_is_gone_costs_no_hunt_its_verdict(ends: tuple[str, str], server: Server, seal: Path) -> None:
+def test_hunt_has_a_verdict_without_the_central_server(ends: tuple[str, str], server: Server, seal: Path) -> None:
     configure(seal, "postgresql://bench:hunter2@127.0.0.1:1/none")
     ended = bisect("run", *ends, *HUNT)
     assert ended.returncode == 0, ended.stderr
@@ -83,21 +83,21 @@ def test_a_server_that_is_gone_costs_no_hunt_its_verdict(ends: tuple[str, str], 
         and "hunter2" not in ended.stderr + failed
     )
     configure(seal, server.create("later"))
-    exits(0, "run", *ends, *HUNT)  # carries what is missing of the other, too
+    exits(0, "run", *ends, *HUNT)  # also pushes the missing events of the first hunt
     assert "already has all sessions" in exits(0, "push")
     assert {"desk3:1", "desk3:2"} <= set(exits(0, "history", *ELSEWHERE).split())
 
 
-def test_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And without a name: in a container, where the number of the user has no entry in /etc/passwd."""
+def test_push_without_central_history_or_user_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container, /etc/passwd may have no entry for the user."""
     assert "CREATE TABLE sessions" in exits(0, "push", "--sql")
     monkeypatch.setattr("getpass.getuser", Mock(side_effect=KeyError("getpwuid(): uid not found: 12345")))
     assert origin_of(None).startswith("user@")
 
 
 @pytest.mark.slow
-def test_pages_of_two_origins(server: Server, tmp_path: Path) -> None:
-    """One of their sessions still runs."""
+def test_pages_show_sessions_of_two_origins(server: Server, tmp_path: Path) -> None:
+    """One of the sessions is running."""
     address = server.create("team")
     for origin in ("desk3", "a.b@c-4"):
         with closing(History.open(tmp_path / origin)) as history:

@@ -1,4 +1,4 @@
-"""`bisect gc`: what goes, what stays, and for whose sake."""
+"""`bisect gc`: the files that it removes, the files that it keeps, and the reasons."""
 
 import json
 import os
@@ -33,14 +33,14 @@ LISTED = [*ALL, "--dry-run", "--json"]
 
 
 def fill(folder: Path) -> None:
-    """Make it a folder with a file of 1 MB."""
+    """Create a folder with a file of 1 MB."""
     folder.mkdir(parents=True)
     (folder / "file").write_bytes(bytes(1_000_000))
 
 
 @pytest.fixture
 def root() -> Path:
-    """The root of the local host with three builds of 1 MB, the first the longest unused, and a job."""
+    """The root folder of the local host, with a job and three builds of 1 MB, the least recently used build first."""
     root = Path(connect(load_host("local")).root)
     for number, path in enumerate((*(root / "builds" / key for key in KEYS), root / "jobs" / JOB)):
         fill(path)
@@ -55,14 +55,14 @@ def left(root: Path) -> list[str]:
 
 
 def listed(*words: str) -> Sequence[str]:
-    """The names of what a dry run lists."""
+    """The names of the files and folders that a dry run lists."""
     report = json.loads(exits(0, *LISTED, *words))
     assert not report["removed"]
     return [Path(item["path"]).name for item in report["items"]]
 
 
 def written(path: Path, host: str, key: str) -> list[str]:
-    """The option for a history with a hunt that has begun on that host, and has built that."""
+    """The option for a history with an unfinished hunt on ``host`` that has made the build ``key``."""
     with closing(History.open(path)) as history:
         now = time.time()
         hunt = sample.begin(history, replace(sample.SETTINGS, host=host), at=now)
@@ -70,7 +70,7 @@ def written(path: Path, host: str, key: str) -> list[str]:
     return ["--history", str(path)]
 
 
-def test_the_oldest_go_and_a_dry_run_only_lists(root: Path, tmp_path: Path) -> None:
+def test_gc_removes_the_oldest_and_a_dry_run_only_lists(root: Path, tmp_path: Path) -> None:
     with hold_lock(connect(load_host("local")), "a hunt of another session"):
         said = exits(0, *ALL, "--dry-run")
         assert "a hunt of another session" in exits(4, *ALL)
@@ -85,8 +85,8 @@ def test_the_oldest_go_and_a_dry_run_only_lists(root: Path, tmp_path: Path) -> N
     assert left(root) == [JOB, KEYS[2]]
 
 
-def test_what_an_unfinished_hunt_needs_stays(root: Path, tmp_path: Path) -> None:
-    """A dry run leaves the history as it is, also what a killed hunt has left in the log beside it, which counts."""
+def test_gc_keeps_what_an_unfinished_hunt_needs(root: Path, tmp_path: Path) -> None:
+    """A dry run reads, but does not change, the history and the write-ahead log that a killed hunt has left."""
     path, killed = tmp_path / "history.db", tmp_path / "killed" / "history.db"
     written(path, "local", "")
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -104,8 +104,8 @@ def test_what_an_unfinished_hunt_needs_stays(root: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["one", "link"])
-def test_what_an_unfinished_hunt_has_built_stays_for_every_name_of_its_root(tmp_path: Path, name: str) -> None:
-    """For another host, too."""
+def test_gc_keeps_builds_of_an_unfinished_hunt_for_all_names_of_a_root(tmp_path: Path, name: str) -> None:
+    """Host ``one`` is the build host of ``two``, on which the hunt runs."""
     hosts = tmp_path / "hosts.toml"
     one, link, two = (f'[hosts.{each}]\nroot = "{tmp_path}/{each}"\n' for each in ("one", "link", "two"))
     hosts.write_text(f'{one}{link}{two}build_hosts = ["one"]\n')
@@ -117,8 +117,8 @@ def test_what_an_unfinished_hunt_has_built_stays_for_every_name_of_its_root(tmp_
     assert [build.name for build in (tmp_path / "one/builds").iterdir()] == [KEYS[1]]
 
 
-def test_jobs_that_still_run_keep_what_they_use(root: Path) -> None:
-    """Their folders, and those of visits and builds that may go on."""
+def test_gc_keeps_folders_that_running_jobs_use(root: Path) -> None:
+    """The folders of jobs, visits and builds."""
     host, used = connect(load_host("local")), (root / "visit/data", root / "work/demo/build")
     for path in used:
         fill(path)
@@ -135,13 +135,13 @@ def test_jobs_that_still_run_keep_what_they_use(root: Path) -> None:
     assert not any(path.parent.exists() for path in used)
 
 
-def test_the_status_tells_what_could_not_be_given_back(root: Path, tmp_path: Path) -> None:
+def test_gc_exits_with_status_4_if_a_lease_cannot_be_released(root: Path, tmp_path: Path) -> None:
     shut = tmp_path / "shut"
     shut.touch()
     record = LeaseJobRecord("j1", "pool:quiet", 1, "now", f"{this_boot()} 1 0", "here", ["test", "!", "-e", str(shut)])
     store_record(record)
     assert "could not be released" in exits(4, "gc")
-    exits(0, "gc", "--dry-run")  # gives nothing back
+    exits(0, "gc", "--dry-run")  # releases no lease
     shut.unlink()
     assert "is released" in exits(0, "gc")
     exits(0, "gc")

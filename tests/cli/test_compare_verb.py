@@ -1,4 +1,4 @@
-"""bisect compare: real comparisons, what of them fails, series of releases, and the hunts for what they show."""
+"""`bisect compare`: real comparisons, failures, series of releases, and hunts for the drops of a comparison."""
 
 import json
 import re
@@ -35,9 +35,9 @@ HISTORY = ".local/state/perfbisect/history.db"
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
-    """The demo's history with a drop of about a half planted in update-index; not to be changed.
+    """The demo's repository, in which one commit slows update-index by about a half. Tests must not change it.
 
-    It has 1.0.1 to 1.0.8 on commits that can be built, then 1.0.9, broken, and 1.0.10; and two other releases.
+    Releases 1.0.1 to 1.0.8 and 1.0.10 can be built, 1.0.9 cannot. 1.0.3-rc1 is a pre-release, 1.0.2.1 is on a branch.
     """
     folder = tmp_path_factory.mktemp("demo") / "repo"
     answer, repo = write_history(folder, 7), Repo(folder)
@@ -57,14 +57,14 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
 
 
 def compare(demo: Demo, *words: str) -> list[str]:
-    """Arguments of a comparison of builds of the demo's engine, short and quick."""
+    """The arguments of a short comparison of builds of the demo engine."""
     of_demo = ["--builder", "demo", "--repo", str(demo[0].path)]
     return ["compare", *words, *of_demo, "--warmup", "0.1", "--time", "1", "--runs", "1"]
 
 
 @pytest.mark.slow
-def test_a_planted_slowdown_is_seen_and_the_same_binary_is_not_slower(demo: Demo, seal: Path, tmp_path: Path) -> None:
-    """A revision, another, and a tarball and a folder of what the first one installs."""
+def test_compare_finds_slower_build_and_treats_equal_binaries_as_equal(demo: Demo, seal: Path, tmp_path: Path) -> None:
+    """The builds: two revisions, and a tarball and a folder with the installed files of the first revision."""
     run(*compare(demo, "v1.0", "v1.0~0", "-w", "scan", "--visits", "1"))
     [prefix] = (seal / ".cache" / "perfbisect" / "builds").glob("*/prefix")
     folder, tarball = tmp_path / "demo-1.0", tmp_path / "demo-1.0.tar.xz"
@@ -72,30 +72,28 @@ def test_a_planted_slowdown_is_seen_and_the_same_binary_is_not_slower(demo: Demo
     subprocess.run(["tar", "-C", str(tmp_path), "-cJf", str(tarball), folder.name], check=True)
     builds = ["v1.0", "v1.1", f"packed={tarball}", f"folder={folder}"]
     words = compare(demo, *builds, "-w", "update-index", "--visits", "5")
-    told = json.loads(printed(*words, "--metric", "cpu/o", "--json"))  # others may work on this machine, too
-    [row] = told["workloads"]
+    result = json.loads(printed(*words, "--metric", "cpu/o", "--json"))  # other processes may use this machine
+    [row] = result["workloads"]
     slow, *alike = row["ratios"]
     assert slow["interval"]["low"] > 1.2 and row["counters"]["qps"][1] < 0.9
-    assert all(each["rounds"] >= 5 for each in (slow, *alike)), "those in which both ways were compared count, too"
-    for each in alike:  # of 100 of these intervals 95 hold 1: far from it is none of them
+    assert all(each["rounds"] >= 5 for each in (slow, *alike)), "rounds that compared paired and interleaved runs count"
+    for each in alike:  # 95 % of these intervals contain 1, and all are close to 1
         assert each["ratio"] == pytest.approx(1, abs=0.35)
         assert each["interval"]["low"] < 1.05 and each["interval"]["high"] > 0.95
-    binaries = [subject["binary"] for subject in told["settings"]["subjects"]]
+    binaries = [subject["binary"] for subject in result["settings"]["subjects"]]
     assert binaries[0] == binaries[2] == binaries[3] != binaries[1]
     assert re.search(r"^c2 .* v1.0, v1.1, packed, folder .* compared$", printed("history"), re.MULTILINE)
     shown = printed("show", "c2")
     assert "cpu/o (above 1: worse) relative to: v1.0\ncol-1 : v1.1\ncol-2 : packed = " in shown
     assert "v1.0 and packed and folder have the same binary." in shown
-    assert json.loads(printed("show", "c2", "--json"))["workloads"] == told["workloads"]
+    assert json.loads(printed("show", "c2", "--json"))["workloads"] == result["workloads"]
 
 
 @pytest.mark.calibrate
 @pytest.mark.dbms
 @postgres.needs_postgres
-def test_an_installed_server_in_three_configurations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Debian's own PostgreSQL, in place: as it is, through another path, with a config of the recipe and with a file of the
-    user: indexes are used in the first two only.
-    """
+def test_compare_measures_three_configurations_of_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's PostgreSQL by its path and by a link, and with two configurations without indexes, which are slower."""
     start = ["{prefix}/bin/postgres", *postgres.OPTIONS, "-c", "listen_addresses=", "-c", "config_file={config}"]
     config = 'config = "pg.conf"\nreserved = ["data_directory"]\n[server.sysbench]'
     table = postgres.served("{prefix}/bin", ["{prefix}/bin/no-such-program"]).replace("[server.sysbench]", config)
@@ -106,32 +104,32 @@ def test_an_installed_server_in_three_configurations(tmp_path: Path, monkeypatch
     other.symlink_to(folder)
     builds = [f"debian={folder}", f"other={other}", f"seq={folder}+seq", f"mine={folder}+my.conf"]
     monkeypatch.chdir(tmp_path)
-    with tempfile.TemporaryDirectory(prefix="lab") as root:  # short, for the sake of the socket
+    with tempfile.TemporaryDirectory(prefix="lab") as root:  # short: the path of a socket is limited
         postgres.write(tmp_path, {**files, "hosts.toml": f'[hosts.here]\nroot = "{root}"\n'})
         asked = ["--builder", "pg", "--workload", "one-row", "--host", "here", "--visits", "3", "--runs", "2"]
-        asked += ["--metric", "cpu/o"]  # which a busy machine changes little
+        asked += ["--metric", "cpu/o"]  # a busy machine changes CPU time little
         done = run("compare", *builds, *asked, *postgres.FOLDERS, "--json")
     assert done.status == 0, done.err
     assert "of my.conf, data_directory is left out: the recipe decides that" in done.err
-    told = json.loads(done.out)
-    [row] = told["workloads"]
+    result = json.loads(done.out)
+    [row] = result["workloads"]
     again, *slower = [ratio["ratio"] for ratio in row["ratios"]]
     assert 0.5 < again < 2 and [ratio > 1.4 for ratio in slower] == [True, True], (again, slower)
-    assert [ratio["rounds"] for ratio in row["ratios"]] == [3, 3, 3] and told["runs"] == 24
-    subjects = told["settings"]["subjects"]
+    assert [ratio["rounds"] for ratio in row["ratios"]] == [3, 3, 3] and result["runs"] == 24
+    subjects = result["settings"]["subjects"]
     argv = [postgres.BIN / "postgres", "--version"]
     assert subjects[0]["version"] in subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    assert len({each["key"] for each in subjects}) == 1, "it is the same binary, whatever it is called"
+    assert len({each["key"] for each in subjects}) == 1, "the four names have the same binary"
     assert [each["config"] for each in subjects] == ["", "", "seq", str(tmp_path / "my.conf")]
     assert f" = {folder}+seq\n" in printed("show", "c1")
 
 
-# Numbers that differ, and follow no other order than that of the runs.
+# The rate of each run is `level` plus the number of earlier runs modulo 8, so that the rates of runs differ.
 RATE = "echo again >>{count}\necho rate $(({level} + $(wc -l <{count}) % 8))\n"
 
 
-def test_a_comparison_by_one_command(git: Repo, seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a command in place of recipes; interrupted, it goes on. Its first line is the answer."""
+def test_comparison_of_command_resumes(git: Repo, seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--run` takes a command instead of recipes. The first line that `compare` prints is the result."""
     monkeypatch.chdir(git.path)
     for level in (100_000, 80_000):
         git.commit({"bench": RATE.format(level=level, count=tmp_path / "count")})
@@ -153,7 +151,7 @@ def test_a_comparison_by_one_command(git: Repo, seal: Path, tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("verb", ["run", "compare", "nightly"])
-def test_the_build_system_is_said_at_the_start(verb: str, git: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_build_system_is_printed_at_the_start(verb: str, git: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
     git.history([{"Makefile": "all:\n\techo 0\n"}, {"Makefile": "all:\n\techo 1\n"}])
     monkeypatch.setattr("perfbisect.cli.commands.nightly.check_host_daily", lambda *_: None)
     stop = Mock(side_effect=UsageError("It would begin now."))
@@ -163,7 +161,7 @@ def test_the_build_system_is_said_at_the_start(verb: str, git: Repo, monkeypatch
     assert "Built with make: make, and make install if the Makefile has it\n" in said
 
 
-# What fails on the way.
+# Builds and runs that fail.
 
 HOW = [*SCRIPT, "--runs", "1"]
 FAILS_LATER = """\
@@ -174,12 +172,12 @@ echo rate 50"""
 
 def listed() -> list[tuple[str, str, str]]:
     """The id, the state and the failure of each session."""
-    told = json.loads(exits(0, "history", "--json"))
-    return [(each["id"], each["state"], each.get("failure") or "") for each in told]
+    result = json.loads(exits(0, "history", "--json"))
+    return [(each["id"], each["state"], each.get("failure") or "") for each in result]
 
 
-def test_what_fails_on_the_way_is_said_kept_and_reported_later(script: Script, tmp_path: Path) -> None:
-    """And what does not build is left out, unless it is the base."""
+def test_failed_build_and_failed_run_are_printed_and_stored(script: Script, tmp_path: Path) -> None:
+    """A build that fails is left out of the comparison. If the baseline cannot be built, the comparison fails."""
     broken, base = script("does not build"), script("echo rate 100")
     other = script(FAILS_LATER.replace("COUNT", str(tmp_path / "count")))
     status, out, err = run("compare", base, broken, other, *HOW, "--workload", "all", "--visits", "2")
@@ -187,7 +185,7 @@ def test_what_fails_on_the_way_is_said_kept_and_reported_later(script: Script, t
     assert status == 2, err
     assert f"{broken} is omitted: " in err and f"{broken} was not measured: " in out
     assert reason in err and reason in out and "  50.0 rate" in err
-    assert len(re.findall(r"^ +– +0.50  (one|two)$", out, re.MULTILINE)) == 2, "what was measured counts"
+    assert len(re.findall(r"^ +– +0.50  (one|two)$", out, re.MULTILINE)) == 2, "runs before the failure count"
     assert re.search(r" compared$", exits(0, "history"), re.MULTILINE)
     assert reason in exits(0, "show", "c1")
     [skip] = json.loads(exits(0, "show", "c1", "--json"))["skips"]
@@ -197,8 +195,8 @@ def test_what_fails_on_the_way_is_said_kept_and_reported_later(script: Script, t
     assert (number, state, f"{broken} cannot be built" in failure) == ("c2", "failed", True)
 
 
-def test_where_nothing_could_be_measured_it_is_said_why_and_tried_again(script: Script, tmp_path: Path) -> None:
-    """By the same command it is begun anew. The latest unfinished session goes on, whatever it is."""
+def test_comparison_without_runs_says_why_and_can_be_repeated(script: Script, tmp_path: Path) -> None:
+    """The same command begins a new session. `bisect resume` continues the latest unfinished session."""
     fixed = tmp_path / "fixed"
     builds = [script(f"[ -e {fixed} ] || exit 3; echo rate 200"), script("echo rate 100")]
     for number in (1, 2):
@@ -213,7 +211,7 @@ def test_where_nothing_could_be_measured_it_is_said_why_and_tried_again(script: 
 
 
 @pytest.mark.parametrize("whole", [0, 3])
-def test_an_aa_that_fails_is_reported_with_its_reason(script: Script, tmp_path: Path, whole: int) -> None:
+def test_failed_noise_trial_is_stored_with_its_reason(script: Script, tmp_path: Path, whole: int) -> None:
     count = tmp_path / "count"
     build = script(f"echo again >>{count}; [ $(wc -l <{count}) -le {whole} ] || exit 7; echo rate $(wc -l <{count})")
     reason = f"{build} fails in one: the command ended with status 7"
@@ -221,15 +219,15 @@ def test_an_aa_that_fails_is_reported_with_its_reason(script: Script, tmp_path: 
     assert reason in said and (whole or f"Nothing was measured: {reason}" in said)
     [entry] = json.loads(exits(0, "history", "--json"))
     assert (entry["id"], entry["state"], entry["runs"]) == ("n1", "failed", whole)
-    told = json.loads(exits(0, "show", "n1", "--json"))
-    assert reason in told["failure"] and told["settings"]["subjects"][0]["commit"] == build
-    assert whole or (told["noise"], told["detectable"]) == (None, [])
+    result = json.loads(exits(0, "show", "n1", "--json"))
+    assert reason in result["failure"] and result["settings"]["subjects"][0]["commit"] == build
+    assert whole or (result["noise"], result["detectable"]) == (None, [])
 
 
 # `--each-release`.
 
 
-def test_what_a_series_would_cost(demo: Demo) -> None:
+def test_dry_run_of_a_series_of_releases_lists_builds_and_time(demo: Demo) -> None:
     series = ["--each-release", "1.0.1..1.0.10", "-w", "update-index", "--visits", "3"]
     first, *others = printed(*compare(demo, *series, "--dry-run")).splitlines()
     assert first.startswith("10 builds: 1.0.1, 1.0.2, 1.0.3, ")
@@ -241,8 +239,8 @@ def test_what_a_series_would_cost(demo: Demo) -> None:
 
 
 @pytest.mark.slow
-def test_a_planted_slowdown_is_a_step_and_a_broken_release_a_gap(demo: Demo) -> None:
-    """The step is before the first release with the planted commit, and the command hunts between its neighbours."""
+def test_slower_release_is_a_step_and_broken_release_a_gap(demo: Demo) -> None:
+    """The step is at the first release with the slow commit. The printed command starts a hunt for this commit."""
     repo, answer = demo
     how = ["-w", "update-index", "--visits", "1", "--metric", "instructions/o", "--json"]
     found = json.loads(printed(*compare(demo, "--each-release", "1.0.1..1.0.10", *how), status=2))
@@ -259,7 +257,7 @@ def test_a_planted_slowdown_is_a_step_and_a_broken_release_a_gap(demo: Demo) -> 
     assert "update-index: instructions/o relative to 1.0.1" in shown and hunt["command"] in shown
 
 
-# `--hunt`: from a table of releases to the commits.
+# `--hunt`: hunts for the drops of a comparison.
 
 NOISY = """\
 # commit {number}
@@ -274,19 +272,19 @@ HUNTED = ["-b", "script", "-w", "one,two", "--repo", "repo", "--visits", "3", "-
 
 @pytest.fixture
 def commits(script: Script, git: Repo) -> list[str]:
-    """Seven commits and three releases; v2 is slower in workload one, and v3 again: by the second and the fifth change."""
-    made = []
+    """Commits 0 to 6, with releases v1 (0), v2 (3) and v3 (6). Workload one becomes slower at commits 2 and 5."""
+    hashes = []
     for number, release in enumerate(["v1", "", "", "v2", "", "", "v3"]):
         rate = round(100_000 * 0.8 ** sum(at <= number for at in (2, 5)))
-        made.append(script(NOISY.format(number=number, one=rate)))
+        hashes.append(script(NOISY.format(number=number, one=rate)))
         if release:
             git("tag", release)
-    return made
+    return hashes
 
 
 @pytest.mark.slow
-def test_a_drop_is_hunted_between_the_releases_where_it_happened(commits: list[str]) -> None:
-    """From one command; the culprit is in the table then, and in every form of it later."""
+def test_compare_hunts_for_a_drop_between_two_releases(commits: list[str]) -> None:
+    """One command compares and hunts. All output formats of the comparison show the culprit."""
     status, out, err = run("compare", "v1", "v2", *HUNTED, "--hunt")
     assert status == 0, out + err
     assert re.search(rf"0\.80 {commits[2][:10]}  one\n", out)
@@ -294,15 +292,15 @@ def test_a_drop_is_hunted_between_the_releases_where_it_happened(commits: list[s
     exits(0, "report", "c1", "-o", "c1.html")
     forms = [exits(0, "show", "c1", *form) for form in ((), ("--tsv",), ("--csv",), ("--markdown",))]
     assert all(commits[2][:10] in text for text in (*forms, Path("c1.html").read_text()))
-    told = json.loads(exits(0, "show", "c1", "--json"))["hunts"]
-    [found] = [(one["workload"], one["first"], one["last"], one["culprit"]) for one in told]
+    result = json.loads(exits(0, "show", "c1", "--json"))["hunts"]
+    [found] = [(one["workload"], one["first"], one["last"], one["culprit"]) for one in result]
     assert found == ("one", "v1", "v2", commits[2])
-    assert json.loads(exits(0, "compare", "c1", "--hunt", "--json"))["hunts"] == told, "nothing is hunted twice"
+    assert json.loads(exits(0, "compare", "c1", "--hunt", "--json"))["hunts"] == result, "nothing is hunted twice"
     assert len(re.findall(r"^ *\d+ ", exits(0, "history"), re.MULTILINE)) == 1
 
 
 def compared(commits: Mapping[str, str], rates: Mapping[str, Sequence[float]], rounds: int = 3) -> int:
-    """Keep a comparison of the script's commits with these rates of each workload; returns its number."""
+    """Store a comparison of these commits with the rates of each workload. Returns the number of the comparison."""
     names = [*commits.values()]
     settings = resolve_settings(Settings(
         names[0], names[-1], str(Path("repo").absolute()), "script", "one", "local",
@@ -324,26 +322,26 @@ def compared(commits: Mapping[str, str], rates: Mapping[str, Sequence[float]], r
     return number
 
 
-def test_a_dry_run_says_what_would_be_hunted(commits: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """And Ctrl-C in a hunt how to go on."""
+def test_dry_run_lists_the_hunts_that_would_begin(commits: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """After Ctrl-C in a hunt, `compare` prints the command that continues."""
     before = exits(0, "compare", "v1", "v3", *HUNTED, "--hunt", "--dry-run")
     assert "\nhunts, v1 to v3: 6 candidates\n" in before
     assert "runs of unknown length, since a command ends by itself, and in each visit a copy of the data" in before
     compared({"v1": commits[0], "v3": commits[6]}, {"one": (10_000, 6_400), "two": (10_000, 8_000)})
-    told = exits(0, "compare", "c1", "--hunt", "--dry-run")
-    assert told == "one and two, v1 to v3:\n  one: 36 % slower\n  two: 20 % slower\n  6 candidates\n"
+    result = exits(0, "compare", "c1", "--hunt", "--dry-run")
+    assert result == "one and two, v1 to v3:\n  one: 36 % slower\n  two: 20 % slower\n  6 candidates\n"
     alone = exits(0, "compare", "v1", "v3", "v3@lto", *HUNTED, "--hunt", "--dry-run")
     assert (
         "hunts, v3@lto and other builds: none: no other build is a revision with the same variant and configuration."
         in alone
     )
-    monkeypatch.setattr("perfbisect.hunt.drop_hunts.begin", Mock(side_effect=Interrupted("")))
+    monkeypatch.setattr("perfbisect.hunt.drop_hunts.begin_hunts", Mock(side_effect=Interrupted("")))
     hunt = ["compare", "c1", "--hunt", "--no-explain"]
     assert f"to continue: bisect {' '.join(hunt)}" in exits(130, *hunt)
 
 
-def test_what_is_no_drop_is_not_hunted(commits: list[str]) -> None:
-    """Also a drop from a parent to its commit, which is found already, and in one round, in which none is seen."""
+def test_no_hunt_begins_without_a_drop(commits: list[str]) -> None:
+    """No hunt begins for a drop between a commit and its parent, nor after a single round, which cannot show a drop."""
     at = []
     for first, last, slow, rounds in ((0, 3, 8_000, 3), (1, 2, 8_000, 3), (2, 3, 10_000, 3), (0, 3, 8_000, 1)):
         at.append(compared({"a": commits[first], "b": commits[last]}, {"one": (10_000, slow)}, rounds))

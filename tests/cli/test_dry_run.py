@@ -1,4 +1,4 @@
-"""The commands of a dry run. The names of these tests are short: sockets are in folders that are named after them."""
+"""Commands that a dry run lists. Test names are short, because the paths of sockets contain them and are limited."""
 
 import os
 import re
@@ -20,14 +20,14 @@ BUILDER = Path("builders/kv/builder.toml")
 
 @pytest.fixture
 def ours() -> Iterator[Path]:
-    """The root of the host; a short path, because of the server's socket."""
+    """The root folder of the host. Its path is short, because the path of the server's socket is limited."""
     with tempfile.TemporaryDirectory(prefix="lab") as folder:
         yield Path(folder)
 
 
 @pytest.fixture
 def listing(recipes: None, ours: Path, git: Repo) -> Listing:
-    """``listing(good, …)``: what a dry run from there to 2.1 prints."""
+    """``listing(good, …)``: the output of a dry run of a hunt from ``good`` to 2.1."""
     for version in ("1.0", "2.0", "2.1"):
         git.commit({"Makefile": "all:\n", "VERSION": f"{version}\n"}, tag=version)
 
@@ -40,20 +40,20 @@ def listing(recipes: None, ours: Path, git: Repo) -> Listing:
     return ask
 
 
-def test_commands_in_order(listing: Listing, ours: Path) -> None:
+def test_commands_listed_in_order(listing: Listing, ours: Path) -> None:
     said = listing("2.0")
     wanted = Path(__file__).with_name("dry_run.txt").read_text().replace("OURS", str(ours)).splitlines()
     place = 0
     for part in wanted:
         assert part in said[place:], f"{part} is not listed after {said[:place][-80:]}"
         place = said.index(part, place) + len(part)
-    assert said.endswith(": the same\n"), "the other end"
+    assert said.endswith(": the same\n"), "the commands of the other end"
     assert [path.name for path in ours.iterdir()] == [MARKER]
     _, other = listing("1.0").split("the same except")
     assert "kvd --config=" in other and "--quick" not in other and "make install" not in other
 
 
-def test_training_between_two_builds(listing: Listing, ours: Path) -> None:
+def test_pgo_trains_between_builds(listing: Listing, ours: Path) -> None:
     said = listing("2.0", variant="pgo")
     _, counting, final = said.split("/source/configure")
     assert f"-fprofile-generate={ours}/work/kv/profile" in counting
@@ -61,10 +61,10 @@ def test_training_between_two_builds(listing: Listing, ours: Path) -> None:
     assert f"-fprofile-use={ours}/work/kv/profile" in final and "CCACHE_DISABLE=1" in said
 
 
-def test_chosen_processors(listing: Listing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a host without perf."""
+def test_taskset_pins_processors(listing: Listing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last listing is of a host without perf."""
     loading, visit = listing("2.0", 'server_cpus = "0-1"\nclient_cpus = "1"').split("# a visit")
-    assert "taskset" not in loading, "nothing is measured yet"
+    assert "taskset" not in loading, "loading is not measured"
     assert re.search(r"^TMPDIR=\S+ KV_HOME=\S+ taskset -c 0-1 \S+/kvd --config=", visit, re.MULTILINE)
     assert re.search(r"^taskset -c 1 perf stat ", visit, re.MULTILINE)
     executable(tmp_path / "bin" / "perf", "#!/bin/sh\nexit 1\n")
@@ -73,7 +73,7 @@ def test_chosen_processors(listing: Listing, tmp_path: Path, monkeypatch: pytest
     assert "perf" not in said and "kvbench --seconds=7" in said
 
 
-def test_a_build_host(listing: Listing, tmp_path: Path, ours: Path) -> None:
+def test_build_host_builds(listing: Listing, tmp_path: Path, ours: Path) -> None:
     theirs = f"{tmp_path}/theirs"
     maker = f'build_hosts = ["maker"]\njobs = 3\n[hosts.maker]\nroot = "{theirs}"\njobs = 7\nccache_size = "3G"'
     made, measured = listing("2.0", maker).split("# configuration of the server")
@@ -82,7 +82,7 @@ def test_a_build_host(listing: Listing, tmp_path: Path, ours: Path) -> None:
     assert f"{ours}/work/kv/prefix/bin/kvd" in measured and theirs not in measured
 
 
-def test_length_of_the_root(listing: Listing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_root_is_refused(listing: Listing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scratch = tmp_path / ("long" * 30)
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
@@ -91,8 +91,8 @@ def test_length_of_the_root(listing: Listing, tmp_path: Path, monkeypatch: pytes
     assert "the path of the server's socket is too long" in listing("2.0", root="far" * 30, status=4)
 
 
-def test_other_recipes(listing: Listing, ours: Path) -> None:
-    """Without a build, where the tree has a Makefile; and with a command for the format, but without a server."""
+def test_partial_recipes(listing: Listing, ours: Path) -> None:
+    """A recipe without ``[build]``, for a tree with a Makefile; a recipe without ``[server]``, but a format command."""
     whole, work, visit = BUILDER.read_text(), f"{ours}/work/kv", f"{ours}/visit"
     BUILDER.write_text(whole.split("[build]")[0] + whole[whole.index("[server]") :])
     build, served = listing("1.0").split("# configuration of the server")[:2]
@@ -103,8 +103,8 @@ def test_other_recipes(listing: Listing, ours: Path) -> None:
     assert f"{work}/prefix/bin/kvd --format {visit}/data\n" in listing("2.0")
 
 
-def test_what_a_hunt_takes_is_said_before_it_begins(ends: tuple[str, str], git: Repo) -> None:
-    """Without a history little is known; what is not committed is said, too, and so are commits that change nothing."""
+def test_dry_run_and_hunt_print_expected_costs(ends: tuple[str, str], git: Repo) -> None:
+    """Without a history, the number of runs is unknown. A hunt also warns of uncommitted changes."""
     asked = ["run", *ends, *SCRIPT, "--no-explain"]
     first = "1 commit, 1 candidate; about 2 builds"
     unknown = f"{first}; runs: not known before the ends are measured; time and disk are known after the first builds and runs"

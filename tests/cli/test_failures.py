@@ -1,7 +1,4 @@
-"""What the machine refuses is no bug of ours; what is one never goes unreported; and what a pattern finds or does not.
-
-Runs that never end, whatever they are told: the limit of time ends them, and so does the end of the program.
-"""
+"""Failures of the machine, bugs, patterns that match nothing useful, and runs that never end."""
 
 import os
 import signal
@@ -18,35 +15,37 @@ from waiting import until
 
 
 @pytest.mark.tools
-def test_a_read_only_folder(script: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of a demo, or of a cache."""
+def test_uncreatable_folder_is_an_error(
+    script: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of a demo, and the cache folder."""
     Path("file").touch()
     assert exits(4, "demo", "--folder", f"{tmp_path}/file/demo") == f"Error: {tmp_path}/file/demo: Not a directory\n"
     commit, recipe = script("echo rate 100"), Path("builders/script/builder.toml")
     recipe.write_text(f'repository = "file://{tmp_path}/repo"\n{recipe.read_text()}')
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    said = exits(4, "run", commit, "main", "--builder", "script", "--workload", "one")
-    assert f"\nError: {tmp_path}/file/perfbisect" in said and said.endswith(": Not a directory\n")
+    errors = exits(4, "run", commit, "main", "--builder", "script", "--workload", "one")
+    assert f"\nError: {tmp_path}/file/perfbisect" in errors and errors.endswith(": Not a directory\n")
 
 
 @pytest.mark.tools
-def test_what_a_pattern_finds(script: Callable[[str], str]) -> None:
-    """Nothing: what was printed is shown. One number in every run: it is said to be a constant."""
+def test_pattern_without_match_or_with_constant_number_is_reported(script: Callable[[str], str]) -> None:
+    """Without a match, the error shows the output of the command."""
     good, bad = (script(f"echo begin; echo rate 7; : {number}") for number in range(2))
     how = ["run", good, bad, "--repo", "repo", "--run", "sh run.sh", "--plain", "--rate"]
-    said = exits(3, *how, "tps: ([0-9]+)")
-    assert f"because the bad end, {bad[:10]}, has no result: the output has no metric" in said
+    errors = exits(3, *how, "tps: ([0-9]+)")
+    assert f"because the bad end, {bad[:10]}, has no result: the output has no metric" in errors
     assert (
-        "The last lines of the output are:\nbegin\nrate 7\nRun the command again with a pattern that matches." in said
+        "The last lines of the output are:\nbegin\nrate 7\nRun the command again with a pattern that matches." in errors
     )
-    assert "resume" not in said
-    _, told, _ = run(*how, "rate ([0-9]+)", "--metric", "rate", "--max-runs", "6", "--no-explain")
-    assert told.count("every run has printed the same number, 7") == 1
-    assert "Check that the pattern of --rate or --cost does not find a constant." in told
+    assert "resume" not in errors
+    _, output, _ = run(*how, "rate ([0-9]+)", "--metric", "rate", "--max-runs", "6", "--no-explain")
+    assert output.count("every run has printed the same number, 7") == 1
+    assert "Check that the pattern of --rate or --cost does not find a constant." in output
 
 
-def test_a_bug_is_written_down_or_reported(seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the state folder, or where temporary files are; else on standard error."""
+def test_bug_is_logged_in_a_file_or_on_stderr(seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The traceback goes to the state folder, else to the temporary folder, else to standard error."""
     monkeypatch.setattr(main.bisect, "main", Mock(side_effect=ZeroDivisionError("of ours")))
     state = seal / ".local" / "state"
     for home, scratch, folder in ((state, "", state / "perfbisect"), ("/dev/null", tmp_path, tmp_path)):
@@ -61,7 +60,7 @@ def test_a_bug_is_written_down_or_reported(seal: Path, tmp_path: Path, monkeypat
 
 
 def program(place: str, *words: str) -> tuple[int, str]:
-    """The status and the errors of the program, with its standard output there; a pipe has no reader."""
+    """Run the program with its output at ``place``; "pipe" is a pipe without a reader. Return status and errors."""
     reading, writing = os.pipe() if place == "pipe" else (os.open(os.devnull, os.O_RDONLY), os.open(place, os.O_WRONLY))
     os.close(reading)
     done = subprocess.run([*PROGRAM, *words], stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
@@ -73,25 +72,25 @@ FULL = "Error: Standard output cannot be written: No space left on device\n"
 
 
 @pytest.mark.tools
-def test_a_hunt_whose_output_nobody_takes_says_how_to_go_on(ends: tuple[str, str]) -> None:
+def test_hunt_with_unwritable_output_prints_the_resume_command(ends: tuple[str, str]) -> None:
     assert program("/dev/full", "builders") == (4, f"{FULL}Redirect the output to a disk with free space.\n")
-    status, said = program("/dev/full", "run", *ends, *SCRIPT, "--json")
-    assert status == 4 and FULL in said and said.endswith("to continue: bisect resume 1\n")
+    status, errors = program("/dev/full", "run", *ends, *SCRIPT, "--json")
+    assert status == 4 and FULL in errors and errors.endswith("to continue: bisect resume 1\n")
     assert "Standard output cannot be written" in exits(0, "history")
-    status, said = program("pipe", "run", *ends, *SCRIPT, "--plain")
-    assert status == 130 and said.endswith("to continue: bisect resume 2\n")
+    status, errors = program("pipe", "run", *ends, *SCRIPT, "--plain")
+    assert status == 130 and errors.endswith("to continue: bisect resume 2\n")
 
 
 @pytest.mark.tools
-def test_too_little_memory_is_not_nothing_to_find(ends: tuple[str, str]) -> None:
-    """A library that gets none would end the program with status 1."""
+def test_memory_limit_ends_a_hunt_with_the_status_of_an_error(ends: tuple[str, str]) -> None:
+    """A library without memory would exit with status 1, which means that no change was found."""
     argv = ["sh", "-c", 'ulimit -v 150000 && exec "$@"', "limited", *PROGRAM, "run", *ends, *SCRIPT]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (4, "")
     assert "Error: the system refuses this process more memory" in done.stderr
 
 
-# Each tenth of a second is a beat. It ends by itself, so that a hunt that waits for it fails in the end.
+# Writes a line to a file every 0.1 s. Ends after 60 s, so that a hunt that waits for the script fails in the end.
 ENDLESS = """\
 trap '' TERM
 echo rate 1
@@ -107,16 +106,16 @@ CREWS = {
 @pytest.mark.slow
 @pytest.mark.tools
 @pytest.mark.parametrize("crew", CREWS)
-def test_limit_and_signal_end_what_runs(crew: str, script: Callable[[str], str], tmp_path: Path, seal: Path) -> None:
-    """The hunt ends as one whose time is spent, and does so again whenever its log is decided again. A signal ends it soon:
-    the run goes on for less than half of the ten seconds that a command has which exceeds its own time.
+def test_time_limit_and_signal_end_jobs(crew: str, script: Callable[[str], str], tmp_path: Path, seal: Path) -> None:
+    """A hunt that reaches --max-time has the verdict of a spent budget, also in a replay. After a signal, the run must
+    end in less than 5 s, half of the 10 s that a command may take to end after its own time limit.
     """
     good, bad = (script(f"{ENDLESS.format(beats=tmp_path / 'beats')}# {number}") for number in range(2))
     Path("hosts.toml").write_text("".join(f'[hosts.{name}]\nroot = "{tmp_path}/{name}"\n' for name in "ab"))
     hunt = ["run", good, bad, *SCRIPT, "--no-explain", "--hosts", "hosts.toml", *CREWS[crew]]
 
     def running() -> bool:
-        """Whether a job on either host has no status."""
+        """Whether a job of a host has no status."""
         return any(not status.read_text().strip() for status in tmp_path.glob("[ab]/jobs/*/status"))
 
     def count() -> int:
@@ -131,14 +130,14 @@ def test_limit_and_signal_end_what_runs(crew: str, script: Callable[[str], str],
 
     for path in tmp_path.glob("beats.*"):
         path.unlink()
-    told: list[int] = []
+    at_signal: list[int] = []
 
     def see(line: str, process: Process) -> None:
-        if not told and '"RunStarted"' in line:
+        if not at_signal and '"RunStarted"' in line:
             until(count)
-            told.append(count())
+            at_signal.append(count())
             process.send_signal(signal.SIGTERM)
 
     ended = bisect_watched([*hunt, "--json"], see)
     assert ended.returncode == 130, ended.stdout + ended.stderr
-    assert count() - told[0] < 50 and not running()
+    assert count() - at_signal[0] < 50 and not running()

@@ -1,4 +1,4 @@
-"""`bisect init` in small repositories of several types, and with bad input; and `bisect demo` beside its hunt."""
+"""`bisect init` in small repositories of several types, and with bad input; and `bisect demo` without its hunt."""
 
 import os
 import pty
@@ -45,11 +45,11 @@ def two_releases(repo: Repo, tree: Mapping[str, str]) -> None:
 
 
 @pytest.mark.parametrize("of", TREES)
-def test_trees(of: str, repo: Repo) -> None:
+def test_init_proposes_working_recipes_for_each_type_of_tree(of: str, repo: Repo) -> None:
     tree = TREES[of]
     two_releases(repo, {name: f"{text}\n" for name, text in tree["files"].items()})
-    said = exits(0, "init", "--name", "kv")
-    builder, name = load_builder("kv"), said.partition("--workload ")[2].split()[0]
+    output = exits(0, "init", "--name", "kv")
+    builder, name = load_builder("kv"), output.partition("--workload ")[2].split()[0]
     workload = load_workload(name, "kv")
     assert builder.release_tags == ["v{version}"]
     assert {key: getattr(builder.build, key) for key in tree["build"]} == tree["build"]
@@ -61,22 +61,22 @@ def test_trees(of: str, repo: Repo) -> None:
     for recipe in (Path(builder.folder) / "builder.toml", Path(workload.folder) / "suite.toml"):
         assert len(recipe.read_text().splitlines()) <= 15
     for verb in ("run 1.9 1.10", "compare 1.9 1.10", "noise --rev 1.10"):
-        assert f"bisect {verb} --builder kv --workload {name} --repo" in said
-    if of in ("cmake", "cargo", "go", "python"):  # one of each way to run a benchmark
-        [command] = [line for line in said.splitlines() if line.startswith("  bisect run ")]
+        assert f"bisect {verb} --builder kv --workload {name} --repo" in output
+    if of in ("cmake", "cargo", "go", "python"):  # one tree for each way to run a benchmark
+        [command] = [line for line in output.splitlines() if line.startswith("  bisect run ")]
         dry = exits(0, *shlex.split(command)[1:], "--dry-run")
         assert "# 1.9, " in dry and "# 1.10, " in dry and "# a visit" in dry
 
 
-def test_nothing_is_overwritten_and_printing_writes_nothing(repo: Repo, tmp_path: Path, seal: Path) -> None:
+def test_init_overwrites_no_recipe_and_print_writes_no_file(repo: Repo, tmp_path: Path, seal: Path) -> None:
     two_releases(repo, MAKE)
     assert 'release_tags = ["v{version}"]' in exits(0, "init", "--print")
-    for name, said in {
+    for name, error in {
         "mysql": "A builder mysql exists already",
         "sysbench": "A suite sysbench exists already",
         "../x": "cannot be the name of a recipe",
     }.items():
-        assert said in exits(3, "init", "--name", name)
+        assert error in exits(3, "init", "--name", name)
     assert not [*seal.rglob("*.toml")]
     folder = tmp_path / "own"
     own = ["init", "--into", str(folder), "--name", "kv"]
@@ -89,7 +89,7 @@ def test_nothing_is_overwritten_and_printing_writes_nothing(repo: Repo, tmp_path
     assert suite.read_text() == "mine" and not builder.exists()
 
 
-def test_what_cannot_be_proposed(repo: Repo, seal: Path, tmp_path: Path) -> None:
+def test_init_explains_why_it_cannot_propose_recipes(repo: Repo, seal: Path, tmp_path: Path) -> None:
     assert "is not a git repository" in exits(3, "init", "--repo", str(tmp_path))
     assert "has no commits" in exits(3, "init")
     repo.commit(MAKE)
@@ -104,55 +104,54 @@ def test_what_cannot_be_proposed(repo: Repo, seal: Path, tmp_path: Path) -> None
     assert "is a shallow clone" in exits(3, "init", "--repo", str(tmp_path / "shallow"))
     repo("tag", "-d", "v1.9", "v1.10")
     two_releases(repo, {"Makefile": "all:\n"})
-    said = exits(3, "init", "--name", "kv")
-    assert "No benchmark was found that both 1.9 and 1.10 have (built by make). Looked for: programs and tar" in said
-    assert "bisect run v1.9 v1.10 --run 'PROGRAM ARGUMENTS'" in said
+    errors = exits(3, "init", "--name", "kv")
+    assert "No benchmark was found that both 1.9 and 1.10 have (built by make). Looked for: programs and tar" in errors
+    assert "bisect run v1.9 v1.10 --run 'PROGRAM ARGUMENTS'" in errors
     assert not [*seal.rglob("*.toml")]
 
 
 @pytest.mark.parametrize("path", ["kv", "build/kv"])
-def test_a_program_of_any_name(path: str, repo: Repo) -> None:
-    """Of a Makefile, or of CMake."""
+def test_init_accepts_a_benchmark_program_by_its_name(path: str, repo: Repo) -> None:
+    """The program of a Makefile, and the program of CMake."""
     of_make, of_cmake = {"Makefile": "all: kv\nkv: kv.c\n"}, {"CMakeLists.txt": "add_executable(kv kv.c)\n"}
     two_releases(repo, of_make if path == "kv" else of_cmake)
     assert "bisect init --benchmark PROGRAM" in exits(3, "init", "--print")
     assert f'command = ["{{prefix}}/{path}"]' in exits(0, "init", "--print", "--benchmark", "kv")
 
 
-def test_one_of_several(repo: Repo) -> None:
-    """Who has a terminal is asked, and nobody else."""
+def test_init_asks_which_benchmark_only_at_a_terminal(repo: Repo) -> None:
     two_releases(repo, GO)
-    said = exits(0, "init", "--print")
-    assert "BenchmarkGet of `go test`" in said and "others      BenchmarkPut: choose one with --benchmark NAME" in said
+    text = exits(0, "init", "--print")
+    assert "BenchmarkGet of `go test`" in text and "others      BenchmarkPut: choose one with --benchmark NAME" in text
     assert "[workloads.BenchmarkPut]" in exits(0, "init", "--print", "--benchmark", "BenchmarkPut")
     assert "Common benchmarks: BenchmarkGet, BenchmarkPut." in exits(3, "init", "--benchmark", "BenchmarkDrop")
     ours, theirs = pty.openpty()
     with subprocess.Popen([*PROGRAM, "init", "--print"], stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.write(ours, b"2\n")
         assert process.wait(LIMIT) == 0
-    said = os.read(ours, 1 << 16).decode()
-    assert "Which benchmark" in said and "[workloads.BenchmarkPut]" in said
+    text = os.read(ours, 1 << 16).decode()
+    assert "Which benchmark" in text and "[workloads.BenchmarkPut]" in text
 
 
-def test_a_system_with_a_recipe(repo: Repo, seal: Path) -> None:
+def test_init_uses_the_shipped_builder_of_a_known_system(repo: Repo, seal: Path) -> None:
     two_releases(repo, MAKE)
     repo("remote", "add", "origin", "git@github.com:mysql/mysql-server")
-    said = exits(0, "init")
-    assert "builder mysql" in said and "bisect run v1.9 v1.10 --builder mysql --workload " in said
+    output = exits(0, "init")
+    assert "builder mysql" in output and "bisect run v1.9 v1.10 --builder mysql --workload " in output
     assert not [*seal.rglob("*.toml")]
     assert "bisect run 1.9 1.10 --builder my-mysql" in exits(0, "init", "--name", "my-mysql")
 
 
-def test_a_bare_monorepo_with_a_submodule(repo: Repo, tmp_path: Path) -> None:
+def test_init_reads_a_bare_monorepo_with_a_submodule(repo: Repo, tmp_path: Path) -> None:
     here = repo.commit(MAKE | {"third_party/x/x_bench.c": "int main(void) { return 0; }"}, tag="kv/v1.0")
     repo.move_module("third_party/lib", here)
     repo("tag", "kv/v1.1")
     repo("clone", "-q", "--bare", str(repo.path), str(tmp_path / "bare.git"))
-    said = exits(0, "init", "--repo", str(tmp_path / "bare.git"), "--print")
-    assert "submodules  third_party/lib" in said and "kv/v{version}" in said and "x_bench" not in said
+    output = exits(0, "init", "--repo", str(tmp_path / "bare.git"), "--print")
+    assert "submodules  third_party/lib" in output and "kv/v{version}" in output and "x_bench" not in output
 
 
-def test_hostile_names(repo: Repo) -> None:
+def test_init_prints_and_stores_no_hostile_names(repo: Repo) -> None:
     hostile = 'a"b\n\x1b]0;x\x07{prefix}$(touch x)_bench'
     repo("config", "remote.origin.url", "https://user:secret@example.org/x\x1b[2J")
     named = {f"{hostile}.c": "", f"{hostile}/CMakeLists.txt": f"add_executable({hostile} x.c)", "doc/\x1b.md": ""}
@@ -160,14 +159,14 @@ def test_hostile_names(repo: Repo) -> None:
     repo.commit({"kv.c": "int b;"}, tag='v2";$(touch${IFS}x)')
     repo.move_module("sub\x1b[2J", repo.commit({"kv.c": "int c;"}, tag="v3"))
     repo("tag", "v4")
-    said = exits(0, "init", "--name", "kv")
-    assert "\x1b" not in said and "secret" not in said
+    output = exits(0, "init", "--name", "kv")
+    assert "\x1b" not in output and "secret" not in output
     assert load_builder("kv").repository == ""
     assert load_workload("kv-bench", "kv").command == ["{prefix}/kv-bench"]
 
 
-def test_nothing_of_the_repository_runs(repo: Repo, tmp_path: Path) -> None:
-    """And the ends are what the recipe calls them."""
+def test_init_starts_no_program_of_the_repository(repo: Repo, tmp_path: Path) -> None:
+    """The ends are written in the notation of the recipe's release tags."""
     two_releases(repo, MAKE | {".gitattributes": "* diff=x filter=x"})
     repo.commit({"kv.c": "int kv3;"}, tag="v2.0")
     for key in ("core.fsmonitor", "diff.x.textconv", "filter.x.smudge", "core.pager", "core.hooksPath"):
@@ -180,26 +179,26 @@ def test_nothing_of_the_repository_runs(repo: Repo, tmp_path: Path) -> None:
     assert resolve_commit(opened, "1.10", load_builder("kv").release_tags) == resolve_commit(opened, "v1.10", [])
 
 
-# `bisect demo --folder`: what lies there and is not a demo's stays.
+# `bisect demo --folder` deletes only files of an earlier demo.
 
 ANSWER = DemoAnswer("c", "p", "subject", 1, 2, 0.5, ())
 
 
 @pytest.mark.parametrize("answer", [None, b"42", b'{"commit": "c"}', b"\xff"])
-def test_what_is_not_a_demos_stays(tmp_path: Path, answer: bytes | None) -> None:
+def test_demo_refuses_a_folder_without_a_valid_answer_file(tmp_path: Path, answer: bytes | None) -> None:
     thesis, kept = tmp_path / "repository" / "thesis", tmp_path / "answer.json"
     thesis.parent.mkdir()
     thesis.touch()
     if answer is not None:
         kept.write_bytes(answer)
-    said = exits(3, "demo", "--folder", str(tmp_path))
-    assert str(tmp_path) in said and "a new folder" in said
+    errors = exits(3, "demo", "--folder", str(tmp_path))
+    assert str(tmp_path) in errors and "a new folder" in errors
     assert thesis.exists() and (answer is None or kept.read_bytes() == answer)
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_an_older_demo_is_made_anew(seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bool) -> None:
-    """In its own folder also one that was cut short before it had an answer."""
+def test_demo_replaces_an_older_demo(seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bool) -> None:
+    """In the default folder, also a demo that was interrupted before it wrote its answer."""
     monkeypatch.setattr(setup.SessionSetup, "set_up", Mock(side_effect=UsageError("far enough")))
     folder = tmp_path if given else seal / ".cache" / "perfbisect" / "demo" / "seed-1"
     (folder / "repository" / "old").mkdir(parents=True)
@@ -210,7 +209,7 @@ def test_an_older_demo_is_made_anew(seal: Path, tmp_path: Path, monkeypatch: pyt
     assert msgspec.json.decode((folder / "answer.json").read_bytes(), type=DemoAnswer).commits == 60
 
 
-def test_an_interrupted_comparison_keeps_its_answers_to_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_demo_does_not_print_the_planted_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @click.command()
     def interrupted(**_options: object) -> int:
         return INTERRUPTED

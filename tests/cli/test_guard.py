@@ -1,4 +1,4 @@
-"""The files of a login: their form, their rights, and what is refused of them."""
+"""The password file and the token file of `bisect serve`: format, permissions, and refused logins."""
 
 import subprocess
 from base64 import b64encode
@@ -19,8 +19,8 @@ def private(path: Path, text: str) -> Path:
     return path
 
 
-def test_each_hash_has_a_salt_of_its_own(tmp_path: Path) -> None:
-    """And one of another program is understood."""
+def test_each_password_hash_has_its_own_salt(tmp_path: Path) -> None:
+    """A hash that another program made is understood, too."""
     for name in ("one", "two"):
         add_user(tmp_path / "users", name, "naïve horse \U0001f40e")
     found = read_passwords(tmp_path / "users")
@@ -36,8 +36,8 @@ WRONG_LINES = [
 ]  # fmt: skip
 
 
-def test_a_line_that_is_none_is_named(tmp_path: Path) -> None:
-    """A comment is no line. And a file without a token is refused."""
+def test_invalid_line_of_the_password_file_is_reported(tmp_path: Path) -> None:
+    """Comments and empty lines are valid. A token file without a token is refused."""
     for line in WRONG_LINES:
         with pytest.raises(UsageError, match=r"Line 3 of .*users"):
             read_passwords(private(tmp_path / "users", f"# readers\n\n{line}\n"))
@@ -46,7 +46,7 @@ def test_a_line_that_is_none_is_named(tmp_path: Path) -> None:
             read_token(private(tmp_path / "token", text))
 
 
-def test_names_are_added_and_changed_and_the_file_stays_private(tmp_path: Path) -> None:
+def test_add_user_adds_or_changes_names_and_keeps_the_file_private(tmp_path: Path) -> None:
     users = tmp_path / "users"
     assert add_user(users, "reader", "correct horse")
     assert add_user(users, "other", "correct horse")
@@ -66,7 +66,7 @@ def test_names_are_added_and_changed_and_the_file_stays_private(tmp_path: Path) 
         add_user(users, "eve", "correct horse")
 
 
-def test_a_password_comes_from_standard_input(tmp_path: Path) -> None:
+def test_password_is_read_from_standard_input(tmp_path: Path) -> None:
     argv = [*PROGRAM, "serve", "--add-user", "reader", "--password-file", "users"]
     made = subprocess.run(argv, input="correct horse\n", capture_output=True, text=True, check=True, cwd=tmp_path)
     assert (made.stdout, made.stderr) == ("reader can log in: users\n", "")
@@ -76,7 +76,7 @@ def test_a_password_comes_from_standard_input(tmp_path: Path) -> None:
 
 @pytest.fixture
 def hashes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The hashes that are compared; who was wrong does not wait."""
+    """The hashes that are compared. A failed login does not wait."""
     compared: list[str] = []
     guard = "perfbisect.cli.guard"
     monkeypatch.setattr(f"{guard}.matches_hash", lambda word, one: compared.append(one) or matches_hash(word, one))
@@ -88,7 +88,7 @@ def basic(name: str, password: str) -> str:
     return f"Basic {b64encode(f'{name}:{password}'.encode()).decode()}"
 
 
-def test_what_was_right_once_is_not_hashed_again(tmp_path: Path, hashes: list[str]) -> None:
+def test_correct_login_is_not_hashed_again(tmp_path: Path, hashes: list[str]) -> None:
     add_user(tmp_path / "users", "reader", "correct horse")
     guard = LoginGuard(tmp_path / "users", None, "0.0.0.0")
     right, wrong = basic("reader", "correct horse"), basic("other", "correct horse")
@@ -99,8 +99,8 @@ def test_what_was_right_once_is_not_hashed_again(tmp_path: Path, hashes: list[st
     assert not guard.is_admitted(right)
 
 
-def test_an_unknown_name_takes_as_long_as_a_known_one(tmp_path: Path, hashes: list[str]) -> None:
-    """Also where another program has made the hashes, which may be of a lower cost."""
+def test_unknown_name_takes_as_long_as_a_known_name(tmp_path: Path, hashes: list[str]) -> None:
+    """Also if another program made the hashes, possibly with a lower cost."""
     guard = LoginGuard(private(tmp_path / "users", f"reader:{FOREIGN}\n"), None, "0.0.0.0")
     for name in ("reader", "other"):
         guard.is_admitted(basic(name, "wrong horse"))
@@ -110,7 +110,7 @@ def test_an_unknown_name_takes_as_long_as_a_known_one(tmp_path: Path, hashes: li
     assert not any(matches_hash(b"", each) for each in hashes)
 
 
-def test_the_same_answer_for_all_that_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_wrong_logins_get_the_same_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
     monkeypatch.setattr("time.sleep", waited.append)
     token = "0123456789abcdef" * 2
@@ -120,7 +120,7 @@ def test_the_same_answer_for_all_that_is_wrong(tmp_path: Path, monkeypatch: pyte
     refusals = [guard.refusal("x", sent) for sent in wrong]
     assert waited == [1.0] * len(refusals)
     assert refusals == [guard.refusal("x", "")] * len(refusals)
-    assert len(waited) == len(refusals), "who has not tried does not wait"
+    assert len(waited) == len(refusals), "a request without a login does not wait"
 
 
 OWN = ("localhost", "LOCALHOST:1", "[::1]:8001", "[::1]", "127.9.9.9")
@@ -130,6 +130,6 @@ FOREIGN_HOSTS = (
 )  # fmt: skip
 
 
-def test_only_a_host_and_a_port_name_this_machine() -> None:
+def test_this_machine_is_named_only_by_a_host_and_a_port() -> None:
     hosts = {host: names_this_machine(host, "127.0.0.1") for host in (*OWN, *FOREIGN_HOSTS)}
     assert hosts == dict.fromkeys(OWN, True) | dict.fromkeys(FOREIGN_HOSTS, False)

@@ -1,4 +1,4 @@
-"""What the program says of itself, and while it waits for a leased machine."""
+"""The texts of `--help`, the completion of words in shells, and the status line during a wait for a leased machine."""
 
 import io
 import re
@@ -25,17 +25,17 @@ from perfbisect.store.history import History
 from perfbisect.ui.stream import START_OF_LINE
 from program import LIMIT, exits
 
-# What `--help` prints, and what a shell completes.
+# The texts of `--help`, and completion in shells.
 
 
-FIRST = {  # options of the longer helps
+FIRST = {  # the first options of long help texts
     "run": ["--build", "--run", "--rate"], "compare": ["--build", "--run", "--rate"], "noise": ["--rev", "--build", "--run"],
     "simulate": ["--commits", "--effect", "--noise"], "show": ["--markdown", "--json", "--csv"], "prove": ["--visits", "--runs", "--wait"],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_help_fits_a_screen_and_all_of_it_has_every_option(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_fits_a_screen_and_help_all_has_every_option(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     command = bisect.get_command(click.Context(bisect), verb)
     assert command
@@ -48,19 +48,19 @@ def test_help_fits_a_screen_and_all_of_it_has_every_option(verb: str, monkeypatc
         options = said.partition("Options:")[2].partition("Examples:")[0]
         shown = re.findall(r"^  (?:-\w, )?(--[\w-]+)", options, re.MULTILINE)
         assert shown[:3] == FIRST.get(verb, shown[:3])
-    assert every < set(shown), "the last is the whole help"
+    assert every < set(shown), "the text printed last is the complete help"
 
 
 @pytest.fixture
 def tagged(git: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The program is in a repository with tags, and with names and a subject that attack a shell."""
+    """Change to a repository with tags. The name of a tag and the subjects contain text that attacks a terminal."""
     monkeypatch.chdir(tmp_path / "repo")
     for name in ("v1.0", "v1.1", "evil$(touch${IFS}x)"):
         git("commit", "-q", "--allow-empty", "-m", f"{name}, and \x1b[2J more")
         git("tag", name)
 
 
-WORDS = {  # what is typed → what is offered, with some of its meaning
+WORDS = {  # typed words → completions, each with the start of its description
     "run v1.": {"v1.0": "2020-01-02 v1.0, and \\x1b[2J more", "v1.1": "2020-01-02 v1.1"},
     "run v1.0..v1.1": {"v1.0..v1.1": ""},
     "run --builder demo --skip 1.": {"1.0": "2020-01-02 v1.0", "1.1": ""},
@@ -107,13 +107,13 @@ def test_a_real_shell_completes(shell: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def completed(command: click.Command, typed: str, **given: object) -> list[str]:
-    """What the first argument may become, with other options given."""
+    """The completions of the first argument, with the values of other options."""
     context = click.Context(command)
     context.params.update(given)
     return [item.value for item in command.params[0].shell_complete(context, typed)]
 
 
-def test_variants_of_a_build_and_ids_complete(tmp_path: Path) -> None:
+def test_variants_and_session_numbers_are_completed(tmp_path: Path) -> None:
     offers = {"v1.0@l": ["v1.0@lto"], "a@b@p": ["a@b@pgo"], "v1.0": [], "v1.0+": [], "HEAD@{": []}
     assert {typed: completed(compare, typed, builder="demo") for typed in offers} == offers
     assert completed(compare, "v1.0@l") == []
@@ -127,7 +127,7 @@ def test_variants_of_a_build_and_ids_complete(tmp_path: Path) -> None:
         assert [completed(command, typed, history=path) for typed in "bc"] == [["b1"], ["c2"]]
 
 
-# What is shown while a leased machine is waited for.
+# The status line during a wait for a leased machine.
 
 
 LEASE = """
@@ -146,17 +146,17 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("released", [True, False])
-def test_the_line_with_the_clock_is_gone_when_nothing_is_leased(
+def test_status_line_is_erased_if_a_lease_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, released: bool
 ) -> None:
-    """Neither what could not be released nor the error that follows stands behind it."""
+    """The error, and a message on a failed release, begin on an empty line."""
     (tmp_path / "hosts.toml").write_text(LEASE.format(release='"true"' if released else '"false"'))
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     nothing = pytest.raises(EnvironmentFailure, match="printed 0 lines")
     with nothing, leases_with_messages(["one:a"], tmp_path / "hosts.toml"):
         raise AssertionError("it is leased")
     assert "waiting for one:a: PENDING" in terminal.getvalue()
-    # Text after a START_OF_LINE stands in place of what was there.
+    # The text after START_OF_LINE overwrites the line.
     *said, last = [line.rpartition(START_OF_LINE)[2] for line in terminal.getvalue().split("\n")]
     assert last == "" and not [line for line in said if "waiting" in line]
     assert any("could not be released" in line for line in said) is not released

@@ -1,4 +1,4 @@
-"""`bisect doctor` on this machine; and `bisect hosts`: fitness, with a script whose rate is in a file that it reads."""
+"""`bisect doctor` on this machine; fitness checks of `bisect hosts`, with a script that reads its rate from a file."""
 
 import json
 import re
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.tools
 
 
 def inventory(folder: Path, roots: dict[str, str], **build_hosts: Sequence[str]) -> list[str]:
-    """The option for an inventory with these hosts, whose roots are in the folder."""
+    """The option for a hosts.toml with these hosts, whose root folders are in ``folder``."""
     entries = [
         f'[hosts.{name}]\nroot = "{folder}/{root}"\nbuild_hosts = {json.dumps(build_hosts.get(name, []))}\n'
         for name, root in roots.items()
@@ -32,8 +32,8 @@ def inventory(folder: Path, roots: dict[str, str], **build_hosts: Sequence[str])
     return ["--hosts", str(folder / "hosts.toml")]
 
 
-def test_every_finding_has_its_line_and_its_advice() -> None:
-    """Among them the owner of the lock; as JSON the same."""
+def test_doctor_prints_each_finding_with_advice() -> None:
+    """The owner of the lock is a finding, too. `--json` has the findings as objects."""
     report = json.loads(exits(0, "doctor", "--json"))
     assert report["host"]["name"] == "local"
     assert {"level", "topic", "text", "advice"} == set(report["findings"][0])
@@ -46,8 +46,8 @@ def test_every_finding_has_its_line_and_its_advice() -> None:
     assert "all build dependencies of demo are installed" in said
 
 
-def test_without_a_workload_those_of_the_system_decide_whether_sysbench_is_needed(tmp_path: Path) -> None:
-    """Where a suite is broken, it is unknown that it is not."""
+def test_workloads_of_the_driver_decide_if_doctor_needs_sysbench(tmp_path: Path) -> None:
+    """If a suite is broken, doctor assumes that sysbench is needed."""
     drivers = [load_builder(name).driver for name in ("rocksdb", "command", "demo", "postgres")]
     assert [needs_no_sysbench(driver, None) for driver in drivers] == [True, True, False, False]
     suite = tmp_path / "mine" / "suite.toml"
@@ -58,8 +58,8 @@ def test_without_a_workload_those_of_the_system_decide_whether_sysbench_is_neede
         assert not needs_no_sysbench("demo", tmp_path)
 
 
-def test_all_hosts_at_once(tmp_path: Path, seal: Path) -> None:
-    """One that cannot be used is a finding, too, and so is a store of builds."""
+def test_doctor_checks_all_hosts(tmp_path: Path, seal: Path) -> None:
+    """A host or a store of builds that cannot be used is a finding."""
     (tmp_path / "file").touch()
     configuration = seal / ".config" / "perfbisect" / "config.toml"
     configuration.parent.mkdir(parents=True)
@@ -80,7 +80,7 @@ def test_all_hosts_at_once(tmp_path: Path, seal: Path) -> None:
     assert finding["level"] == "refused" and "cannot be created" in finding["text"]
 
 
-def test_build_hosts_that_would_build_differently_are_refused(tmp_path: Path) -> None:
+def test_build_hosts_with_different_root_folders_are_refused(tmp_path: Path) -> None:
     hosts = inventory(tmp_path, {"local": "quiet", "b1": "b1", "b2": "b2"}, local=["b1", "b2"])
     said = exits(4, "doctor", "--all", *hosts)
     of_roots = "the build hosts of local have different root folders, and builds contain these paths: "
@@ -94,23 +94,23 @@ CHECKS = "select host from trials where json_extract(settings, '$.name') = 'fitn
 
 
 class Fleet:
-    """Hosts of this machine, and what is known of them."""
+    """Hosts on this machine, and their history."""
 
     def __init__(self, folder: Path, commit: str) -> None:
         self.path, self.kept = folder / "h.db", ("--history", str(folder / "h.db"))
         self.aa = [*SCRIPT, "--rev", commit, "--visits", "2", "--runs", "1", "--pairing", "interleaved", *self.kept]
 
     def rate(self, value: float) -> None:
-        """What the script prints from now on."""
+        """Set the rate that the script prints."""
         self.path.with_name("rate").write_text(f"{value}\n")
 
     def wait_a_day(self) -> None:
-        """All that was measured began a day earlier."""
+        """Move the start of all sessions to a day earlier."""
         with closing(sqlite3.connect(self.path)) as connection, connection:
             connection.execute("UPDATE sessions SET started = started - 86400")
 
     def repeat(self, level: float) -> None:
-        """The latest trial, as if it had been made again a day later, with another level."""
+        """Store the latest trial again, a day later, with its level multiplied by ``level``."""
         self.wait_a_day()
         with closing(History.open(self.path)) as history:
             number = max(int(name) for (name,) in history.select("SELECT id FROM trials"))
@@ -126,7 +126,7 @@ class Fleet:
 
 @pytest.fixture
 def fleet(script: Callable[[str], str], tmp_path: Path) -> Fleet:
-    """The hosts, and an A/A on one of them, n1."""
+    """The hosts, and the A/A test n1 on host a."""
     hosts = Path(__file__).with_name("hosts") / "fleet.toml"
     (tmp_path / "hosts.toml").write_text(hosts.read_text().replace("ROOT", str(tmp_path)))
     for each in "ab":
@@ -138,13 +138,13 @@ def fleet(script: Callable[[str], str], tmp_path: Path) -> Fleet:
 
 
 @pytest.mark.slow
-def test_a_host_that_is_slower_in_two_checks_is_unfit_until_that_is_accepted(fleet: Fleet) -> None:
+def test_host_slower_in_two_checks_is_unfit_until_the_level_is_accepted(fleet: Fleet) -> None:
     assert "a                  local\nb                  local\n" in printed("hosts", *fleet.kept), "not checked"
     first = printed("hosts", "--check", "a", "--like", "n1", *fleet.kept)
     assert re.search(r"^a +local +20\S+ +– +0\.00 % +▄ +new baseline$", first, re.MULTILINE)
     again = run("hosts", "--check", "a", *fleet.kept)
     assert again.status == 0 and "Host a was checked within 20 hours, so it is not checked again." in again.err
-    assert rows(fleet.path, CHECKS) == [("a",)], "within a day none is due"
+    assert rows(fleet.path, CHECKS) == [("a",)], "no check is due within a day"
     for level in (1, 1, 1, 0.9):
         fleet.repeat(level)
     assert "unfit" not in printed("hosts", *fleet.kept)
@@ -155,17 +155,17 @@ def test_a_host_that_is_slower_in_two_checks_is_unfit_until_that_is_accepted(fle
     unfit = r"^a +local +\S+ +90\.0 % +0\.00 % +▄▄▄▄▁▁ +unfit: since 20\S+ it is 10 % slower"
     assert re.search(unfit, out, re.MULTILINE)
     assert "it is 10 % slower in fitness checks" in exits(0, "noise", "a", *fleet.aa)
-    assert len(re.findall(r"^n\d+ ", printed("history", *fleet.kept), re.MULTILINE)) == 2, "the A/As that are no checks"
+    assert len(re.findall(r"^n\d+ ", printed("history", *fleet.kept), re.MULTILINE)) == 2, "A/A tests without checks"
     assert "b is not unfit, so there is no new level to accept." in exits(3, "hosts", "--accept", "a", "b", *fleet.kept)
-    assert "it is 10 % slower" in printed("hosts", *fleet.kept), "and a is not accepted, either"
+    assert "it is 10 % slower" in printed("hosts", *fleet.kept), "the level of a is not accepted"
     assert "unfit" not in printed("hosts", "--accept", "a", *fleet.kept)
     exits(3, "hosts", "--accept", "a", *fleet.kept)
     assert "n2" in printed("show", "n2", *fleet.kept)
 
 
 @pytest.mark.slow
-def test_a_new_host_is_checked_like_the_others_and_one_that_cannot_be_is_told(fleet: Fleet) -> None:
-    """It is a sentence, and stops no other."""
+def test_new_host_is_checked_like_others_and_failed_checks_are_named(fleet: Fleet) -> None:
+    """A check that fails is reported, and does not stop other checks."""
     printed("hosts", "--check", "a", "--like", "n1", *fleet.kept)
     status, out, err = run("hosts", "--check", "gone", "b", *fleet.kept)
     assert status == 4 and "Host gone is not checked: " in err and "Fitness check of host b, once a day: " in err
@@ -175,14 +175,14 @@ def test_a_new_host_is_checked_like_the_others_and_one_that_cannot_be_is_told(fl
     with hold_lock(connect(load_host("b", "hosts.toml")), "a hunt"):
         status, _, err = run("hosts", "--check", *fleet.kept)
         assert status == 0 and "Host b is not checked: host b is busy: a hunt of " in err
-        assert run("hosts", "--check", "b", *fleet.kept).status == 4, "it was asked for"
+        assert run("hosts", "--check", "b", *fleet.kept).status == 4, "the command names host b"
     fleet.wait_a_day()
     suite = fleet.path.parent / "workloads" / "script" / "suite.toml"
     suite.write_text(suite.read_text().replace('"{prefix}/run.sh", "one"', '"{prefix}/run.sh", "other"'))
     assert "new baseline for another build" in printed("hosts", "--check", "b", *fleet.kept)
 
 
-def test_what_cannot_be_asked(fleet: Fleet) -> None:
+def test_wrong_options_of_hosts_are_refused(fleet: Fleet) -> None:
     run("noise", "a", *fleet.aa, "--metric", "cpu/o")
     for words, status, said in (
         (["--check"], 3, "No host was checked before"),

@@ -1,4 +1,4 @@
-"""What is served in a real browser: a login, and the dashboard, which fits a screen."""
+"""Pages of `bisect serve` in a real browser: the login, and the dashboard, which fits on a screen."""
 
 import math
 import time
@@ -26,7 +26,7 @@ DAY = 86400.0
 
 @pytest.fixture
 def history(tmp_path: Path) -> Iterator[History]:
-    """Hunts with a culprit, two that run, a series with two steps, and eight nights of a branch with one."""
+    """Three hunts with a culprit, two running hunts, a series of releases with two steps, and eight nights."""
     now = time.time()
     with closing(History.open(tmp_path / "history.db")) as opened:
         for age in (60, 4, 1):
@@ -42,14 +42,14 @@ def history(tmp_path: Path) -> Iterator[History]:
         yield opened
 
 
-def test_a_login_leads_to_the_dashboard_and_from_there_to_all_pages(history: History, tmp_path: Path) -> None:
+def test_login_opens_the_dashboard_which_links_to_all_pages(history: History, tmp_path: Path) -> None:
     axe, users = axe_core(tmp_path / "axe"), tmp_path / "users"
     add_user(users, "reader", "correct horse")
     kept = ("--history", str(history.path), "--password-file", str(users))
     with browser(tmp_path / "profile") as chromium, served(*kept) as port:
         chromium.open(f"http://reader:wrong@127.0.0.1:{port}/")
         assert not chromium.ask("document.querySelector('.dash') !== null")
-        assert {one["response"]["status"] for one in chromium.seen("Network.responseReceived")} <= {401}
+        assert {event["response"]["status"] for event in chromium.seen("Network.responseReceived")} <= {401}
         here = f"http://reader:correct%20horse@127.0.0.1:{port}/"
         for width, dark in ((1280, False), (1280, True), (400, False), (400, True)):
             chromium.open(here, width=width, height=800, dark=dark)

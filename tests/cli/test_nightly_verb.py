@@ -1,4 +1,4 @@
-"""`bisect nightly`: a branch that is watched for ten nights, and what a second start, an interruption and a kill leave."""
+"""`bisect nightly`: ten nights of a branch, a second start in a night, interruptions, kills, and a rewritten branch."""
 
 import json
 import re
@@ -17,14 +17,14 @@ pytestmark = pytest.mark.tools
 
 HOW = [*SCRIPT, "--no-explain", "--pairing", "interleaved", "--visits", "3", "--runs", "1", "--history", "h.db"]
 NIGHT = ["nightly", "main", *HOW, "--page", "pages"]
-JITTER = "jitter=$(( $(date +%N | cut -c 4-6 | sed 's/^0*//;s/^$/0/') / 20 ))\n"  # of a rate of 10,000 less than 0.5 %
+JITTER = "jitter=$(( $(date +%N | cut -c 4-6 | sed 's/^0*//;s/^$/0/') / 20 ))\n"  # less than 0.5 % of a rate of 10,000
 REASONS = "select count(*) from events where kind in ('Counted', 'Profiled', 'Unexplained')"
 
 Commit = Callable[[str], str]
 
 
 def at(rate: int, number: int) -> str:
-    """The script of a commit."""
+    """The script of commit ``number``, which prints ``rate`` with jitter."""
     return f"# change {number}\n{JITTER}echo rate $(({rate} + jitter))"
 
 
@@ -39,16 +39,16 @@ def asked(sql: str) -> list[tuple[object, ...]]:
 
 @pytest.fixture
 def keep(tmp_path: Path) -> list[str]:
-    """The option for a program that keeps what it is sent, a line for each notice."""
+    """The option ``--notify`` with a program that appends each notice to the file ``kept``, as a line."""
     text = f"#!/bin/sh\ntr -d '\\n' >>{tmp_path}/kept\necho >>{tmp_path}/kept\n"
     return ["--notify", str(executable(tmp_path / "keep", text))]
 
 
 @pytest.mark.calibrate
 @pytest.mark.e2e
-def test_ten_nights(script: Commit, keep: list[str]) -> None:
-    """100 commits with three drops, two improvements, a night without commits, one without a change, and a broken build."""
-    changes = {15: 0.8, 34: 1.25, 58: 0.85, 77: 1.2, 95: 0.75}  # commit → what it makes of the rate
+def test_ten_nights_hunt_each_drop_once(script: Commit, keep: list[str]) -> None:
+    """100 commits with three drops, two improvements, nights without commits or without a change, a broken build."""
+    changes = {15: 0.8, 34: 1.25, 58: 0.85, 77: 1.2, 95: 0.75}  # commit → factor on the rate
     rate, hashes, said = 10000, list[str](), list[str]()
     for commits in (10, 20, 30, 40, 40, 50, 60, 70, 80, 100):
         while len(hashes) < commits:
@@ -74,8 +74,8 @@ def test_ten_nights(script: Commit, keep: list[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.e2e
-def test_a_night_that_was_cut_short_goes_on_with_the_same_command(script: Commit, keep: list[str]) -> None:
-    """It is killed in its rounds and interrupted in its hunts; then its notice, one for both, cannot be sent at first."""
+def test_same_command_continues_an_interrupted_night(script: Commit, keep: list[str]) -> None:
+    """The night is killed in its rounds, then interrupted in its hunts; then its notice, for two hunts, fails once."""
     words = ["nightly", "main", *HOW, "--workload", "one,two"]
     script(at(10000, 0))
     assert "is the first tip of the series, so it has no ratio yet" in exits(0, *words)
@@ -100,8 +100,8 @@ def test_a_night_that_was_cut_short_goes_on_with_the_same_command(script: Commit
 
 @pytest.mark.calibrate
 @pytest.mark.e2e
-def test_a_night_that_was_cut_short_in_a_reason_goes_on_with_it(script: Commit, keep: list[str]) -> None:
-    """Nothing is sent, and no page is written, before the reason is complete."""
+def test_next_start_completes_an_interrupted_explanation(script: Commit, keep: list[str]) -> None:
+    """No notice is sent, and no page is written, before the explanation is complete."""
     words = [*NIGHT, "--explain", *keep]
     script(at(10000, 0))
     exits(0, *words)
@@ -127,15 +127,15 @@ def test_a_tip_that_does_not_build_ends_the_night(script: Commit) -> None:
     assert asked("select count(*) from trials where kind = 'compare'") == [(1,)]
     page = Path("pages/main.html").read_text()
     assert "main: 0 tips, 0 steps" in page and "1 later tip could not be built: " in page
-    assert "The history h.db has no hunts yet." in exits(3, "resume", "--history", "h.db"), "nothing is unfinished"
+    assert "The history h.db has no hunts yet." in exits(3, "resume", "--history", "h.db"), "no session is unfinished"
     with closing(sqlite3.connect("h.db")) as history, history:
         history.execute("update attempts set process = 'anna@desk:1 x 1 1 1'")
-    assert "bisect history import h.db --own" in exits(3, *NIGHT), "a line of others"
+    assert "bisect history import h.db --own" in exits(3, *NIGHT), "another user's series"
 
 
 @pytest.mark.slow
-def test_a_branch_that_was_rewritten_goes_on_without_its_lost_tips(script: Commit, git: Repo) -> None:
-    """And a page that is missing is written again."""
+def test_series_of_rewritten_branch_omits_lost_tips(script: Commit, git: Repo) -> None:
+    """Also, a missing page is written again."""
     for number, rate in enumerate((10000, 7000)):
         script(at(rate, number))
         exits(0, *NIGHT)
@@ -150,7 +150,7 @@ def test_a_branch_that_was_rewritten_goes_on_without_its_lost_tips(script: Commi
 
 
 @pytest.mark.slow
-def test_two_calls_at_once_are_refused(script: Commit, tmp_path: Path) -> None:
+def test_second_nightly_at_the_same_time_is_refused(script: Commit, tmp_path: Path) -> None:
     script(f"until [ -e {tmp_path}/go ]; do sleep 0.1; done\necho rate 100")
 
     def second(_: object) -> None:

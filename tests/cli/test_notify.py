@@ -1,4 +1,4 @@
-"""`--notify COMMAND`: what the command gets when a hunt or a comparison ends, and that its failure spoils nothing."""
+"""`--notify COMMAND`: the input of the command when a session ends, and the warning if the command fails."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import pytest
 
 import sample_hunt as sample
 from perfbisect.errors import Interrupted
-from perfbisect.hunt.notification import notifying, run
+from perfbisect.hunt.notification import command_failure, notifying
 from perfbisect.report.published import session_end_json
 from perfbisect.store.history import History
 from program import SCRIPT, executable, exits
@@ -28,7 +28,7 @@ RUN = [*SCRIPT, "--plain", "--no-layouts", "--no-explain"]
 
 @pytest.fixture
 def keeps(tmp_path: Path) -> Callable[[], Any]:
-    """A program ``keep`` that keeps what it gets; the fixture reads that."""
+    """Writes a program ``keep`` that stores its input, and returns a function that reads this input."""
     kept = tmp_path / "kept"
     executable(tmp_path / "keep", f'#!/bin/sh\n[ "$1" = "two words" ] && cat >>{kept} && echo printed\n')
 
@@ -41,7 +41,7 @@ def keeps(tmp_path: Path) -> Callable[[], Any]:
 
 
 def told(hunt: int, *command: str, history: Path | None = None, ends: Exception | None = None) -> list[str]:
-    """What is warned of when a command is told of a hunt, which has ended, or ends with an exception."""
+    """The warnings after a command is notified of a hunt, which has ended or ends with the exception ``ends``."""
     warnings: list[str] = []
     with notifying(command, history, warnings.append) as begun:
         begun(str(hunt))
@@ -50,7 +50,7 @@ def told(hunt: int, *command: str, history: Path | None = None, ends: Exception 
     return warnings
 
 
-def test_the_verdict_of_a_hunt_and_of_a_proof(ends: tuple[str, str], stored: Stored, keeps: Callable[[], Any]) -> None:
+def test_verdicts_of_hunts_and_proofs_are_sent(ends: tuple[str, str], stored: Stored, keeps: Callable[[], Any]) -> None:
     good, bad = ends
     stored(ends, [100, 10])
     assert not told(1, "./keep", "two words")
@@ -64,13 +64,13 @@ def test_the_verdict_of_a_hunt_and_of_a_proof(ends: tuple[str, str], stored: Sto
     assert (got["kind"], got["id"], got["show"]) == ("prove", "p2", "bisect show p2") and bad[:10] in got["text"]
 
 
-def test_of_a_failure(script: Callable[[str], str], keeps: Callable[[], Any]) -> None:
+def test_failure_of_a_hunt_is_sent(script: Callable[[str], str], keeps: Callable[[], Any]) -> None:
     exits(4, "run", script("echo rate 100"), script("exit 7"), *RUN, "--notify", "./keep 'two words'")
     got = keeps()
     assert got["state"] == "failed" and "the bad end" in got["text"]
 
 
-def test_of_a_comparison_and_an_aa_by_the_configured_command(
+def test_configured_command_is_notified_of_comparison_and_noise_trial(
     script: Callable[[str], str], seal: Path, keeps: Callable[[], Any], tmp_path: Path
 ) -> None:
     file = seal / ".config" / "perfbisect" / "config.toml"
@@ -93,8 +93,8 @@ def test_of_a_comparison_and_an_aa_by_the_configured_command(
         assert f"config.toml: {said}" in exits(3, "compare", *builds, *how)
 
 
-def test_what_is_warned_of_and_when_nothing_is_sent(tmp_path: Path) -> None:
-    """A hunt that is interrupted can go on later; what failed in another way is over."""
+def test_interruption_is_not_notified_and_failed_command_is_reported(tmp_path: Path) -> None:
+    """An interrupted hunt can continue later, but a hunt that failed with an error has ended."""
     path, kept = tmp_path / "history.db", tmp_path / "kept"
     keep = ["sh", "-c", f"cat >{kept}"]
     with closing(History.open(path)) as history:
@@ -109,13 +109,13 @@ def test_what_is_warned_of_and_when_nothing_is_sent(tmp_path: Path) -> None:
     assert (got["state"], got["text"]) == ("failed", "a bug")
     warnings = told(whole, "sh", "-c", "echo first >&2; echo no such relay >&2; exit 3", history=path)
     assert warnings == ["warning: the command of --notify ended with status 3: no such relay"]
-    assert run(["true"], "x" * 1_000_000) == "", "a command that does not read has not failed"
+    assert command_failure(["true"], "x" * 1_000_000) == "", "a command that does not read has not failed"
 
 
-def test_a_command_that_does_not_end_is_killed_with_its_children(tmp_path: Path) -> None:
+def test_command_that_does_not_end_is_killed_with_its_children(tmp_path: Path) -> None:
     begun, mark = tmp_path / "begun", f"{5_000_000 + os.getpid()}"
-    for limit in (0.2, 2, 20):  # on a busy machine, the first may be over before its child has begun
-        reason = run(["sh", "-c", f"sleep {mark} & touch {begun}; wait"], "{}", limit)
+    for limit in (0.2, 2, 20):  # on a busy machine, a limit may pass before the child has begun
+        reason = command_failure(["sh", "-c", f"sleep {mark} & touch {begun}; wait"], "{}", limit)
         assert reason == f"has not ended in {limit:.0f} s and was killed"
         if begun.exists():
             break
@@ -125,7 +125,7 @@ def test_a_command_that_does_not_end_is_killed_with_its_children(tmp_path: Path)
 
 @pytest.fixture
 def example(tmp_path: Path) -> Callable[[str], str]:
-    """``example(using)``: the script of the docs that runs that program, as a file."""
+    """``example(using)``: the path of the script in the docs that contains ``using``."""
     docs = (Path(__file__).parents[2] / "docs/commands.md").read_text()
 
     def write(using: str) -> str:
@@ -136,8 +136,8 @@ def example(tmp_path: Path) -> Callable[[str], str]:
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="no jq on this machine: apt-get install jq")
-def test_the_mail_of_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: Callable[[str], str]) -> None:
-    """Only ``mail`` itself is another program here, which keeps what it is to send."""
+def test_mail_of_the_docs_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: Callable[[str], str]) -> None:
+    """A replacement for ``mail`` stores the message."""
     sent = shlex.quote(str(tmp_path / "sent"))
     executable(tmp_path / "bin" / "mail", f'#!/bin/sh\nprintf "%s|" "$@" >{sent}\ncat >>{sent}\n')
     monkeypatch.setenv("PATH", f"{tmp_path}/bin", prepend=":")

@@ -1,4 +1,4 @@
-"""Commands whose output is recognised: no pattern says what of it is measured."""
+"""Commands whose output perfbisect recognises as the output of a benchmark, so that no pattern is needed."""
 
 import re
 import signal
@@ -13,7 +13,7 @@ from repos import Repo
 pytestmark = pytest.mark.tools
 
 HISTORY = Path(".local/state/perfbisect/history.db")
-# Differs from run to run, as a benchmark does.
+# The output differs from run to run, like the output of a real benchmark.
 PGBENCH = "echo again >>{count}\necho transaction type: x\necho tps = {tps}.$(($(wc -l <{count}) % 8)) '(without initial connection time)'\n"
 GOOGLE = """n=$(wc -l <{count})
 echo again >>{count}
@@ -31,32 +31,32 @@ def count(git: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "count"
 
 
-def test_a_rate_that_drops_is_hunted(git: Repo, count: Path, seal: Path) -> None:
-    """What was measured is kept with the hunt: it goes on after an interruption, and is said in its report."""
+def test_hunt_measures_the_recognised_rate_of_pgbench(git: Repo, count: Path, seal: Path) -> None:
+    """The recognised metric is stored: the resumed hunt uses it, and the report shows it."""
     commits = [git.commit({"bench": PGBENCH.format(count=count, tps=tps)}) for tps in (900, 899, 450, 451)]
     hunt = ["run", commits[0], commits[-1], *QUICK, "--no-explain", "--no-layouts", "--plain"]
     cut = bisect_until(hunt, "run 3 of 4", signal.SIGINT)
     assert cut.returncode == 130 and "metric    pgbench: 1 result; hunted: tps." in cut.stdout
-    said = exits(0, "resume", "--plain")
-    assert f"The culprit is {commits[2][:10]}" in said and "rate is 0.50" in said
-    assert not re.search(r"metric {4}pgbench", said.partition("resumed")[2]), "it is known"
+    output = exits(0, "resume", "--plain")
+    assert f"The culprit is {commits[2][:10]}" in output and "rate is 0.50" in output
+    assert not re.search(r"metric {4}pgbench", output.partition("resumed")[2]), "it is stored"
     report = printed("show", "1")
     assert "metric rate\n  chosen    pgbench: 1 result; hunted: tps.\n" in report
-    assert re.search(r" 45\d tps ", said)
+    assert re.search(r" 45\d tps ", output)
     read = rows(seal / HISTORY, "select json_extract(body, '$.facts.reported') from events where kind = 'RunFinished'")
     assert all(400 < tps < 1000 for (tps,) in read)
     assert "--rate" not in report and f"The culprit is {commits[2][:10]}" in printed("replay", "1")
 
 
-def test_of_several_results_one_is_chosen(git: Repo, count: Path) -> None:
-    """In a comparison, and in an A/A. A name of its own keeps them apart from others of that command."""
+def test_only_option_selects_one_of_several_results(git: Repo, count: Path) -> None:
+    """In `compare` and in `noise`. A session with one result has another workload name than the whole command."""
     ends = [git.commit({"bench": GOOGLE.format(count=count, cpu=cpu)}) for cpu in (100, 150)]
-    said = exits(3, "noise", "--rev", ends[0], *QUICK)
-    assert "The output of Google Benchmark has 2 results" in said and "BM_Insert/64, BM_Insert/1024" in said
+    errors = exits(3, "noise", "--rev", ends[0], *QUICK)
+    assert "The output of Google Benchmark has 2 results" in errors and "BM_Insert/64, BM_Insert/1024" in errors
     ended = run("compare", *ends, *QUICK, "--visits", "3", "--runs", "1")
     assert ended.status == 0 and "Google Benchmark: 2 results; measured: all, by cpu_time." in ended.err
     assert "Of 2 results 2 are worse and 0 better" in ended.out and ended.err.count("of 7  ") == 6, (
-        "they share the runs"
+        "both results are read from the same runs"
     )
     worse = {name: float(size) for name, size in re.findall(r"(BM_Insert/\d+): ×([\d.]+)", ended.out)}
     assert worse == {"BM_Insert/64": pytest.approx(1.045, abs=0.003), "BM_Insert/1024": pytest.approx(1.5, abs=0.03)}
@@ -70,7 +70,7 @@ def test_of_several_results_one_is_chosen(git: Repo, count: Path) -> None:
     assert "hunted: BM_Insert/1024" in ended.err and "of one run" in ended.out
 
 
-# Two results, each with a time of its own, and one that stays as it is; by the filter of the program fewer.
+# Prints two results that change and one that is constant, or only the results that match the program's filter.
 THREE = """n=$(wc -l <{count})
 echo again >>{count}
 echo 'Benchmark  Time  CPU  Iterations'
@@ -82,10 +82,9 @@ awk -v n=$((n % 8)) -v only="${{1#*=}}" 'BEGIN {{
 
 
 @pytest.mark.parametrize("obeys", [True, False])
-def test_results_of_one_command_are_hunted_with_common_runs(git: Repo, count: Path, seal: Path, obeys: bool) -> None:
-    """Both ends are compared in all; each culprit is its own. A run is one of one hunt, and a reading of all that are open.
-
-    The hunts begin with the runs that have compared the ends, where theirs are made in the same way.
+def test_hunts_of_one_commands_results_share_runs(git: Repo, count: Path, seal: Path, obeys: bool) -> None:
+    """A comparison of the ends covers all results; each result has a hunt and a culprit. A run counts for one hunt, and
+    is a reading of each open hunt. The hunts reuse the runs of the comparison if both measure in the same way.
     """
     sizes = ((500, 500), (500, 701), (700, 702), (701, 703))
     script = THREE if obeys else THREE.replace("${{1#*=}}", "")
@@ -96,10 +95,10 @@ def test_results_of_one_command_are_hunted_with_common_runs(git: Repo, count: Pa
     found = dict(rows(seal / HISTORY, "select workload, culprit from culprits"))
     assert found == {"sh bench BM_Insert/64": commits[1], "sh bench BM_Insert/1024": commits[2]}
     assert rows(seal / HISTORY, "select id, kind from sessions") == [(2, "compare"), (3, "hunt"), (4, "hunt")]
-    assert "There is no hunt 1" in exits(3, "show", "1"), "which was to measure one result"
+    assert "There is no hunt 1" in exits(3, "show", "1"), "the session of hunt 1 was replaced by a comparison"
     [[own]] = rows(seal / HISTORY, "select sum(run_count) from sessions")
     tried = 2 if obeys else 1
-    assert own == len(count.read_text().splitlines()) - 1 - tried, "but the first, and those that tried the filter"
+    assert own == len(count.read_text().splitlines()) - 1 - tried, "the first runs do not count"
     [[entered]] = rows(seal / HISTORY, "select count(*) from runs")
     assert entered > own + 4
     of_ends = (
@@ -107,20 +106,18 @@ def test_results_of_one_command_are_hunted_with_common_runs(git: Repo, count: Pa
     )
     assert rows(seal / HISTORY, of_ends) == [(0 if obeys else 17,)]
     ordered = "select count(*) from events where kind = 'Decided' and json_extract(body, '$.order.purpose') = 'ends'"
-    assert (rows(seal / HISTORY, ordered) == [(1,)]) is not obeys, "the first run alone, which tries the filter"
+    assert (rows(seal / HISTORY, ordered) == [(1,)]) is not obeys, "the first run tries the filter"
     read = rows(seal / HISTORY, "select json_extract(body, '$.facts.reported') from events where kind = 'RunFinished'")
     assert all(490 < value < 910 for [value] in read)
     assert f"The culprit is {commits[2][:10]}" in printed("replay", "3") + printed("replay", "4")
     assert "; hunt 3: " in printed("compare", "c2", "--hunt", "--dry-run")
     few = git.commit({"bench": THREE.format(count=count, cpu=703, other=704)})
-    said = exits(1, "run", commits[-1], few, *QUICK, "--only", "BM*", "--direction", "drop")
-    assert re.search(r"(?s)to begin again: bisect run .* --only 'BM\*' .*--direction drop.*No hunt begins", said)
+    output = exits(1, "run", commits[-1], few, *QUICK, "--only", "BM*", "--direction", "drop")
+    assert re.search(r"(?s)to begin again: bisect run .* --only 'BM\*' .*--direction drop.*No hunt begins", output)
 
 
-def test_a_hunt_that_was_cut_short_before_its_first_run_goes_on_with_all_results(
-    git: Repo, count: Path, seal: Path
-) -> None:
-    """Which one is hunted: one that rises by 28 %, where a change of 25 % is of interest, and none where 30 % is."""
+def test_hunt_interrupted_before_its_first_run_resumes_with_all_results(git: Repo, count: Path, seal: Path) -> None:
+    """A result that rises by 28 % is hunted with --min-effect 25%, and not with --min-effect 30%."""
     ends = [git.commit({"bench": THREE.format(count=count, cpu=cpu, other=500)}) for cpu in (500, 640)]
     hunt = ["run", *ends, *QUICK, "--no-explain", "--plain", "--min-effect"]
     assert bisect_until([*hunt, "25%"], "  next  ", signal.SIGINT).returncode == 130
@@ -130,8 +127,8 @@ def test_a_hunt_that_was_cut_short_before_its_first_run_goes_on_with_all_results
 
 
 @pytest.mark.parametrize("obeys", [True, False])
-def test_a_program_that_has_a_filter_measures_only_what_is_wanted(git: Repo, count: Path, obeys: bool) -> None:
-    """One that does not obey it measures all, as before."""
+def test_filter_option_is_passed_to_a_benchmark_that_obeys_it(git: Repo, count: Path, obeys: bool) -> None:
+    """A benchmark that does not obey the filter runs all its results each time."""
     lines = ["n=$(wc -l <{count})", 'echo "all $*" >>{count}', "echo 'Benchmark  Time  CPU  Iterations'"]
     lines += [
         f'echo "BM_{name}  9 ns  {{cpu}}.$((n % 8)) ns  7" | awk -v p="$f" \'$1 ~ p\''
@@ -143,37 +140,38 @@ def test_a_program_that_has_a_filter_measures_only_what_is_wanted(git: Repo, cou
     assert "Google Benchmark: 3 results; measured: 2 of them, by cpu_time" in ended.err
     assert ("alone by '--benchmark_filter=^(BM_Get/8|BM_Get/64)$'." in ended.err) is obeys
     assert ended.status == 0 and "Of 2 results 2 are worse" in ended.out
-    made = count.read_text().splitlines()
-    assert sum("--benchmark_filter=^(BM_Get/8|BM_Get/64)$" in each for each in made) == (len(made) - 1 if obeys else 1)
+    calls = count.read_text().splitlines()
+    filtered = sum("--benchmark_filter=^(BM_Get/8|BM_Get/64)$" in line for line in calls)
+    assert filtered == (len(calls) - 1 if obeys else 1)
 
 
-def test_workloads_of_a_recipe_each_with_a_result(script: Callable[[str], str], tmp_path: Path) -> None:
-    """Hunted together, they share the builds."""
+def test_hunts_of_two_workloads_of_a_recipe_share_builds(script: Callable[[str], str], tmp_path: Path) -> None:
+    """Each workload of the suite selects one result of the same command with `only`."""
     (tmp_path / "count").touch()
     ends = [script(GOOGLE.format(count=tmp_path / "count", cpu=cpu)) for cpu in (100, 150)]
     suite = Path("workloads/script/suite.toml")
     chosen = """one.only = "*/64"\ntwo.only = "*/1024"\n"""
     suite.write_text(re.sub("rate = .*", "", suite.read_text()) + chosen)
-    said = exits(
+    output = exits(
         0, "run", *ends, *SCRIPT, "--workload", "one,two", "--plain", "--no-explain", "--pairing", "interleaved"
     )
-    assert [re.findall(rf"{name} .* hunted: BM_Insert/(\d+), by", said) for name in ("one", "two")] == [
+    assert [re.findall(rf"{name} .* hunted: BM_Insert/(\d+), by", output) for name in ("one", "two")] == [
         ["64"],
         ["1024"],
     ]
-    assert len(re.findall(f"The culprit is {ends[1][:10]}", said)) == 2
+    assert len(re.findall(f"The culprit is {ends[1][:10]}", output)) == 2
     suite.write_text(suite.read_text().replace("one.only", "one.rate = '(.)'\none.only"))
     assert "only` has no effect: the output of this workload is not recognised" in exits(3, "run", *ends, *SCRIPT)
 
 
-def test_an_output_of_no_known_benchmark(git: Repo, count: Path) -> None:
-    """Its duration is measured, and what to pass is said once; nothing where that was asked for, or nothing is a number."""
+def test_unrecognised_output_is_measured_by_its_duration(git: Repo, count: Path) -> None:
+    """A note explains the choice once, except with `--metric latency`, by which the user asks for the duration."""
     assert count.exists()
     ends = [git.commit({"bench": f"echo {text}\n"}) for text in ("took 12 s", "took 13 s")]
     few = ["--visits", "2", "--runs", "1"]
-    said = "the output of the command is not the output of a known benchmark, so the duration is measured"
-    assert run("compare", *ends, *QUICK, *few).err.count(said) == 1
-    assert said not in run("compare", *ends, *QUICK, *few, "--metric", "latency").err
+    note = "the output of the command is not the output of a known benchmark, so the duration is measured"
+    assert run("compare", *ends, *QUICK, *few).err.count(note) == 1
+    assert note not in run("compare", *ends, *QUICK, *few, "--metric", "latency").err
     assert "--only x has no effect: the output of the command is not the output of a known" in exits(
         3, "compare", *ends, *QUICK, *few, "--only", "x"
     )

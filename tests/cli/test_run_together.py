@@ -35,20 +35,20 @@ case $1 in one) echo rate $(({one} + noise));; two) echo rate $(({two} + noise))
 
 
 def line_of(script: Script, size: int, one: int, two: int, last: str = "") -> list[str]:
-    """Commits of which number ``one`` makes workload one slower, and ``two`` the other; the last begins with that line."""
-    made = []
+    """Commits: number ``one`` slows workload one, number ``two`` slows workload two; the last begins with ``last``."""
+    hashes = []
     for number in range(size):
         rates = {"one": 700 if one <= number else 1000, "two": 600 if two <= number else 1000}
-        made.append(script(RATES.format(first=last if number == size - 1 else "", number=number, **rates)))
-    return made
+        hashes.append(script(RATES.format(first=last if number == size - 1 else "", number=number, **rates)))
+    return hashes
 
 
 def culprits(seal: Path) -> dict[str, str]:
     return dict(rows(seal / HISTORY, "select workload, culprit from culprits"))
 
 
-def test_each_hunt_says_which_suspicion_meets_no_commit_and_a_dry_run_has_one_build(script: Script) -> None:
-    """What the recipe of a workload suspects is not the user's, in that hunt alone."""
+def test_hunt_warns_of_useless_suspects_and_dry_run_has_one_build(script: Script) -> None:
+    """A path that a workload's recipe suspects causes no warning in the hunt of this workload."""
     good, _, bad = line_of(script, 3, one=1, two=2)
     printed = exits(0, "run", good, bad, *HUNT, "--dry-run")
     assert [printed.count(each) for each in ("install -D", "run.sh one", "run.sh two")] == [1, 1, 1]
@@ -69,7 +69,7 @@ def test_each_hunt_says_which_suspicion_meets_no_commit_and_a_dry_run_has_one_bu
 
 
 @pytest.mark.slow
-def test_a_commit_is_built_once_and_each_workload_has_its_culprit(script: Script, seal: Path, tmp_path: Path) -> None:
+def test_commit_is_built_once_and_each_workload_has_its_culprit(script: Script, seal: Path, tmp_path: Path) -> None:
     commits = line_of(script, 6, one=2, two=4)
     builder, tried = Path("builders/script/builder.toml"), tmp_path / "tried"
     keeps = f'"cat {{source}}/run.sh | tail -1 >>{tried}; ! grep'
@@ -104,15 +104,15 @@ def test_a_commit_is_built_once_and_each_workload_has_its_culprit(script: Script
 
 
 def unread(_view: PlainLines, _hunt: int, events: list[TimedEvent]) -> None:
-    """The reader is gone when a verdict is shown."""
+    """Raise StdoutClosed when a verdict is shown."""
     if any(isinstance(event, SessionEnded) for _, event in events):
         raise StdoutClosed
 
 
 @pytest.mark.slow
-def test_a_failure_stops_no_other(script: Script, seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its workload was changed while others had no verdict. What ends a session is not entered as its reason; a verdict that
-    could not be shown is.
+def test_failed_hunt_stops_no_hunt(script: Script, seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hunt 2 cannot continue because its workload was changed. An interruption is not stored as a failure of a hunt; a
+    verdict is stored even if the verdict could not be printed.
     """
 
     def statuses() -> list[tuple[int | None, str]]:
@@ -142,7 +142,7 @@ def test_a_failure_stops_no_other(script: Script, seal: Path, tmp_path: Path, mo
     assert culprits(seal) == {"one": commits[5]}
     assert "Hunt 2 cannot go on" in exits(3, "resume", "b1")
     suite.write_text(before)
-    with closing(History.open(None)) as history:  # as if it had been killed before the verdict was entered
+    with closing(History.open(None)) as history:  # as if killed before the verdicts were stored
         history.connection.execute("update batch_hunts set status = null")
     with monkeypatch.context() as patched:
         patched.setattr(PlainLines, "add_events", unread)

@@ -1,4 +1,4 @@
-"""`bisect serve`: its pages; what `--sql` starts; and real Datasettes, beside a hunt that is writing."""
+"""`bisect serve`: its pages, and Datasette (`--sql`), also while a hunt writes to the history."""
 
 import json
 import os
@@ -46,7 +46,7 @@ Started = tuple[mock.Mock, mock.Mock]
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Started:
-    """What makes a Datasette, and what runs an HTTP server, neither of which is installed."""
+    """Mocks of Datasette's application class and of `uvicorn.run`, because neither package is installed."""
     application, serve = mock.Mock(), mock.Mock()
     for name, content in {
         "datasette": {}, "datasette.app": {"Datasette": application}, "datasette.version": {"__version__": "1.0a19"},
@@ -56,7 +56,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
     return application, serve
 
 
-def test_what_is_started(history: History, started: Started) -> None:
+def test_sql_starts_datasette_on_the_given_address(history: History, started: Started) -> None:
     sql = ["serve", "--sql", "--history", str(history.path)]
     for address in ("127.0.0.1", "127.0.0.7", "localhost", "::1"):
         exits(0, *sql, "--port", "8042", "--address", address)
@@ -71,7 +71,7 @@ def test_what_is_started(history: History, started: Started) -> None:
 
 @pytest.mark.usefixtures("started")
 @pytest.mark.parametrize("address", ["0.0.0.0", "::"])
-def test_other_machines_are_served_only_with_a_login(history: History, address: str, tmp_path: Path) -> None:
+def test_address_for_other_machines_requires_a_login(history: History, address: str, tmp_path: Path) -> None:
     words, users = ("serve", "--sql", "--address", address, "--history", str(history.path)), tmp_path / "users"
     said = exits(3, *words)
     assert "--password-file FILE" in said and "--token-file FILE" in said
@@ -87,15 +87,15 @@ def test_other_machines_are_served_only_with_a_login(history: History, address: 
 
 
 def refuses_strangers(port: int, path: str) -> None:
-    """Only requests that name this machine are answered."""
+    """Check that only requests whose Host header names this machine are answered."""
     for host, status in {"localhost:1": 200, "[::1]:8001": 200, "LOCALHOST": 200, "127.9.9.9": 200, "evil.example": 421,
                          "127.0.0.1.evil.example:80": 421, "192.0.2.1": 421, "[": 421, "": 421}.items():  # fmt: skip
         found, text = asked(port, path, host)
         assert (found, "only requests from its own machine" in text) == (status, status == 421), host
 
 
-def test_nights_that_are_measured_in_other_ways_are_lines_of_their_own(history: History) -> None:
-    """As `bisect nightly` has them: two lines of four nights, each of which leads to its latest night."""
+def test_nights_with_different_settings_are_separate_lines(history: History) -> None:
+    """There are two lines of four nights, as in `bisect nightly`. Each line links to its latest night."""
     for number in range(8):
         night = sample.write_trial(history, sample.night(number // 2), number + 1.0)
         if number % 2:
@@ -109,7 +109,7 @@ def test_nights_that_are_measured_in_other_ways_are_lines_of_their_own(history: 
     assert len({*pages, "hunt-12.html"}) == len(names) + 1, "each branch has a page of its own"
 
 
-def test_pages_are_made_when_they_are_asked_for(history: History) -> None:
+def test_page_shows_the_history_at_the_time_of_the_request(history: History) -> None:
     with served("--history", str(history.path)) as port:
         refuses_strangers(port, "/all")
         assert 'href="hunt-1.html"' in asked(port, "/all")[1]
@@ -127,7 +127,7 @@ def test_pages_are_made_when_they_are_asked_for(history: History) -> None:
         }.items():  # fmt: skip
             status, text = asked(port, path)
             assert (status, said in text) == (404, True), text
-        for _ in range(5):  # who goes away before the answer is no error
+        for _ in range(5):  # a client that disconnects before the response is no error
             with closing(socket.create_connection(("127.0.0.1", port))) as gone:
                 gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 gone.sendall(b"GET /all HTTP/1.0\r\nHost: localhost\r\n\r\n")
@@ -139,8 +139,8 @@ def test_pages_are_made_when_they_are_asked_for(history: History) -> None:
         assert asked(port, "/hunt-1.html")[0] == 500
 
 
-def test_a_login(history: History, tmp_path: Path) -> None:
-    """By a name or a token, for any page; another password counts at once. `test_guard.py` has what is refused."""
+def test_login_by_name_or_token_opens_any_page(history: History, tmp_path: Path) -> None:
+    """A changed password counts at once. `test_guard.py` tests refused logins."""
     users, token = tmp_path / "users", tmp_path / "token"
     add_user(users, "reader", "correct horse")
     token.touch(0o600)
@@ -174,7 +174,7 @@ def datasette(history: History, packages: Path, *options: str) -> Iterator[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["datasette~=0.65.0", "datasette~=1.0a13"])
-def test_a_real_datasette_beside_a_hunt_that_is_written(history: History, version: str, tmp_path: Path) -> None:
+def test_datasette_reads_the_history_while_a_hunt_writes(history: History, version: str, tmp_path: Path) -> None:
     """Without a network, the test is skipped."""
     packages, users = tmp_path / "packages", tmp_path / "users"
     argv = [sys.executable, "-m", *f"pip install -q --no-compile {version} --target".split(), str(packages)]

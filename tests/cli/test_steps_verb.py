@@ -1,4 +1,4 @@
-"""`bisect steps`: the steps of a series that was measured elsewhere, and their hunts."""
+"""`bisect steps`: the steps of a series of numbers that another tool measured, and the hunts for these steps."""
 
 import json
 import random
@@ -15,7 +15,7 @@ COMMITS = [f"{number:x}".ljust(40, "0") for number in range(100, 140)]
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Times of two results, of which one becomes slower with the 21st commit and then faster; rows of a third are too few."""
+    """A CSV file: `get` becomes slower at the 21st commit and faster at the 31st, `put` is constant."""
     chance, path = random.Random(5), tmp_path / "results.csv"
     rows = ["commit,name,value", f"{COMMITS[0]},once,5", *(f"{commit},zero,0" for commit in COMMITS)]
     for place, commit in enumerate(COMMITS):
@@ -26,22 +26,22 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_table_of_steps_has_the_hunt_of_each_below_it(file: Path) -> None:
-    said = exits(0, "steps", str(file), "--", "--run", "./bench {series}")
-    assert "get: 40 commits with a scatter of" in said and "put: 40 commits" in said
-    lines = said.splitlines()
+def test_steps_are_listed_with_the_hunt_command_of_each_step(file: Path) -> None:
+    output = exits(0, "steps", str(file), "--", "--run", "./bench {series}")
+    assert "get: 40 commits with a scatter of" in output and "put: 40 commits" in output
+    lines = output.splitlines()
     for place, how, hunt in ((20, "worse", "'./bench get'"), (30, "better", "'./bench get' --direction drop")):
         good, bad = (COMMITS[each][:10] for each in (place - 1, place))
         [row] = [number for number, line in enumerate(lines) if line.startswith(f"{good}  {bad}")]
         assert how in lines[row] and "<0.1 %" in lines[row]
         assert lines[row + 1].strip() == f"bisect run {good} {bad} --run {hunt}"
-    assert "once has 1 commits, but at least 20 are necessary" in said and "that is not a positive number" in said
-    assert "40 values are repetitions of a commit" in said
-    turned = json.loads(printed("steps", str(file), "--higher-is-better", "--only", "get", "--json"))
-    assert [step["worse"] for step in turned["series"][0]["steps"]] == [False, True]
+    assert "once has 1 commits, but at least 20 are necessary" in output and "that is not a positive number" in output
+    assert "40 values are repetitions of a commit" in output
+    report = json.loads(printed("steps", str(file), "--higher-is-better", "--only", "get", "--json"))
+    assert [step["worse"] for step in report["series"][0]["steps"]] == [False, True]
 
 
-def test_hunt_begins_those_for_the_worse(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hunt_option_starts_only_the_hunts_for_worse_steps(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[list[str]] = []
 
     def main(args: list[str], **_: Any) -> int:
@@ -53,5 +53,5 @@ def test_hunt_begins_those_for_the_worse(file: Path, monkeypatch: pytest.MonkeyP
     assert begun == [[COMMITS[19][:10], COMMITS[20][:10], "-b", "kv"]]
 
 
-def test_a_series_that_does_not_exist(file: Path) -> None:
+def test_unknown_series_is_refused_with_the_known_series(file: Path) -> None:
     assert "The series of the file: once, zero, get, put" in exits(3, "steps", str(file), "--only", "scan")

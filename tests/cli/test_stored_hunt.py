@@ -1,4 +1,4 @@
-"""What is asked of a hunt in the history: lists, reports, queries, its reason, how it was decided; and that it goes on."""
+"""Commands for stored hunts: `history`, `show`, `query`, `report`, `why`, `replay` and `resume`."""
 
 import csv
 import io
@@ -35,7 +35,7 @@ from perfbisect.store.history import History
 from program import HUNT, PROGRAM, SCRIPT, Ended, bisect_until, exits, printed, rows, run
 from repos import Repo
 
-pytestmark = pytest.mark.tools  # starts the program again and again
+pytestmark = pytest.mark.tools  # starts the program many times
 
 Script = Callable[[str], str]
 Stored = Callable[..., int]
@@ -44,7 +44,7 @@ HISTORY = Path(".local/state/perfbisect/history.db")
 
 @pytest.fixture(scope="session")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A history with the sample hunt, and one that was interrupted; not to be changed."""
+    """A history with the sample hunt and an interrupted hunt. Tests must not change it."""
     path = tmp_path_factory.mktemp("written") / "history.db"
     with closing(History.open(path)) as history:
         sample.write(history)
@@ -57,14 +57,14 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def asked(two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]:
-    """``asked(verb, *args)`` of that history, in an empty folder."""
+    """``asked(verb, *args)`` runs a command on this history, in an empty folder."""
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     return lambda *args: run(*args, "--history", str(two))
 
 
-def test_history_and_show(asked: Callable[..., Ended], two: Path) -> None:
-    """The latest hunt, or the one that is asked for."""
+def test_history_lists_hunts_and_show_prints_a_hunt(asked: Callable[..., Ended], two: Path) -> None:
+    """`show` prints the latest hunt, or the hunt with the given number."""
     hunt = "engine update-index local 1.0..1.1"
     assert [" ".join(line.split()) for line in asked("history").out.splitlines()] == [
         "id when builder workload host range builds runs culprit prob. state subject",
@@ -84,8 +84,8 @@ def test_history_and_show(asked: Callable[..., Ended], two: Path) -> None:
     assert json.loads(asked("show", "1", "--json").out)["hunt"]["id"] == 1
 
 
-def test_query(asked: Callable[..., Ended]) -> None:
-    """Its examples can be pasted: the history has one hunt with a verdict, and a later one that has measured nothing."""
+def test_query_prints_text_json_and_csv(asked: Callable[..., Ended]) -> None:
+    """The printed examples work. The history has one hunt with a verdict, and a later hunt without runs."""
     commands = [shlex.split(line) for line in printed("query", "--examples").splitlines() if line[0] != "#"]
     assert all(words[:2] == ["bisect", "query"] for words in commands)
     assert [len(asked(*words[1:]).out.splitlines()) for words in commands] == [2, 1, 1]
@@ -102,8 +102,8 @@ def test_query(asked: Callable[..., Ended]) -> None:
         assert asked("query", "select 1 as a where 0", *form).out == empty
 
 
-def test_a_reader_that_has_enough(two: Path) -> None:
-    """`bisect … | head`, with the reader gone before the first line of many."""
+def test_closed_reader_of_the_output_is_no_error(two: Path) -> None:
+    """As in `bisect … | head`, but the reader is closed before the first line."""
     reading, writing = os.pipe()
     os.close(reading)
     words = ["query", "select a.* from counters a, counters b", "--csv", "--history", str(two)]
@@ -112,8 +112,8 @@ def test_a_reader_that_has_enough(two: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_how_the_program_starts(two: Path) -> None:
-    """In an encoding without typographic quotes; and without what takes long to load where it has to answer at once."""
+def test_program_starts_without_slow_imports_and_in_any_encoding(two: Path) -> None:
+    """The encoding has no typographic quotes. `show` and `history` do not import modules that load slowly."""
     env = os.environ | {"PYTHONIOENCODING": "latin-1"}
     look = f"import sys, atexit; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); {PROGRAM[-1]}"
     slow = {"perfbisect.core.search", "markupsafe", "tomllib", "http", "secrets", "rich.console", "sqlite_utils", "git"}
@@ -128,7 +128,7 @@ def test_how_the_program_starts(two: Path) -> None:
 # `bisect report`.
 
 
-def test_a_page_is_written_where_it_is_said(asked: Callable[..., Ended]) -> None:
+def test_report_is_written_to_the_given_file_or_folder(asked: Callable[..., Ended]) -> None:
     assert asked("report", "1") == (0, "hunt-1.html\n", "")
     assert "The culprit is 6da84d17ef" in Path("hunt-1.html").read_text()
     assert asked("report", "1", "-o", "a/b/why.html") == (0, "a/b/why.html\n", "")
@@ -142,7 +142,7 @@ def test_a_page_is_written_where_it_is_said(asked: Callable[..., Ended]) -> None
     assert 'href="index.html"' in pages["hunt-1.html"]
 
 
-def test_a_damaged_hunt_is_named_and_the_others_are_written(two: Path, tmp_path: Path) -> None:
+def test_damaged_hunt_is_reported_and_other_pages_are_written(two: Path, tmp_path: Path) -> None:
     kept = shutil.copy(two, tmp_path / "h.db")
     with closing(sqlite3.connect(kept)) as connection, connection:
         connection.execute("update events set body = '{' where session_id = 2 or (session_id = 1 and id = 3)")
@@ -152,7 +152,7 @@ def test_a_damaged_hunt_is_named_and_the_others_are_written(two: Path, tmp_path:
     assert 'href="hunt-1.html"' not in (tmp_path / "pages/index.html").read_text()
 
 
-def test_json_of_speedscope_is_what_its_schema_asks() -> None:
+def test_json_of_speedscope_follows_its_schema() -> None:
     made = json.loads(speedscope_json(PROFILES, "hunt 1"))
     names = [frame["name"] for frame in made["shared"]["frames"]]
     assert len(names) == len(set(names))
@@ -164,8 +164,8 @@ def test_json_of_speedscope_is_what_its_schema_asks() -> None:
     assert "engine;main;run_workload 600000" in lines and len(lines) == len(PROFILES.parent)
 
 
-def test_every_form_has_the_link_and_what_a_mail_needs(ends: tuple[str, str], stored: Stored, git: Repo) -> None:
-    """The subject is made of what a shell, a terminal, Markdown and HTML read."""
+def test_every_format_has_the_link_and_the_text_for_a_mail(ends: tuple[str, str], stored: Stored, git: Repo) -> None:
+    """The subject contains special characters of shells, terminals, Markdown and HTML."""
     odd = "Read `rm x` $(rm y); @user <b>'\"|\\\x1b]0;\x07 \u202e```"
     git("commit", "--amend", "-qm", odd)
     git("remote", "add", "origin", "git@gitlab.gnome.org:GNOME/kv.git")
@@ -198,7 +198,7 @@ def test_every_form_has_the_link_and_what_a_mail_needs(ends: tuple[str, str], st
 # `bisect why`, and `bisect replay`.
 
 
-def test_ctrl_c_in_the_reason_leaves_the_verdict_which_was_notified(ends: tuple[str, str], tmp_path: Path) -> None:
+def test_ctrl_c_during_the_reason_keeps_the_notified_verdict(ends: tuple[str, str], tmp_path: Path) -> None:
     kept, words = tmp_path / "kept", ["run", *ends, *SCRIPT, "--plain", "--no-layouts"]
     ended = bisect_until([*words, "--notify", f"sh -c 'cat >>{kept}'"], "counters: ", SIGINT)
     assert ended.returncode == 0, "a culprit is named"
@@ -213,8 +213,8 @@ def test_ctrl_c_in_the_reason_leaves_the_verdict_which_was_notified(ends: tuple[
     assert "it was not measured" not in exits(0, "show")
 
 
-def test_there_must_be_a_verdict_that_names_a_commit(script: Script, stored: Stored, seal: Path) -> None:
-    """A hunt that names a commit without a reason names the command for it."""
+def test_why_requires_a_verdict_that_names_a_commit(script: Script, stored: Stored, seal: Path) -> None:
+    """If the reason was not measured, `show` prints the command that measures the reason."""
     good, same, slow = script("echo rate 100"), script("echo rate 100 # the same"), script("echo rate 10")
     stored([good, same], [100, 100])
     assert "The verdict of hunt 1 names no commit" in exits(3, "why")
@@ -231,8 +231,8 @@ def test_there_must_be_a_verdict_that_names_a_commit(script: Script, stored: Sto
     )
 
 
-def test_a_hunt_is_decided_again(script: Script, stored: Stored) -> None:
-    """A smaller budget, of runs or of time, ends it without a name; ends that are alike have no leader."""
+def test_replay_decides_a_hunt_again(script: Script, stored: Stored) -> None:
+    """A replay with a smaller budget names no commit. If the ends are equal, no commit is most probable."""
     commits = [script(f"echo {number}") for number in range(5)]
     hunt = str(stored(commits, [100, 100, 100, 70, 70]))
     said = printed("replay", hunt)
@@ -245,11 +245,11 @@ def test_a_hunt_is_decided_again(script: Script, stored: Stored) -> None:
     assert "most probable" not in said and "Not reproduced" in said
 
 
-# `bisect resume` of a hunt that has failed: when something has changed since then, and when nothing has.
+# `bisect resume` of a failed hunt, with and without a change of the recipe.
 
 
-def test_a_hunt_that_has_failed_goes_on_as_it_began(script: Script, seal: Path, tmp_path: Path) -> None:
-    """The bad end needs a file to run, which comes later; both write down how many processors they get."""
+def test_failed_hunt_resumes_only_with_its_original_settings(script: Script, seal: Path, tmp_path: Path) -> None:
+    """The bad end fails until a file exists. Both ends write their number of CPUs to a file."""
     assert exits(3, "resume").startswith("Error: ")
     fixed, seen, suite = tmp_path / "fixed", tmp_path / "seen", Path("workloads/script/suite.toml")
     before = suite.read_text().replace('"{threads}"', '"{cores}"')
@@ -274,16 +274,16 @@ def test_a_hunt_that_has_failed_goes_on_as_it_began(script: Script, seal: Path, 
 
 
 @pytest.mark.parametrize(("limit", "more"), [("--max-runs=4", "60"), ("--max-builds=2", "5"), ("--max-time=1s", "10m")])
-def test_a_hunt_that_has_spent_its_budget_goes_on_with_more(
+def test_hunt_with_a_spent_budget_resumes_with_a_larger_budget(
     script: Script, limit: str, more: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without more it ends as before. Each commit of a set has its date and subject, also if it was not built. An hour in
-    which it waits for its host does not count.
+    """Without a larger budget, the verdict stays. Each commit of a set has its date and subject, even if not built. An
+    hour in which the hunt waits for its host does not count.
     """
     commits, option = [script(f"echo rate {rate} # {rate}") for rate in (100, 101, 51, 50)], limit.partition("=")[0]
     tries = f"Try next: bisect resume 1 {option} MORE"
     assert tries in (said := exits(2, "run", commits[0], commits[-1], limit, *HUNT))
-    assert said.count("(2020-01-02, “change”)") == 3 or "time" in limit  # which may end before anyone is suspected
+    assert said.count("(2020-01-02, “change”)") == 3 or "time" in limit  # the time may end before a commit is suspected
     assert tries in exits(2, "resume", "1", "--plain")
 
     def waits(*args: Any) -> AbstractContextManager[dict[str, HostLock]]:
@@ -295,7 +295,7 @@ def test_a_hunt_that_has_spent_its_budget_goes_on_with_more(
 
 
 def test_commands_in_messages_name_the_history(ends: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a hunt that goes on with a recipe that was fixed: its hash is the new one."""
+    """The hunt resumes after its recipe was fixed, and stores the new hash of the recipe."""
     recipe, history = Path("builders/script/builder.toml"), Path("of mine.db")
     option, whole = ["--history", str(history)], recipe.read_text()
     recipe.write_text(whole.replace("[build]", '[build]\nconfigure = [["false"]]'))
@@ -313,7 +313,7 @@ def test_commands_in_messages_name_the_history(ends: tuple[str, str], monkeypatc
         ("watch", "b1", "To see its hunts: bisect show b1"),
     ):
         assert f"{said} --history 'of mine.db'\n" in exits(3, verb, batch, *option)
-    assert "There is no c1 in the history" in exits(3, "watch", "c1", *option), "it is the number of a hunt"
+    assert "There is no c1 in the history" in exits(3, "watch", "c1", *option), "number 1 is a hunt"
 
     recipe.write_text(whole)
     assert "Full report: bisect show 1 --history 'of mine.db'\n" in exits(0, "resume", *option)

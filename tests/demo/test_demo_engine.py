@@ -1,4 +1,4 @@
-"""The engine against a dictionary: rows, index and file say the same after any changes."""
+"""The demo engine compared with a dictionary: after any changes, its rows, index and file agree with the dictionary."""
 
 import ctypes
 import os
@@ -26,7 +26,7 @@ from perfbisect.demo.history import (
 from perfbisect.recipes.workload import read_suite
 from repos import git
 
-pytestmark = [pytest.mark.tools, pytest.mark.xdist_group("engine")]  # which is built once
+pytestmark = [pytest.mark.tools, pytest.mark.xdist_group("engine")]  # the engine is built once
 
 
 OK, MISSING, EXISTS, IO, CORRUPT = 0, 1, 2, 4, 5
@@ -35,7 +35,7 @@ FLAGS = "-O1 -Wall -Wextra -Werror"
 
 
 def everything() -> Tree:
-    """The engine with all changes, with checks at every change of its index."""
+    """The engine's sources with all changes, with checks at every change of the index."""
     kinds = ("features", "refactorings", "tests", "broken", "index", "further")
     waiting, order = [change for kind in kinds for change in read_changes(kind)], list[Change]()
     while waiting:
@@ -60,7 +60,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def make(source: Path, build: Path, *targets: str, fails: bool = False) -> str:
-    """What it prints when the Makefile of ``source`` is run in the folder ``build``."""
+    """Run the Makefile of ``source`` in the folder ``build``, and return the output."""
     build.mkdir(parents=True, exist_ok=True)
     argv = ["make", "-j2", "-f", f"{source}/Makefile", "CC=gcc", f"CFLAGS={FLAGS}", *targets]
     pipe, same = subprocess.PIPE, subprocess.STDOUT
@@ -92,7 +92,7 @@ class Row(ctypes.Structure):
 
 
 class Engine:
-    """The library with the types of its functions, and a table."""
+    """The demo library, called through ctypes, and an open table."""
 
     def __init__(self, path: Path) -> None:
         self.api = ctypes.CDLL(str(path))
@@ -107,15 +107,15 @@ class Engine:
         return [(row.id, row.k, row.c) for row in self.rows[: self.call(name, first, last, self.rows, MOST)]]
 
     def replay(self, commands: list[tuple[str, int, int, int, int]]) -> Table:
-        """Obey, comparing each status with what a dictionary expects; returns the dictionary."""
+        """Execute commands on the engine and on a dictionary, and compare each status. Returns the dictionary."""
         table: Table = {}
         for what, first, count, stride, k in commands:
             for i in (at % 2**32 for at in range(first, first + count * stride, stride)):
                 expected = (EXISTS if i in table else OK) if what == "insert" else OK if i in table else MISSING
-                assert self.one(what, i, k, table) == expected, (what, i, k)
+                assert self.apply(what, i, k, table) == expected, (what, i, k)
         return table
 
-    def one(self, what: str, i: int, k: int, table: Table) -> int:
+    def apply(self, what: str, i: int, k: int, table: Table) -> int:
         text, there = b"%d" % k, table.get(i)
         match what:
             case "insert":
@@ -129,7 +129,7 @@ class Engine:
         return self.call("add_to_k", i, k) if what == "add" else self.call("set_c", i, text.ljust(120, b"\0"))
 
     def open(self, path: Path) -> int:
-        """Go on with a saved table; the status, and the old table stays where it is not 0."""
+        """Open a saved table, and return the status. If the status is not 0, the old table stays open."""
         status = ctypes.c_int(-1)
         opened = self.api.demo_open(str(path).encode(), ctypes.byref(status))
         if opened:
@@ -152,7 +152,7 @@ COMMANDS = st.lists(
     max_size=12,
 )
 FILLED = [("insert", 0, MOST, 1, 7), ("add", 0, MOST, 2, 5), ("delete", 0, MOST, 1, 0)]
-GIVEN_BACK = [  # rows before the first one, after the leaf that had them was given back
+GIVEN_BACK = [  # inserts rows before the first row, after the leaf for these rows was freed
     ("insert", 0, 43, 1, 0),
     ("insert", 2**32 - 1100, 15, 2, 2**32 - 1),
     ("delete", 0, 32, 1, 30),
@@ -189,7 +189,7 @@ def test_rows_index_and_file_agree_with_a_dictionary(
         engine.call("close")
 
 
-def test_damage_is_noticed(library: Path, tmp_path: Path) -> None:
+def test_damaged_file_is_not_opened(library: Path, tmp_path: Path) -> None:
     engine = Engine(library)
     engine.replay([("insert", 0, 500, 1, 3)])
     table, damaged = tmp_path / "table", tmp_path / "damaged"
@@ -203,8 +203,8 @@ def test_damage_is_noticed(library: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_undefined_behaviour(engine: Path, tmp_path: Path) -> None:
-    """The engine's own tests under the sanitizers."""
+def test_engine_has_no_undefined_behaviour(engine: Path, tmp_path: Path) -> None:
+    """The engine's own tests run with sanitizers."""
     sources = sorted(map(str, (engine / "src").glob("*.c")))
     flags = ["-std=c11", "-g", *FLAGS.split(), '-DDEMO_VERSION="test"', f"-I{engine}/src"]
     sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
@@ -214,7 +214,7 @@ def test_no_undefined_behaviour(engine: Path, tmp_path: Path) -> None:
         subprocess.run([str(program)], check=True, cwd=tmp_path, timeout=600)
 
 
-def test_the_makefile_has_what_it_promises(engine: Path, tmp_path: Path) -> None:
+def test_makefile_checks_and_installs_the_library(engine: Path, tmp_path: Path) -> None:
     prefix = tmp_path / "prefix"
     assert "check: all is well" in make(engine, tmp_path / "build", "check", "install", f"PREFIX={prefix}")
     installed = sorted(str(path.relative_to(prefix)) for path in prefix.rglob("*.*"))
@@ -224,12 +224,12 @@ def test_the_makefile_has_what_it_promises(engine: Path, tmp_path: Path) -> None
     assert all(line.split()[-1].startswith("demo_") for line in symbols), "only the interface is exported"
 
 
-SAMPLE = 20  # every so many commits of the range, besides the interesting ones
+SAMPLE = 20  # every 20th commit of the range is compiled, and the special commits
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 5])  # broken commits side by side, and apart
-def test_all_commits_compile_but_two(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_commits_except_two_compile(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     repository = tmp_path / "repository"
     answer = write_history(repository, seed)
     commits = git(repository, "rev-list", "--reverse", "--topo-order", f"{GOOD}..{BAD}").split()
@@ -241,7 +241,7 @@ def test_all_commits_compile_but_two(seed: int, tmp_path: Path, monkeypatch: pyt
         make(repository, tmp_path / "build" / commit, "CC=ccache gcc", fails=commit in answer.broken)
 
 
-def test_a_comment_leaves_the_binary_as_it_was(tmp_path: Path) -> None:
+def test_commit_that_changes_a_comment_keeps_the_binary(tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     write_history(repository, 1)
     commit = git(repository, "log", "--format=%H", "--grep=Say what the checksum is made for", BAD)
@@ -258,7 +258,7 @@ EVENTS = 200
 
 
 def sysbench(library: Path, data: Path, script: str, rows: int, *arguments: str, fails: bool = False) -> str:
-    """What it prints."""
+    """Run sysbench with the library, and return the output."""
     environment = os.environ | {
         "LUA_PATH": f"{WORKLOADS}/?.lua;;",
         "PERFBISECT_LIBRARY": str(library),
@@ -274,13 +274,13 @@ def sysbench(library: Path, data: Path, script: str, rows: int, *arguments: str,
 
 
 def test_every_workload_runs(library: Path, tmp_path: Path) -> None:
-    """But not without a table, or a row."""
+    """A workload fails if the table or a row is missing."""
     whole, again, point = tmp_path / "whole", tmp_path / "again", "point-query.lua"
     for folder in (whole, again):
         folder.mkdir()
         sysbench(library, folder, "prepare.lua", ROWS, "prepare")
     loaded = (whole / "table.demo").read_bytes()
-    assert (again / "table.demo").read_bytes() == loaded, "always the same"
+    assert (again / "table.demo").read_bytes() == loaded, "loading is deterministic"
     for name, workload in SUITE.workloads.items():
         copy = shutil.copytree(whole, tmp_path / name)
         arguments = (f"--{key}={value}" for key, value in workload.args.items() if key != "table-size")

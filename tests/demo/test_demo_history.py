@@ -1,4 +1,4 @@
-"""The repository that the demo writes, looked at with git."""
+"""The repository that `bisect demo` writes, and the plan of its commits."""
 
 import random
 from functools import cache
@@ -38,8 +38,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, DemoAnswer]
     return folder, write_history(folder, 1)
 
 
-def test_the_answer_is_a_commit_of_the_range(written: tuple[Path, DemoAnswer]) -> None:
-    """And every commit but a merge changes something."""
+def test_answer_is_a_commit_of_the_range(written: tuple[Path, DemoAnswer]) -> None:
+    """Also, each commit except merges changes a file."""
     folder, answer = written
     commits = git(folder, "rev-list", f"{GOOD}..{BAD}").split()
     assert len(commits) == answer.commits == 60
@@ -55,10 +55,10 @@ def test_the_answer_is_a_commit_of_the_range(written: tuple[Path, DemoAnswer]) -
     changed = git(folder, "log", "--no-merges", "--shortstat", "--format=", f"{GOOD}..{BAD}").splitlines()
     assert len([line for line in changed if line]) == 58
     touched = git(folder, "log", "--format=%H", f"{GOOD}..{BAD}", "--", "src/api.c").split()
-    assert len(touched) > 10, "a commit is not known by the files that it touches"
+    assert len(touched) > 10, "the changed files do not reveal the culprit"
 
 
-def test_the_repository_is_sound_and_clean(written: tuple[Path, DemoAnswer]) -> None:
+def test_repository_is_valid_and_clean(written: tuple[Path, DemoAnswer]) -> None:
     folder, answer = written
     git(folder, "fsck", "--strict")
     assert git(folder, "status", "--porcelain") == ""
@@ -66,7 +66,7 @@ def test_the_repository_is_sound_and_clean(written: tuple[Path, DemoAnswer]) -> 
     assert references == ["refs/heads/main", "refs/tags/v1.0", "refs/tags/v1.1"]
     assert git(folder, "show", f"{BAD}:VERSION") == "1.1"
     telling = [path for path in (folder / ".git").rglob("*") if path.is_file() and path.suffix not in {".pack", ".idx"}]
-    assert not [path for path in telling if answer.commit.encode() in path.read_bytes()], "nothing points to the answer"
+    assert not [path for path in telling if answer.commit.encode() in path.read_bytes()], "no file reveals the answer"
 
 
 def test_the_same_seed_and_drop_give_the_same_commits(
@@ -84,7 +84,7 @@ def test_the_same_seed_and_drop_give_the_same_commits(
     assert msgspec.json.decode(msgspec.json.encode(smaller), type=DemoAnswer) == smaller
 
 
-def test_what_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
+def test_impossible_history_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="is not empty"):
         write_history(tmp_path, 1)
@@ -100,14 +100,14 @@ ALL = {change.name: change for kind in KINDS for change in read_changes(kind)}
 
 
 def with_needs(*names: str) -> list[Change]:
-    """These changes, each after all that it needs."""
+    """The named changes, each after the changes that it needs."""
     order: list[Change] = []
     for name in names:
         order += [change for change in (*with_needs(*ALL[name].needs), ALL[name]) if change not in order]
     return order
 
 
-def test_a_change_fits_with_no_more_than_it_needs() -> None:
+def test_each_change_applies_on_the_changes_that_it_needs() -> None:
     assert len(ALL) == sum(len(read_changes(kind)) for kind in KINDS), "names are unique"
     for name, change in ALL.items():
         before = tree_after(with_needs(name)[:-1], first_release_tree())
@@ -115,15 +115,15 @@ def test_a_change_fits_with_no_more_than_it_needs() -> None:
         assert {path for path in after if before.get(path) != after[path]} == {edit.file for edit in change.edits}, name
 
 
-def test_changes_fit_in_any_order() -> None:
+def test_changes_apply_in_any_order() -> None:
     for seed in range(20):
         order = with_needs(*random.Random(seed).sample([*ALL], len(ALL)))
         assert len(order) == len(ALL)
         assert set(first_release_tree()) < set(tree_after(order, first_release_tree()))
 
 
-def test_what_changes_touch() -> None:
-    """Documentation only what the recipe ignores; the index takes its numbers."""
+def test_changes_touch_the_expected_files() -> None:
+    """Documentation changes only ignored files. Changes of the index contain the numbers of the effort."""
     edits = [edit for change in read_changes("documentation") for edit in change.edits]
     assert all(edit.file.endswith(".md") or edit.file.startswith((".", "doc/")) for edit in edits)
     for change in read_changes("index"):
@@ -139,7 +139,7 @@ def test_a_passage_that_is_missing_or_ambiguous_is_an_error() -> None:
         assert (" 0 times" in str(caught.value)) == (times == 0)
 
 
-def test_the_work_costs_what_the_drop_asks_for() -> None:
+def test_cost_of_the_planted_work_matches_the_drop() -> None:
     for feature, numbers in COST_BY_CHECK_SIZE.items():
         sizes, costs = zip(*numbers, strict=True)
         for percent in range(2, 55):
@@ -169,7 +169,7 @@ def first_parents(plan: HistoryPlan) -> set[int]:
     return line
 
 
-def test_a_plan_has_what_was_promised() -> None:
+def test_plan_has_the_documented_properties() -> None:
     for plan in map(plan_of, SEEDS):
         names = [step.change.name for step in plan.commits]
         assert len(plan.commits) == len(set(names)) == len(plan.changes_up_to(60)) == 60
@@ -183,11 +183,11 @@ def test_a_plan_has_what_was_promised() -> None:
         edges = [(position, parent) for position, step in enumerate(plan.commits, 1) for parent in step.parents]
         for _ in range(CLEAR_GENERATIONS):
             near |= {there for edge in edges for here, there in (edge, edge[::-1]) if here in near}
-        assert not near & set(plan.broken_positions), "the planted commit can be named"
+        assert not near & set(plan.broken_positions), "no broken commit is near the planted commit"
 
 
 def test_seeds_move_the_planted_commit() -> None:
-    """On and beside the line of first parents, to broken commits side by side, and apart."""
+    """It is on or beside the line of first parents. The broken commits are adjacent or apart."""
     plans = [plan_of(seed) for seed in SEEDS]
     assert len({plan.planted_position for plan in plans}) > 10
     assert {plan.commits[plan.planted_position - 1].change.name for plan in plans} == set(COST_BY_CHECK_SIZE)
@@ -195,7 +195,7 @@ def test_seeds_move_the_planted_commit() -> None:
     assert {abs(plan.broken_positions[0] - plan.broken_positions[1]) == 1 for plan in plans} == {True, False}
 
 
-def test_a_given_drop_changes_only_the_work() -> None:
+def test_given_drop_changes_only_the_planted_commit() -> None:
     plan, other = draw_plan(3, 60, None), draw_plan(3, 60, 0.08)
     assert (other.drop, other.planted_position) == (0.08, plan.planted_position)
     pairs = [(one.change, two.change) for one, two in zip(plan.commits, other.commits, strict=True)]
@@ -203,7 +203,7 @@ def test_a_given_drop_changes_only_the_work() -> None:
     assert [place for place, (one, two) in enumerate(pairs, 1) if one != two] == [plan.planted_position]
 
 
-def test_other_lengths_and_further_changes() -> None:
+def test_plans_of_other_lengths_and_with_further_changes() -> None:
     assert [len(draw_plan(1, commits, None).commits) for commits in (30, 71)] == [30, 71]
     for commits in (0, 12, 200):
         with pytest.raises(ValueError, match="not possible"):
@@ -213,4 +213,4 @@ def test_other_lengths_and_further_changes() -> None:
         assert names[:-1] == ["update-nonindex", "scan"] and names[-1] in COST_BY_CHECK_SIZE
         assert len(plan.commits) == 60 and not {plan.planted_position, *plan.further_positions} & set(
             plan.broken_positions
-        ), "they can be named"
+        ), "the changes are not in broken commits"

@@ -1,7 +1,7 @@
-"""Builds of whole hunts: of old commits that lack a header which newer compilers want, and with a profile, by real compilers.
+"""Hunts with special builds, by real compilers: old commits that lack a header, and builds optimised by a profile.
 
-Compilers move code that training never executed away from what it did. So the order of functions shows that a profile
-was used.
+Compilers move code that the training never executed away from executed code, so the order of functions shows that a
+profile was used.
 """
 
 import json
@@ -30,7 +30,7 @@ OPTION = "--cflags '-include stdint.h -Werror=int-conversion -Werror=int-to-poin
 
 
 class Old:
-    """A history whose commits of ``broken`` miss the header, and an inventory."""
+    """A repository in which the commits ``broken`` lack a header, and a hosts.toml."""
 
     def __init__(self, folder: Path, broken: range, count: str = "uint64_t") -> None:
         self.folder, self.history = folder, folder / "h.db"
@@ -55,11 +55,11 @@ class Old:
         return ["--history", str(self.history)]
 
     def binaries(self) -> set[tuple[str, int]]:
-        """Commits that were built, and how many binaries of each there were."""
+        """The built commits, each with its number of different binaries."""
         return set(rows(self.history, "select commit_hash, count(distinct binary_hash) from builds group by 1"))
 
     def check(self, said: str) -> None:
-        """The culprit was found with the option, which is part of the verdict and of the command that repeats the hunt."""
+        """Assert that the culprit was found with the option, which verdict and repeated command contain."""
         assert rows(self.history, "select culprit from culprits") == [(self.hashes[CULPRIT],)], said
         shown = json.loads(bisect("show", "--json", *self.kept).stdout)
         assert shown["verdict"][-1].endswith(
@@ -73,7 +73,7 @@ class Old:
 
 
 @pytest.mark.slow
-def test_an_end_that_misses_a_header_is_built_with_it_and_so_is_everything(tmp_path: Path) -> None:
+def test_end_that_lacks_a_header_makes_all_builds_use_the_option(tmp_path: Path) -> None:
     old = Old(tmp_path, range(12, COMMITS))
     ended = bisect(*old.words("--build", "make"))
     assert f"{old.hashes[-1][:10]} builds only with {OPTION}" in ended.stdout
@@ -85,8 +85,8 @@ def test_an_end_that_misses_a_header_is_built_with_it_and_so_is_everything(tmp_p
 
 
 @pytest.mark.slow
-def test_three_candidates_that_miss_a_header_are_enough_and_equal_builds_keep_their_readings(tmp_path: Path) -> None:
-    """Killed once it goes on with the option, and resumed."""
+def test_three_candidates_that_lack_a_header_make_builds_use_the_option(tmp_path: Path) -> None:
+    """The hunt is killed after it has added the option, then resumed. Unchanged binaries keep their readings."""
     old = Old(tmp_path, range(2, COMMITS - 1))
 
     def kill(line: str, process: Process) -> None:
@@ -97,7 +97,7 @@ def test_three_candidates_that_miss_a_header_are_enough_and_equal_builds_keep_th
     assert killed.returncode == -signal.SIGKILL
     before = rows(old.history, "select count(*) from runs")
     assert before >= [(4,)], "both ends"
-    assert rows(old.history, "select count(*) from skips") == [(2,)], "the third was tried instead"
+    assert rows(old.history, "select count(*) from skips") == [(2,)], "the third candidate was built with the option"
     ended = bisect("resume", *old.kept, "--plain")
     old.check(killed.stdout + ended.stdout + ended.stderr)
     assert {count for _, count in old.binaries()} == {1}
@@ -106,7 +106,7 @@ def test_three_candidates_that_miss_a_header_are_enough_and_equal_builds_keep_th
     assert "next: 2 runs of bad" not in ended.stdout
 
 
-def test_without_remedies_and_for_other_errors_the_option_is_said(tmp_path: Path) -> None:
+def test_error_advises_the_option_with_no_remedies(tmp_path: Path) -> None:
     old = Old(tmp_path, range(12, COMMITS))
     ended = bisect(*old.words("--build", "make", "--no-remedies"))
     assert ended.returncode == 4
@@ -115,8 +115,8 @@ def test_without_remedies_and_for_other_errors_the_option_is_said(tmp_path: Path
     assert f"{HEADER} --no-remedies --no-explain" in ended.stderr.replace("\n", " ")
 
 
-def test_a_header_that_hides_what_a_source_asks_for_is_no_remedy(tmp_path: Path) -> None:
-    """A function of GNU is declared only where the source's own definition comes before every header."""
+def test_header_that_hides_a_needed_declaration_is_no_remedy(tmp_path: Path) -> None:
+    """A GNU function is declared only if the source's own ``#define`` comes before each header."""
     old = Old(tmp_path, range(12, COMMITS))
     repo = Repo(tmp_path / "repo")
     line = "#define _GNU_SOURCE\n#include <string.h>\nconst char *tail(const char *t) { return strchrnul(t, 'x'); }\n"
@@ -126,10 +126,10 @@ def test_a_header_that_hides_what_a_source_asks_for_is_no_remedy(tmp_path: Path)
     ended = bisect("run", "v0", bad, *old.words("--build", "make")[3:])
     assert ended.returncode == 4
     assert "perfbisect builds it again with" in ended.stdout
-    assert "does not compile: work.h" in ended.stderr, "and not for what the trial lacked"
+    assert "does not compile: work.h" in ended.stderr, "the first error is reported"
 
 
-def test_what_does_not_mend_is_said_with_the_error_that_follows(tmp_path: Path) -> None:
+def test_option_that_does_not_help_is_reported_with_the_next_error(tmp_path: Path) -> None:
     old = Old(tmp_path, range(12, COMMITS), "uint64_t first(void); typedef absent")
     ended = bisect(*old.words("--build", "make"))
     assert ended.returncode == 4
@@ -172,7 +172,7 @@ def compare(folder: Path, root: str, *builds: str) -> subprocess.CompletedProces
 
 
 def moved(root: str, key: str) -> bool:
-    """Whether `never` lies before `often` in the program of that build, as in no plain one."""
+    """Whether `never` is before `often` in the program of a build, as only with a profile."""
     symbols = subprocess.run(
         ["nm", f"{root}/builds/{key}/prefix/bin/prog"], capture_output=True, text=True, check=True
     ).stdout
@@ -188,9 +188,9 @@ def moved(root: str, key: str) -> bool:
         pytest.param("clang-pgo", marks=pytest.mark.skipif(not profiling_clang(), reason=NO_CLANG)),
     ],
 )
-def test_a_server_is_trained_and_built_by_its_profile(folder: Path, git: Callable[..., str], variant: str) -> None:
-    """Once: what was trained is found again. Nothing stays in the tree or on the host."""
-    with tempfile.TemporaryDirectory(prefix="lab") as root:  # short, for the sake of the socket
+def test_trained_build_uses_its_profile_and_is_reused(folder: Path, git: Callable[..., str], variant: str) -> None:
+    """The training leaves no files in the tree or on the host."""
+    with tempfile.TemporaryDirectory(prefix="lab") as root:  # short, because the path of the socket is limited
         done = compare(folder, root, "v1", f"v1@{variant}")
         assert done.returncode == 0, done.stderr
         plain, trained = (each["key"] for each in json.loads(done.stdout)["settings"]["subjects"])
@@ -205,7 +205,7 @@ def test_a_server_is_trained_and_built_by_its_profile(folder: Path, git: Callabl
 
 
 @pytest.mark.slow
-def test_what_cannot_be_trained_is_left_out_with_the_reason(folder: Path, git: Callable[..., str]) -> None:
+def test_build_that_cannot_be_trained_is_omitted_with_the_reason(folder: Path, git: Callable[..., str]) -> None:
     with tempfile.TemporaryDirectory(prefix="lab") as root:
         wrong = compare(folder, root, "v1", "v1@wrong")
         assert wrong.returncode == 3
@@ -220,13 +220,13 @@ def test_what_cannot_be_trained_is_left_out_with_the_reason(folder: Path, git: C
         assert "HEAD@pgo is omitted: " in done.stderr
         assert "has no profile after its training with small/ask" in done.stderr
         assert "compile and link with {cflags} and {ldflags} of the variant" in done.stderr
-        assert not [*Path(root, "jobs").glob("*-build-*")], "what failed is in its log"
+        assert not [*Path(root, "jobs").glob("*-build-*")], "the logs contain the failures"
         assert not Path(root, "work", "small", "profile").exists()
 
 
 @pytest.mark.slow
-def test_what_a_host_lacks_for_training_is_said_before_anything_is_built(folder: Path) -> None:
-    """And is no fault of the commit."""
+def test_program_missing_for_training_is_reported_before_builds(folder: Path) -> None:
+    """The commit is not skipped."""
     with tempfile.TemporaryDirectory(prefix="lab") as root:
         done = compare(folder, root, "v1@needy", "v1")
         assert "no-such-tool is not installed on host here" in done.stderr
@@ -235,8 +235,8 @@ def test_what_a_host_lacks_for_training_is_said_before_anything_is_built(folder:
 
 
 @pytest.mark.slow
-def test_a_hunt_trains_every_candidate(folder: Path, git: Callable[..., str]) -> None:
-    """Which are not linked in other layouts: the profile says where functions are."""
+def test_hunt_trains_each_candidate(folder: Path, git: Callable[..., str]) -> None:
+    """Randomized layouts are not available, because the profile determines the order of functions."""
     (folder / "repo" / "prog.c").write_text(TRAINED["prog.c"].replace("x * 5 + i", "x * 5 / (i + 1) + i / (x | 1) + i"))
     git("commit", "-qam", "slower")
     with tempfile.TemporaryDirectory(prefix="lab") as root:

@@ -1,4 +1,4 @@
-"""What timings hide or mislead about: 1 % more instructions among many commits, and a commit that only moves code."""
+"""Hunts for what timings hide: 1 % more instructions among many commits, and a commit that only moves code."""
 
 import json
 import random
@@ -15,22 +15,20 @@ pytestmark = [pytest.mark.e2e, pytest.mark.tools, pytest.mark.slow]
 needs_valgrind = pytest.mark.skipif(shutil.which("valgrind") is None, reason="no valgrind: apt-get install valgrind")
 
 COMMITS = 24
-# A run of 45 ms on an idle machine: shorter ones tell more of what runs beside them.
+# A run takes 45 ms on an idle machine. Other processes disturb shorter runs more.
 HASHING = (Path(__file__).parent / "programs" / "hashing.c").read_text().replace("ROWS = 30000", "ROWS = 90000")
 HOT = "\treturn h;"
-PLANT = (
-    "\th ^= h >> 15;\n\th *= 2246822519u;\n\th ^= h >> 13;\n\th += h << 3;\n\treturn h;"  # 1 % of what a row executes
-)
+PLANT = "\th ^= h >> 15;\n\th *= 2246822519u;\n\th ^= h >> 13;\n\th += h << 3;\n\treturn h;"  # 1 % of a row's work
 
 
 def housekeeping(edits: dict[int, int]) -> str:
-    """Code that runs once; most commits change it, and so move the code and the count of all else a little."""
+    """A function that runs once. Most commits change it, and so change the code placement and the counts slightly."""
     lines = [f"\tfor (int i = 0; i < {n}; i++)\n\t\tcold[{at}] += i;" for at, n in sorted(edits.items())]
     return "\n".join(["extern unsigned cold[64];", "int housekeeping(void)", "{", *lines, "\treturn cold[3];", "}"])
 
 
 def planted(git: Repo, seed: int) -> str:
-    """A history with tags v0, v1 …; returns the hash of the commit with the plant."""
+    """Write a history with tags v0, v1, … Return the hash of the commit that adds the instructions of PLANT."""
     chance = random.Random(seed)
     place, edits = chance.randrange(5, COMMITS - 5), {3: 4}
     trees = []
@@ -43,8 +41,8 @@ def planted(git: Repo, seed: int) -> str:
 
 
 @needs_valgrind
-def test_one_percent_is_named_without_an_option_on_metrics(git: Repo, tmp_path: Path) -> None:
-    """Its reason speaks of instructions."""
+def test_hunt_without_options_names_a_rise_of_instructions_by_1_percent(git: Repo, tmp_path: Path) -> None:
+    """The explanation names the instructions."""
     history = str(tmp_path / "history.db")
     culprit = planted(git, seed=7)
     hunt = ["run", "v0", f"v{COMMITS - 1}", "--build", "make -j{jobs}", "--run", "./bench", "--plain"]
@@ -56,7 +54,7 @@ def test_one_percent_is_named_without_an_option_on_metrics(git: Repo, tmp_path: 
     by_counts, beside = (
         "which shows a rise of 1.0 %",
         "executes 1.0 % more instructions than its parent",
-    )  # or it is named by time
+    )  # if the time of runs has named the culprit
     assert by_counts in done.stdout or beside in done.stdout
     assert 1.0 < case["ratio"]["middle"] < 1.1
     assert (
@@ -65,14 +63,14 @@ def test_one_percent_is_named_without_an_option_on_metrics(git: Repo, tmp_path: 
     )
     profiled = case["explanation"][
         "functions"
-    ]  # on a busy machine the time for the reason may end before there are profiles
+    ]  # on a busy machine, the time limit of the explanation may end before the profiles
     assert "`hash`" in case["why"] or not profiled
 
 
 @needs_valgrind
 @pytest.mark.parametrize("fails", [False, True])
-def test_instructions_are_counted_beside_time(git: Repo, tmp_path: Path, fails: bool) -> None:
-    """They lead to the commit; a program that cannot be counted is timed alone."""
+def test_hunt_counts_instructions_in_addition_to_time(git: Repo, tmp_path: Path, fails: bool) -> None:
+    """The counts lead to the commit. A program that cannot be counted is only timed."""
     history, more = str(tmp_path / "history.db"), "for (int i = 0; i < 8; i++) { h ^= h >> 15; h *= 2246822519u; }\n"
     git.write({"Makefile": "bench: engine.c\n\tsleep 2\n\t$(CC) -O2 -o $@ engine.c\n"})
     trees = [HASHING.replace(HOT, more + HOT) if number >= 9 else HASHING for number in range(16)]
@@ -95,7 +93,7 @@ RUN = ["--build", "make", "--run", "./bench", "--rate", r"rounds/s: (\d+)", "--n
 
 @pytest.fixture
 def repository(git: Repo) -> Path:
-    """Its history: one commit moves the functions, a later one works more, the others change nothing that is executed."""
+    """A repository: commit MOVED moves functions, commit SLOWER adds work, other commits change no executed code."""
     git.write({"Makefile": MAKEFILE})
     git.history(
         {
@@ -109,7 +107,7 @@ def repository(git: Repo) -> Path:
 
 
 @needs_valgrind
-def test_a_commit_that_only_moves_code_is_no_culprit(tmp_path: Path, repository: Path) -> None:
+def test_commit_that_only_moves_code_is_not_the_culprit(tmp_path: Path, repository: Path) -> None:
     history = str(tmp_path / "history.db")
     ended = bisect("run", f"v{MOVED - 1}", f"v{SLOWER - 1}", *RUN, "--plain", "--history", history, cwd=repository)
     assert ended.returncode == 1, ended.stdout + ended.stderr
@@ -121,7 +119,7 @@ def test_a_commit_that_only_moves_code_is_no_culprit(tmp_path: Path, repository:
 
 
 @pytest.mark.calibrate
-def test_what_costs_more_is_named_in_spite_of_it(tmp_path: Path, repository: Path) -> None:
+def test_slower_commit_after_a_move_of_code_is_named(tmp_path: Path, repository: Path) -> None:
     history = str(tmp_path / "history.db")
     ended = bisect("run", "v0", f"v{LAST}", *RUN, "--plain", "--history", history, cwd=repository)
     assert ended.returncode == 0, ended.stdout + ended.stderr

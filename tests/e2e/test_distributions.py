@@ -1,4 +1,4 @@
-"""Hunts in histories of source packages of a distribution, built by their own rules, and of SQLite's releases."""
+"""Hunts in repositories of a distribution's source packages, built by the packages' rules, and of SQLite's releases."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def unpacked(name: str, folder: Path, git: Repo) -> Repo:
 
 
 def commit_all(package: Repo, message: str) -> str:
-    """Commit what has changed, with what the package itself would have git ignore."""
+    """Commit all changes, including files that the package's .gitignore names."""
     package("add", "--all", "--force")
     package("commit", "-q", "-m", message)
     return package.head
@@ -46,19 +46,19 @@ def cache_use(history: Path) -> list[tuple[int, int]]:
     return rows(history, "select cache_hits, cache_misses from builds where not reused order by at")
 
 
-# What takes the time is builds, so there are two, and these are not optimised.
+# Builds take most of the time, so there are only two, which are not optimised.
 RECIPE = """\
 extends = "postgres-debian"
 [variants.quick]
 cflags = "-O0"
 """
 EXECUTOR = "src/backend/executor/execMain.c"
-STARTS = "\tAssert(queryDesc->estate == NULL);\n"  # for each statement
+STARTS = "\tAssert(queryDesc->estate == NULL);\n"  # executed for each statement
 WAITS = "\tfor (volatile int turn = 0; turn < 400000; turn++);\n"
 
 
 def add_patch(package: Path) -> None:
-    """As a distribution changes a program: the source stays, and gets a patch."""
+    """Change the program as a distribution does: add a patch, and leave the source unchanged."""
     before = (package / EXECUTOR).read_text()
     assert before.count(STARTS) == 1
     after = before.replace(STARTS, STARTS + WAITS)
@@ -71,7 +71,7 @@ def add_patch(package: Path) -> None:
 
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A home of a short name, for the sake of the server's socket."""
+    """A home folder with a short path, because the path of the server's socket is limited."""
     with tempfile.TemporaryDirectory(prefix="deb", ignore_cleanup_errors=True) as folder:
         monkeypatch.setenv("HOME", folder)
         yield
@@ -79,7 +79,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("home")
 def test_a_patch_that_slows_statements_is_found(tmp_path: Path, git: Repo) -> None:
-    """The import of PostgreSQL's package, then a commit that adds a patch, which keeps each statement waiting."""
+    """The first commit imports PostgreSQL's package, the second adds a patch that delays each statement."""
     build = required_build(load_builder("postgres-debian"))
     if lacks := [need for need in build.needs if which(need) is None]:
         pytest.skip(how_to_install(lacks, "debian", recipe_packages(build)))
@@ -97,18 +97,18 @@ def test_a_patch_that_slows_statements_is_found(tmp_path: Path, git: Repo) -> No
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert rows(history, "select culprit from culprits") == [(bad,)]
     (hits, misses), (hits_later, misses_later) = cache_use(history)
-    assert hits < misses, "nothing was known to the compiler's cache"
+    assert hits < misses, "the compiler cache was empty"
     assert hits_later > 20 * misses_later
 
 
 GET = re.compile(r"^int getGenericCommand\(client \*c\) \{\n", re.MULTILINE)
 IDLE = "    for (volatile int turn = 0; turn < 200000; turn++);\n"  # for each key that is read
-# A server of its own, without a port, for as long as the benchmark takes.
+# Starts a server without a port for the duration of the benchmark.
 RUN = (Path(__file__).parent / "programs" / "redis.sh").read_text()
 
 
 def test_a_slow_command_of_a_server_is_found_without_a_recipe(tmp_path: Path, git: Repo) -> None:
-    """By --run alone: how it is built is read from the tree of Redis. The third commit makes reading a key slow."""
+    """With `--run` alone: the build system is read from the tree of Redis. The third commit slows reads of a key."""
     package, history, commits = unpacked("redis", tmp_path / "package", git), tmp_path / "history.db", []
     for number, name in enumerate(("README.md", "src/t_hash.c", "src/t_string.c", "src/t_set.c", "src/t_list.c")):
         source = package.path / name
@@ -125,17 +125,17 @@ def test_a_slow_command_of_a_server_is_found_without_a_recipe(tmp_path: Path, gi
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert rows(history, "select culprit from culprits") == [(commits[2],)]
     (hits, misses), *later = cache_use(history)
-    assert hits < misses, "nothing was known to the compiler's cache"
+    assert hits < misses, "the compiler cache was empty"
     assert later
     assert all(hits > 5 * misses for hits, misses in later), later
 
 
 HOME = os.environ.get("HOME", "")  # where cargo keeps its configuration; the tests' own home is empty
-RELEASES = {"3.41.2": "0.26.0", "3.44.0": "0.27.0", "3.45.0": "0.28.0"}  # of SQLite → of the crate libsqlite3-sys
+RELEASES = {"3.41.2": "0.26.0", "3.44.0": "0.27.0", "3.45.0": "0.28.0"}  # → version of the crate libsqlite3-sys
 
 
 def amalgamation(crate: str, folder: Path) -> Path | None:
-    """The folder with sqlite3.c of one version of the crate; None where the registry does not answer."""
+    """The folder with sqlite3.c of one version of the crate; None if the registry does not answer."""
     (folder / "src").mkdir(parents=True)
     (folder / "src" / "lib.rs").touch()
     (folder / "Cargo.toml").write_text(
@@ -164,8 +164,8 @@ def releases(git: Repo, tmp_path: Path) -> Path:
     return git.path
 
 
-def test_update_index_of_releases_is_honest(releases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the machine shows, the hunt ends with a verdict, a story, and builds that are SQLite itself."""
+def test_hunt_through_sqlite_has_a_verdict(releases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The change of speed between the releases depends on the machine, so the test accepts each verdict."""
     monkeypatch.setenv("HOME", str(tmp_path))
     history = tmp_path / "history.db"
     hunt = ["run", "3.41.2", "3.45.0", "--builder", "sqlite-amalgamation", "--workload", "update-index"]

@@ -1,4 +1,4 @@
-"""Hosts measured against each other: two places on this machine, by sysbench's own tests and by fio."""
+"""Comparisons of hosts: two root folders on this machine, measured by sysbench and by fio."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ SHORT = ["--time", "1", "--visits", "1", "--runs", "1", "--json"]
 
 @pytest.fixture(autouse=True)
 def sealed() -> None:
-    """The shipped recipes are in sight here."""
+    """The tests of this module use the shipped recipes."""
 
 
 @pytest.fixture
@@ -39,15 +39,15 @@ def compared(*words: str) -> Any:
 
 
 def can_use_io_uring(folder: Path) -> bool:
-    """Containers often forbid it."""
+    """Whether fio can use io_uring, which containers often forbid."""
     argv = ["fio", "--name=a", f"--filename={folder}/u", "--size=4k", "--rw=write", "--ioengine=io_uring"]
     return subprocess.run(argv, capture_output=True, check=False).returncode == 0
 
 
 @pytest.mark.slow
 @needs_fio
-def test_every_workload_of_a_host_runs(places: list[str], tmp_path: Path) -> None:
-    """Through the system's cache, as not every file system of a test can do without."""
+def test_each_host_workload_compares_two_hosts(places: list[str], tmp_path: Path) -> None:
+    """With direct=0, because some file systems do not support direct I/O."""
     group = {each.name: each.group for each in load_workloads() if each.driver == "host"}
     names = [name for name in group if name != "randread-uring" or can_use_io_uring(tmp_path)]
     for wanted, further in (("files", []), ("io", ["--set", "direct=0"]), ("host", [])):
@@ -63,7 +63,7 @@ def test_every_workload_of_a_host_runs(places: list[str], tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @needs_fio
-def test_percentiles_and_the_cpu_time_of_an_io_are_metrics(places: list[str]) -> None:
+def test_hosts_are_compared_by_percentiles_and_cpu_time_per_io(places: list[str]) -> None:
     for metric in ("p99", "cpu/io"):
         words = ["--workload", "randread-cached", "--set", "size=8M", "--metric", metric]
         [row] = compared(*places, *BOTH, *words)["workloads"]
@@ -71,13 +71,13 @@ def test_percentiles_and_the_cpu_time_of_an_io_are_metrics(places: list[str]) ->
 
 
 @pytest.mark.slow
-def test_one_host_against_itself(places: list[str]) -> None:
+def test_noise_of_one_host_is_measured(places: list[str]) -> None:
     done = bisect("noise", "one", *places, "--workload", "cpu", "--time", "1", "--visits", "2", "--runs", "1", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["settings"]["subjects"][0]["name"] == "one"
 
 
-def test_what_makes_no_sense_is_refused(places: list[str], git: Repo) -> None:
+def test_host_comparison_refuses_builds_and_repeated_hosts(places: list[str], git: Repo) -> None:
     for words, sentence in (
         (["compare", "-w", "cpu", "--host", "one"], "takes at least two of them"),
         (["compare", "-w", "cpu", "v1", *BOTH], "v1 is no build of it"),
@@ -95,8 +95,8 @@ def test_what_makes_no_sense_is_refused(places: list[str], git: Repo) -> None:
 
 
 @pytest.mark.slow
-def test_a_missing_program_and_its_package(places: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A PATH with everything but fio."""
+def test_error_of_missing_fio_names_package(places: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The PATH has all programs except fio."""
     (tmp_path / "bin").mkdir()
     for folder in ("/usr/bin", "/bin", "/usr/sbin", "/sbin"):
         for program in Path(folder).iterdir():

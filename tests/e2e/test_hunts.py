@@ -1,6 +1,6 @@
-"""Whole hunts with real compilers, ccache, sysbench and perf: the demo, a program by commands alone, another machine, a server; and their terminal.
+"""Whole hunts with real compilers, ccache, sysbench and perf: the demo, quick commands, another machine, a server.
 
-Where that is closed, nothing goes on without it, and the hunt can.
+If the terminal of a hunt is closed, the hunt ends, and none of its jobs continues.
 """
 
 import json
@@ -31,12 +31,12 @@ from waiting import until
 pytestmark = [pytest.mark.e2e, pytest.mark.tools]
 
 
-# Half the commits of `bisect demo`. The other half costs time, and one step of the search.
+# Half the commits of `bisect demo`, to save time and one step of the search.
 SHORTER = "from perfbisect.demo import history; history.write_history.__defaults__ = (30, None, 1); "
 
 
-def test_the_planted_commit_is_named_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed while it builds, resumed to the right verdict, nothing done twice. Its runs are shorter, too."""
+def test_demo_hunt_names_the_planted_commit_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed during a build and resumed, the hunt builds no commit twice. Its runs are shorter than in the demo."""
     monkeypatch.setattr(program, "PROGRAM", [sys.executable, "-c", SHORTER + PROGRAM[-1]])
     suite = Path(shutil.copytree(PROJECT / "workloads" / "demo", tmp_path / "workloads" / "demo"), "suite.toml")
     suite.write_text(suite.read_text().replace("time = 1.0", "time = 0.4"))
@@ -56,8 +56,8 @@ def test_the_planted_commit_is_named_after_a_kill(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.calibrate
-def test_one_command_names_three_commits_planted_in_three_workloads(tmp_path: Path) -> None:
-    """`compare --hunt`: a table, a hunt for each drop, together; then the table has the commits."""
+def test_demo_with_three_changes_names_three_commits(tmp_path: Path) -> None:
+    """The demo runs `compare --hunt`: a hunt for each slower workload. The table then has the culprits."""
     history = tmp_path / "history.db"
     place = ["--folder", str(tmp_path / "demo"), "--history", str(history)]
     done = bisect("demo", "--changes", "3", "--seed", "3", "--drop", "60%", "--no-explain", *place)
@@ -75,16 +75,16 @@ COMMITS, CULPRIT, BROKEN, FAILING = 7, 5, 3, 2
 
 @pytest.fixture
 def odd(tmp_path: Path) -> Hunt:
-    """One commit does not compile, and with another one the program fails."""
+    """A history in which one commit does not compile, and the program of another commit fails."""
     return Hunt(tmp_path, commits=COMMITS, culprit=CULPRIT, status={BROKEN: "broken(", FAILING: "3"})
 
 
-def test_a_slow_commit_is_found_with_nothing_but_two_commands(odd: Hunt, tmp_path: Path) -> None:
-    """Killed in mid-hunt and resumed from another folder; the commits that fail are skipped."""
+def test_quick_hunt_finds_the_culprit_after_a_kill(odd: Hunt, tmp_path: Path) -> None:
+    """Resumed from another folder. The commits that fail are skipped."""
     elsewhere, asked = tmp_path / "elsewhere", ["run", "v0", f"v{odd.last}", *odd.asked, "--operations", OPERATIONS]
     elsewhere.mkdir()
-    told = ["--no-explain", "--json", *odd.kept()]
-    killed = bisect_until([*asked, "--repo", str(odd.repo), *told], '"RunFinished"', signal.SIGKILL)
+    options = ["--no-explain", "--json", *odd.kept()]
+    killed = bisect_until([*asked, "--repo", str(odd.repo), *options], '"RunFinished"', signal.SIGKILL)
     assert killed.returncode == -signal.SIGKILL
     odd.check(bisect(*odd.resumed("--plain"), cwd=elsewhere))
     reported = (
@@ -100,8 +100,8 @@ def test_a_slow_commit_is_found_with_nothing_but_two_commands(odd: Hunt, tmp_pat
 
 
 @pytest.mark.slow
-def test_clones_at_other_paths_use_the_same_builds(tmp_path: Path, git: Repo) -> None:
-    """In turns, from one root; each clone has a commit that the other lacks."""
+def test_clones_in_different_folders_share_builds(tmp_path: Path, git: Repo) -> None:
+    """The clones have the same name and use one root folder. Each clone has a commit that the other clone lacks."""
     git.history([{"bench.sh": "echo rate 1\n", "number": f"{number}\n"} for number in range(2)])
     clones = [tmp_path / name / "store.git" for name in ("ours", "theirs")]
     for clone in clones:
@@ -126,8 +126,8 @@ def test_clones_at_other_paths_use_the_same_builds(tmp_path: Path, git: Repo) ->
     assert hunt(clones[0], "HEAD~1", "HEAD") == [(1,), (1,)]
 
 
-def test_on_another_machine(machine: Machine, tmp_path: Path) -> None:
-    """By the time that a run takes, most of which it sleeps."""
+def test_hunt_on_a_remote_host_finds_the_culprit(machine: Machine, tmp_path: Path) -> None:
+    """By the duration of a run, in which the program mostly sleeps."""
     hunt = Hunt(tmp_path, commits=3, culprit=1, pause=0.05, longer=0.6)
     asked = ["run", "v0", "v2", "--build", "make", "--run", "./bench", "--metric", "latency"]
     quick = ["--no-explain", "--pairing", "interleaved", "--no-layouts", "--plain"]
@@ -137,8 +137,8 @@ def test_on_another_machine(machine: Machine, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_command_that_became_endless_is_stopped_and_found(git: Repo, tmp_path: Path) -> None:
-    """The workload's own time limit of an hour is never reached. Resumed where it was killed."""
+def test_slow_after_option_stops_endless_runs_and_finds_the_culprit(git: Repo, tmp_path: Path) -> None:
+    """No run reaches the time limit of the workload, an hour. The hunt is killed and resumed."""
     repo, history = git.path, tmp_path / "history.db"
     naps = ("3000" if number >= 5 else "0.1" for number in range(8))
     hashes = git.history({"bench.sh": f"sleep {nap} # {number}\n"} for number, nap in enumerate(naps))
@@ -162,15 +162,15 @@ def test_a_command_that_became_endless_is_stopped_and_found(git: Repo, tmp_path:
 
 @pytest.mark.dbms
 @postgres.needs_postgres
-def test_a_setting_that_slows_queries_is_found(tmp_path: Path, git: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PostgreSQL then reads the whole table for each row. The reason is cut once it has the plans."""
+def test_hunt_finds_a_setting_that_changes_a_plan(tmp_path: Path, git: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL then reads the whole table for each row. Ctrl-C ends the explanation after the plans."""
     postgres.write(tmp_path, {"builders/pg/builder.toml": postgres.RECIPE, "workloads/pg/suite.toml": postgres.SUITE})
     slow = "enable_indexscan = off\nenable_bitmapscan = off\n"
     texts = (f"listen_addresses = ''\nfsync = off\n{slow * number}" for number in range(2))
     hashes = git.history({"server.conf": text} for text in texts)
     history = tmp_path / "history.db"
     monkeypatch.chdir(tmp_path)
-    with tempfile.TemporaryDirectory(prefix="lab") as root:  # short, for the sake of the socket
+    with tempfile.TemporaryDirectory(prefix="lab") as root:  # short, because the path of a socket is limited
         (tmp_path / "hosts.toml").write_text(f'[hosts.here]\nroot = "{root}"\n')
         words = ["run", "v0", "v1", "--builder", "pg", "--workload", "one-row", "--host", "here", "--json"]
         words += [
@@ -213,13 +213,13 @@ def test_a_setting_that_slows_queries_is_found(tmp_path: Path, git: Repo, monkey
     )
 
 
-# Whoever runs the tests under nohup has told all that they start to ignore the end of a terminal.
-HEARING = ["env", "--default-signal=HUP"]
+# Under nohup, the tests and all their child processes would ignore SIGHUP: this prefix restores the default.
+WITH_SIGHUP = ["env", "--default-signal=HUP"]
 
 
 @pytest.fixture
 def hunt(git: Callable[..., str], tmp_path: Path) -> list[str]:
-    """A hunt whose runs take so long that they do not end."""
+    """The command of a hunt whose runs take 300 s, so that no run ends during a test."""
     for number in range(2):
         (tmp_path / "repo" / "number").write_text(f"{number}")
         git("add", "-A")
@@ -230,9 +230,9 @@ def hunt(git: Callable[..., str], tmp_path: Path) -> list[str]:
 
 
 def start(argv: list[str]) -> subprocess.Popen[str]:
-    """The program, in its first run."""
+    """Start the program, and wait for its first run."""
     process = subprocess.Popen(
-        [*HEARING, "PYTHONUNBUFFERED=1", *argv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [*WITH_SIGHUP, "PYTHONUNBUFFERED=1", *argv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     until(lambda: in_a_run() or process.poll() is not None)
     assert process.poll() is None, process.communicate()[0]
@@ -240,30 +240,30 @@ def start(argv: list[str]) -> subprocess.Popen[str]:
 
 
 def in_a_run() -> bool:
-    """Whether its job has begun: by the file of its leader, since asking for jobs starts processes each time."""
+    """Whether the job of a run has started: its pid file exists. A query for jobs would start processes each time."""
     return any(Path.home().glob(".cache/perfbisect/jobs/*-run-*/pid"))
 
 
-def test_its_end_is_a_clean_interruption(hunt: list[str]) -> None:
-    """The shell tells of it a second time, while we stop."""
+def test_closed_terminal_interrupts_the_hunt_cleanly(hunt: list[str]) -> None:
+    """The shell sends SIGHUP again while the hunt stops."""
     process, host = start(hunt), connect(load_host("local"))
     assert Path(host.root, "visit").exists()
     process.send_signal(signal.SIGHUP)
     for _ in range(50):
         time.sleep(0.02)
         process.send_signal(signal.SIGHUP)
-    said, _ = process.communicate(timeout=LIMIT)
-    assert process.returncode == 130, said
-    assert "to continue: bisect resume 1" in said
+    output, _ = process.communicate(timeout=LIMIT)
+    assert process.returncode == 130, output
+    assert "to continue: bisect resume 1" in output
     assert not jobs.running_jobs(host)
-    assert not Path(host.root, "visit").exists(), "the copy of the data goes, too"
+    assert not Path(host.root, "visit").exists(), "the copy of the dataset is deleted"
 
 
 @pytest.mark.slow
-def test_its_end_takes_the_log_excerpt_with_it(hunt: list[str]) -> None:
-    """What is then written to a real one is an error."""
+def test_hunt_with_a_live_view_ends_if_its_terminal_closes(hunt: list[str]) -> None:
+    """Writing to the closed terminal is an error."""
     ours, theirs = os.openpty()
-    argv = [*HEARING, "setsid", "--ctty", *(word for word in hunt if word != "--plain")]
+    argv = [*WITH_SIGHUP, "setsid", "--ctty", *(word for word in hunt if word != "--plain")]
     process = subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     host = connect(load_host("local"))
@@ -276,7 +276,7 @@ def test_its_end_takes_the_log_excerpt_with_it(hunt: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_is_not_printed_into_the_picture(hunt: list[str]) -> None:
+def test_ctrl_c_is_not_echoed_into_the_live_view(hunt: list[str]) -> None:
     ours, theirs = os.openpty()
     assert prints_control(ours)
     argv = ["env", "TERM=xterm", "setsid", "--ctty", *(word for word in hunt if word != "--plain")]
@@ -285,18 +285,18 @@ def test_ctrl_c_is_not_printed_into_the_picture(hunt: list[str]) -> None:
     assert not prints_control(ours)
     os.write(ours, b"\x03")
     assert process.wait(timeout=LIMIT) == 130
-    assert prints_control(ours), "it is as it was"
-    said = os.read(ours, 1_000_000)
-    assert b"\x1b[?1049h" in said and b"^C" not in said
+    assert prints_control(ours), "the setting is restored"
+    output = os.read(ours, 1_000_000)
+    assert b"\x1b[?1049h" in output and b"^C" not in output
 
 
 def prints_control(terminal: int) -> bool:
-    """Whether a terminal prints ^C where Ctrl-C is typed."""
+    """Whether a terminal prints ^C if Ctrl-C is typed."""
     return bool(termios.tcgetattr(terminal)[3] & termios.ECHOCTL)
 
 
 @pytest.mark.slow
-def test_with_nohup_it_goes_on(hunt: list[str]) -> None:
+def test_hunt_under_nohup_continues_after_sighup(hunt: list[str]) -> None:
     process, host = start(["nohup", *hunt]), connect(load_host("local"))
     try:
         process.send_signal(signal.SIGHUP)

@@ -1,5 +1,4 @@
-"""Hosts that are leased: nodes of a real Slurm, from its queue to the release, batches whose hunts are its jobs, and a place of
-a real labgrid."""
+"""Hosts that are leased from a real Slurm and from a real labgrid, and batches whose hunts are Slurm jobs."""
 
 import json
 import os
@@ -42,7 +41,7 @@ def cluster() -> Iterator[Slurm]:
 
 @pytest.fixture
 def slurm(cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slurm]:
-    """The cluster without jobs."""
+    """The cluster, without jobs at the start."""
     monkeypatch.setenv("SLURM_CONF", str(cluster.configuration))
     yield cluster
     assert cluster.jobs() in ({}, {"other": "RUNNING"})
@@ -51,7 +50,7 @@ def slurm(cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slurm]:
 
 @pytest.fixture
 def hunt(cluster: Slurm, tmp_path: Path) -> Hunt:
-    """A hunt with the shipped lease, whose machines are alike."""
+    """A hunt on machines of the shipped lease recipe, which are of one host class."""
     entries = (
         '[leases.slurm]\nextends = "slurm"\nevery = 3\n'
         f'[leases.slurm.host]\nroot = "{cluster.roots}/perfbisect"\nclass = "node"\njobs = 1\n'
@@ -60,7 +59,7 @@ def hunt(cluster: Slurm, tmp_path: Path) -> Hunt:
 
 
 def words(hunt: Hunt, *hosts: str, history: str = "h.db") -> list[str]:
-    """A hunt on these hosts."""
+    """The arguments of a hunt on these hosts."""
     return hunt.words("--json", *(word for host in hosts for word in ("--host", host)), history=history)
 
 
@@ -72,8 +71,8 @@ def records(seal: Path) -> list[str]:
     return [path.name for path in (seal / ".local/state/perfbisect/leases").glob("*.json")]
 
 
-def test_from_the_queue_to_the_release(slurm: Slurm, seal: Path, hunt: Hunt) -> None:
-    """It waits for a node that another has, is told so, and gives the node back."""
+def test_hunt_waits_for_a_leased_node_and_releases_the_node(slurm: Slurm, seal: Path, hunt: Hunt) -> None:
+    """At first another job has the node. The hunt prints that it waits."""
     slurm.occupy("quiet")
     seen = []
 
@@ -93,8 +92,8 @@ def test_from_the_queue_to_the_release(slurm: Slurm, seal: Path, hunt: Hunt) -> 
     assert (slurm.jobs(), records(seal)) == ({}, [])
 
 
-def test_a_lease_that_ends_in_the_middle(slurm: Slurm, seal: Path, hunt: Hunt) -> None:
-    """The hunt says so and stops; resumed, it waits for the same node and goes on where it was."""
+def test_hunt_stops_when_its_lease_ends_and_can_be_resumed(slurm: Slurm, seal: Path, hunt: Hunt) -> None:
+    """The resumed hunt waits for the same node, and keeps the runs that were made."""
     done = bisect_until(words(hunt, "slurm:quiet"), '"RunFinished"', lambda _: slurm.cancel())
     assert done.returncode == 4, done.stdout + done.stderr
     assert "the lease of host slurm:quiet (n1) has ended" in done.stderr
@@ -109,7 +108,7 @@ def test_a_lease_that_ends_in_the_middle(slurm: Slurm, seal: Path, hunt: Hunt) -
     assert "its node was" not in again.stdout
 
 
-def test_a_killed_session_leaves_a_lease_that_the_next_one_ends(slurm: Slurm, seal: Path, hunt: Hunt) -> None:
+def test_next_session_releases_the_lease_of_a_killed_session(slurm: Slurm, seal: Path, hunt: Hunt) -> None:
     killed = bisect_until(words(hunt, "slurm:quiet"), '"RunFinished"', signal.SIGKILL)
     assert killed.returncode == -signal.SIGKILL
     [left] = ours(slurm)
@@ -126,8 +125,8 @@ def test_a_killed_session_leaves_a_lease_that_the_next_one_ends(slurm: Slurm, se
 
 
 @pytest.mark.parametrize(("how", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_a_queued_place_is_given_back(slurm: Slurm, seal: Path, hunt: Hunt, how: signal.Signals, status: int) -> None:
-    """At once, or by the next session if this one is killed."""
+def test_queued_request_is_cancelled(slurm: Slurm, seal: Path, hunt: Hunt, how: signal.Signals, status: int) -> None:
+    """An interrupted session cancels its request at once. After a kill, `bisect gc` cancels the request."""
     slurm.occupy("quiet")
     done = bisect_until(words(hunt, "slurm:quiet"), "Waiting for slurm:quiet", how)
     assert done.returncode == status, done.stderr
@@ -136,10 +135,10 @@ def test_a_queued_place_is_given_back(slurm: Slurm, seal: Path, hunt: Hunt, how:
     assert (ours(slurm), records(seal)) == ({}, [])
 
 
-def test_a_node_that_is_down_is_lost_and_the_other_goes_on(slurm: Slurm, seal: Path, hunt: Hunt) -> None:
-    """Both are of one job. What is left of it is given back with the verdict."""
+def test_hunt_continues_on_the_other_node_if_a_node_goes_down(slurm: Slurm, seal: Path, hunt: Hunt) -> None:
+    """Both nodes belong to one job. The rest of the job is released after the verdict."""
     seen: list[str] = []
-    # Without accounting, Slurm refuses to renew what is left of such a job: it lasts ten periods.
+    # Without accounting, Slurm refuses to renew a job that has lost a node: the lease lasts for ten renewal periods.
     inventory = hunt.folder / "hosts.toml"
     inventory.write_text(inventory.read_text().replace("every = 3", "every = 15"))
 
@@ -174,13 +173,13 @@ NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 VERBS = ("acquire", "status", "renew", "release")
 
 
-def test_nodes_that_are_entered_by_ssh_are_leased_by_the_same_commands() -> None:
+def test_leases_by_ssh_and_by_srun_use_the_same_commands() -> None:
     by_ssh, by_srun = load_lease("slurm-ssh"), load_lease("slurm")
     assert all(getattr(by_ssh, verb) == getattr(by_srun, verb) for verb in VERBS)
 
 
-def test_what_a_session_without_a_home_has_leased_ends_by_itself(slurm: Slurm, seal: Path) -> None:
-    """Its user is no operator: the time limit stands from the start, and cannot be raised."""
+def test_lease_of_a_killed_session_without_records_ends(slurm: Slurm, seal: Path) -> None:
+    """The user is no Slurm operator: the job has a time limit from the start, which the user cannot raise."""
     shipped = load_lease("slurm")
     commands = {verb: [*NOBODY, *getattr(shipped, verb)] for verb in VERBS}
     lease = msgspec.structs.replace(shipped, every=1, **commands)
@@ -192,7 +191,7 @@ def test_what_a_session_without_a_home_has_leased_ends_by_itself(slurm: Slurm, s
         assert any(line == b"leased\n" for line in session.stdout)
         [(job, state)] = ours(slurm).items()
         assert state == "RUNNING"
-        time.sleep(15)  # it is kept as long as it is renewed
+        time.sleep(15)  # the session renews the lease
         assert ours(slurm) == {job: "RUNNING"}
         assert slurm.run("squeue", "--noheader", "--format=%l %u") == "1-00:00:00 nobody\n"
         number = slurm.run("squeue", "--noheader", "--format=%A").strip()
@@ -204,12 +203,12 @@ def test_what_a_session_without_a_home_has_leased_ends_by_itself(slurm: Slurm, s
     until(lambda: not slurm.jobs())
 
 
-def test_the_time_limit_of_a_lease(slurm: Slurm, seal: Path) -> None:
-    """As long as the hunt may last and an hour, a day, or what the partition allows; the user's own goes before these."""
+def test_time_limit_of_a_lease_depends_on_hunt_and_partition(slurm: Slurm, seal: Path) -> None:
+    """One hour more than the hunt may last, or a day; at most the partition's limit. SALLOC_TIMELIMIT goes first."""
     lease = load_lease("slurm")
 
     def limit(minutes: float) -> str:
-        slurm.wait_idle()  # the lease before is listed until its node is free
+        slurm.wait_idle()  # the previous lease is listed until its node is free
         with leases.lease_machines(
             leases.LeaseRequest(lease, "quiet", ("a",), minutes=minutes), lambda *_: None, print
         ):
@@ -228,7 +227,7 @@ def test_the_time_limit_of_a_lease(slurm: Slurm, seal: Path) -> None:
         assert limit(90) == "45:00"
 
 
-def test_what_cannot_be_leased(slurm: Slurm, seal: Path, hunt: Hunt) -> None:
+def test_failed_lease_is_reported_with_the_error_of_salloc(slurm: Slurm, seal: Path, hunt: Hunt) -> None:
     done = bisect(*words(hunt, "slurm:nosuchfeature"))
     assert done.returncode == 4
     assert (
@@ -243,7 +242,7 @@ FILE = (Path(__file__).parent / "programs" / "batch.toml").read_text()
 
 @pytest.fixture
 def team(seal: Path) -> Iterator[str]:
-    """The address of a central history, which is that of this user."""
+    """The URL of a central history, which the user's configuration names."""
     with served() as server:
         address, place = server.create("team"), seal / ".config" / "perfbisect"
         place.mkdir(parents=True)
@@ -252,7 +251,7 @@ def team(seal: Path) -> Iterator[str]:
 
 
 @needs_postgres
-def test_jobs_wait_are_cancelled_and_go_on(slurm: Slurm, team: str, tmp_path: Path) -> None:
+def test_jobs_of_a_batch_wait_are_cancelled_and_continue(slurm: Slurm, team: str, tmp_path: Path) -> None:
     folder = tmp_path / "it's a\n$(folder)"
     folder.mkdir()
     hunt = Hunt(folder, f'[hosts.local]\nroot = "{slurm.roots}/perfbisect"\n', commits=4, culprit=2, pause=0.05)
@@ -272,7 +271,7 @@ def test_jobs_wait_are_cancelled_and_go_on(slurm: Slurm, team: str, tmp_path: Pa
     assert "PENDING (Dependency)" in second and "PENDING (JobHeldUser)" in third
     assert slurm.run("squeue", "--noheader", "--name=third", "--format=%f %l %h").split() == ["quiet", "4:00:00", "NO"]
     assert "0 hunts submitted; 3 not submitted again" in submitted('"--hold"')
-    assert len(slurm.jobs()) == 2  # by their names: no job was added
+    assert len(slurm.jobs()) == 2  # as the names show, no job was added
 
     until(lambda: (folder / kept[1]).exists() and hunt.ask("select * from runs", kept[1]))
     assert "carried out by job" in exits(3, "resume", "1", *kept)
@@ -299,8 +298,8 @@ def test_jobs_wait_are_cancelled_and_go_on(slurm: Slurm, team: str, tmp_path: Pa
     exits(0, "batch", "b1", "--cancel", *kept)
 
 
-def test_words_reach_a_job_as_they_are(slurm: Slurm, tmp_path: Path) -> None:
-    """Its log, too, has the name that it shall have; and no word of a hunt is an option of sbatch."""
+def test_arguments_reach_a_slurm_job_unchanged(slurm: Slurm, tmp_path: Path) -> None:
+    """The job's log has the requested name. No argument of a hunt becomes an option of sbatch."""
     folder = tmp_path / "it's a\n$(folder)"
     with pytest.raises(EnvironmentFailure, match=r"sbatch of Slurm has failed: .*partition"):
         sbatch(["--partition"], SCRIPT, [])  # without its value
@@ -312,7 +311,7 @@ def test_words_reach_a_job_as_they_are(slurm: Slurm, tmp_path: Path) -> None:
         PlannedHunt((*hostile, "no\n#SBATCH --hold", "$(bad)"), str(folder), (("local",),)), ("--comment=a\n'b",), 0
     )
     arguments = job.script_arguments(log, "3:0", tmp_path / "h '.db")
-    arguments[3] = str(executable(tmp_path / "python", '#!/bin/sh\nprintf "%s\\0" "$PWD" "$@"\n'))  # prints its words
+    arguments[3] = str(executable(tmp_path / "python", '#!/bin/sh\nprintf "%s\\0" "$PWD" "$@"\n'))  # prints arguments
     number = sbatch(job.sbatch_options(), SCRIPT, arguments)
     until(lambda: not job_states([number])[number].is_open)
     assert str(job_states([number])[number]) == "COMPLETED"
@@ -325,8 +324,8 @@ def test_words_reach_a_job_as_they_are(slurm: Slurm, tmp_path: Path) -> None:
 
 
 @pytest.mark.calibrate
-def test_before_its_time_limit_a_job_is_told_to_stop(slurm: Slurm, tmp_path: Path) -> None:
-    """Not its script, which a shell would end after the hunt alone. Slurm looks at its limits each half minute."""
+def test_hunt_of_a_job_gets_sigterm_before_the_time_limit(slurm: Slurm, tmp_path: Path) -> None:
+    """The script must `exec` the hunt, because a shell would delay the signal. Slurm checks its limits every 30 s."""
     job = SlurmJob(PlannedHunt(("a", "b"), str(tmp_path), (("local",),)), ("--time=1",), 0)
     arguments = job.script_arguments(tmp_path / "log", "3:0", tmp_path / "h.db")
     arguments[3] = str(
@@ -344,7 +343,7 @@ HOSTS = (Path(__file__).parent / "programs" / "labgrid.toml").read_text()
 
 
 class Lab:
-    """A coordinator with one place, box, whose tags are board=quiet and arch=any."""
+    """A labgrid coordinator with one place, named box, with the tags board=quiet and arch=any."""
 
     def __init__(self, folder: Path) -> None:
         with closing(socket.socket()) as one:
@@ -379,7 +378,7 @@ class Lab:
         return done.stdout if done.returncode == 0 else None
 
     def used(self) -> str:
-        """What is acquired, and what is reserved."""
+        """The acquired places and the reservations."""
         return "\n".join((self._client("who") or "").splitlines()[1:]) + (self._client("reservations") or "")
 
     def end(self) -> None:
@@ -410,15 +409,15 @@ def doctor(folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_place_is_reserved_acquired_and_released(lab: Lab, tmp_path: Path) -> None:
+def test_labgrid_place_is_reserved_acquired_and_released(lab: Lab, tmp_path: Path) -> None:
     done = bisect(*doctor(tmp_path))
     assert json.loads(done.stdout)["host"]["settings"]["node"] == "127.0.0.1", done.stderr
     assert lab.used() == ""
 
 
 @pytest.mark.slow
-def test_sessions_wait_for_each_other(lab: Lab, tmp_path: Path) -> None:
-    """One that is killed leaves its place, or its reservation, to the next session."""
+def test_sessions_wait_for_a_labgrid_place(lab: Lab, tmp_path: Path) -> None:
+    """The next session releases the place, or the reservation, of a killed session."""
     acquire = {"LG_HOSTNAME": "them", "LG_USERNAME": "other"}
     other = ["labgrid-client", "-p", "box"]
     subprocess.run([*other, "acquire"], env=os.environ | acquire, check=True, capture_output=True)

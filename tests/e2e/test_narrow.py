@@ -1,4 +1,4 @@
-"""`bisect narrow`: the part of a culprit's diff, with a real compiler."""
+"""`bisect narrow` with a real compiler: the part of the culprit's diff that makes it slower."""
 
 import signal
 from pathlib import Path
@@ -11,7 +11,7 @@ from small_hunt import BENCH, MAKEFILE, RATE, Hunt
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tools]
 
-# A culprit that changes six files: a function that the program calls in its loop is in a file that a Makefile lists.
+# The culprit changes six files. Its loop calls a function of a new file, which the changed Makefile compiles.
 LINKED = (
     MAKEFILE.replace("bench: bench.o", "bench: bench.o helper.o").replace("$<\nbench.o", "$^\nbench.o")
     + "helper.o: helper.c\n\t$(CC) -O1 -c helper.c\n"
@@ -20,7 +20,7 @@ HELPER = "long half(long a)\n{\n    return a / 2;\n}\n\nlong further(long a)\n{\
 WORK = "/* {} */\nlong further(long a);\n#define WORK {}\n#define STATUS 0\n#define PAUSE 0\n"
 
 
-def test_the_part_of_the_diff_is_named_after_a_kill_and_marked_on_the_page(tmp_path: Path) -> None:
+def test_narrow_names_the_part_after_a_kill_and_marks_it_on_the_page(tmp_path: Path) -> None:
     hunt = Hunt(tmp_path, commits=1, culprit=0)
     before = {"bench.c": BENCH + "/* end */\n" * 9, "notes.md": "a\n"}
     parent = Repo(hunt.repo).commit(before)
@@ -56,7 +56,7 @@ def test_the_part_of_the_diff_is_named_after_a_kill_and_marked_on_the_page(tmp_p
 
 
 @pytest.mark.slow
-def test_hunts_of_a_batch_on_two_hosts_for_a_time_that_is_too_short(tmp_path: Path) -> None:
+def test_narrow_of_a_batch_on_two_hosts_resumes_with_more_time(tmp_path: Path) -> None:
     places = [f'[hosts.{name}]\nroot = "{tmp_path}/{name}"\njobs = 1\nclass = "pair"\n' for name in ("one", "two")]
     hunt = Hunt(tmp_path, "".join(places), commits=1, culprit=0)
     repo = Repo(hunt.repo)
@@ -70,7 +70,7 @@ def test_hunts_of_a_batch_on_two_hosts_for_a_time_that_is_too_short(tmp_path: Pa
         f'rate = \'{RATE}\'\nlayouts = false\nexplain = false\npairing = "interleaved"\nhosts = "{tmp_path}/hosts.toml"\n'
         'host = ["one", "two"]\n[[hunt]]\n[[hunt]]\ndirection = "rise"\n'
     )
-    assert bisect("batch", str(file), *hunt.kept()).returncode == 1, "the second has nothing to find"
+    assert bisect("batch", str(file), *hunt.kept()).returncode == 1, "the second hunt finds no change"
     begun = bisect("narrow", "b1", "--max-time", "1s", *hunt.kept(), "--plain")
     assert begun.returncode == 2, begun.stdout + begun.stderr
     assert "Not searched: Hunt 2 named no culprit" in begun.stderr

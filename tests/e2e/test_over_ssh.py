@@ -1,4 +1,4 @@
-"""Hunts and comparisons on another machine, whatever happens to the way there; and on a host that is full."""
+"""Hunts and comparisons over ssh, with failures of the network and of the host; and a hunt that fills a disk."""
 
 import json
 import os
@@ -25,7 +25,7 @@ See = Callable[[str, Process], object]
 
 @pytest.fixture
 def hunt(machine: Machine, tmp_path: Path) -> Hunt:
-    """A hunt on that machine."""
+    """A hunt over ssh on the machine of the fixture ``machine``."""
     return Hunt(tmp_path, f'[hosts.far]\naddress = "{machine.address}"\nroot = "{machine.root}"\n', pause=0.3)
 
 
@@ -44,7 +44,7 @@ def begin(hunt: Hunt, *more: str) -> list[str]:
 
 
 class Weather:
-    """Does something at the ``number``-th event of a type, for each (type, number, action); a signal is for the program."""
+    """For each (type, number, action): at the event ``number`` of a type, call the action, or send it as a signal."""
 
     def __init__(self, *events: tuple[str, int, Callable[[], None] | signal.Signals]) -> None:
         self.left = list(events)
@@ -58,7 +58,7 @@ class Weather:
                 process.send_signal(event[2]) if isinstance(event[2], signal.Signals) else event[2]()
 
 
-def test_a_hunt_survives_a_cut_link_and_a_restart_of_sshd(hunt: Hunt, machine: Machine) -> None:
+def test_hunt_survives_a_cut_network_and_a_restart_of_sshd(hunt: Hunt, machine: Machine) -> None:
     def cut() -> None:
         machine.link("down")
         time.sleep(1)
@@ -73,7 +73,7 @@ def test_a_hunt_survives_a_cut_link_and_a_restart_of_sshd(hunt: Hunt, machine: M
     assert not weather.left
 
 
-def test_a_hunt_survives_restarts_of_the_host(hunt: Hunt, machine: Machine) -> None:
+def test_hunt_survives_restarts_of_the_host(hunt: Hunt, machine: Machine) -> None:
     def restart() -> None:
         machine.power_off()
         machine.power_on()
@@ -86,8 +86,8 @@ def test_a_hunt_survives_restarts_of_the_host(hunt: Hunt, machine: Machine) -> N
     assert not weather.left
 
 
-def test_a_controller_that_is_killed_again_and_again_goes_on(hunt: Hunt, machine: Machine) -> None:
-    """While builds are measured at the same time; in turns: tests/e2e/test_several_hosts.py."""
+def test_hunt_resumes_after_repeated_kills_of_the_controller(hunt: Hunt, machine: Machine) -> None:
+    """With paired runs; tests/e2e/test_several_hosts.py has the test with interleaved runs."""
     words = begin(hunt, "--pairing", "paired")
     for kind, number in (("BuildProgress", 2), ("RunStarted", 1), ("RunFinished", 3), ("BuildStarted", 1)):
         killed = watched(words, Weather((kind, number, signal.SIGKILL)))
@@ -106,7 +106,7 @@ def test_a_controller_that_is_killed_again_and_again_goes_on(hunt: Hunt, machine
 SERVED = (Path(__file__).parent / "programs" / "served.toml").read_text()
 
 
-def test_a_dry_run_leaves_that_machine_alone(machine: Machine, tmp_path: Path, git: Callable[..., str]) -> None:
+def test_dry_run_changes_nothing_on_the_host(machine: Machine, tmp_path: Path, git: Callable[..., str]) -> None:
     for name in ("one", "two"):
         (tmp_path / "repo" / "kv.c").write_text(name)
         git("add", "-A")
@@ -127,8 +127,8 @@ def test_a_dry_run_leaves_that_machine_alone(machine: Machine, tmp_path: Path, g
 MAKE = "git -C {repo} checkout -q {tag} && make -s -f {repo}/Makefile install PREFIX={prefix} CC=gcc CFLAGS=-O2"
 
 
-def test_builds_are_compared_there(machine: Machine, tmp_path: Path) -> None:
-    """Commits are built there, a tarball travels there, a folder is there."""
+def test_compare_over_ssh_takes_commits_a_tarball_and_a_folder(machine: Machine, tmp_path: Path) -> None:
+    """Commits are built on the host, the tarball is copied to the host, and the folder is on the host."""
     repo, there = tmp_path / "repo", machine.folder / "opt"
     write_history(repo, 6)
     for tag, prefix in (("v1.0", tmp_path / "demo-1.0"), ("v1.1", there / "demo-1.1")):
@@ -175,7 +175,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_a_disk_that_fills_up_stops_the_hunt_which_goes_on_when_there_is_room(tmp_path: Path, small_disk: Path) -> None:
+def test_full_disk_stops_the_hunt_which_resumes_with_free_space(tmp_path: Path, small_disk: Path) -> None:
     hunt = Hunt(tmp_path, f'[hosts.local]\nroot = "{small_disk}/root"\n', pause=0.2)
     ballast = small_disk / "ballast"
 

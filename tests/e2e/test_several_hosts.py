@@ -1,5 +1,4 @@
-"""Whole hunts on several hosts: places on this machine, and machines that measure or build, and empty
-hosts that fetch what others have built."""
+"""Whole hunts on several hosts: root folders of this machine, machines that measure or build, and shared builds."""
 
 import json
 import signal
@@ -22,7 +21,7 @@ BOTH = ["--host", "one", "--host", "two"]
 
 
 def running(*roots: Path | str) -> list[str]:
-    """The jobs of hosts that have no status."""
+    """The jobs without a status below these root folders."""
     jobs = (path for root in roots for path in Path(root).glob("jobs/*/status"))
     return [str(status) for status in jobs if not status.read_text().strip()]
 
@@ -32,14 +31,14 @@ def events(lines: str) -> list[dict[str, object]]:
 
 
 def two_places(folder: Path, pause: float = 0.0) -> Hunt:
-    """Two places on this machine."""
+    """A hunt on two hosts, which are root folders of this machine."""
     entries = [f'[hosts.{name}]\nroot = "{folder}/{name}"\njobs = 1\nclass = "pair"\n' for name in ("one", "two")]
     return Hunt(folder, "".join(entries), pause=pause)
 
 
 @pytest.mark.slow
-def test_killed_and_interrupted_and_gone_on_with(tmp_path: Path) -> None:
-    """Nothing is lost or counted twice; Ctrl-C leaves nothing running on either host."""
+def test_hunt_on_two_hosts_resumes_after_kill_and_interruption(tmp_path: Path) -> None:
+    """No run is lost or counted twice. Ctrl-C leaves no job running on either host."""
     hunt = two_places(tmp_path, pause=0.3)
     killed = bisect_until(hunt.words(*BOTH, "--json"), '"BuildProgress"', signal.SIGKILL)
     assert killed.returncode == -signal.SIGKILL
@@ -52,8 +51,8 @@ def test_killed_and_interrupted_and_gone_on_with(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_host_that_vanishes(tmp_path: Path) -> None:
-    """Its folder is moved away in the middle of the hunt: the other one finds the culprit alone."""
+def test_hunt_continues_after_a_host_vanishes(tmp_path: Path) -> None:
+    """The root folder of a host is moved away during the hunt. The other host finds the culprit alone."""
     hunt, gone = two_places(tmp_path), tmp_path / "gone"
 
     def see(line: str, _: Process) -> None:
@@ -74,7 +73,7 @@ COMPILES = "echo 'int x;' | gcc -x c -c -o /dev/null - && echo yes"
 
 @pytest.mark.slow
 def test_one_machine_builds_and_the_other_measures(make_machine: Make, tmp_path: Path) -> None:
-    """What is measured came as a tar stream to a machine that cannot compile."""
+    """The builds are sent as tar streams to the machine that measures, which cannot compile."""
     cc1 = subprocess.run(["gcc", "-print-prog-name=cc1"], capture_output=True, text=True, check=True).stdout.strip()
     a, b = make_machine(), make_machine(Path(cc1).parent)
     assert [machine.inside(COMPILES) for machine in (a, b)] == ["yes\n", ""]
@@ -86,14 +85,14 @@ def test_one_machine_builds_and_the_other_measures(make_machine: Make, tmp_path:
     assert not [*Path(b.root).glob("work/*/source")]
 
 
-SLEEP = "sleep 2"  # before each build: it takes as long on a machine that others use
+SLEEP = "sleep 2"  # before each build, so that a build takes 2 s or more
 
 
 class Ahead(Hunt):
-    """A longer hunt, which machines build for."""
+    """A longer hunt with build hosts."""
 
     def __init__(self, folder: Path, machines: list[Machine], *, only: bool = False) -> None:
-        """The last machine ``only`` measures; or this one does."""
+        """If ``only``, the last machine measures and does not build; else this machine measures."""
         names = ["b1", "quiet"] if only else ["b1", "b2"]
         more = f"build_hosts = {json.dumps(names[: -1 if only else None])}\n"
         entries = [] if "quiet" in names else [f'[hosts.quiet]\nroot = "{folder}/quiet"\n{more}']
@@ -105,7 +104,7 @@ class Ahead(Hunt):
         self.begin = self.words("--host", "quiet")
 
     def builds(self) -> list[tuple[str, float, float]]:
-        """Host, beginning and end of each build that was made, by the stored log."""
+        """The host, start and end of each new build in the log."""
         found = self.ask("select host, at - seconds, at from builds where not reused order by at")
         return [(str(host), float(began), float(ended)) for host, began, ended in found]
 
@@ -119,12 +118,12 @@ def overlap(one: Sequence[float], other: Sequence[float]) -> bool:
 
 @pytest.fixture
 def machines(make_machine: Make) -> list[Machine]:
-    """Two machines that build."""
+    """Two build hosts."""
     return [make_machine(), make_machine()]
 
 
 @pytest.mark.slow
-def test_builds_go_on_beside_runs(machines: list[Machine], tmp_path: Path) -> None:
+def test_build_hosts_build_during_runs(machines: list[Machine], tmp_path: Path) -> None:
     hunt = Ahead(tmp_path, machines)
     ended = bisect(*hunt.begin, "--plain")
     hunt.check(ended)
@@ -134,7 +133,7 @@ def test_builds_go_on_beside_runs(machines: list[Machine], tmp_path: Path) -> No
     assert at_once, "both machines build at once"
     assert any(hunt.beside_a_run(build[1:]) for build in builds), "and while a run goes on"
     assert {host for (host,) in hunt.ask("select distinct host from runs")} == {"quiet"}
-    assert not [*(tmp_path / "quiet").glob("work/*/source")], "nothing is built where it is measured"
+    assert not [*(tmp_path / "quiet").glob("work/*/source")], "nothing is built on the measuring host"
     for line in ("building  b1  ", "building  b2  ", "ran       quiet  ", "on quiet, built on b1 and b2"):
         assert line in ended.stdout
     shown = bisect("show", *hunt.kept()).stdout
@@ -144,8 +143,8 @@ def test_builds_go_on_beside_runs(machines: list[Machine], tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_builds_in_flight_are_made_again_or_followed_to_their_end(machines: list[Machine], tmp_path: Path) -> None:
-    """Killed, and interrupted; nothing is left running anywhere."""
+def test_running_builds_are_completed_after_kill_and_interruption(machines: list[Machine], tmp_path: Path) -> None:
+    """At the end, no job runs on any host."""
     hunt, roots = Ahead(tmp_path, machines), [machine.root for machine in machines]
     ahead: set[str] = set()
 
@@ -167,10 +166,10 @@ def test_builds_in_flight_are_made_again_or_followed_to_their_end(machines: list
 
 
 @pytest.mark.slow
-def test_the_host_that_measures_stands_in_for_the_only_build_host(
+def test_measuring_host_builds_while_the_only_build_host_is_lost(
     machines: list[Machine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As long as that is out of reach, whose machine loses its power in the middle of the hunt."""
+    """The machine of the build host is switched off during the hunt, and switched on later."""
     quick = "from perfbisect.host import lock; from perfbisect.hunt import labs; lock.BEAT, labs.BUILD_HOST_PATIENCE = 1, 3; "
     monkeypatch.setattr(program, "PROGRAM", [sys.executable, "-c", quick + program.PROGRAM[-1]])
     hunt = Ahead(tmp_path, machines, only=True)
@@ -202,7 +201,7 @@ class Alone(Hunt):
     """One hunt after the other, each on an empty host and in a history of its own."""
 
     def hunt(self, name: str) -> tuple[set[str], set[str]]:
-        """The commits that were built, and those whose builds were fetched."""
+        """Run a hunt. Returns the commits that were built, and the commits whose builds were fetched."""
         with (self.folder / "hosts.toml").open("a") as file:
             file.write(f'[hosts.{name}]\nroot = "{self.folder}/root-{name}"\n')
         self.check(bisect(*self.words("--host", name, "--plain", history=name)), name)
@@ -213,7 +212,7 @@ class Alone(Hunt):
 
 @pytest.mark.slow
 @pytest.mark.own_ccache
-def test_a_second_hunt_builds_nothing_and_a_third_what_was_damaged(seal: Path, tmp_path: Path) -> None:
+def test_second_hunt_fetches_builds_and_third_replaces_damaged_builds(seal: Path, tmp_path: Path) -> None:
     hunts, store, key = Alone(tmp_path), tmp_path / "store", tmp_path / "key"
     store.mkdir()
     key.write_text("0123456789abcdef0123456789abcdef\n")
@@ -225,7 +224,7 @@ def test_a_second_hunt_builds_nothing_and_a_third_what_was_damaged(seal: Path, t
     assert len(known) > 2
     assert not fetched
     assert len(list(store.iterdir())) == len(known)
-    made, fetched = hunts.hunt("two")  # on a busy machine its course may be another
+    made, fetched = hunts.hunt("two")  # on a busy machine, it may test other commits
     assert len(fetched) > 2
     assert fetched <= known and not made & known
     shown = bisect("show", *hunts.kept("two"))
@@ -240,4 +239,4 @@ def test_a_second_hunt_builds_nothing_and_a_third_what_was_damaged(seal: Path, t
     assert not fetched
     refused = "select count(*) from events where kind = 'Warned' and body like '%is not trusted%'"
     assert hunts.ask(refused, "three") == [(len(again & (known | made)),)]
-    assert not hunts.hunt("four")[0] & again, "what was refused has been replaced"
+    assert not hunts.hunt("four")[0] & again, "the damaged builds were replaced"

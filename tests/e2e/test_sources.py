@@ -1,4 +1,4 @@
-"""Sources that are not in a repository's own tree, and sources that reach another machine, whatever their names are."""
+"""Hunts whose sources include archives and submodules, and the transfer of sources to a host over SSH."""
 
 import shutil
 from pathlib import Path
@@ -24,8 +24,8 @@ RECIPE = (Path(__file__).parent / "programs" / "unit.toml").read_text()
 CMAKE = (Path(__file__).parent / "programs" / "unit.cmake").read_text()
 
 
-def test_another_version_made_it_slower(machine: Machine, seal: Path, tmp_path: Path) -> None:
-    """The culprit wants a newer version of what is beside git: it is fetched here, and sent to the host."""
+def test_culprit_that_needs_a_newer_archive_is_found(machine: Machine, seal: Path, tmp_path: Path) -> None:
+    """The culprit needs a newer version of an archive, which is fetched here and sent to the host."""
     git = Repo(tmp_path / "repo")
     hashes = git.history(
         {
@@ -84,8 +84,8 @@ COMMANDS = ["--build", "cp {source}/lib/speed .", "--run", "sh -c 'echo rate $((
             "--rate", r"rate (\d+)"]  # fmt: skip
 
 
-def test_a_submodule_made_it_slower(tmp_path: Path) -> None:
-    """Without the submodule the hunt ends with the command that brings it."""
+def test_culprit_that_moves_a_submodule_is_found(tmp_path: Path) -> None:
+    """If a commit of the submodule is missing, the hunt ends with the command that fetches it."""
     lib, git = Repo(tmp_path / "lib"), Repo(tmp_path / "repo")
     repo = git.path
     speeds = [lib.commit({"speed": f"{speed}\n"}) for speed in (1001, 1000, 700, 701)]
@@ -117,7 +117,7 @@ def test_a_submodule_made_it_slower(tmp_path: Path) -> None:
 ODD = ["a b.c", "$(touch hit)", "`touch hit`", "; touch hit", "-rf", "'\"", "line\nline", "é→", "\\n", "#x", "!x", "~"]
 
 
-def test_odd_names_travel(machine: Machine, git: Repo, tmp_path: Path) -> None:
+def test_files_with_unusual_names_reach_the_host(machine: Machine, git: Repo, tmp_path: Path) -> None:
     git("checkout", "-q", "-b", ";$(touch${IFS}hit)")
     sha = git.commit({place + name: name for name in ODD for place in ("", "left out/")}, "$(touch hit)")
     host = connect(load_host("far"))
@@ -135,12 +135,12 @@ def test_odd_names_travel(machine: Machine, git: Repo, tmp_path: Path) -> None:
     host.release()
 
 
-# $1 the root, $2 what is printed of each object
+# $1: the root folder; $2: the option that selects the output for each object
 OBJECTS = 'for each in "$1"/git/n.git/modules/*; do git --git-dir="$each" cat-file --batch-all-objects "$2"; done'
 
 
 def check_out(host: Host, repo: Path, sha: str) -> tuple[set[str], str]:
-    """What was brought, by stages, and the content of a file."""
+    """The stages of the transfer, and the content of two files."""
     opened, source = open_repository(repo), host.root / "work" / "n" / "source"
     _, bare = finish(checkout.bring_mirror(host, opened, "n", [sha]))
     steps, parts = finish(checkout.bring_submodules(host, "n", opened, sha, [], ""))
@@ -149,8 +149,8 @@ def check_out(host: Host, repo: Path, sha: str) -> tuple[set[str], str]:
     return {step.stage for step in steps}, found.stdout
 
 
-def test_submodules_travel(machine: Machine, tmp_path: Path) -> None:
-    """Their trees without their history, and at the next commit only what differs."""
+def test_submodules_are_sent_without_their_history(machine: Machine, tmp_path: Path) -> None:
+    """For the next commit, only the difference is sent."""
     deep, lib, top = (Repo(tmp_path / name) for name in ("deep", "lib", "top"))
     deep.commit({"d.c": "deep"})
     lib.commit({"history": "x"})
@@ -159,7 +159,7 @@ def test_submodules_travel(machine: Machine, tmp_path: Path) -> None:
     lib.add_module(str(deep.path), "deep")
     one = lib.commit({"l.c": "1"})
     two = lib.commit({"l.c": "2"})
-    top.add_module(str(lib.path), "m")  # has the inner one only at its address
+    top.add_module(str(lib.path), "m")  # has the inner submodule only at its address
     first = top.commit({}) and top.move_module("m", one)
     second = top.move_module("m", two)
     host = connect(load_host("far"))

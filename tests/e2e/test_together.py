@@ -1,4 +1,4 @@
-"""Real systems of which two builds run at the same time: whole hunts and comparisons; and programs where that misleads."""
+"""Paired runs of real systems in hunts and comparisons, and a program for which paired runs mislead."""
 
 import ctypes.util
 import json
@@ -27,7 +27,7 @@ def program(name: str) -> str:
 
 
 def in_pairs(history: Path) -> int:
-    """How many rounds there were. On a busy machine their shares are not always alike: then it goes on in turns, with a reason."""
+    """The number of pairs. If a busy machine gives builds unequal CPU time, runs become interleaved, with a reason."""
     query = (
         "select coalesce(json_extract(body, '$.facts.round'), '') from events where kind = 'RunFinished' order by id"
     )
@@ -40,7 +40,7 @@ def in_pairs(history: Path) -> int:
 
 
 def chosen(history: Path) -> tuple[bool, str]:
-    """Whether builds are measured at the same time, and why."""
+    """Whether the runs are paired, and why."""
     query = (
         "select json_extract(body, '$.together'), json_extract(body, '$.why') from events where kind = 'PairingChosen'"
     )
@@ -48,11 +48,11 @@ def chosen(history: Path) -> tuple[bool, str]:
     return bool(together), why
 
 
-# As this machine has it, behind a library that counts to WORK at each step of a statement.
+# The SQLite of this machine, behind a library that counts to WORK at each step of a statement.
 SQLITE_RECIPE = (Path(__file__).parent / "programs" / "sqlite.toml").read_text()
 
 
-def test_sqlite_in_sysbench(git: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paired_runs_find_the_culprit_in_sqlite(git: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library = ctypes.util.find_library("sqlite3")
     if library is None:
         pytest.skip("no shared libsqlite3 on this machine")
@@ -74,8 +74,8 @@ SUITE = (Path(__file__).parent / "programs" / "scan.toml").read_text()
 @pytest.mark.dbms
 @pytest.mark.skipif(not installed(MARIADB), reason="no mariadb: apt-get install mariadb-server")
 @pytest.mark.xdist_group("mariadb")
-def test_two_mariadb_servers_are_compared(git: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first keeps the results of queries."""
+def test_paired_runs_compare_two_mariadb_servers(git: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first server has a query cache."""
     for number, cached in enumerate((1, 0)):
         git.commit({"some.conf": f"[mariadbd]\nquery_cache_type = {cached}\n"}, tag=f"v{number}")
     server = MARIADB.server
@@ -86,7 +86,7 @@ def test_two_mariadb_servers_are_compared(git: Repo, tmp_path: Path, monkeypatch
     )
     files = {"builders/maria/builder.toml": recipe, "workloads/maria/suite.toml": SUITE}
     monkeypatch.chdir(tmp_path)
-    with tempfile.TemporaryDirectory(prefix="lab") as root:  # short, for the sake of the socket
+    with tempfile.TemporaryDirectory(prefix="lab") as root:  # short: the path of a socket is limited
         postgres.write(tmp_path, files | {"hosts.toml": f'[hosts.here]\nroot = "{root}"\n'})
         words = ["compare", "v0", "v1", "--builder", "maria", "--workload", "maria/scan", "--repo", "repo"]
         words += ["--host", "here", "--pairing", "paired", "--visits", "2", "--json", "--history", "h.db"]
@@ -95,11 +95,11 @@ def test_two_mariadb_servers_are_compared(git: Repo, tmp_path: Path, monkeypatch
     assert in_pairs(Path("h.db"))
 
 
-# A disk that serves one request at a time, whoever comes; neighbours make it slower now and then, by a third.
+# A simulated disk, which serves one request at a time, and which other users slow by a third now and then.
 
 
-def test_two_that_wait_for_one_disk_are_measured_in_turns(git: Repo, tmp_path: Path) -> None:
-    """At the same time both last as long: each request of one waits for one of the other."""
+def test_builds_that_wait_for_one_disk_are_measured_interleaved(git: Repo, tmp_path: Path) -> None:
+    """Paired runs would take equally long, because each request of a build waits for a request of the other build."""
     hashes = git.history({"bench.c": program("disk.c"), "work.h": f"#define SERVICE {us}\n"} for us in (5000, 10000))
     history = tmp_path / "h.db"
     words = ["run", "v0", "v1", "--build", "cc -O1 -o bench bench.c", "--run", f"env DISK={tmp_path}/disk ./bench"]

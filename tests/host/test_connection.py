@@ -1,4 +1,4 @@
-"""Connections that are lost, refused and had again: to a real sshd on a machine of its own, and by a command that leads there."""
+"""Connections that are refused, lost and restored: to a real sshd on a separate machine, and through a command."""
 
 import os
 import shutil
@@ -35,21 +35,20 @@ def entry(machine: Machine, **changes: object) -> HostEntry:
 
 
 def refused(asked: HostEntry, sentence: str) -> str:
-    """The advice where a host cannot be reached, for this reason."""
+    """The advice of the error, which contains ``sentence``, if a host cannot be reached."""
     with pytest.raises(EnvironmentFailure, match=sentence) as caught:
         connect(asked)
     return caught.value.advice
 
 
-def test_a_shell_that_prints_is_refused_with_what_to_do(make_machine: Make) -> None:
+def test_login_shell_that_prints_text_is_refused_with_advice(make_machine: Make) -> None:
     machine = make_machine(shell="/bin/bash")
     for text in ("Welcome to far", "/etc/motd"):
         (machine.folder / "home/.bashrc").write_text(f"echo {text}\n")
         assert refused(entry(machine), f"shell on host far prints '{text}'").startswith("The file must print nothing")
 
 
-def test_what_the_user_has_set(machine: Machine) -> None:
-    """How long to wait, and a root below the home folder."""
+def test_ssh_connect_timeout_and_root_below_home_are_used(machine: Machine) -> None:
     for config, seconds in (("", ssh.PROMPT), ("Host *\n  ConnectTimeout 7\n", 7)):
         (machine.keys / "config").write_text(config)
         with connect(entry(machine, root="~/a/b")) as host:
@@ -58,7 +57,7 @@ def test_what_the_user_has_set(machine: Machine) -> None:
     assert (machine.folder / "home/a/b").is_dir()
 
 
-def test_a_key_that_is_unknown_until_the_command_that_is_reported_has_run_or_has_changed(make_machine: Make) -> None:
+def test_unknown_or_changed_host_key_is_refused_with_a_command(make_machine: Make) -> None:
     machine, other = make_machine(port=2222, known=False), make_machine(known=False)
     asked = entry(machine, port=2222)
     advice = refused(asked, r"key of host far is not known: .* showed ssh-ed25519 SHA256:")
@@ -71,7 +70,7 @@ def test_a_key_that_is_unknown_until_the_command_that_is_reported_has_run_or_has
     assert "ssh-keygen -R" in refused(asked, "differs from the known key")
 
 
-def test_what_does_not_work_is_said(machine: Machine) -> None:
+def test_unreachable_host_is_refused_with_the_reason(machine: Machine) -> None:
     refused(entry(machine, address="nowhere.invalid"), r"name nowhere\.invalid of host far cannot be resolved: ")
     refused(entry(machine, root="/proc/x"), "root folder /proc/x of host far cannot be created")
     assert "sshd" in refused(entry(machine, port=2345), r"does not answer at 10\.\S+:2345: ")
@@ -80,8 +79,8 @@ def test_what_does_not_work_is_said(machine: Machine) -> None:
     assert "ssh-copy-id" in refused(asked, "far refuses to log root in")
 
 
-def test_the_users_settings_lead_there(make_machine: Make) -> None:
-    """An alias with user, port, key and known_hosts of its own, behind a jump host."""
+def test_ssh_configuration_of_the_user_is_used(make_machine: Make) -> None:
+    """An alias that sets user, port, key and known_hosts, behind a jump host."""
     jump, machine = make_machine(), make_machine(port=2222)
     shutil.move(machine.keys / "id_ed25519", machine.keys / "mine")
     shutil.move(machine.keys / "known_hosts", machine.keys / "known")
@@ -97,7 +96,7 @@ def test_the_users_settings_lead_there(make_machine: Make) -> None:
         assert host.run(["sh", "-c", "echo $SSH_CONNECTION"]).stdout.split()[0] == jump.address
 
 
-def test_a_command_is_run_again_when_the_connection_was_lost(far: SshHost, machine: Machine) -> None:
+def test_command_is_repeated_after_a_lost_connection(far: SshHost, machine: Machine) -> None:
     pids = Path(machine.root, "pids")
 
     def lose() -> None:
@@ -113,8 +112,8 @@ def test_a_command_is_run_again_when_the_connection_was_lost(far: SshHost, machi
     until(lambda: machine.inside(f"ps -o pid= -p {first}") == "")
 
 
-def test_no_half_of_a_script_or_stdin_is_used(far: SshHost, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection breaks in the middle of a path, and of what a command reads."""
+def test_truncated_script_or_stdin_is_not_used(far: SshHost, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection breaks in the middle of a path, and in the middle of the input of a command."""
 
     whole = Channel.sendall
 
@@ -141,7 +140,7 @@ def test_no_half_of_a_script_or_stdin_is_used(far: SshHost, machine: Machine, mo
     assert read.read_text() == f"{text}end\n"
 
 
-def test_a_restart_is_waited_for_and_reported(far: SshHost, machine: Machine) -> None:
+def test_restart_of_a_host_is_awaited_and_reported(far: SshHost, machine: Machine) -> None:
     events: list[str] = []
 
     def see(event: str) -> None:
@@ -163,14 +162,14 @@ def test_a_restart_is_waited_for_and_reported(far: SshHost, machine: Machine) ->
     assert len(events) == 2
 
 
-def test_a_released_host_is_connected_again_when_it_is_used(far: SshHost) -> None:
+def test_released_host_reconnects_if_it_is_used(far: SshHost) -> None:
     with far:
         transport = far.connection.open().transport
     assert not transport.active
     assert far.run(["echo", "again"]).stdout == "again\n"
 
 
-def test_patience_ends(far: SshHost, machine: Machine) -> None:
+def test_reconnecting_ends_after_its_time_limit(far: SshHost, machine: Machine) -> None:
     events: list[str] = []
     far.subscribe(events.append)
     far.connection.patience = 4  # longer than one attempt takes on a busy machine
@@ -179,14 +178,14 @@ def test_patience_ends(far: SshHost, machine: Machine) -> None:
         far.run(["true"], timeout=0.5)
     assert [event.partition(";")[2][:30] for event in events] == [" perfbisect tries to reconnect"]
     far.connection.patience = 1000
-    with pytest.raises(ConnectionLost):  # and is not had again by what wants to tidy up
+    with pytest.raises(ConnectionLost):  # a command that cleans up does not wait again
         far.run(["true"])
     machine.power_on()
     assert far.run(["true"]).ok
 
 
-def test_an_interrupted_wait_for_a_host_is_not_begun_again(far: SshHost, machine: Machine) -> None:
-    """Ctrl-C once, and what tidies up gets one attempt."""
+def test_later_commands_do_not_wait_for_a_host_after_ctrl_c(far: SshHost, machine: Machine) -> None:
+    """A command that cleans up makes one attempt to connect."""
     machine.power_off()
 
     def interrupt(_event: str) -> None:
@@ -199,7 +198,7 @@ def test_an_interrupted_wait_for_a_host_is_not_begun_again(far: SshHost, machine
         far.run(["true"])
 
 
-def test_a_job_outlives_its_connection_and_is_lost_in_a_restart(far: SshHost, machine: Machine) -> None:
+def test_job_survives_a_lost_connection_and_not_a_restart(far: SshHost, machine: Machine) -> None:
     job = jobs.start(far, ["sh", "-c", "mkfifo go; echo one; read -r line <go; echo two"], name="x", timeout=600)
     lines = jobs.follow_stdout(far, job)
     assert next(lines) == "one"
@@ -212,8 +211,8 @@ def test_a_job_outlives_its_connection_and_is_lost_in_a_restart(far: SshHost, ma
     assert (jobs.status(far, job), jobs.running_jobs(far)) == (jobs.LOST, ())
 
 
-def test_a_job_started_twice_runs_once(tmp_path: Path) -> None:
-    """Every command is run a second time, as after a lost connection."""
+def test_job_that_is_started_twice_runs_once(tmp_path: Path) -> None:
+    """The host runs each command twice, as after a lost connection."""
 
     class Twice(LocalHost):
         def execute(self, command: Command) -> Result:
@@ -229,8 +228,8 @@ def test_a_job_started_twice_runs_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("losing", [False, True])
-def test_who_writes_to_a_stream_that_has_ended_is_reported(far: SshHost, machine: Machine, losing: bool) -> None:
-    """More than fits into any buffer: nobody waits for ever for what reads no more."""
+def test_writing_to_an_ended_stream_is_an_error(far: SshHost, machine: Machine, losing: bool) -> None:
+    """The test writes more than any buffer holds: the writer must not wait for ever."""
     command = ["sleep", "600"] if losing else ["sh", "-c", "echo no >&2; exit 4"]
     loss = threading.Thread(target=machine.kill_sshd if losing else int)
     with pytest.raises(ConnectionLost if losing else CommandFailed), far.stream(command) as end:
@@ -242,8 +241,8 @@ def test_who_writes_to_a_stream_that_has_ended_is_reported(far: SshHost, machine
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
-def test_a_script_that_nothing_reads_ends_without_a_status(tmp_path: Path, shell: str) -> None:
-    """Its head is killed: status 0 would be an answer, and no output would be its text."""
+def test_script_receiver_without_its_reader_returns_no_status(tmp_path: Path, shell: str) -> None:
+    """`head`, which reads the script, is killed. Status 0 would mean that an empty script has succeeded."""
     executable(tmp_path / "head", "#!/bin/sh\nkill -s KILL $$\n")
     script = b"{\necho done\n}"
     ends = []
@@ -254,7 +253,7 @@ def test_a_script_that_nothing_reads_ends_without_a_status(tmp_path: Path, shell
     assert ends == [(0, b"done\n"), (-9, b"")]
 
 
-# Hosts that a command leads to: here `env`, which runs what is appended to it.
+# Hosts that are reached through a command, here `env`, which runs the words that are appended.
 
 
 @pytest.fixture
@@ -265,7 +264,7 @@ def box(tmp_path: Path) -> Iterator[ThroughHost]:
     made.release()
 
 
-def test_a_lost_shell_is_started_again_and_reported(box: ThroughHost) -> None:
+def test_lost_shell_is_restarted_and_reported(box: ThroughHost) -> None:
     events: list[str] = []
     box.subscribe(events.append)
     once = box.root / "once"
@@ -274,8 +273,8 @@ def test_a_lost_shell_is_started_again_and_reported(box: ThroughHost) -> None:
     assert [event.split()[-1] for event in events] == ["s", "restored"]
 
 
-def test_what_the_command_itself_prints_is_no_answer(box: ThroughHost) -> None:
-    """Such as the notice of a scheduler, at any time; its last line may have no end yet."""
+def test_text_that_the_connecting_command_prints_is_ignored(box: ThroughHost) -> None:
+    """A scheduler may print a notice at any time, also without a newline at the end."""
     events: list[str] = []
     box.subscribe(events.append)
     notice = "step 1.0 is told: 5 minutes left\n1 0 a b\n\nperfbisect: x\nno end"
@@ -285,13 +284,13 @@ def test_what_the_command_itself_prints_is_no_answer(box: ThroughHost) -> None:
     assert events == []
 
 
-def test_what_a_command_says_is_read_while_it_writes(box: ThroughHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command and what reads share an open file, and so the place in it."""
+def test_connecting_commands_errors_are_read_while_it_writes(box: ThroughHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command and the reader share an open file, and so its offset."""
     running = box.connection.open()
     errors = running._errors
 
     class Written:
-        """The file, to which the command writes just before it is read."""
+        """A file to which the command writes just before each read."""
 
         def read(self) -> bytes:
             os.write(errors.fileno(), b"late\n")
@@ -307,20 +306,20 @@ def test_what_a_command_says_is_read_while_it_writes(box: ThroughHost, monkeypat
     assert os.pread(errors.fileno(), 1 << 16, 0) == b"early\n" * 1000 + b"end\n"
 
 
-def test_a_greeting_before_the_shell_is_passed_over(tmp_path: Path) -> None:
+def test_greeting_of_the_connecting_command_is_skipped(tmp_path: Path) -> None:
     led = ["sh", "-c", 'printf "welcome\n\nto the node: "; exec "$@"', "led"]
     with connect(HostEntry(name="box", through=led, root=str(tmp_path / "root"))) as box:
         assert box.run(["echo", "on"]).stdout == "on\n"
 
 
-def test_a_command_that_does_not_lead_there(tmp_path: Path) -> None:
+def test_failed_connecting_command_is_an_error_with_its_message(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFailure, match=r"box cannot be reached with sh: .*the allocation has expired"):
         connect(HostEntry(name="box", through=["sh", "-c", "echo the allocation has expired >&2"], root=str(tmp_path)))
     with pytest.raises(EnvironmentFailure, match="no-such-command does not start"):
         connect(HostEntry(name="box", through=["no-such-command"], root=str(tmp_path)))
 
 
-def test_an_interruption_ends_the_command(box: ThroughHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_the_command_on_the_host(box: ThroughHost, monkeypatch: pytest.MonkeyPatch) -> None:
     note = box.root / "pid"
     main = threading.get_ident()
 
@@ -336,14 +335,14 @@ def test_an_interruption_ends_the_command(box: ThroughHost, monkeypatch: pytest.
     assert box.run(["echo", "on"]).stdout == "on\n"
 
 
-def test_a_stream_that_breaks_off_is_a_lost_connection(tmp_path: Path) -> None:
+def test_stream_that_ends_early_is_a_lost_connection(tmp_path: Path) -> None:
     led = ["sh", "-c", '[ "$4" = stream ] && { echo "step killed" >&2; exit 0; }; exec "$@"', "led"]
     box = connect(HostEntry(name="box", through=led, root=str(tmp_path / "root")))
     with box, pytest.raises(ConnectionLost, match="step killed"), box.stream(["true"]):
         pass
 
 
-def test_nothing_is_left_of_it(box: ThroughHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_released_host_leaves_nothing_behind(box: ThroughHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     box.release()
@@ -356,12 +355,12 @@ def test_nothing_is_left_of_it(box: ThroughHost, tmp_path: Path, monkeypatch: py
 
 
 def server(box: ThroughHost) -> int:
-    """The process of its shell."""
+    """The pid of the process that runs the shell of a host."""
     return box.connection.open()._process.pid
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_a_shell_that_stops_reading_is_lost_and_can_be_closed(closed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shell_that_stops_reading_is_lost_and_can_be_closed(closed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(through, "ENDING", 0.5)
     shell = Shell("x", ["sh", "-c", "echo 'perfbisect: 0 0   end'; exec sleep 1000"])
     shell.open()
@@ -375,7 +374,7 @@ def test_a_shell_that_stops_reading_is_lost_and_can_be_closed(closed: bool, monk
     work = [threading.Thread(target=each, daemon=True) for each in (call, shell.close)]
     for thread, seconds in zip(work, (0.5 if closed else 60, 60), strict=True):
         thread.start()
-        thread.join(seconds)  # at first as long as the pipe needs to be full
+        thread.join(seconds)  # the first thread needs time to fill the pipe
     work[0].join(60)
     assert [thread.is_alive() for thread in work] == [False, False]
     assert closed or "does not answer" in failures[0]

@@ -1,4 +1,4 @@
-"""What a machine tells of itself; and what brings what it lacks, on which system."""
+"""Facts that are read from a machine, and the commands that install missing programs and files."""
 
 import shutil
 from pathlib import Path, PurePosixPath
@@ -17,7 +17,7 @@ from perfbisect.host.packages import (
     how_to_install_build_dependencies,
     known_packages,
     missing_needs,
-    read_system,
+    system_family,
 )
 
 OUTPUTS = Path(__file__).parents[1] / "outputs" / "facts"
@@ -53,11 +53,11 @@ READ = {
 
 
 @pytest.mark.parametrize("fact", READ, ids=lambda fact: " ".join(fact.argv[:3]))
-def test_what_machines_have_printed(fact: Fact[object]) -> None:
+def test_facts_are_read_from_recorded_outputs(fact: Fact[object]) -> None:
     assert {name: fact.read(recorded(name)) for name in READ[fact]} == READ[fact]
 
 
-def test_parts_of_what_is_printed() -> None:
+def test_facts_are_read_from_parts_of_outputs() -> None:
     assert facts.LOAD.read("12.50 3.05 1.07 2/95 6722\n") == 12.5
     versions = [facts.TOOLS["git"].read(line) for line in recorded("vm.tools").splitlines()]
     assert versions == ["2.39.5", "4.7.5", "1.0.20", "6.1.187", "2.38.1"]
@@ -68,7 +68,7 @@ def test_parts_of_what_is_printed() -> None:
     assert systems == ["debian", "ubuntu", "fedora"]
 
 
-def test_what_a_machine_does_not_tell_is_none() -> None:
+def test_fact_without_output_is_none() -> None:
     named = [fact for fact in vars(facts).values() if isinstance(fact, Fact)]
     every = {
         fact
@@ -79,7 +79,7 @@ def test_what_a_machine_does_not_tell_is_none() -> None:
     assert [fact for fact in every if fact.read("") is not None] == []
 
 
-def test_settings() -> None:
+def test_settings_of_a_machine_are_read() -> None:
     read = {name: fact.read for name, fact in facts.SETTINGS.items()}
     assert read["governor"]("performance\nperformance\n") == "performance"
     assert read["governor"]("powersave\nperformance\npowersave\n") == "powersave/performance"
@@ -94,7 +94,7 @@ def test_settings() -> None:
     assert read["microcode"]("microcode\t: 0xd0003e7\n") == "0xd0003e7"
 
 
-def test_this_machine(tmp_path: Path) -> None:
+def test_fingerprint_of_this_machine_is_complete_and_repeatable(tmp_path: Path) -> None:
     host = LocalHost("here", PurePosixPath(tmp_path))
     found = facts.read_fingerprint(host, facts.read_facts(host, facts.fingerprint_facts(host)))
     assert found.name == "here"
@@ -110,13 +110,13 @@ def test_this_machine(tmp_path: Path) -> None:
         assert read_fact(host, fact) is not None
 
 
-def test_a_list_of_cpus_is_read_as_taskset_reads_it() -> None:
+def test_list_of_cpus_is_read_in_the_notation_of_taskset() -> None:
     assert facts.cpu_numbers("0-2,8") == {0, 1, 2, 8}
     assert facts.cpu_numbers("0-6:3,1") == {0, 1, 3, 6}
 
 
-def test_many_facts_are_asked_in_one_command(tmp_path: Path) -> None:
-    """As if asked alone: odd words are not executed, what fails is not there, and output may be empty."""
+def test_many_facts_are_read_by_one_command(tmp_path: Path) -> None:
+    """Words of a command are quoted. A failed command gives no fact, and empty output gives an empty fact."""
     odd = "$(touch x) 'a' \"b\"\nlast"
     commands = (("printf", "%s", odd), ("true",), ("false",), ("no-such-program-here",), ("printf", "%s", odd))
     asked = [Fact(command, str) for command in commands]
@@ -147,11 +147,11 @@ ADVICE = [
 
 
 @pytest.mark.parametrize(("needs", "system", "advice"), ADVICE)
-def test_the_command_that_installs(needs: str, system: str, advice: str) -> None:
+def test_install_command_has_the_packages_of_the_system(needs: str, system: str, advice: str) -> None:
     assert how_to_install(needs.split(), system) == advice
 
 
-def test_what_a_recipe_knows_comes_first() -> None:
+def test_packages_of_a_recipe_override_known_packages() -> None:
     names = {"odd.h": ("libodd-dev", "odd-devel"), "zlib.h": ("zlib-ng-dev", ""), "tool": ("tools", "")}
     own = {need: Package(*each) for need, each in names.items()}
     for system, command in (
@@ -161,7 +161,7 @@ def test_what_a_recipe_knows_comes_first() -> None:
         assert how_to_install([*own], system, own) == f"Install with: {command}"
 
 
-def test_the_table_names_development_packages_for_files() -> None:
+def test_known_packages_of_headers_are_development_packages() -> None:
     files = [named for need, named in known_packages().items() if need.endswith((*HEADERS, LIBRARY))]
     assert len(files) > 30
     assert all(named.debian.endswith("-dev") and named.fedora.endswith("-devel") for named in files)
@@ -182,13 +182,13 @@ SYSTEMS = {
 }
 
 
-def test_the_family_of_a_system() -> None:
-    assert {text: read_system(text) for text in SYSTEMS} == SYSTEMS
+def test_system_family_is_read_from_os_release() -> None:
+    assert {text: system_family(text) for text in SYSTEMS} == SYSTEMS
 
 
 @pytest.mark.tools
 @pytest.mark.skipif(not (shutil.which("g++") and shutil.which("pkg-config")), reason="needs g++ and pkg-config")
-def test_headers_and_libraries_are_looked_for(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_needs_of_a_recipe_are_listed(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     include = tmp_path / "a b"
     include.mkdir()
     (include / "mine.h").write_text("FILE *needs_stdio;\n")
@@ -205,7 +205,7 @@ def test_headers_and_libraries_are_looked_for(host: LocalHost, tmp_path: Path, m
 
 
 @pytest.mark.tools
-def test_what_looks_is_itself_lacking(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_gcc_and_pkgconfig_are_listed(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sh").symlink_to("/bin/sh")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert missing_needs(host, ["stdio.h", "a.hpp", "b.hpp", "zlib.pc"], "gcc -O2", "g++") == (
@@ -215,7 +215,7 @@ def test_what_looks_is_itself_lacking(host: LocalHost, tmp_path: Path, monkeypat
     )
 
 
-def test_what_a_distribution_builds_its_package_with() -> None:
+def test_command_for_build_dependencies_depends_on_the_system() -> None:
     for system, described, command in (
         ("debian", True, "sudo apt-get build-dep libpq-dev"),
         ("ubuntu", False, "sudo apt-get build-dep libpq-dev (needs a `deb-src` line in /etc/apt)"),

@@ -1,4 +1,4 @@
-"""Hosts: what is the same on every kind of them, this machine, and which kind an address leads to."""
+"""Hosts: the behaviour that all kinds share, this machine, and the kind of host of an address."""
 
 import os
 import socket
@@ -29,7 +29,7 @@ ODD = ["a b", "'", '"', "$(touch hit)", "`touch hit`", ";touch hit", "-n", "\\n"
     params=["here", pytest.param("box", marks=pytest.mark.tools), pytest.param("far", marks=pytest.mark.tools)]
 )
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
-    """This machine; a host to which a command leads, here `env`; another machine over ssh. Its name says which."""
+    """A host of each kind: ``here``, this machine; ``box``, behind a command (`env`); ``far``, over SSH."""
     if request.param == "here":
         yield here(tmp_path / "root")
     elif request.param == "far":
@@ -46,7 +46,7 @@ def test_output_status_and_stdin(place: Host) -> None:
 
 
 def arrives(host: Host) -> None:
-    """Nothing of a command, a job or a folder is read by a shell."""
+    """Assert that no shell interprets the words of a command, of a job or of a folder."""
     odd = "|".join(ODD)
     folder = host.root / odd.replace("/", "")
     host.run(["mkdir", "--", str(folder)])
@@ -59,14 +59,14 @@ def arrives(host: Host) -> None:
     assert host.run(["find", str(host.root), "-name", "hit"]).stdout == ""
 
 
-def test_nothing_is_read_by_a_shell(place: Host) -> None:
+def test_no_shell_interprets_the_words_of_a_command(place: Host) -> None:
     arrives(place)
     assert place.run(["sh", "-c", 'echo "$A:${PATH:+kept}"'], env={"A": "a b; echo no"}).stdout == "a b; echo no:kept\n"
 
 
 @pytest.mark.tools
 @pytest.mark.parametrize("shell", ["/bin/bash", "/usr/bin/zsh", "/usr/bin/tcsh", "/usr/bin/fish"])
-def test_nothing_is_read_by_the_login_shell(make_machine: Callable[..., Machine], shell: str) -> None:
+def test_login_shell_interprets_no_word_of_a_command(make_machine: Callable[..., Machine], shell: str) -> None:
     if not Path(shell).exists():
         pytest.skip(f"no {shell}")
     machine = make_machine(shell=shell)
@@ -77,32 +77,32 @@ def test_nothing_is_read_by_the_login_shell(make_machine: Callable[..., Machine]
     assert machine.inside(f"find {machine.folder} / /root -maxdepth 2 -name hit") == ""
 
 
-def test_no_locale_of_a_user_reaches_a_command_of_ours(place: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_run_without_the_locale_of_the_user(place: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LC_ALL", "LC_NUMERIC", "LANGUAGE"):
         monkeypatch.setenv(name, "de_DE.UTF-8")
     say = ["sh", "-c", "echo $LC_ALL $LANGUAGE"]
     assert place.run(say).stdout == "C.UTF-8 C\n"
     with place.stream(say) as stream:
         assert stream.makefile().read() == "C.UTF-8 C\n"
-    assert place.run(say, env={"LC_ALL": "C"}).stdout == "C C\n", "what a caller gives counts"
+    assert place.run(say, env={"LC_ALL": "C"}).stdout == "C C\n", "an explicit environment counts"
 
 
-def test_failures_have_their_sentences(place: Host) -> None:
+def test_failures_of_commands_have_different_errors(place: Host) -> None:
     with pytest.raises(CommandFailed, match=rf"host {place.name}, sh -c.*status 7: no such luck") as caught:
         place.run(["sh", "-c", "echo no such luck >&2; exit 7"])
     assert caught.value.status == 7
     with pytest.raises(EnvironmentFailure, match=f"no-such-program is not installed on host {place.name}"):
         place.run(["no-such-program"])
-    # One is not taken for the other.
+    # A missing folder is not reported as a missing program.
     with pytest.raises(EnvironmentFailure, match=f"folder /nonexistent does not exist on host {place.name}"):
         place.run(["true"], cwd=PurePosixPath("/nonexistent"))
     with pytest.raises(EnvironmentFailure, match=f"the disk of host {place.name} is full"):
         place.run(["sh", "-c", "cat /proc/version >/dev/full"], check=False)
-    if place.name != "here":  # a signal becomes a status where a shell is between
+    if place.name != "here":  # a signal becomes a status if a shell is in between
         assert place.run(["kill", "-s", "KILL", "0"], check=False).status == 128 + 9
 
 
-def test_a_slow_command_is_killed_with_its_children(place: Host) -> None:
+def test_slow_command_is_killed_with_its_children(place: Host) -> None:
     for limit in (0.2, 2, 20):  # on a busy machine, the first may be over before its child has begun
         with pytest.raises(
             CommandFailed, match=rf"ended with status 124: the command took more than {limit} s"
@@ -115,7 +115,7 @@ def test_a_slow_command_is_killed_with_its_children(place: Host) -> None:
     until(lambda: place.run(["sh", "-c", script, "x", pid]).stdout == "ended\n")
 
 
-def test_a_stream_goes_both_ways_and_tells_how_it_ended(place: Host) -> None:
+def test_stream_transfers_both_ways_and_reports_failures(place: Host) -> None:
     data = bytes(range(256)) * 4000
     both = ["sh", "-c", "yes error | head -c 20000000 >&2; cat; echo done >&2"]
     with place.stream(both) as end, ThreadPoolExecutor(1) as pool:
@@ -123,7 +123,7 @@ def test_a_stream_goes_both_ways_and_tells_how_it_ended(place: Host) -> None:
         end.sendall(data)
         end.shutdown(1)
         assert came.result() == data
-    for status in (3, 124):  # the latter is that of what took too long, too
+    for status in (3, 124):  # 124 is also the status of a command that took too long
         failing = ["sh", "-c", f"echo why >&2; exit {status}"]
         with pytest.raises(CommandFailed, match=f"status {status}: why"), place.stream(failing) as end:
             assert end.recv(1) == b""
@@ -132,7 +132,7 @@ def test_a_stream_goes_both_ways_and_tells_how_it_ended(place: Host) -> None:
 
 
 @pytest.mark.tools
-def test_a_job_outlives_the_command_that_started_it_until_it_is_killed(place: Host) -> None:
+def test_job_outlives_the_command_that_started_it(place: Host) -> None:
     endless = jobs.start(place, ["sleep", "1000"], name="endless", timeout=2000)
     assert jobs.status(place, endless) is None
     jobs.kill(place, endless)
@@ -140,7 +140,7 @@ def test_a_job_outlives_the_command_that_started_it_until_it_is_killed(place: Ho
 
 
 def test_many_commands_run_at_once(place: Host) -> None:
-    """Each waits for all others."""
+    """Each command waits for all other commands."""
     gate = f"{place.root}/gate"
     place.run(["mkfifo", gate])
     with ThreadPoolExecutor(8) as pool:
@@ -149,17 +149,17 @@ def test_many_commands_run_at_once(place: Host) -> None:
         assert [each.result().stdout for each in waiting] == [f"{n}\n" for n in range(7)]
 
 
-# What floods, and what is long
+# Large outputs and long commands
 
 
 @pytest.fixture
 def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Less is kept of what a short command prints."""
+    """A lower limit of the output of short commands: 2 MiB."""
     for module in (local, protocol, ssh, through):
         monkeypatch.setattr(module, "PRINTED", 2 << 20)
 
 
-def test_what_prints_without_end_is_ended(bounded: None, place: Host) -> None:
+def test_command_that_prints_without_end_is_ended(bounded: None, place: Host) -> None:
     with pytest.raises(
         TooMuchOutput, match=rf"on host {place.name}, sh -c .* printed more than 2 MiB, so perfbisect ended"
     ):
@@ -171,7 +171,7 @@ def test_what_prints_without_end_is_ended(bounded: None, place: Host) -> None:
     assert place.run(["echo", "still there"]).stdout == "still there\n"
 
 
-def test_what_has_room_comes_whole_and_in_time(place: Host) -> None:
+def test_output_below_the_limit_is_returned_completely(place: Host) -> None:
     listing = ["sh", "-c", "yes 123456789 | head -c 12000000; yes abc | head -c 4000000 >&2; exit 3"]
     printed = place.run(listing, check=False)
     assert (len(printed.stdout), len(printed.stderr), printed.status) == (12_000_000, 4_000_000, 3)
@@ -182,7 +182,7 @@ def test_what_has_room_comes_whole_and_in_time(place: Host) -> None:
     assert slow.status == 124
 
 
-def test_a_job_that_floods_is_kept_in_bounds_there(place: Host) -> None:
+def test_output_of_a_job_is_limited_on_the_host(place: Host) -> None:
     job = jobs.start(place, ["sh", "-c", "yes a line | head -c 21000000; echo end"], name="x", timeout=60)
     lines, status = finish(jobs.follow_stdout(place, job))
     assert (lines[0], lines[-1], status) == ("a line", "end", 0)
@@ -191,7 +191,7 @@ def test_a_job_that_floods_is_kept_in_bounds_there(place: Host) -> None:
     assert printed.text.endswith("a line\nend\n")
 
 
-def test_a_command_of_any_length_runs_or_gets_a_sentence(place: Host) -> None:
+def test_too_long_command_is_refused_with_advice(place: Host) -> None:
     def echo(length: int) -> list[str]:
         return ["sh", "-c", f"printf '%s\n' {'x' * length}"]
 
@@ -237,7 +237,7 @@ LEADS = {
 }
 
 
-def test_the_scheme_of_an_address_chooses_the_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scheme_of_an_address_selects_the_kind_of_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def made(kind: str, entry: HostEntry, rest: str) -> LocalHost:
         assert LEADS[entry.address] == (kind, rest)
         return here(tmp_path, entry.name)
@@ -252,12 +252,12 @@ def test_the_scheme_of_an_address_chooses_the_module(tmp_path: Path, monkeypatch
 
 
 def gone() -> Mock:
-    """A channel whose connection goes while it reads: paramiko has to acknowledge what came, and cannot write."""
+    """A channel whose connection is lost during a read: paramiko must acknowledge the data, and cannot write."""
     ends = {"recv.side_effect": [b"half of it", EOFError], "sendall.side_effect": EOFError}
     return Mock(spec_set=["recv", "sendall"], **ends)
 
 
-def test_what_came_before_the_connection_went_is_kept_and_both_ends_are_told() -> None:
+def test_data_before_a_lost_connection_is_kept_and_both_ends_are_closed() -> None:
     assert ssh._read(gone().recv, lambda: None) == b"half of it"
     ours, theirs = socket.socketpair()
     with ours, theirs:

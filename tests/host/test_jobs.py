@@ -35,8 +35,8 @@ def wait(host: LocalHost, job: jobs.Job) -> tuple[list[str], int]:
     return finish(jobs.follow_stdout(host, job, poll_seconds=0.05))
 
 
-def begun(mark: str) -> None:
-    """The sleep with this mark runs."""
+def wait_for_sleep(mark: str) -> None:
+    """Wait until the sleep with this mark runs."""
     until(lambda: processes(f"sleep\x00{MARK}{mark}"))
 
 
@@ -47,7 +47,7 @@ def gate(tmp_path: Path) -> Path:
     return tmp_path / "gate"
 
 
-def test_output_and_status(host: LocalHost) -> None:
+def test_job_output_and_status_are_read(host: LocalHost) -> None:
     job = shell(host, "echo one; echo two >&2; cat; printf last; exit 5")
     assert wait(host, job) == (["one", "last"], 5)
     assert jobs.status(host, job) == 5
@@ -55,8 +55,8 @@ def test_output_and_status(host: LocalHost) -> None:
     assert wait(host, shell(host, "echo 1; echo 2 >&2; echo 3", merge_stderr=True)) == (["1", "2", "3"], 0)
 
 
-def test_environment_folder_cores_and_memory(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When memory runs out the job dies, and no other process."""
+def test_job_gets_environment_folder_and_cpu(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If memory runs out, the kernel kills the job, and no other process."""
     monkeypatch.setenv("SOMETHING_OF_THE_TERMINAL", "x")
     cpu, place = min(os.sched_getaffinity(0)), PurePosixPath(tmp_path)
     script = "pwd; cat /proc/self/oom_score_adj; grep Cpus_allowed_list /proc/self/status; exec env"
@@ -70,7 +70,7 @@ def test_environment_folder_cores_and_memory(host: LocalHost, tmp_path: Path, mo
     assert score == "1000" and int(Path("/proc/self/oom_score_adj").read_text()) < 1000
 
 
-def test_what_cannot_start_says_so(host: LocalHost) -> None:
+def test_job_that_cannot_start_reports_why(host: LocalHost) -> None:
     with pytest.raises(EnvironmentFailure, match="no-such-program is not installed on host here"):
         jobs.start(host, [*jobs.taskset("0"), "no-such-program"], name="x", timeout=60)
     nowhere = jobs.start(host, ["true"], name="x", timeout=60, cwd=PurePosixPath("/nowhere"), merge_stderr=True)
@@ -79,8 +79,8 @@ def test_what_cannot_start_says_so(host: LocalHost) -> None:
     assert "can't cd to /nowhere" in lines[-1]
 
 
-def test_limit_is_kept_on_the_host(host: LocalHost) -> None:
-    for limit in (0.2, 2, 20):  # on a busy machine, the first may be over before it prints
+def test_time_limit_of_a_job_is_enforced_on_the_host(host: LocalHost) -> None:
+    for limit in (0.2, 2, 20):  # on a busy machine, 0.2 s may end before the job prints
         lines, status = wait(host, shell(host, f"echo on; sleep {MARK}.1", timeout=limit))
         assert status == 124
         if lines:
@@ -89,7 +89,7 @@ def test_limit_is_kept_on_the_host(host: LocalHost) -> None:
     assert not processes(f"{MARK}.1")
 
 
-def test_reading_goes_on_where_it_was(host: LocalHost, gate: Path) -> None:
+def test_output_of_a_running_job_is_read(host: LocalHost, gate: Path) -> None:
     job = shell(host, rf"printf 'a\377\nb\n'; read -r line <{gate}; echo $line")
     until(lambda: jobs.job_output(host, job).text == "a\ufffd\nb\n")
     assert (jobs.status(host, job), jobs.running_jobs(host)) == (None, (job,))
@@ -99,8 +99,8 @@ def test_reading_goes_on_where_it_was(host: LocalHost, gate: Path) -> None:
     assert jobs.running_jobs(host) == ()
 
 
-def test_kill_ends_the_whole_tree(host: LocalHost) -> None:
-    """Also a child that ignores TERM, and one in a session of its own."""
+def test_kill_ends_all_processes_of_a_job(host: LocalHost) -> None:
+    """Also a child that ignores TERM, and a child in another session."""
     job = shell(host, f"setsid sleep {MARK}.21 & (trap '' TERM; sleep {MARK}.22; sleep {MARK}.23) & wait")
     until(lambda: len(processes(f"sleep\x00{MARK}.2")) == 2)
     jobs.kill(host, job, grace_seconds=0.2)
@@ -109,9 +109,9 @@ def test_kill_ends_the_whole_tree(host: LocalHost) -> None:
     jobs.kill(host, job)
 
 
-def test_what_outlives_its_leader_is_found_and_ended(host: LocalHost) -> None:
+def test_job_without_its_leader_is_found_and_can_be_killed(host: LocalHost) -> None:
     left, whole = shell(host, f"sleep {MARK}; true"), shell(host, "sleep 60")
-    begun("")
+    wait_for_sleep("")
     assert jobs.orphaned_jobs(host) == ()
     os.kill(left.pid, signal.SIGKILL)
     until(lambda: jobs.status(host, left) == jobs.LOST)
@@ -122,7 +122,7 @@ def test_what_outlives_its_leader_is_found_and_ended(host: LocalHost) -> None:
     jobs.kill(host, whole, grace_seconds=1)
 
 
-def test_kill_never_touches_another_process(host: LocalHost) -> None:
+def test_kill_does_not_end_a_process_with_a_reused_pid(host: LocalHost) -> None:
     mine = shell(host, f"sleep {MARK}.3")
     stale = jobs.Job(mine.folder, mine.pid, mine.start_ticks - 1)
     assert jobs.status(host, stale) == jobs.LOST
@@ -132,15 +132,15 @@ def test_kill_never_touches_another_process(host: LocalHost) -> None:
     assert jobs.status(host, mine) == 137
 
 
-def test_a_job_of_an_earlier_boot_is_lost_and_its_number_is_not_used(host: LocalHost) -> None:
-    """Its number may be that of a session whose first process has ended, as that of a daemon."""
+def test_job_of_an_earlier_boot_is_lost_and_its_pid_is_not_killed(host: LocalHost) -> None:
+    """The pid may now be the session id of a daemon whose first process has ended."""
     started = ["setsid", "sh", "-c", f"echo $$; sleep {MARK}.9 >/dev/null 2>&1 &"]
     job = shell(host, f"sleep {MARK}.31")
     earlier = jobs.Job(job.folder, int(subprocess.check_output(started)), 1)
     boot = Path(job.folder, "boot")
     current = boot.read_text()
     for text in ("00000000-0000-0000-0000-000000000000\n", current):
-        begun(".9")
+        wait_for_sleep(".9")
         boot.write_text(text)
         assert jobs.running_jobs(host) == ((job,) if text == current else ())
         jobs.kill(host, earlier, grace_seconds=0.1)
@@ -149,7 +149,7 @@ def test_a_job_of_an_earlier_boot_is_lost_and_its_number_is_not_used(host: Local
 
 
 @pytest.mark.parametrize("leave", [Generator.close, lambda waiting: waiting.throw(KeyboardInterrupt)])
-def test_leaving_the_wait_kills_the_job(host: LocalHost, leave: Callable[[object], object]) -> None:
+def test_abandoned_wait_kills_the_job(host: LocalHost, leave: Callable[[object], object]) -> None:
     waiting = jobs.follow_stdout(host, shell(host, f"echo on; sleep {MARK}.4"), poll_seconds=0.05)
     assert next(waiting) == "on"
     with contextlib.suppress(KeyboardInterrupt):
@@ -157,12 +157,12 @@ def test_leaving_the_wait_kills_the_job(host: LocalHost, leave: Callable[[object
     assert not processes(f"{MARK}.4") and jobs.running_jobs(host) == ()
 
 
-@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")  # what was interrupted
-def test_an_interrupted_start_leaves_nothing_that_runs(host: LocalHost) -> None:
-    """Whenever it comes: before there is a folder, before the leader has begun, and after it."""
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")  # the interrupted process
+def test_interrupted_start_leaves_no_running_process(host: LocalHost) -> None:
+    """The interruption comes before the folder exists, before the leader starts, or later."""
 
     def interrupt(_: int, frame: FrameType | None) -> None:
-        if frame and frame.f_globals["__name__"] != "_weakrefset":  # which swallows what is raised there
+        if frame and frame.f_globals["__name__"] != "_weakrefset":  # exceptions are ignored there
             raise Cancelled
         signal.setitimer(signal.ITIMER_REAL, 0.001)
 
@@ -183,10 +183,10 @@ def test_an_interrupted_start_leaves_nothing_that_runs(host: LocalHost) -> None:
     assert all(path.read_text().strip() for path in Path(host.root, "jobs").glob("*/status"))
 
 
-def test_a_lost_job_is_an_error_and_nothing_of_it_runs_beside_its_repetition(host: LocalHost) -> None:
+def test_lost_job_is_an_error_and_leaves_no_process(host: LocalHost) -> None:
     job = shell(host, f"sleep {MARK}.5")
-    begun(".5")
-    os.killpg(job.pid, 9)  # the leader only: its command runs in a group of its own
+    wait_for_sleep(".5")
+    os.killpg(job.pid, 9)  # only the leader: the command has another process group
     with pytest.raises(EnvironmentFailure, match="ended without an exit status"):
         wait(host, job)
     assert not processes(f"{MARK}.5")
@@ -194,10 +194,10 @@ def test_a_lost_job_is_an_error_and_nothing_of_it_runs_beside_its_repetition(hos
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["leader first", "leader last"])
-def test_an_orderly_shutdown_leaves_no_status(host: LocalHost, last: bool) -> None:
-    """TERM for every process, in any order, and KILL after that."""
+def test_job_ended_by_a_shutdown_of_the_host_is_lost(host: LocalHost, last: bool) -> None:
+    """A shutdown sends TERM to all processes, in any order, and then KILL."""
     job = shell(host, f"sleep {MARK}.8; exit 3")
-    begun(".8")
+    wait_for_sleep(".8")
     table = subprocess.check_output(["ps", "-o", "pid=", "-s", str(job.pid)])
     members = sorted(map(int, table.split()), reverse=last)
     assert len(members) >= 3
@@ -209,7 +209,7 @@ def test_an_orderly_shutdown_leaves_no_status(host: LocalHost, last: bool) -> No
     assert jobs.status(host, job) == jobs.LOST
 
 
-def test_a_command_that_is_killed_before_its_time_is_lost(host: LocalHost) -> None:
+def test_command_killed_before_its_time_limit_is_lost(host: LocalHost) -> None:
     for signal_of_others in ("KILL", "TERM"):
         with pytest.raises(JobLost):
             wait(host, shell(host, f"kill -s {signal_of_others} $$"))
@@ -225,7 +225,7 @@ os.kill(os.getpid(), 9)
 """
 
 
-def test_a_job_outlives_a_killed_controller(host: LocalHost, gate: Path) -> None:
+def test_job_survives_a_killed_controller(host: LocalHost, gate: Path) -> None:
     subprocess.run([sys.executable, "-c", OTHER, str(host.root), str(gate)], check=False)
     (job,) = jobs.running_jobs(host)
     gate.write_text("came back\n")

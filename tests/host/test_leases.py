@@ -1,4 +1,4 @@
-"""Leases from a scheduler that is a folder: a job is a file in it."""
+"""Leases of machines from a simulated scheduler: a folder, in which each file job-* is a job."""
 
 import errno
 import re
@@ -19,7 +19,7 @@ from perfbisect.host import leases
 from perfbisect.host.leases import LeasedHost, LeaseEnded, LeaseJobRecord, LeaseRequest
 from perfbisect.host.registry import connect
 from perfbisect.host.remote import Listener, Unsubscribe
-from perfbisect.hunt.session_hosts import leased_hosts
+from perfbisect.hunt.session_hosts import hold_leases
 from perfbisect.process import machine_identity as this_boot
 from perfbisect.recipes.inventory import LeaseEntry, load_host, load_lease
 from waiting import until
@@ -31,7 +31,7 @@ Show, Say, Nodes = Callable[[str, str], object], Callable[[str], object], Any
 
 
 def silent(*_: str) -> None:
-    """Shows nothing."""
+    """Print nothing."""
 
 
 def records() -> list[tuple[str, bool]]:
@@ -43,7 +43,7 @@ def leased(wanted: LeaseRequest, show: Show = silent, say: Say = silent) -> Any:
 
 
 class Pool:
-    """The scheduler. It lends machines while there is a file open, and takes them back while there is none shut."""
+    """The scheduler. It lends machines while the file `open` exists, and takes machines back unless `shut` exists."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.open = folder, folder / "open"
@@ -58,7 +58,7 @@ class Pool:
         self.commands["status"] = ["echo", "first in the queue"]
 
     def state(self) -> tuple[list[tuple[str, bool]], list[str]]:
-        """The leases that are noted, and whether their sessions run; the jobs that the scheduler knows."""
+        """The recorded leases, each with whether its session runs, and the jobs of the scheduler."""
         return records(), [path.name.removeprefix("job-") for path in self.folder.glob("job-*")]
 
     def lines(self, name: str) -> list[str]:
@@ -68,7 +68,7 @@ class Pool:
     def lease(
         self, *names: str, show: Show = silent, say: Say = silent, nodes: Nodes = (), minutes: float = 0.0, **own: Any
     ) -> Any:
-        """Leases machines; ``own`` are commands in the place of the usual ones."""
+        """Lease machines; ``own`` are commands that replace the usual commands."""
         entry = LeaseEntry(name="pool", file="hosts.toml", **{"every": 1, **self.commands, **own})
         wanted = LeaseRequest(entry, "quiet", names or ("pool:quiet",), dict(nodes), minutes=minutes)
         return leased(wanted, show, say)
@@ -82,7 +82,7 @@ def pool(tmp_path: Path) -> Pool:
 PAIR = ("pool:quiet/1", "pool:quiet/2")
 
 
-def test_it_is_noted_before_it_is_acquired_and_until_it_is_released(pool: Pool) -> None:
+def test_lease_is_recorded_from_its_request_to_its_release(pool: Pool) -> None:
     noted = []
     pool.open.unlink()
 
@@ -103,7 +103,7 @@ def test_it_is_noted_before_it_is_acquired_and_until_it_is_released(pool: Pool) 
         leases.leased_machine(PAIR[1])
 
 
-def test_a_machine_of_an_earlier_session_has_its_name_again(pool: Pool) -> None:
+def test_machine_has_the_same_name_as_in_an_earlier_session(pool: Pool) -> None:
     nodes = {"pool:": "n3-id", "pool:/1": "n9-id", "pool:/3": "n1-id"}
     with pool.lease("pool:", "pool:/1", "pool:/2", "pool:/3", nodes=nodes) as job:
         assert [each.address for each in job.machines] == ["n3-id", "n2-id", "n4-id", "n1-id"]
@@ -111,8 +111,8 @@ def test_a_machine_of_an_earlier_session_has_its_name_again(pool: Pool) -> None:
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), EnvironmentFailure("full disk"), SystemExit()])
 @pytest.mark.parametrize("queued", [True, False])
-def test_it_is_released_however_the_session_ends(pool: Pool, error: BaseException, queued: bool) -> None:
-    """In the queue acquire is ended first."""
+def test_lease_is_released_however_the_session_ends(pool: Pool, error: BaseException, queued: bool) -> None:
+    """If the request is in the queue, the command `acquire` is ended first."""
 
     def end(*_: str) -> None:
         raise error
@@ -132,12 +132,12 @@ def test_it_is_released_however_the_session_ends(pool: Pool, error: BaseExceptio
         (["true"], "printed 0 lines", 1),
         (["echo", "a b c"], "printed 1 line,", 1),
         (["printf", "a\nb\n"], "printed 2 lines", 1),
-        (["sh", "-c", "sleep 1.5; seq 3"], "printed 3 lines, but must print the address", 1),  # it is waited for
+        (["sh", "-c", "sleep 1.5; seq 3"], "printed 3 lines, but must print the address", 1),  # is awaited
         (["no-such-command"], "no-such-command does not start on this machine", 0),
     ],
 )
-def test_a_scheduler_that_lends_nothing(pool: Pool, acquire: list[str], sentence: str, released: int) -> None:
-    """What was not leased is not given back: release may not know whose it is. Nothing is called leased."""
+def test_failed_lease_is_reported_not_recorded(pool: Pool, acquire: list[str], sentence: str, released: int) -> None:
+    """`release` is not run for a machine that was not leased, because `release` may not know who holds the machine."""
     shown: list[str] = []
     lending = pool.lease(acquire=acquire, status=[], renew=[], show=lambda _, state: shown.append(state))
     with pytest.raises(EnvironmentFailure, match=sentence), lending:
@@ -146,8 +146,8 @@ def test_a_scheduler_that_lends_nothing(pool: Pool, acquire: list[str], sentence
     assert len(pool.lines("released")) == released
 
 
-def test_a_machine_that_another_session_holds_stays_its(pool: Pool) -> None:
-    """With commands that know one machine and no jobs, as a file without a name in it."""
+def test_machine_of_another_session_is_not_released(pool: Pool) -> None:
+    """The commands know one machine and no jobs, so `release` would release the machine for any session."""
     held = pool.folder / "held"
     commands = {"acquire": ["sh", "-c", f"mkdir {held} && echo n1"], "release": ["rmdir", str(held)], "renew": []}
     with pool.lease(**commands):
@@ -157,8 +157,8 @@ def test_a_machine_that_another_session_holds_stays_its(pool: Pool) -> None:
     assert (records(), held.exists()) == ([], False)
 
 
-def test_the_lease_of_the_documentation(tmp_path: Path) -> None:
-    """Two sessions that want the same machine have it one after the other."""
+def test_lease_of_the_documentation_works(tmp_path: Path) -> None:
+    """Two sessions that request the same machine lease it one after the other."""
     page = (Path(__file__).parents[2] / "docs" / "leases.md").read_text()
     [text] = [block for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "[leases.shelf]" in block]
     hosts, shelf = tmp_path / "hosts.toml", tmp_path / "shelf"
@@ -189,13 +189,13 @@ def test_the_lease_of_the_documentation(tmp_path: Path) -> None:
     assert not list((shelf / "taken").iterdir())
 
 
-def test_for_how_long_a_machine_is_wanted(pool: Pool) -> None:
+def test_commands_get_the_minutes_and_the_renewal_period(pool: Pool) -> None:
     for minutes, printed in ((0.0, ":1"), (89.5, "150:1")):
         with pool.lease(acquire=["sh", "-c", "echo n1 {minutes}:{every}"], minutes=minutes) as job:
             assert job.machines[0].lease == printed
 
 
-def test_one_of_two_machines_of_a_job_ends_and_the_other_goes_on(pool: Pool) -> None:
+def test_one_machine_of_a_job_is_lost_and_the_other_stays_leased(pool: Pool) -> None:
     gone = f"[ {{address}} != n1-id ] || [ ! -e {pool.folder}/n1-is-down ]"
     with pool.lease(*PAIR, renew=["sh", "-c", gone]) as job:
         hosts = [LeasedHost(Breaking(), machine) for machine in job.machines]
@@ -208,7 +208,7 @@ def test_one_of_two_machines_of_a_job_ends_and_the_other_goes_on(pool: Pool) -> 
     assert len(pool.lines("released")) == 1
 
 
-def test_what_could_not_be_released_is_left_to_the_next_session(pool: Pool) -> None:
+def test_next_session_retries_a_failed_release(pool: Pool) -> None:
     said: list[str] = []
     (pool.folder / "shut").touch()
     with pool.lease(say=said.append) as job:
@@ -225,12 +225,12 @@ def test_what_could_not_be_released_is_left_to_the_next_session(pool: Pool) -> N
 
 
 def note(*release: str, process: str = f"{this_boot()} 1 0", since: str = "now", machine: str = "here") -> None:
-    """Note a lease; its session has ended, unless ``process`` runs."""
+    """Record a lease. Its session has ended, unless ``process`` runs."""
     leases.store_record(LeaseJobRecord("j1", "pool:quiet", 1, since, process, machine, [*release]))
 
 
-def test_only_the_end_of_its_session_makes_a_lease_free(tmp_path: Path) -> None:
-    """Also that of a session which had no time to do anything."""
+def test_lease_is_released_only_after_its_session_ends(tmp_path: Path) -> None:
+    """The session is killed, so it cannot release the lease itself."""
     mark, say = (
         tmp_path / "released",
         "from perfbisect.process import this_process_identity as at; print(at(), flush=True); input()",
@@ -246,7 +246,7 @@ def test_only_the_end_of_its_session_makes_a_lease_free(tmp_path: Path) -> None:
 
 
 def test_two_sessions_release_a_lease_once(pool: Pool) -> None:
-    """The second looks while the first is at it."""
+    """The second session looks for leases while the first session releases the lease."""
     begun, go = pool.folder / "begun", pool.folder / "go"
     note("sh", "-c", f"touch {begun}; until [ -e {go} ]; do sleep 0.05; done; echo once >>{pool.folder}/released")
     first = threading.Thread(target=leases.release_jobs_of_killed_sessions, args=(silent,))
@@ -259,12 +259,12 @@ def test_two_sessions_release_a_lease_once(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize(("since", "runs"), [("2020-01-01T00:00:00Z", False), ("2999-01-01T00:00:00Z", True)])
-def test_the_lease_of_another_machine_is_left_alone_until_it_is_old(since: str, runs: bool) -> None:
+def test_lease_of_another_machine_is_kept_until_it_is_old(since: str, runs: bool) -> None:
     note("true", since=since, process="another pid:[1] 12 34", machine="another")
     assert records() == [("j1", runs)]
 
 
-def test_a_file_system_without_locks(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leases_work_on_a_file_system_without_locks(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     def flock(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -279,7 +279,7 @@ def test_a_file_system_without_locks(pool: Pool, monkeypatch: pytest.MonkeyPatch
 
 
 class Breaking(FakeHost):
-    """Its commands lose the connection, and are retried as long as the listener lets them."""
+    """A host whose command `lost` loses the connection. ``retry`` asks the listener whether a retry is allowed."""
 
     def __init__(self) -> None:
         super().__init__("pool:quiet", {"true": "", "lost": ConnectionLost("gone")})
@@ -290,25 +290,25 @@ class Breaking(FakeHost):
         return lambda: None
 
 
-def test_nothing_runs_on_a_machine_whose_lease_has_ended(pool: Pool) -> None:
+def test_no_command_runs_on_a_machine_after_its_lease_ended(pool: Pool) -> None:
     inner = Breaking()
     with pool.lease() as job:
         host = LeasedHost(inner, job.machines[0])
         assert (host.run(["true"]).status, host.node, host.root) == (0, "n1-id", PurePosixPath("/pool:quiet"))
         with pytest.raises(ConnectionLost):
             host.run(["lost"])
-        inner.retry()  # the lease goes on: so do the attempts
+        inner.retry()  # the lease is valid, so the retry is allowed
         (pool.folder / "unknown").touch()
         (pool.folder / f"job-{job.values['job']}").unlink()
-        inner.retry()  # the scheduler does not answer, which says nothing
+        inner.retry()  # the scheduler does not answer: the lease counts as valid
         (pool.folder / "unknown").unlink()
         for use in (inner.retry, lambda: host.run(["true"])):
             with pytest.raises(LeaseEnded, match=r"the lease of host pool:quiet \(n1-id\) has ended"):
                 use()
 
 
-def test_a_lease_that_has_ended_stays_so(pool: Pool) -> None:
-    """Also when another thread has asked before its end and is answered after it."""
+def test_ended_lease_stays_ended(pool: Pool) -> None:
+    """A thread asks for the renewal before the end of the lease, and gets the answer after the end."""
     asked, answer = pool.folder / "asked-to-renew", pool.folder / "answer"
     slow = f"mkdir {asked} || exit 1; until [ -e {answer} ]; do sleep 0.1; done"
     with pool.lease(renew=["sh", "-c", slow], every=1000) as job:
@@ -332,18 +332,18 @@ root = "{folder}/{{address}}"
 """
 
 
-def test_hosts_of_a_hunt_are_leased_in_one_order_and_their_builders_too(tmp_path: Path) -> None:
-    """Machines of more features first."""
+def test_hosts_and_build_hosts_are_leased_in_a_fixed_order(tmp_path: Path) -> None:
+    """Machines with more requested features are leased first."""
     hosts, asked = tmp_path / "hosts.toml", tmp_path / "asked"
     own = '[hosts.b]\nbuild_hosts = ["pool:build*2", "b"]\n'
     hosts.write_text(own + "".join(FOLDER.format(name=name, folder=tmp_path) for name in ("pool", "a")))
-    with leased_hosts(["pool:quiet", "a:x/2", "a:x/1", "b"], hosts, silent, silent):
+    with hold_leases(["pool:quiet", "a:x/2", "a:x/1", "b"], hosts, silent, silent):
         assert asked.read_text().splitlines() == ["a:x 2", "pool:build 2", "pool:quiet 1"]
-        shared, build = leased_hosts(["pool:quiet"], hosts, silent, silent), load_host("pool:build/2", hosts)
-        with shared, connect(build) as there:  # what the process has is shared
+        shared, build = hold_leases(["pool:quiet"], hosts, silent, silent), load_host("pool:build/2", hosts)
+        with shared, connect(build) as there:  # a lease of this process is shared
             assert there.run(["sh", "-c", "echo $NODE"]).stdout == "n2\n"
             assert (there.node, there.is_local) == ("n2", False)
     assert (len(asked.read_text().splitlines()), records()) == (3, [])
     asked.unlink()
-    with leased_hosts(["pool:", "pool:a", "pool:nvme&quiet"], hosts, silent, silent):
+    with hold_leases(["pool:", "pool:a", "pool:nvme&quiet"], hosts, silent, silent):
         assert asked.read_text().splitlines() == ["pool:nvme&quiet 1", "pool:a 1", "pool: 1"]

@@ -1,4 +1,4 @@
-"""The lock of a machine, by real files: sessions, roots under two names, tickets as others could write them, clocks that jump."""
+"""The lock of a machine, with real files: sessions, roots of two names, damaged or forged tickets, clock jumps."""
 
 import os
 import shutil
@@ -43,34 +43,34 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def no_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test is a process of its own."""
+    """Each test has the lock state of a new process."""
     monkeypatch.setattr(lock, "_waited", {})
     monkeypatch.setattr(lock, "SESSION", lock.secrets.token_hex(8))
 
 
 def another(tmp_path: Path, name: str = "there") -> LocalHost:
-    """This machine with another root, as another user would have it."""
+    """This machine with another root folder, as of another user."""
     root = tmp_path / f"root of {name}"
     root.mkdir(exist_ok=True)
     return LocalHost(name, PurePosixPath(root))
 
 
 def refused(host: Host, match: str, asked: str = "hunt 7", session: str = "") -> str:
-    """The advice where the lock is not had, for this reason."""
+    """The advice of the error that refuses the lock for the reason ``match``."""
     with pytest.raises(EnvironmentFailure, match=match) as caught, hold_lock(host, asked, session=session):
         raise AssertionError("got a lock that somebody holds")
     return caught.value.advice
 
 
 def had(host: Host, asked: str = "hunt 7", session: str = "") -> list[str]:
-    """The lock can be had; the tickets that there are meanwhile."""
+    """Take the lock; returns the tickets that exist at that time."""
     with hold_lock(host, asked, session=session):
         owner = lock_owner(host)
         assert owner and owner.purpose == asked
         return tickets.names()
 
 
-def test_the_second_is_told_who_has_it_wherever_its_root_is(host: LocalHost, tmp_path: Path) -> None:
+def test_second_session_is_refused_with_the_owner_for_each_root(host: LocalHost, tmp_path: Path) -> None:
     with hold_lock(host, "a hunt for demo point") as held:
         for other in (host, another(tmp_path)):
             told = rf"{other.name} is busy: a hunt for demo point of \w+ \(process {os.getpid()} on .*, since 20"
@@ -85,7 +85,7 @@ def test_the_second_is_told_who_has_it_wherever_its_root_is(host: LocalHost, tmp
     had(another(tmp_path))
 
 
-def test_every_user_can_read_a_ticket_and_nobody_else_can_write_it_and_a_failure_removes_it(host: LocalHost) -> None:
+def test_ticket_is_readable_by_all_users_and_removed_after_a_failure(host: LocalHost) -> None:
     with pytest.raises(KeyboardInterrupt), hold_lock(host, "hunt 7"):
         [name] = tickets.names()
         assert stat.S_IMODE((folder() / name).stat().st_mode) == 0o444
@@ -94,7 +94,7 @@ def test_every_user_can_read_a_ticket_and_nobody_else_can_write_it_and_a_failure
     assert tickets.names() == []
 
 
-def test_a_killed_owner_leaves_a_ticket_that_counts_no_more(host: LocalHost) -> None:
+def test_ticket_of_a_killed_owner_does_not_count(host: LocalHost) -> None:
     script = (
         "import os, sys; from pathlib import PurePosixPath\n"
         "from perfbisect.host.local import LocalHost; from perfbisect.host.lock import hold_lock\n"
@@ -106,8 +106,8 @@ def test_a_killed_owner_leaves_a_ticket_that_counts_no_more(host: LocalHost) -> 
     had(host)
 
 
-def test_an_owner_out_of_sight_is_not_known_to_have_ended(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On another machine of the same name, or where /proc is mounted with hidepid: not even the first process is seen."""
+def test_owner_whose_process_is_invisible_keeps_the_lock(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner may be on another machine of the same name, or /proc may be mounted with hidepid."""
     write_ticket()
     assert "10 minutes" in refused(host, "is busy: hunt 6 of eve")
     write_ticket(process=f"{this_process_identity().rpartition(' ')[0]} 1")
@@ -116,13 +116,13 @@ def test_an_owner_out_of_sight_is_not_known_to_have_ended(host: LocalHost, monke
     assert lock_owner(host) is not None
 
 
-def test_a_heartbeat_keeps_a_ticket_and_writes_it_again(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_keeps_a_ticket_and_restores_it(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "BEAT", 0.05)
     with hold_lock(host, "hunt 6") as held:
         ticket = folder() / held.ticket
         os.utime(ticket, (0, 0))
         until(lambda: ticket.stat().st_mtime > 0)
-        ticket.unlink()  # as old temporary files are
+        ticket.unlink()  # as a clean-up of temporary files does
         until(ticket.exists)
         held.check_held()
         write_ticket()
@@ -133,7 +133,7 @@ def test_a_heartbeat_keeps_a_ticket_and_writes_it_again(host: LocalHost, monkeyp
     assert tickets.names() == ["perfbisect-lock.0000000000000000"]
 
 
-def test_a_ticket_that_another_user_leaves_does_not_end_a_hunt_that_measures(host: LocalHost) -> None:
+def test_ticket_of_another_user_does_not_end_a_running_hunt(host: LocalHost) -> None:
     with hold_lock(host, "hunt 7") as held:
         write_ticket(place=0)
         held._sign()
@@ -141,8 +141,8 @@ def test_a_ticket_that_another_user_leaves_does_not_end_a_hunt_that_measures(hos
 
 
 @pytest.mark.usefixtures("quick")
-def test_who_waits_gets_it_in_the_order_of_arrival(host: LocalHost, tmp_path: Path) -> None:
-    """One at a time; each learns for whom it waits, and when it waits no more."""
+def test_waiting_sessions_get_the_lock_in_order_of_arrival(host: LocalHost, tmp_path: Path) -> None:
+    """One session at a time has the lock. Each learns for which owner it waits, and when the wait ends."""
     inside, got = threading.Lock(), list[str]()
     seen: dict[str, list[LockOwner | None]] = {name: [] for name in ("d", "b", "a", "c")}
 
@@ -166,7 +166,7 @@ def test_who_waits_gets_it_in_the_order_of_arrival(host: LocalHost, tmp_path: Pa
         assert owners[0] and owners[0].purpose == "first" and owners[-1] is None
 
 
-def test_who_had_its_turn_is_next_while_it_makes_ready(host: LocalHost, tmp_path: Path) -> None:
+def test_session_is_next_between_its_wait_and_its_lock(host: LocalHost, tmp_path: Path) -> None:
     wait_for_turn(host, lambda _: None)
     other = another(tmp_path)
     refused(other, r"is busy: a session of .* is next in the queue")
@@ -175,8 +175,8 @@ def test_who_had_its_turn_is_next_while_it_makes_ready(host: LocalHost, tmp_path
 
 
 @pytest.mark.usefixtures("quick")
-def test_who_waits_elsewhere_lets_others_pass(host: LocalHost, tmp_path: Path) -> None:
-    """Else two sessions that want the same two machines could wait for each other."""
+def test_session_that_waits_for_a_second_host_lets_others_pass(host: LocalHost, tmp_path: Path) -> None:
+    """Otherwise, two sessions that need the same two machines could wait for each other."""
     wait_for_turn(host, lambda _: None)
     [first] = tickets.names()
     other, seen = write_ticket(), list[bool]()
@@ -191,18 +191,18 @@ def test_who_waits_elsewhere_lets_others_pass(host: LocalHost, tmp_path: Path) -
     assert first in had(host, session=lock.SESSION)
 
 
-def test_a_session_that_has_the_machine_takes_another_root_before_who_waits(host: LocalHost, tmp_path: Path) -> None:
-    """Who came between the two waits for the first: the second would wait for it forever."""
+def test_owner_takes_another_root_before_waiting_sessions(host: LocalHost, tmp_path: Path) -> None:
+    """The waiting session waits for the owner, so the owner would otherwise wait for itself."""
     with hold_lock(host, "hunt 6", session="s"):
         waits = lock.HostLock(another(tmp_path, "waits"), "hunt 7")
-        waits._write("644")
+        waits._write_ticket("644")
         assert len(had(another(tmp_path), "hunt 6", session="s")) == 3
         write_ticket()
         refused(host, "is busy: hunt 6 of eve", session="s")
 
 
-def test_folders_of_locks(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that are usual, one that is a link, and a relative one, which is none."""
+def test_relative_folder_of_locks_is_refused(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default folders and a symbolic link are accepted."""
     monkeypatch.setenv("PERFBISECT_LOCKS", "")
     assert lock._folders() == lock.FOLDERS
     (tmp_path / "real").mkdir()
@@ -215,7 +215,7 @@ def test_folders_of_locks(host: LocalHost, tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="namespaces are made by root")
-def test_a_container_with_own_uptime_and_users_sees_the_locks_of_the_machine(host: LocalHost, tmp_path: Path) -> None:
+def test_container_with_own_uptime_and_users_sees_the_locks(host: LocalHost, tmp_path: Path) -> None:
     """The name of a user may have blanks."""
     (tmp_path / "uptime").write_text("5.00 3.00\n")  # as lxcfs writes it
     (tmp_path / "passwd").write_text("root:x:0:0::/root:/bin/sh\nDOM\\jane doe:x:12345:0::/:/bin/sh\n")
@@ -230,7 +230,7 @@ def test_a_container_with_own_uptime_and_users_sees_the_locks_of_the_machine(hos
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="file systems are mounted by root")
-def test_a_full_folder_leaves_it_to_the_next(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_folder_is_used_if_one_is_full(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full, second, both = tmp_path / "full", tmp_path / "second", lambda: (str(full), str(second))
     full.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "none", str(full)], check=True)
@@ -244,12 +244,12 @@ def test_a_full_folder_leaves_it_to_the_next(host: LocalHost, tmp_path: Path, mo
         monkeypatch.setattr(lock, "_folders", lambda: (str(full),))
         (full / "much").write_bytes(b"")
         held = lock.HostLock(host, "hunt 8")
-        held._write("644")
+        held._write_ticket("644")
         (full / "much").write_bytes(b"x" * 4096)
         with pytest.raises(EnvironmentFailure, match="the disk of host here is full"):
-            held._write("444")  # no other session would see that it is taken
+            held._write_ticket("444")  # otherwise no other session would see the lock
         monkeypatch.setattr(lock, "_folders", both)
-        held._write("444")
+        held._write_ticket("444")
         assert [path.parent for path in (*full.glob("perf*"), *second.glob("perf*"))] == [second]
     finally:
         subprocess.run(["umount", str(full)], check=True)
@@ -257,7 +257,7 @@ def test_a_full_folder_leaves_it_to_the_next(host: LocalHost, tmp_path: Path, mo
 
 @pytest.mark.skipif(os.getuid() != 0, reason="namespaces are made by root")
 @pytest.mark.parametrize(("apart", "shares"), [(False, True), (True, True), (True, False)])
-def test_a_container_with_a_folder_of_its_own_sees_no_other_lock(
+def test_container_with_its_own_lock_folder_sees_no_other_lock(
     host: LocalHost, apart: bool, shares: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PERFBISECT_LOCKS", "/dev/shm" if shares else "/")
@@ -274,20 +274,20 @@ def connect(name: str, root: Path | str) -> Host:
 
 
 def sites_of(*hosts: Host, build_host: Host | None = None) -> Any:
-    """What of the hosts of a session the locks need."""
+    """The part of a session's hosts that ``lock_hosts`` needs."""
     makers = [SimpleNamespace(host=build_host)] if build_host else []
     return [SimpleNamespace(host=host, build_hosts=makers) for host in hosts]
 
 
 def are_one(sites: Any) -> str:
-    """The advice where two hosts of a hunt are one; it does not wait for itself."""
+    """The advice of the error if two hosts of a hunt are one machine. The hunt does not wait for itself."""
     said = r"Hosts (one and two|two and one) are the same machine: both use the root"
     with pytest.raises(UsageError, match=said) as caught, lock_hosts(sites, "a hunt", pytest.fail):  # type: ignore[arg-type]
         raise AssertionError("both hold it")
     return caught.value.advice
 
 
-def test_one_root_twice_in_a_hunt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_root_under_two_names_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "above").symlink_to(tmp_path)
     (tmp_path / "link").symlink_to("one")
     (tmp_path / "x").mkdir()
@@ -300,8 +300,8 @@ def test_one_root_twice_in_a_hunt(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "build_hosts" in are_one(sites_of(one, build_host=two))
 
 
-def test_a_session_that_does_not_wait_is_refused_on_a_busy_host_that_builds_for_itself(host: LocalHost) -> None:
-    """It has no ticket then, neither as a host that measures nor as one that builds."""
+def test_session_without_wait_is_refused_on_its_busy_build_host(host: LocalHost) -> None:
+    """The host is also its own build host. The refused session leaves no ticket for either role."""
     itself = sites_of(host, build_host=host)
     with hold_lock(host, "a hunt of eve"):
         said = f"host {host.name} is busy: a hunt of eve .* measures there"
@@ -312,14 +312,14 @@ def test_a_session_that_does_not_wait_is_refused_on_a_busy_host_that_builds_for_
         assert [*held] == [host.name]
 
 
-def test_two_roots_of_one_machine_are_one_session_and_one_that_builds_for_both_is_held_once(tmp_path: Path) -> None:
+def test_session_holds_two_roots_and_their_common_build_host_once(tmp_path: Path) -> None:
     one, two, maker = (connect(name, tmp_path / name) for name in ("one", "two", "maker"))
     with lock_hosts(sites_of(one, two, build_host=maker), "a hunt", None) as held:
         assert sorted(held) == ["maker", "one", "two"]
 
 
 @pytest.mark.slow
-def test_one_machine_by_two_addresses_and_one_root_on_two_machines(machine: Machine) -> None:
+def test_one_root_with_two_addresses_or_on_two_machines_is_refused(machine: Machine) -> None:
     (machine.keys / "config").write_text(f"Host alias\n  HostName {machine.address}\n  User root\n")
     entries = [
         HostEntry(name="one", address=machine.address, root=machine.root),
@@ -333,7 +333,7 @@ def test_one_machine_by_two_addresses_and_one_root_on_two_machines(machine: Mach
     one.release()
 
 
-def test_two_sessions_that_begin_in_the_same_second_are_two(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sessions_of_the_same_second_are_different(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "strftime", lambda *_: "2026-01-02T03:04:05Z")
     with hold_lock(host, "a hunt"):
         refused(host, "is busy: a hunt", "a hunt")
@@ -351,12 +351,12 @@ exec /usr/bin/find "$@"
 
 @pytest.fixture
 def set_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Set:
-    """``set_clock(seconds)``: what ``date`` prints on the host, and what this process reads, is so much ahead."""
+    """``set_clock(seconds)`` sets the clocks of the host (``date``) and of this process ahead."""
     programs, real = tmp_path / "programs", time.time
     monkeypatch.setenv("PATH", str(programs), prepend=":")
 
     def jump(seconds: float) -> None:
-        later = '[ "$each" != +1440 ] || each=-1440' if seconds > 86400 else ":"  # minutes: what is new is old by then
+        later = '[ "$each" != +1440 ] || each=-1440' if seconds > 86400 else ":"  # minutes; new files are old by then
         executable(programs / "date", f'#!/bin/sh\nexec /bin/date -d "{seconds:+.0f} seconds" "$@"\n')
         executable(programs / "find", FIND.format(later=later))
         monkeypatch.setattr(time, "time", lambda: real() + seconds)
@@ -367,8 +367,8 @@ def set_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Set:
 # --- Tickets that are damaged or forged ------------------------------------------------------------------------------
 
 
-def test_no_file_keeps_others_out_by_its_text_or_a_heartbeat_in_the_past_or_to_come(host: LocalHost) -> None:
-    """Nor can lines of a file look like a second ticket."""
+def test_ticket_with_invalid_text_or_heartbeat_is_no_lock(host: LocalHost) -> None:
+    """Also, lines of a file cannot look like a second ticket."""
     line = "perfbisect-lock.1111111111111111 444 root 99999999999 "
     texts = ["", "{", "[]", "{}", '{"process": 1}', "null", "\0", "a" * 100_000, f"{line}\n{line}eA==\n"]
     begins = ["", f"{tickets.boot()} 1.0 ", f"{tickets.boot()} x ", f"\n{tickets.boot()} 1.0 "]
@@ -380,7 +380,7 @@ def test_no_file_keeps_others_out_by_its_text_or_a_heartbeat_in_the_past_or_to_c
     had(host)
 
 
-def test_an_owner_with_a_process_that_cannot_be_ends_no_hunt(host: LocalHost) -> None:
+def test_ticket_with_an_impossible_process_ends_no_hunt(host: LocalHost) -> None:
     here = ("x 1", "1 0", "-1 5", "99999999999999999999 1", "../self 1", "1/task/1 1")
     strange = ("", "a", "a b c", "x 99999999999999999999 1", "boot pid:[1] -1 5", "boot pid:[1] 0x1 5")
     for process in (*strange, *(f"{this_boot()} {words}" for words in here)):
@@ -392,7 +392,7 @@ def test_an_owner_with_a_process_that_cannot_be_ends_no_hunt(host: LocalHost) ->
 
 
 def test_a_forged_heartbeat_is_no_lock(host: LocalHost, set_clock: Set, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was written an hour ago, with a heartbeat of now; the clock stands for that hour."""
+    """The ticket is an hour old, with a current heartbeat. The test sets the clock ahead by an hour."""
     monkeypatch.setattr(lock, "BEAT", 2.0)  # on a busy machine a look at tickets takes a second
     monkeypatch.setattr(lock, "POLL", 0.1)
     write_ticket()
@@ -401,7 +401,7 @@ def test_a_forged_heartbeat_is_no_lock(host: LocalHost, set_clock: Set, monkeypa
     had(host)
 
 
-def test_no_file_keeps_others_out_that_is_none(host: LocalHost, tmp_path: Path) -> None:
+def test_link_pipe_folder_or_misnamed_file_is_no_lock(host: LocalHost, tmp_path: Path) -> None:
     good = write_ticket()
     assert lock_owner(host) is not None
     for make in (
@@ -420,7 +420,7 @@ def test_no_file_keeps_others_out_that_is_none(host: LocalHost, tmp_path: Path) 
         assert lock_owner(host) is None
 
 
-def test_nothing_is_written_through_a_name_that_another_user_made(host: LocalHost, tmp_path: Path) -> None:
+def test_ticket_is_not_written_through_links_of_other_users(host: LocalHost, tmp_path: Path) -> None:
     precious, elsewhere = tmp_path / "precious", tmp_path / "elsewhere"
     precious.write_text("kept")
     elsewhere.mkdir()
@@ -436,7 +436,7 @@ def test_nothing_is_written_through_a_name_that_another_user_made(host: LocalHos
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="files are given away by root")
-def test_another_user_cannot_take_the_name_of_the_owner(host: LocalHost) -> None:
+def test_owner_of_a_ticket_file_is_named_beside_a_claimed_user(host: LocalHost) -> None:
     os.chown(write_ticket(user="alice"), 65534, 65534)
     assert "hunt 6 of alice (process 12 on elsewhere, as nobody, since" in str(lock_owner(host))
 
@@ -444,8 +444,8 @@ def test_another_user_cannot_take_the_name_of_the_owner(host: LocalHost) -> None
 # --- Clocks that jump ------------------------------------------------------------------------------------------------
 
 
-def test_a_heartbeat_keeps_a_lock_in_a_jump(host: LocalHost, set_clock: Set, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "BEAT", 2.0)  # as above
+def test_heartbeat_keeps_lock_in_clock_jumps(host: LocalHost, set_clock: Set, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "BEAT", 2.0)  # see test_a_forged_heartbeat_is_no_lock
     monkeypatch.setattr(lock, "POLL", 0.1)
     for jump in (86400 * 365, -3600):
         with hold_lock(host, "hunt 6") as held:
@@ -455,7 +455,7 @@ def test_a_heartbeat_keeps_a_lock_in_a_jump(host: LocalHost, set_clock: Set, mon
             held.check_held()
 
 
-def test_a_clock_set_by_days_removes_no_ticket_but_those_without_a_heartbeat(host: LocalHost, set_clock: Set) -> None:
+def test_clock_jump_removes_only_tickets_without_a_heartbeat(host: LocalHost, set_clock: Set) -> None:
     there, gone = write_ticket(), write_ticket(silence=ABANDONED + 100, name="1" * 16)
     set_clock(3 * 86400)
     lock._tickets(host)
@@ -463,7 +463,7 @@ def test_a_clock_set_by_days_removes_no_ticket_but_those_without_a_heartbeat(hos
 
 
 @pytest.mark.skipif(uptime() < ABANDONED + 200, reason="the machine has just been started")
-def test_a_lock_without_a_heartbeat_is_abandoned_in_time_when_the_clock_jumps(host: LocalHost, set_clock: Set) -> None:
+def test_lock_without_a_heartbeat_is_abandoned_if_the_clock_jumps(host: LocalHost, set_clock: Set) -> None:
     for jump in (0, -3600):
         set_clock(jump)
         for more in (-60, 60):
@@ -471,10 +471,10 @@ def test_a_lock_without_a_heartbeat_is_abandoned_in_time_when_the_clock_jumps(ho
             assert (lock_owner(host) is None) == (more > 0)
 
 
-def test_an_owner_without_life_for_ten_minutes_is_gone_whatever_the_clock(host: LocalHost, set_clock: Set) -> None:
+def test_owner_silent_for_ten_minutes_loses_the_lock_at_any_clock(host: LocalHost, set_clock: Set) -> None:
     with hold_lock(host, "hunt 7") as held:
         held.seen -= 2 * ABANDONED
-        held.check_held()  # nobody came meanwhile
+        held.check_held()  # no other session came in the meantime
         set_clock(-3600)
         write_ticket()  # it lives again, and takes it for its own
         held.check_held()  # until it asks it cannot know
@@ -483,7 +483,7 @@ def test_an_owner_without_life_for_ten_minutes_is_gone_whatever_the_clock(host: 
             held.check_held()
 
 
-def test_the_clock_of_a_process_never_jumps(set_clock: Set) -> None:
+def test_monotonic_clock_never_jumps(set_clock: Set) -> None:
     clock = MonotonicClock()
     began = clock.now()
     assert abs(began - time.time()) < 60

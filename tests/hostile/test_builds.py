@@ -1,4 +1,4 @@
-"""Builds that fail with several jobs at once, and not with one; and those that fail with one, too."""
+"""Builds that fail only with several jobs, builds that always fail, and programs that change or delete their build."""
 
 import os
 import shutil
@@ -36,7 +36,7 @@ from waiting import finish, processes
 
 pytestmark = pytest.mark.tools
 
-# The rule for "use" needs the file of the rule for "table", and does not say so; with several jobs it comes first.
+# Rule "use" needs the file of rule "table" without a stated dependency. With several jobs, "use" runs first.
 RACE = """\
 all: table use
 table:
@@ -95,23 +95,23 @@ Work = Generator[BuildStep | Warned, None, InstalledBuild]
 
 
 def steps(work: Work) -> tuple[list[str], list[Warned], InstalledBuild]:
-    """The stages, each time one begins; the warnings; what was built."""
+    """The stages in their order, the warnings, and the build."""
     yielded, built = finish(work)
     stages = [stage for stage, _ in groupby(step.stage for step in yielded if isinstance(step, BuildStep))]
     return stages, [step for step in yielded if isinstance(step, Warned)], built
 
 
 def attempts(work: Work) -> int:
-    """How often a build that fails was tried."""
+    """The number of attempts of a build that fails."""
     found: list[BuildStep | Warned] = []
     with pytest.raises(BuildFailed):
         found.extend(work)
     return sum(isinstance(step, BuildStep) and step.stage == "checkout" for step in found)
 
 
-def test_a_race_is_no_verdict(context: Context, commit: Commit) -> None:
+def test_build_that_fails_by_a_race_is_repeated_with_one_job(context: Context, commit: Commit) -> None:
     stages, warned, _ = steps(build_commit(context(), commit(SOUND)))
-    assert (stages, warned) == (["checkout", "compile", "install"], []), "what builds is built once"
+    assert (stages, warned) == (["checkout", "compile", "install"], []), "a sound build is made once"
     sha = commit(RACE)
     stages, warned, built = steps(build_commit(context(), sha))
     assert stages == ["checkout", "compile", "checkout", "compile", "install"]
@@ -128,7 +128,7 @@ def test_a_race_is_no_verdict(context: Context, commit: Commit) -> None:
     assert steps(build_commit(context(1), sha))[2].facts.key == built.facts.key
 
 
-def test_a_commit_that_does_not_compile_is_reported_with_the_error_of_one_job(context: Context, commit: Commit) -> None:
+def test_failed_build_is_reported_with_the_error_of_one_job(context: Context, commit: Commit) -> None:
     with pytest.raises(BuildFailed, match=r"does not compile: use\.c:7:1: error: no such thing"):
         finish(build_commit(context(), commit(BROKEN)))
     with pytest.raises(BuildFailed, match="error: of slow"):
@@ -139,32 +139,32 @@ def test_a_commit_that_does_not_compile_is_reported_with_the_error_of_one_job(co
     assert not [*Path(context().host.root, "jobs").iterdir()]
 
 
-def test_what_would_fail_again_is_not_repeated(context: Context, commit: Commit) -> None:
+def test_build_that_would_fail_again_is_not_repeated(context: Context, commit: Commit) -> None:
     sha = commit(BROKEN)
 
     def tried(at_once: int = 4, **changes: object) -> int:
         return attempts(build_commit(context(at_once, build=msgspec.structs.replace(BUILDER.build, **changes)), sha))
 
     assert (tried(4), tried(1)) == (2, 1)
-    assert tried(compile=[["make", "-f", "{source}/Makefile"]]) == 1, "it does not depend on the number of jobs"
+    assert tried(compile=[["make", "-f", "{source}/Makefile"]]) == 1, "the command has no number of jobs"
     assert tried(configure=[["sh", "-c", "echo {jobs}; exit 1"]]) == 1
     assert tried(compile=[["sh", "-c", "sleep {jobs}0"]], timeout=0.3) == 1
     with pytest.raises(EnvironmentFailure, match=r"the disk of host .* is full"):
         finish(build_commit(context(), commit(FULL)))
 
 
-def test_other_failures_that_one_job_may_not_have(context: Context, commit: Commit) -> None:
+def test_build_without_memory_or_files_is_repeated_with_one_job(context: Context, commit: Commit) -> None:
     for makefile, warned in ((KILLED, 1), (LACKING, 2)):
         _, warnings, built = steps(build_commit(context(), commit(makefile)))
         assert len(warnings) == warned
         assert Path(built.facts.log).exists()
     with pytest.raises(EnvironmentFailure, match="stopped on host here: out of memory"):
-        finish(build_commit(context(), commit(KILLED.replace("*-j4*)", "*)"))))  # what one job lacks too
+        finish(build_commit(context(), commit(KILLED.replace("*-j4*)", "*)"))))  # one job lacks memory, too
 
 
 @pytest.mark.slow
-def test_the_second_attempt_of_a_killed_session_is_followed(context: Context, commit: Commit, tmp_path: Path) -> None:
-    """To its end, and not begun anew. Of the first: lab/test_host_lab."""
+def test_second_attempt_of_a_killed_session_is_continued(context: Context, commit: Commit, tmp_path: Path) -> None:
+    """The next session waits for its end. lab/test_host_lab tests this for a first attempt."""
     count, go = tmp_path / "count", tmp_path / "go"
     held = f"until [ -e {go} ] || [ $$(wc -l <{count}) != 2 ]; do sleep 0.05; done"
     sha = commit(RACE.replace("case", f"echo >>{count}; {held}; case"))
@@ -179,7 +179,7 @@ def test_the_second_attempt_of_a_killed_session_is_followed(context: Context, co
     assert built.facts.binary
 
 
-def test_leaving_the_second_attempt_leaves_nothing_running(context: Context, commit: Commit) -> None:
+def test_abandoned_second_attempt_leaves_no_job_running(context: Context, commit: Commit) -> None:
     mark = str(4_000_000 + os.getpid())
     sha = commit(RACE.replace("cat table >use", f"cat table >use && sleep {mark}"))
     building = build_commit(context(), sha)
@@ -193,7 +193,7 @@ def test_leaving_the_second_attempt_leaves_nothing_running(context: Context, com
     assert not processes(mark)
 
 
-def test_an_end_and_a_candidate_that_race_are_measured(host: LocalHost, tmp_path: Path, commit: Commit) -> None:
+def test_end_and_candidate_with_racing_builds_are_measured(host: LocalHost, tmp_path: Path, commit: Commit) -> None:
     shas = tuple(
         commit(makefile) for makefile in (RACE, RACE.replace("200", "100"), SOUND.replace("200", "90"), BROKEN, SOUND)
     )
@@ -230,7 +230,7 @@ def lab(host: LocalHost, git: Repo) -> Lab:
 
 
 def builds(events: list[LabEvent]) -> int:
-    """How many builds were made."""
+    """The number of builds that were made."""
     return len([event for event in events if isinstance(event, BuildFinished) and not event.facts.reused])
 
 
@@ -245,7 +245,7 @@ def test_a_build_that_deletes_its_own_folder_is_skipped(lab: Lab) -> None:
 
 
 def test_a_load_that_deletes_its_own_folder_is_skipped(lab: Lab) -> None:
-    """Nor does a build that does so before its last step get further."""
+    """Also, a build that deletes its folder before its last step is skipped."""
     built = lab(makefile="all:\n\trm -rf $(CURDIR)\n", build="sh -c 'make; cd {prefix}'")
     assert skipped(measure(built, PlannedRuns(0, 1))).stage == "compile"
     facts = skipped(measure(lab(prepare='rm -rf "$PWD"\ntrue'), PlannedRuns(0, 1)))
@@ -254,7 +254,7 @@ def test_a_load_that_deletes_its_own_folder_is_skipped(lab: Lab) -> None:
 
 
 def test_a_build_that_its_program_changes_is_made_again(lab: Lab, tmp_path: Path) -> None:
-    """By this hunt, and by a later one. What counts as changed: lab/building/test_build_store."""
+    """Both by this hunt and by a later hunt. lab/building/test_build_store tests which changes count."""
     change = "touch -r use t && printf '8\n' 1<>use && touch -r t use"
     opened = lab(program=f"[ -e {tmp_path}/done ] || {{ :>{tmp_path}/done; {change}; }}")
     events = measure(opened, PlannedRuns(0, 2))
@@ -269,7 +269,7 @@ def test_a_build_that_its_program_changes_is_made_again(lab: Lab, tmp_path: Path
     assert warnings(measure(copy(opened), PlannedRuns(0, 1))) == []
 
 
-def test_a_program_that_fails_in_a_build_that_it_has_changed_is_skipped_once_that_was_made_again(lab: Lab) -> None:
+def test_program_that_breaks_its_build_again_is_skipped(lab: Lab) -> None:
     events = measure(lab(program='rm -rf "$PWD"; exit 9'), PlannedRuns(0, 2))
     assert len(warnings(events)) == 1
     assert builds(events) == 2
@@ -278,7 +278,7 @@ def test_a_program_that_fails_in_a_build_that_it_has_changed_is_skipped_once_tha
 
 @pytest.fixture
 def linked(lab: Lab, tmp_path: Path) -> Lab:
-    """A lab in randomized layouts, for a commit that has a program of two functions besides."""
+    """A lab with randomized layouts, for a commit that also has a program of two functions."""
 
     def of(program: str) -> HostLab:
         functions = "int f(void) { return 1; }\nint g(void) { return 2; }\n"
@@ -295,7 +295,7 @@ def fresh(lab: HostLab, runs: int) -> Generator[LabEvent]:
     return lab.measure(Measure((PlannedRuns(0, runs),), Purpose.CONFIRM, fresh=True))
 
 
-def test_a_layout_shares_files_with_its_build_and_is_made_again_with_it(linked: Lab, tmp_path: Path) -> None:
+def test_layout_is_made_again_with_the_build_whose_files_it_shares(linked: Lab, tmp_path: Path) -> None:
     opened = linked(f"./main; [ $(ls {tmp_path}/done.* | wc -l) != 1 ] || echo 8 >use; :>{tmp_path}/done.$$")
     events = finish(fresh(opened, 4))[0]
     assert [(run.reported, run.layout) for run in runs(events)] == [(7, 1), (7, 2), (7, 3), (7, 4)]
@@ -305,8 +305,8 @@ def test_a_layout_shares_files_with_its_build_and_is_made_again_with_it(linked: 
 
 
 @pytest.mark.slow
-def test_a_program_that_fails_in_a_file_that_its_layout_shares_with_the_build_does_so_twice(linked: Lab) -> None:
-    """Layout and build are found changed in turn."""
+def test_program_that_breaks_files_of_layout_and_build_is_skipped(linked: Lab) -> None:
+    """The change is found first in the layout, then in the build."""
     events = list(islice(fresh(linked("echo 8 >>use; exit 9"), 2), 100))
     assert len(events) < 100
     layout_changed, build_changed, given_up = warnings(events)
@@ -315,8 +315,8 @@ def test_a_program_that_fails_in_a_file_that_its_layout_shares_with_the_build_do
 
 
 @pytest.mark.slow
-def test_what_travels_is_recorded_on_arrival_and_never_sent_changed(lab: Lab, host: LocalHost, tmp_path: Path) -> None:
-    """The build host's own copy is changed between two hunts, then that of the host which measures."""
+def test_changed_build_is_not_sent_and_is_noticed_on_arrival(lab: Lab, host: LocalHost, tmp_path: Path) -> None:
+    """Between two hunts, the copy on the build host is changed, then the copy on the host that measures."""
     other = LocalHost("other", PurePosixPath(tmp_path / "other"))
     usual = lab()
 
@@ -335,7 +335,7 @@ def test_what_travels_is_recorded_on_arrival_and_never_sent_changed(lab: Lab, ho
 
 
 @pytest.mark.slow
-def test_a_tarball_whose_program_changes_it_is_unpacked_again(lab: Lab, host: LocalHost, tmp_path: Path) -> None:
+def test_tarball_that_its_program_changes_is_unpacked_again(lab: Lab, host: LocalHost, tmp_path: Path) -> None:
     opened = lab(program="echo 8 >>use")
     (tmp_path / "repo" / "use").write_text("7")
     subprocess.run(["tar", "-C", tmp_path / "repo", "-cf", tmp_path / "old.tar", "program", "use"], check=True)

@@ -1,7 +1,7 @@
-"""Random recipes, inventories, patterns and command lines: whatever is wrong gets a sentence, and never status 70.
+"""Random recipes, inventories, patterns and command lines: each mistake gets a message, and never status 70 (a bug).
 
-`FUZZ_EXAMPLES=5000 pytest tests/hostile/test_fuzz.py` is a longer campaign with examples that differ each time; without
-it a few examples are tried, always the same ones, and most of them are slow tests.
+`FUZZ_EXAMPLES=5000 pytest tests/hostile/test_fuzz.py` tries other examples each time. Without the variable, each
+property test tries a few fixed examples, and most property tests are slow tests.
 """
 
 import copy
@@ -46,7 +46,7 @@ EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
 
 
 def fuzz(usual: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Settings of a property: ``usual`` examples, the same each time, or those of a campaign."""
+    """Settings of a property test: ``usual`` fixed examples, or FUZZ_EXAMPLES random examples."""
     return settings(
         max_examples=EXAMPLES or usual,
         derandomize=not EXAMPLES,
@@ -57,16 +57,16 @@ def fuzz(usual: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 def check(ended: Ended) -> None:
-    """What every end of the program has in common."""
+    """Check that the program ended without a bug, and with a message if it failed."""
     assert ended.status in (0, 1, 2, 3, 4, 130), ended.err + last_traceback()
     assert "Traceback" not in ended.out + ended.err
     if ended.status in (3, 4):
-        said = [line.partition("Error:")[2] if "Error:" in line else line for line in ended.err.splitlines()]
-        assert any(line.strip() for line in said) or ended.out.strip()
+        messages = [line.partition("Error:")[2] if "Error:" in line else line for line in ended.err.splitlines()]
+        assert any(line.strip() for line in messages) or ended.out.strip()
 
 
 def last_traceback() -> str:
-    """What the program kept of its bug."""
+    """The last traceback that the program wrote to its log."""
     kept = Path(os.environ["HOME"], ".local/state/perfbisect/error.log")
     return kept.read_text() if kept.exists() else ""
 
@@ -94,11 +94,11 @@ numbers = st.one_of(
 
 
 def text_of(number: float) -> str:
-    """A number as it is written; Python refuses to write thousands of digits."""
+    """A number as text. Python refuses to convert an integer of thousands of digits."""
     return str(number) if isinstance(number, float) or abs(number) < 10**300 else "1" + "0" * 5000
 
 
-# The world: a repository, recipes, hosts and a history
+# The working directory of the examples: a repository, recipes, hosts and a history
 
 GIVEN = Path(__file__).parent / "given"
 HOSTS = """
@@ -111,7 +111,7 @@ root = "{root}"
 
 @pytest.fixture
 def world(tmp_path: Path, git: Repo, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The working directory of all examples; nothing in it can measure, or reach another machine."""
+    """The working directory of all examples, in which no command can measure or reach another machine."""
     shutil.copytree(GIVEN, tmp_path / "given")
     (tmp_path / "given/hosts.toml").write_text(HOSTS.format(root=tmp_path / "root"))
     shutil.copytree(tmp_path / "given", Path(os.environ["HOME"], ".config/perfbisect"))
@@ -146,12 +146,12 @@ FILES = ("history", "folder", "repo", "builders", "workloads", "hosts")
 
 
 def forms_of(verb: str) -> list[set[str]]:
-    """Parameters that belong together."""
+    """Sets of parameters that can be used together."""
     return [set(form) for form in KNOWN["forms"].get(verb, [[]])]
 
 
 def usual(verb: str, parameter: click.Parameter) -> Sequence[str]:
-    """Values of a parameter with which a verb gets somewhere."""
+    """Valid values of a parameter."""
     name, kind = str(parameter.name), parameter.type
     if name in KNOWN["bounded"].get(verb, ()):
         return KNOWN["bounded"][verb][name][:2]  # type: ignore[no-any-return]
@@ -163,7 +163,7 @@ def usual(verb: str, parameter: click.Parameter) -> Sequence[str]:
 
 
 def odd(verb: str, parameter: click.Parameter) -> st.SearchStrategy[str]:
-    """Values of a parameter that are wrong, mostly; paths stay in the world."""
+    """Mostly invalid values of a parameter. Paths stay inside the working directory."""
     name = str(parameter.name)
     if name in KNOWN["bounded"].get(verb, ()):
         return st.sampled_from(KNOWN["bounded"][verb][name])
@@ -177,7 +177,7 @@ NUMERIC = (click.IntRange, ParsedParam)
 
 @st.composite
 def command_lines(draw: st.DrawFn) -> list[str]:
-    """A verb with some of its options and arguments, all but a few of them such that it gets somewhere."""
+    """A verb with some of its options and arguments, most of them valid."""
 
     def one_in(many: int) -> bool:
         return draw(st.integers(1, many)) == many
@@ -211,7 +211,7 @@ def command_lines(draw: st.DrawFn) -> list[str]:
 @pytest.mark.slow
 @fuzz(40)
 @given(words=command_lines())
-def test_command_lines(world: Path, words: list[str]) -> None:
+def test_random_command_line_ends_without_a_bug(world: Path, words: list[str]) -> None:
     check(run(*words))
 
 
@@ -221,7 +221,7 @@ ODD_NUMBERS = ("nan", "inf", "-inf", "1e400", "-0", "9" * 30, "9" * 5000, "5e-32
 @pytest.mark.parametrize(
     "verb", [verb if verb == "run" else pytest.param(verb, marks=pytest.mark.slow) for verb in VERBS]
 )
-def test_odd_numbers_for_every_option(world: Path, verb: str) -> None:
+def test_odd_number_for_any_option_ends_without_a_bug(world: Path, verb: str) -> None:
     command = bisect.get_command(click.Context(bisect), verb)
     assert command is not None
     form = forms_of(verb)[0] | ({"repo", "host"} if verb in ("run", "compare", "noise") else set())
@@ -253,7 +253,7 @@ values = st.recursive(
 
 
 def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The ways to all tables, lists and leaves."""
+    """The paths (tuples of keys and indices) of all tables, lists and leaves of ``value``."""
     yield way
     for key, each in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         yield from places(each, (*way, key))
@@ -264,7 +264,7 @@ ODD_BYTES = (b"\0", b"\xff", b"\r", b'"""', b"'''", b"[[", b"]]", b"\\u0000", b"
 
 @st.composite
 def recipes(draw: st.DrawFn, kind: str) -> bytes:
-    """A shipped file with a few changes, of its values and keys or of its text."""
+    """A shipped file with a few random changes of values, keys or text."""
     text = draw(st.sampled_from(SHIPPED[kind]))
     table = copy.deepcopy(tomllib.loads(text))
     for _ in range(draw(st.integers(0, 3))):
@@ -287,7 +287,7 @@ def recipes(draw: st.DrawFn, kind: str) -> bytes:
                     holder.append(draw(values))
     try:
         text = tomli_w.dumps(table)
-    except (TypeError, ValueError):  # what TOML cannot say
+    except (TypeError, ValueError):  # TOML has no syntax for the value
         return draw(st.binary(max_size=40))
     raw = text.encode(errors="surrogateescape")
     at = draw(st.integers(0, len(raw)))
@@ -301,7 +301,7 @@ def recipes(draw: st.DrawFn, kind: str) -> bytes:
 
 @pytest.fixture
 def place(world: Path) -> Path:
-    """The folder of the recipes that are tried."""
+    """The folder of the random recipes."""
     (world / "odd").mkdir()
     return world / "odd"
 
@@ -309,7 +309,7 @@ def place(world: Path) -> Path:
 @pytest.mark.slow
 @fuzz(12)
 @given(raw=recipes("builder"), name=st.sampled_from(["x", "script", "é", "a b", "-x", "x\udcff", "$(id)"]))
-def test_builders(place: Path, raw: bytes, name: str) -> None:
+def test_random_builder_ends_without_a_bug(place: Path, raw: bytes, name: str) -> None:
     file = place / name / "builder.toml"
     file.parent.mkdir(exist_ok=True)
     file.write_bytes(raw)
@@ -326,7 +326,7 @@ def test_builders(place: Path, raw: bytes, name: str) -> None:
 
 @fuzz(6)
 @given(raw=recipes("suite"), name=st.sampled_from(["one", "point", "é", "", "x\udcff"]))
-def test_suites(place: Path, raw: bytes, name: str) -> None:
+def test_random_suite_ends_without_a_bug(place: Path, raw: bytes, name: str) -> None:
     file = place / "suite/suite.toml"
     file.parent.mkdir(exist_ok=True)
     file.write_bytes(raw)
@@ -341,7 +341,7 @@ def test_suites(place: Path, raw: bytes, name: str) -> None:
 
 @fuzz(15)
 @given(raw=recipes("hosts"))
-def test_inventories(place: Path, raw: bytes) -> None:
+def test_random_inventory_ends_without_a_bug(place: Path, raw: bytes) -> None:
     (place / "hosts.toml").write_bytes(raw)
     check(run("hosts", "--hosts", "odd/hosts.toml"))
     try:
@@ -369,12 +369,12 @@ outputs = st.lists(
     ),
     max_size=4,
 )  # fmt: skip
-SLOW = ("(a*)*$",)  # patterns that take for ever are the author's own
+SLOW = ("(a*)*$",)  # perfbisect does not protect users from patterns that take exponential time
 
 
 @fuzz(60)
 @given(pattern=patterns.filter(lambda pattern: not any(slow in pattern for slow in SLOW)), out=outputs, err=outputs)
-def test_patterns(pattern: str, out: list[str], err: list[str]) -> None:
+def test_random_pattern_finds_a_number_or_raises_value_error(pattern: str, out: list[str], err: list[str]) -> None:
     try:
         check_pattern(pattern)
         number = find_number(pattern, "\n".join(out), "\n".join(err))
@@ -386,7 +386,7 @@ def test_patterns(pattern: str, out: list[str], err: list[str]) -> None:
 
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "faults"
-# A hunt with two runs of the commits 0 and 2, the second of which is slow; then one thing is damaged.
+# A hunt with a run of commit 0 and a slower run of commit 2. Each case then damages one value.
 HUNT = """\
 from dataclasses import replace
 from checks import check
@@ -409,7 +409,7 @@ found = check(kept, read_ledger(folder / "ledger"), Range(("a", "b", "c"), 2, fr
 DAMAGE = [line.split(" → ") for line in Path(__file__).with_name("damages.txt").read_text().splitlines()[1:]]
 
 
-def test_damage_is_found_and_a_hunt_that_holds_is_not_accused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_checks_find_each_damage_and_no_other_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(BENCHMARK)
     with mock.patch.dict(sys.modules):
         for damage, sentence in [*DAMAGE, ["session.status = 130", ""]]:

@@ -1,4 +1,4 @@
-"""The configuration of a repository that is hunted in makes git run nothing, whoever owns it."""
+"""git starts no program that the configuration of a hunted repository names, whoever owns the repository."""
 
 import contextlib
 import os
@@ -49,7 +49,7 @@ def configure(config: Path, settings: dict[str, str]) -> None:
 
 @pytest.fixture
 def trap(tmp_path: Path) -> Iterator[Trap]:
-    """Whatever a test does, nothing of the trap may run."""
+    """Programs that record their start. At the end of a test, none may have started."""
     trap = Trap(tmp_path / "sprung")
     yield trap
     assert trap.sprung == []
@@ -66,7 +66,7 @@ def commits(git: Repo) -> list[str]:
 
 @pytest.fixture
 def hostile(git: Repo, commits: list[str], trap: Trap) -> Path:
-    """A repository in which everything is armed, with a file that looks changed and a submodule armed as well."""
+    """A repository and a submodule whose configuration and hooks start the trap, with files that look changed."""
     repo = git.path
     module = repo / "module"
     git("clone", "-q", str(repo), str(module))
@@ -80,14 +80,14 @@ def hostile(git: Repo, commits: list[str], trap: Trap) -> Path:
 
 
 def use(repo: Repository, host: LocalHost, commits: list[str]) -> None:
-    """Everything that is done with a repository."""
+    """Do all operations of perfbisect on a repository."""
     assert resolve_commit(repo, "v0", []) == commits[0]
     with pytest.raises(UnknownRevision):
         resolve_commit(repo, "1234567890", [])
     assert commits_of_names(repo, ["1234512345" * 4, "v1"]) == [
         None,
         commits[1],
-    ]  # the first would be fetched from a promisor
+    ]  # git would fetch the first commit from a promisor
     assert read_range(repo, commits[0], commits[2], ["doc/**"]).candidates == tuple(commits)
     assert describe_commit(repo, commits[1]).subject == "change 1"
     assert commits_touching(repo, commits[0], commits[2], ["a.c"])["a.c"] == {*commits[1:]}
@@ -101,7 +101,7 @@ def use(repo: Repository, host: LocalHost, commits: list[str]) -> None:
     for commit in commits:
         checkout.checkout(host, bare, commit, source, [])
     assert Path(source, "a.c").read_text() == "2\n"
-    for config in ("config", "more", "config.worktree"):  # no partial clone is sent
+    for config in ("config", "more", "config.worktree"):  # a partial clone cannot be pushed
         for key in ("extensions.partialClone", "remote.evil.promisor"):
             subprocess.run(["git", "config", "--file", repo.git_dir / config, "--unset", key], check=False)
     sent = host.root / "sent.git"
@@ -110,13 +110,13 @@ def use(repo: Repository, host: LocalHost, commits: list[str]) -> None:
     assert len(host.run(["git", f"--git-dir={sent}", "for-each-ref"]).stdout.splitlines()) == 3
 
 
-def test_nothing_runs_in_a_repository_of_ones_own(hostile: Path, host: LocalHost, commits: list[str]) -> None:
+def test_armed_repository_of_the_user_starts_no_program(hostile: Path, host: LocalHost, commits: list[str]) -> None:
     for place in (hostile, hostile / ".git"):
         use(open_repository(place), host, commits)
 
 
-def test_the_trap_works(hostile: Path, trap: Trap, monkeypatch: pytest.MonkeyPatch) -> None:
-    """git itself, called as people call it, runs what is then not run."""
+def test_plain_git_commands_start_the_trap(hostile: Path, trap: Trap, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the other tests would notice a started program."""
     monkeypatch.setenv("GIT_TERMINAL_PROMPT", "0")
     for command in ("status", "diff", f"cat-file -e {'1234512345' * 4}", "rev-list --objects v0", "commit -qam1"):
         asked = ["git", "-c", "maintenance.auto=0", *command.split()]
@@ -127,10 +127,10 @@ def test_the_trap_works(hostile: Path, trap: Trap, monkeypatch: pytest.MonkeyPat
         (trap.folder / name).unlink()
 
 
-def test_other_places_of_a_configuration(
+def test_worktree_configuration_and_split_index_start_no_program(
     hostile: Path, host: LocalHost, commits: list[str], trap: Trap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That of a work tree, an index that was written with a monitor, and an index in two parts."""
+    """The index was written with a file system monitor, and has two parts."""
     git_dir = hostile / ".git"
     for name in ("config", "more"):
         (git_dir / name).rename(git_dir / f"{name}.aside")
@@ -157,10 +157,10 @@ PROMISORS = (
 
 
 @pytest.mark.parametrize("promisor", PROMISORS)
-def test_no_missing_object_is_fetched(
+def test_missing_object_is_not_fetched_from_a_promisor(
     git: Repo, tmp_path: Path, commits: list[str], trap: Trap, promisor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the promisor of a partial clone is."""
+    """git fetches the missing objects of a partial clone from its promisor, by any protocol."""
     for name in ("git-remote-trap", "git-remote-helper", "ssh"):
         executable(tmp_path / "programs" / name, f"#!/bin/sh\n{trap.command(name)}\n")
     monkeypatch.setenv("PATH", str(tmp_path / "programs"), prepend=":")
@@ -178,7 +178,7 @@ def test_no_missing_object_is_fetched(
     assert not has_uncommitted_changes(opened)
 
 
-def test_what_a_filter_would_make_of_a_file_is_not_known(hostile: Path, trap: Trap) -> None:
+def test_file_with_a_filter_is_not_checked_for_changes(hostile: Path, trap: Trap) -> None:
     opened = open_repository(hostile)
     assert not has_uncommitted_changes(opened)
     for name, text, dirty in (("a.c", "changed\n", False), ("plain", "changed\n", True), ("plain", "2\n", False)):
@@ -191,8 +191,8 @@ def test_what_a_filter_would_make_of_a_file_is_not_known(hostile: Path, trap: Tr
     assert not has_uncommitted_changes(opened)
 
 
-def test_a_checkout_configured_elsewhere_is_not_looked_at(hostile: Path, tmp_path: Path, commits: list[str]) -> None:
-    """``core.worktree`` may name any folder; with a .git of its own, even another repository."""
+def test_work_tree_that_core_worktree_names_is_ignored(hostile: Path, tmp_path: Path, commits: list[str]) -> None:
+    """``core.worktree`` may name any folder, even another repository."""
     for place in (Repo(tmp_path / "other").path, tmp_path / "nowhere", Path("/"), Path("/proc/self/root")):
         configure(hostile / ".git/config", {"core.worktree": str(place)})
         opened = open_repository(hostile / ".git")
@@ -202,15 +202,15 @@ def test_a_checkout_configured_elsewhere_is_not_looked_at(hostile: Path, tmp_pat
 
 @pytest.fixture
 def foreign(hostile: Path) -> Path:
-    """The same, of another user."""
+    """The hostile repository, owned by another user."""
     if os.getuid() != 0:
         pytest.skip("only root can give files to another user")
     subprocess.run(["chown", "-R", str(NOBODY), hostile], check=True)
     return hostile
 
 
-def test_a_repository_of_another_user_is_refused(foreign: Path, tmp_path: Path) -> None:
-    """Also by a gitfile, a link, as a bare clone, and where it trusts itself."""
+def test_repository_of_another_user_is_refused(foreign: Path, tmp_path: Path) -> None:
+    """Also through a gitfile or a link, as a bare clone, and if its own configuration declares it safe."""
     (foreign / "deep" / "er").mkdir(parents=True)
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / ".git").write_text(f"gitdir: {foreign}/.git\n")
@@ -228,14 +228,14 @@ def test_a_repository_of_another_user_is_refused(foreign: Path, tmp_path: Path) 
         if place in inside:
             trust = r"If you trust it: git config --global --add safe\.directory \S*/repo\S*$"
             assert re.search(trust, caught.value.advice)
-    with contextlib.chdir(foreign / "deep" / "er"):  # nothing runs, not even to report that it is refused
+    with contextlib.chdir(foreign / "deep" / "er"):  # the refusal starts no program either
         done = run("run", "v0", "v2", "--build", "true", "--run", "true")
     assert done.status == 4, done.err
     assert "dubious ownership" in done.err
 
 
 @pytest.mark.parametrize("trusted", ["by the user", "with sudo"])
-def test_a_repository_of_another_user_that_is_trusted_serves(
+def test_trusted_repository_of_another_user_can_be_used(
     foreign: Path, host: LocalHost, commits: list[str], seal: Path, trusted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if trusted == "with sudo":
@@ -246,16 +246,16 @@ def test_a_repository_of_another_user_that_is_trusted_serves(
 
 
 @pytest.mark.parametrize("folders", [":{}", "/nowhere:../repo:{}:.:bin"])
-def test_nothing_is_searched_in_the_working_directory(
+def test_programs_are_not_searched_in_the_working_directory(
     folders: str, tmp_path: Path, commits: list[str], host: LocalHost, trap: Trap, git: Repo
 ) -> None:
-    """An entry of a list of folders that is empty or relative is the folder in which git runs: the repository, a checkout."""
+    """An empty or relative entry of PATH or LD_LIBRARY_PATH is the folder in which git runs: repository or checkout."""
     repo = git.path
     for folder in (repo, repo / ".git", repo / "bin"):
         for name in ("git", "sh", "sha256sum", "env"):
             executable(folder / name, f"#!/bin/sh\n{trap.command(name)}\nexit 1\n")
         for name in ("libz.so.1", "libpcre2-8.so.0", "libc.so.6"):
-            (folder / name).write_text("no library\n")  # a program that finds it does not start
+            (folder / name).write_text("no library\n")  # a program that loads this file does not start
     armed = git.commit(title="programs and libraries")
     for variable, usual in (("PATH", os.environ["PATH"]), ("LD_LIBRARY_PATH", "/usr/lib")):
         with mock.patch.dict(os.environ, {variable: folders.format(usual)}), contextlib.chdir(tmp_path):
@@ -268,7 +268,7 @@ def test_nothing_is_searched_in_the_working_directory(
                 assert checkout.filtered_tree(host, bare, commit, [])
 
 
-def test_an_odd_folder_for_temporary_files(
+def test_temporary_repository_works_in_a_folder_with_an_odd_name(
     git: Repo, commits: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -286,30 +286,30 @@ def test_an_odd_folder_for_temporary_files(
 
 
 @pytest.mark.parametrize("extension", ["noop-v2", "unknown", "refstorage"])
-def test_an_unknown_format_is_refused_with_its_name(git: Repo, commits: list[str], extension: str, trap: Trap) -> None:
+def test_unknown_extension_is_refused_by_name(git: Repo, commits: list[str], extension: str, trap: Trap) -> None:
     configure(git.path / ".git/config", {"core.repositoryFormatVersion": "1", f"extensions.{extension}": "x"})
     with pytest.raises((EnvironmentFailure, UsageError), match=extension):
         open_repository(git.path)
 
 
-# Beside the traps: what makes a push fail, hang or send something else.
+# Settings that make a push fail, hang or send other data; they start no program.
 STUBBORN = dict(line.split("=") for line in Path(__file__).with_name("stubborn.txt").read_text().splitlines())
 
 
 @pytest.fixture
 def everything(trap: Trap, tmp_path: Path) -> dict[str, str]:
-    """All settings, but for those that make a partial clone: that is refused."""
+    """All hostile settings except the settings of a partial clone, which cannot be pushed."""
     settings = trap.settings(trap.hooks(tmp_path / "hooks")) | STUBBORN
     del settings["extensions.partialClone"], settings["remote.evil.promisor"]
     return settings
 
 
 @pytest.mark.parametrize("whose", ["the repository", "the user", "the environment"])
-def test_no_configuration_takes_part(
+def test_push_ignores_the_git_configuration_of_any_source(
     commits: list[str], tmp_path: Path, host: LocalHost, trap: Trap, seal: Path, whose: str,
     everything: dict[str, str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """The user of the host is the same on this machine: what receives ignores it as what sends does."""
+    """The receiving git runs as the same user on this machine, and ignores the configuration, too."""
     bare = host.root / "n.git"
     host.run(["git", "init", "-q", "--bare", "--template=", str(bare)])
     opened = open_repository(tmp_path / "repo")
@@ -327,7 +327,7 @@ def test_no_configuration_takes_part(
     assert sorted(path.name for path in Path(bare / REFS).iterdir()) == sorted(commits)
 
 
-def test_over_ssh_that_of_the_host_takes_no_part_either(
+def test_push_over_ssh_ignores_the_git_configuration_of_the_host(
     commits: list[str], tmp_path: Path, trap: Trap, seal: Path, machine: Machine, everything: dict[str, str]
 ) -> None:
     configure(seal / ".gitconfig", everything)

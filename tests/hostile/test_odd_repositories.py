@@ -1,6 +1,6 @@
-"""Commits, formats, names and locales that git or a machine has in odd forms.
+"""Invalid commits, SHA-256 repositories, file names that are not UTF-8, and unusual locales.
 
-A commit that git cannot check out is skipped; nothing is written outside of the checkout, and the next one is exact.
+A commit that git cannot check out is skipped. No file is written outside of the checkout. The next checkout is exact.
 """
 
 import os
@@ -27,7 +27,7 @@ from waiting import finish
 
 pytestmark = pytest.mark.tools
 
-# git checks out an entry of two, or what it makes of the mode.
+# Git checks out one of two conflicting entries, or reads an unknown mode as a known mode.
 HARMLESS = {"file and folder of one name", "twice the same name", "link and folder of one name", "an unknown mode",
             "folder and link of one name", "a file of a submodule", "names in no order"}  # fmt: skip
 UNREADABLE = {"no name", "a mode that is no number"}  # git walks no history that contains them
@@ -45,7 +45,7 @@ def commit(odd: OddTrees, entries: list[Entry], *parents: str) -> str:
 
 
 def mirrored(host: LocalHost, odd: OddTrees) -> tuple[PurePosixPath, PurePosixPath]:
-    """The host's mirror, and where it checks out."""
+    """The host's mirror of the repository, and the folder of the checkout."""
     return finish(checkout.bring_mirror(host, open_repository(odd.repo), "n", []))[
         1
     ], host.root / "work" / "n" / "source"
@@ -57,12 +57,12 @@ def listing(folder: PurePosixPath) -> dict[str, str]:
 
 
 def paths(host: LocalHost) -> set[Path]:
-    """What is below the root of a host, besides its work."""
+    """The paths below the root of a host, except for its work folders."""
     found = (path.relative_to(host.root) for path in Path(host.root).rglob("*"))
     return {path for path in found if "work" not in path.parts}
 
 
-def test_every_odd_tree(odd: OddTrees, host: LocalHost, tmp_path: Path) -> None:
+def test_invalid_tree_skips_its_commit_and_writes_no_file(odd: OddTrees, host: LocalHost, tmp_path: Path) -> None:
     repo = open_repository(odd.repo)
     fine = commit(odd, [(FILE, b"a", odd.blob(b"fine\n"))])
     bare, source = mirrored(host, odd)
@@ -102,8 +102,8 @@ REPLACEMENTS = (
 )
 
 
-def test_no_path_leads_through_a_link(odd: OddTrees, host: LocalHost, tmp_path: Path) -> None:
-    """Neither one of a commit, nor one that a build has put in the place of a folder or of the checkout itself."""
+def test_checkout_writes_through_no_link(odd: OddTrees, host: LocalHost, tmp_path: Path) -> None:
+    """The link is in a commit, or a build has put the link in the place of a folder or of the checkout."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "x").write_text("not ours\n")
@@ -128,7 +128,7 @@ def test_no_path_leads_through_a_link(odd: OddTrees, host: LocalHost, tmp_path: 
 
 
 def test_submodules_are_empty_folders(odd: OddTrees, host: LocalHost, tmp_path: Path) -> None:
-    """.gitmodules and .gitattributes are only files."""
+    """The contents of .gitmodules and .gitattributes have no effect."""
     trace = tmp_path / "trace"
     modules = (
         f'[submodule "m"]\n\tpath = m\n\turl = ext::touch {trace}\n\tupdate = !touch {trace}\n'
@@ -144,7 +144,7 @@ def test_submodules_are_empty_folders(odd: OddTrees, host: LocalHost, tmp_path: 
     assert not trace.exists()
 
 
-def test_what_the_host_cannot_do_is_not_the_commits_fault() -> None:
+def test_checkout_error_of_the_host_does_not_skip_the_commit() -> None:
     for reason in (
         "error: unable to create file a: Permission denied",
         "fatal: cannot create directory at 'a': Read-only file system",
@@ -170,13 +170,13 @@ ODD = {5: "a folder .git", 6: "a missing file", 3: "a missing folder", 2: "a nam
 
 
 def script_of(number: int, slow: int) -> str:
-    """The benchmark of a commit, slower from one on."""
+    """The benchmark script of a commit, which is slower from commit ``slow`` on."""
     return f"echo rate $(({1000 if number < slow else 700} + $(od -An -N1 -tu1 /dev/urandom) % 9)) # {number}\n"
 
 
 @pytest.fixture
 def history(odd: OddTrees, git: Repo) -> list[str]:
-    """Commits of which four cannot be checked out, two of them in the middle of the range; one makes a script slower."""
+    """Twelve commits: four cannot be checked out, and from commit 9 on the benchmark script is slower."""
     entries = forbidden(odd)
     hashes: list[str] = []
     for number in range(SPEEDS):
@@ -195,7 +195,7 @@ def hunt(tmp_path: Path, good: int, bad: int) -> list[str]:
 
 @pytest.mark.e2e
 @pytest.mark.slow
-def test_a_hunt_skips_them_and_so_does_its_continuation(tmp_path: Path, history: list[str]) -> None:
+def test_hunt_and_its_continuation_skip_invalid_commits(tmp_path: Path, history: list[str]) -> None:
     killed = bisect_until([*hunt(tmp_path, 0, SPEEDS - 1), "--json"], '"CandidateSkipped"', signal.SIGKILL)
     assert killed.returncode == -signal.SIGKILL
     assert "cannot be checked out: " in killed.stdout
@@ -208,7 +208,7 @@ def test_a_hunt_skips_them_and_so_does_its_continuation(tmp_path: Path, history:
     assert "checkout: " in run("show", "--history", str(tmp_path / "h.db")).out
 
 
-def test_an_end_that_cannot_be_checked_out_ends_the_hunt(tmp_path: Path, history: list[str]) -> None:
+def test_hunt_fails_if_an_end_cannot_be_checked_out(tmp_path: Path, history: list[str]) -> None:
     sha = history[5][:10]
     why = f"{sha} cannot be checked out: error: invalid path '.git/config'"
     done, dry = (run(*hunt(tmp_path, 5, 8), form) for form in ("--plain", "--dry-run"))
@@ -222,7 +222,7 @@ def test_an_end_that_cannot_be_checked_out_ends_the_hunt(tmp_path: Path, history
 
 @pytest.fixture(scope="module")
 def locales(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with locales that have a decimal comma, Turkish letters, and an encoding without most signs."""
+    """A folder with locales that have a decimal comma, Turkish letters, and an encoding that lacks most characters."""
     folder = tmp_path_factory.mktemp("locales")
     for name in ("C.UTF-8", "fr_FR.UTF-8", "tr_TR.UTF-8", "en_US.ISO-8859-1"):
         language, _, encoding = name.partition(".")
@@ -234,10 +234,10 @@ def locales(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("locale", ["LC_NUMERIC=fr_FR.UTF-8", "LC_ALL=tr_TR.UTF-8", "LC_ALL=en_US.ISO-8859-1"])
-def test_a_locale_changes_neither_builds_nor_locks_nor_histories(
+def test_locale_changes_neither_builds_nor_locks_nor_histories(
     locales: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locale: str
 ) -> None:
-    """Twice: the second session finds its host in the history, and its builds."""
+    """The second session finds its host and its builds in the history."""
     git = Repo(tmp_path / "dépôt …")
     for text in ("1", "2"):
         git.commit({"télé": text}, f"été … {text}")
@@ -259,7 +259,7 @@ COMMITS, SLOW = 5, 3
 
 
 def speeds(repo: Path, object_format: str = "sha1", extra: bytes = b"") -> list[str]:
-    """A repository with a script that is slower from one commit on; with a file named ``extra`` that changes as well."""
+    """Make a repository whose script is slower from commit 3 on; each commit also changes a file named ``extra``."""
     with mock.patch.dict(os.environ, GIT_DEFAULT_HASH=object_format):
         git = Repo(repo)
     changes = [{os.fsdecode(extra): f"{number}\n"} if extra else {} for number in range(COMMITS)]
@@ -271,7 +271,7 @@ HUNT += ["--no-explain", "--plain"]
 
 
 @pytest.mark.e2e
-def test_a_whole_hunt(tmp_path: Path) -> None:
+def test_hunt_works_with_sha256_and_a_name_that_is_not_utf8(tmp_path: Path) -> None:
     hashes = speeds(tmp_path / "repo", "sha256", extra=b"caf\xe9\n\xff.c")
     done = run(*HUNT, "--repo", str(tmp_path / "repo"), "--history", str(tmp_path / "h.db"))
     assert done.status == 0, done.out + done.err
@@ -280,8 +280,8 @@ def test_a_whole_hunt(tmp_path: Path) -> None:
         assert hashes[SLOW][:10] in run(*words, "--history", str(tmp_path / "h.db")).out
 
 
-def test_sources_of_both_formats_have_a_mirror_of_their_own(tmp_path: Path, host: LocalHost) -> None:
-    """A host's mirror of the same name is made anew when the format changes, and stays otherwise."""
+def test_mirror_is_made_anew_when_the_object_format_changes(tmp_path: Path, host: LocalHost) -> None:
+    """If the format stays the same, the mirror is kept."""
     made = {name: speeds(tmp_path / name, name, b"caf\xe9") for name in ("sha1", "sha256")}
     mark = Path(host.root, "git", "n.git", "mark")
     for name, kept in (("sha256", False), ("sha1", False), ("sha1", True), ("sha256", False)):

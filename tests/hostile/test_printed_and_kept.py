@@ -1,5 +1,5 @@
-"""What builds, benchmarks, hosts, recipes and repositories print or are named never reaches a terminal as it is; no
-password is printed or kept; damage, answers without an end and numbers without a bound get sentences.
+"""Hostile text of builds, benchmarks, hosts, recipes and repositories is escaped; no password is printed or kept;
+errors name damaged rows of a history; endless answers and huge numbers are handled.
 """
 
 import contextlib
@@ -31,18 +31,18 @@ from perfbisect.core.stats.paired_comparison import paired_ratio
 from perfbisect.hunt.lifecycle import known_failures
 from perfbisect.hunt.session import with_prior_knowledge
 from perfbisect.store.history import History
-from perfbisect.wording.quantities import between, change, decimals, figure, ratio
+from perfbisect.wording.quantities import change, decimals, figure, low_to_high, ratio
 from perfbisect.wording.text import UNSAFE
 from program import LIMIT, PROGRAM, Ended, executable, run
 from repos import Repo
 
 EVIL = "".join(ATTACKS.values())
 
-pytestmark = [pytest.mark.tools, pytest.mark.xdist_group("printed")]  # one world for all
+pytestmark = [pytest.mark.tools, pytest.mark.xdist_group("printed")]  # the tests share a world
 
 TAG = "v\u202e1\U000e0041"
 
-# The real program, on a repository, a build, a benchmark and recipes that attack
+# The real program, on a hostile repository, build, benchmark and recipes
 
 SCRIPT = """\
 printf '%s\\n' {evil} >&2
@@ -53,7 +53,7 @@ exit {status}
 
 
 class World:
-    """A repository with four commits: fast, one that does not build, one that crashes, slow; and a history."""
+    """A repository with four commits (fast, unbuildable, crashing, slow), and a history."""
 
     def __init__(self, folder: Path) -> None:
         self.home, self.history = folder / "home", folder / f"history{ATTACKS['bidirectional']}.db"
@@ -70,13 +70,13 @@ class World:
         self.git("tag", TAG, "HEAD~3")
 
     def hunt(self, history: Path, *words: str, bad: str = "HEAD") -> Ended:
-        """A hunt in that repository."""
+        """Hunt in the repository of this world."""
         commands = ["--build", "sh build.sh", "--run", "sh {prefix}/run.sh", "--rate", "rate (.*)", "--no-explain"]
         commands += ["--repo", str(self.git.path), "--history", str(history)]
         return self.bisect("run", TAG, bad, *commands, *words)
 
     def bisect(self, *words: str, **more: str) -> Ended:
-        """Run the program; fails where anything that it prints is unsafe."""
+        """Run the program, and assert that its output is safe."""
         with mock.patch.dict(os.environ, self.env | more), contextlib.chdir(self.home):
             done = run(*words)
         for text in (done.out, done.err):
@@ -86,7 +86,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    """The same with a hunt in its history, whose lines are safe."""
+    """A world with a hunt in its history."""
     world = World(tmp_path_factory.mktemp("world"))
     done = world.hunt(world.history, "--plain")
     assert done.status in (0, 2), done.err
@@ -112,7 +112,7 @@ def test_a_hunt_in_json_is_safe_and_complete(world: World) -> None:
         decode(line)
 
 
-def test_what_a_query_prints_is_read_as_the_same_text_and_is_no_formula(world: World) -> None:
+def test_query_output_preserves_text_and_escapes_formulas(world: World) -> None:
     history = ["--history", str(world.history)]
     sql = f"select subject from commits where commit_hash = '{world.git('rev-parse', 'HEAD~3')}'"
     [row] = json.loads(world.bisect("query", sql, "--json", *history).out)
@@ -124,7 +124,7 @@ def test_what_a_query_prints_is_read_as_the_same_text_and_is_no_formula(world: W
 
 
 def test_usage_errors_and_a_failed_hunt_are_safe(world: World) -> None:
-    """Of an end that crashes the output stands in the error, and in the history."""
+    """The error contains the output of an end that crashes, as does the history."""
     for words in (
         ["EVIL\x1b]0;x\x07"], ["run", "--\x9bx"], ["hosts", "--show", EVIL], ["show", "--history", f"/{ATTACKS['title']}/x"], ["query", EVIL],
         ["run", "a", "b", "--builder", EVIL, "--workload", EVIL], ["simulate", "--policy", EVIL],
@@ -152,7 +152,7 @@ def test_recipes_and_hosts_are_safe(world: World) -> None:
         world.bisect(*words.split())
 
 
-def test_completion_offers_only_what_a_shell_takes_for_a_word(world: World) -> None:
+def test_completion_offers_only_names_that_are_safe_in_a_shell(world: World) -> None:
     folder = world.home / "mine"
     good, evil = ("good-one", "größe"), ("$(touch x)", ";x", ATTACKS["title"], "\nnext", "`x`")
     for name in (*good, *(f"evil{each}" for each in evil)):
@@ -163,7 +163,7 @@ def test_completion_offers_only_what_a_shell_takes_for_a_word(world: World) -> N
     assert not any(sign in offered for sign in ("$", ";", "`", "\\", "next"))
 
 
-# What happens to the streams themselves
+# Closed and full standard streams
 
 
 STREAMS = [
@@ -173,12 +173,12 @@ STREAMS = [
     ("nonsense", "2>/dev/full", 3),
     ("builders", "<&- 2>/dev/full", 0),
     ("builders", "<&- >&- 2>&-", 4),
-    ("workloads", "", 0),  # a reader that has gone
+    ("workloads", "", 0),  # the reader has closed the pipe
 ]
 
 
 @pytest.mark.parametrize(("words", "streams", "status"), STREAMS)
-def test_streams_that_are_closed_or_full(words: str, streams: str, status: int) -> None:
+def test_program_handles_closed_or_full_streams(words: str, streams: str, status: int) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     argv = ["sh", "-c", f"exec {shlex.join(PROGRAM)} {words} {streams}"]
@@ -195,8 +195,8 @@ def test_streams_that_are_closed_or_full(words: str, streams: str, status: int) 
 GOOD, BAD, BROKEN = "echo rate 100", "echo rate 50", "echo cannot reach https://u:s3cret@h/x; exit 3"
 
 
-def test_a_hunt_prints_and_keeps_no_password_and_goes_on(git: Repo, tmp_path: Path) -> None:
-    """Its own command has one, too: it is kept, since resume repeats it, in a history that only the user can read."""
+def test_hunt_prints_and_keeps_no_password(git: Repo, tmp_path: Path) -> None:
+    """A password of its own command is kept for `bisect resume`, in a history that only the user can read."""
     for number, (bench, build) in enumerate(((GOOD, "true"), (GOOD, BROKEN), (BAD, BROKEN), (BAD, "true"))):
         git.commit({"run.sh": f"{bench}\n", "build.sh": f"{build}\n"}, f"{number} https://u:s3cret@h/y")
     history = tmp_path / "history.db"
@@ -295,12 +295,12 @@ def two_hunts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def history(two_hunts: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
+    """A copy of ``two_hunts``."""
     return Path(shutil.copy(two_hunts, tmp_path / "history.db"))
 
 
 def damage(history: Path, place: str, how: str) -> str:
-    """The table that is damaged."""
+    """Damage a row of a history; returns its table."""
     table, column, where = PLACES[place]
     with closing(sqlite3.connect(history)) as connection, connection:
         changed = connection.execute(f"UPDATE {table} SET {column} = {DAMAGE[how].format(column=column)} WHERE {where}")
@@ -318,8 +318,8 @@ def test_a_damaged_row_is_named(two_hunts: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("place", "how"), [("a run", "deep"), ("the settings", "no UTF-8"), ("its kind", "number")])
-def test_of_a_damaged_hunt_no_verb_makes_another_and_other_hunts_stay(history: Path, place: str, how: str) -> None:
-    """Nor does it keep a new hunt from reading what earlier ones have left."""
+def test_damaged_hunt_is_refused_and_other_hunts_stay_readable(history: Path, place: str, how: str) -> None:
+    """Also, a new hunt can read the data of earlier hunts."""
     table = damage(history, place, how)
     words = ["--history", str(history)]
     for verb in ("replay", "resume"):
@@ -335,7 +335,7 @@ def test_of_a_damaged_hunt_no_verb_makes_another_and_other_hunts_stay(history: P
         known_failures(opened, settings, sample.BEGAN)
 
 
-def test_a_query_names_what_is_no_json(history: Path) -> None:
+def test_query_names_the_row_that_is_no_json(history: Path) -> None:
     damage(history, "a run", "truncated")
     for sql in ("json_extract(body, '$.candidate') from events", "json_extract('{', '$.a')"):  # the damage comes first
         status, _, said = run("query", f"select {sql}", "--history", str(history))
@@ -343,7 +343,7 @@ def test_a_query_names_what_is_no_json(history: Path) -> None:
         assert re.search(r"is damaged: hunt 1, table events, row \d+, is not JSON", said)
 
 
-def test_a_number_beyond_those_of_sqlite_is_no_hunt(two_hunts: Path) -> None:
+def test_hunt_number_outside_the_range_of_sqlite_is_refused(two_hunts: Path) -> None:
     for number in (2**63 - 1, 2**63, "9" * 400, -1):
         for verb in ("show", "replay", "resume"):
             status, _, said = run(verb, "--history", str(two_hunts), "--", str(number))
@@ -351,15 +351,15 @@ def test_a_number_beyond_those_of_sqlite_is_no_hunt(two_hunts: Path) -> None:
             assert "Error: " in said
 
 
-# Answers without an end and numbers without a bound
+# Endless answers and huge numbers
 
 FORMS = ([], ["--csv"], ["--json"])
 COUNT = "with recursive n(i) as (select 1 union all select i + 1 from n {limit}) select i, 'text ' || i as t from n"
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
-def test_the_rows_of_a_query_without_an_end_appear(history: Path, form: list[str]) -> None:
-    """The reader goes after some of them, which ends the query."""
+def test_rows_of_an_endless_query_appear(history: Path, form: list[str]) -> None:
+    """The reader closes the pipe after some rows, which ends the query."""
     argv = [*PROGRAM, "query", COUNT.format(limit=""), *form, "--history", str(history)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -371,8 +371,8 @@ def test_the_rows_of_a_query_without_an_end_appear(history: Path, form: list[str
     assert "text 4000" in "".join(lines)
 
 
-def test_values_without_a_bound(history: Path) -> None:
-    """A wide cell behind the first rows is shown whole; infinity in JSON is the largest number."""
+def test_huge_values_are_shown_or_refused(history: Path) -> None:
+    """A wide cell after the first rows is shown completely; infinity in JSON is the largest number."""
     words = ["--history", str(history)]
     for sql in ("select zeroblob(900000000)", "select hex(zeroblob(60000000))"):
         done = run("query", sql, "--csv", *words)
@@ -389,7 +389,7 @@ def test_values_without_a_bound(history: Path) -> None:
 
 
 @pytest.mark.parametrize("log", [0.0, 1e-300, 700.0, 710.0, 1480.0, -710.0, -1480.0, 1e308])
-def test_every_ratio_is_a_number(log: float) -> None:
+def test_ratios_of_extreme_readings_are_finite(log: float) -> None:
     found = paired_ratio({0: 0.0, 1: 0.0}, {0: log, 1: log / 2})
     assert found is not None
     assert found.interval is not None
@@ -398,17 +398,17 @@ def test_every_ratio_is_a_number(log: float) -> None:
     for value in (found.ratio, *(value for each in intervals for value in (each.low, each.middle, each.high))):
         assert math.exp(-LARGEST_LOG) <= value <= math.exp(LARGEST_LOG)
         assert len(figure(value)) < 20
-    for words in (ratio(found.interval), between(found.interval), change(found.ratio), decimals(found.ratio, 2)):
+    for words in (ratio(found.interval), low_to_high(found.interval), change(found.ratio), decimals(found.ratio, 2)):
         assert len(words) < 60
     assert (quotient(1e300, 1e-300), quotient(1.0, 4.0)) == (None, 0.25)
 
 
-def test_rates_beyond_all_bounds_are_reported(git: Repo) -> None:
+def test_hunt_with_extreme_rates_is_reported(git: Repo) -> None:
     git.history({"run.sh": f"echo rate {rate}\n"} for rate in ("1e308", "1e-308"))
     command = ["--repo", str(git.path), "--build", "true", "--rate", "rate (.*)"]
     hunt = run("run", "HEAD~1", "HEAD", *command, "--run", "sh {prefix}/run.sh", "--plain", "--no-explain")
     assert hunt.status == 0, hunt.err
-    assert hunt.err.count("\n") == 1, "what it takes"
+    assert hunt.err.count("\n") == 1, "the expected costs"
     for words in (["show"], ["show", "--markdown"], ["history"], ["replay"], ["query", "select * from culprits"]):
         done = run(*words)
         assert done.status == 0, done.err

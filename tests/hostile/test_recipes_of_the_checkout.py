@@ -1,4 +1,4 @@
-"""Recipes and hosts.toml of the repository that is hunted are its author's: they do not configure the tool."""
+"""Recipes and hosts.toml in the hunted repository are ignored: its authors must not configure perfbisect."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ FROM = {
 
 @pytest.fixture
 def give() -> Give:
-    """``give(folder, whose, root)``: builders, workloads and an inventory that say whose they are, in a folder."""
+    """``give(folder, whose, root)`` writes builders, workloads and hosts.toml with the mark ``whose`` into a folder."""
     given = files_of(Path(__file__).parent / "given").items()
 
     def give(folder: Path, whose: str, root: Path) -> None:
@@ -39,7 +39,7 @@ def give() -> Give:
 
 @pytest.fixture
 def clone(tmp_path: Path, git: Repo, seal: Path, give: Give, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with two commits and with recipes that hide the user's; it is the working directory."""
+    """The working directory: a repository with two commits, and with recipes named like the user's recipes."""
     give(seal / ".config/perfbisect", OWN, tmp_path / OWN)
     clone = tmp_path / "repo"
     give(clone, THEIRS, tmp_path / THEIRS)
@@ -49,19 +49,19 @@ def clone(tmp_path: Path, git: Repo, seal: Path, give: Give, monkeypatch: pytest
 
 
 def dry_run(*options: str) -> Ended:
-    """The commands of a hunt in the repository."""
+    """The dry run of a hunt in the repository."""
     return run("run", "HEAD~1", "HEAD", "-b", "script", "-w", "one", "--dry-run", *options)
 
 
 def ignored(ended: Ended) -> list[str]:
-    """What it says was ignored."""
+    """The files that the program reports as ignored."""
     return [Path(line.split(" ")[0]).name for line in ended.err.splitlines() if " is ignored: " in line]
 
 
-def test_a_hunt_uses_no_recipe_of_the_repository_but_by_option(clone: Path, tmp_path: Path) -> None:
+def test_hunt_uses_recipes_of_the_repository_only_by_option(clone: Path, tmp_path: Path) -> None:
     ended = dry_run("--repo", ".")
     assert (ended.status, OWN in ended.out, THEIRS in ended.out) == (0, True, False), ended.err
-    assert not (tmp_path / THEIRS).exists(), "the root was not moved"
+    assert not (tmp_path / THEIRS).exists(), "the root folder is not from the repository"
     assert ignored(ended) == ["builders", "workloads", "hosts.toml"]
     assert "To use it: --hosts hosts.toml\n" in ended.err
     assert " is from " not in ended.err
@@ -81,14 +81,14 @@ def test_a_hunt_uses_no_recipe_of_the_repository_but_by_option(clone: Path, tmp_
         ("simulate HEAD~1 HEAD -b script --repo . --hunts 1", "builders"),
     ],
 )
-def test_every_verb_follows_the_same_rule(clone: Path, words: str, ignores: str) -> None:
+def test_every_verb_ignores_recipes_of_the_repository(clone: Path, words: str, ignores: str) -> None:
     ended = run(*words.split())
     assert ended.status in (0, 4), ended.err
     assert THEIRS not in ended.out
     assert ignored(ended) == ignores.split()
 
 
-def test_shell_completion_follows_it_too_and_prints_nothing_else(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shell_completion_ignores_recipes_of_the_repository(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (clone / "builders/planted").mkdir()
     (clone / "builders/planted/builder.toml").write_text((clone / "builders/script/builder.toml").read_text())
     monkeypatch.setenv("_BISECT_COMPLETE", "bash_complete")
@@ -112,7 +112,9 @@ foreign: mkdir -p foreign; mkdir -m 0 foreign/.git # which git refuses to read
 
 
 @pytest.mark.parametrize("place", PLACES.splitlines())
-def test_wherever_in_it(give: Give, place: str, clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipes_are_ignored_in_any_folder_of_a_repository(
+    give: Give, place: str, clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, _, prepare = place.partition(": ")
     subprocess.run(["sh", "-ec", prepare], cwd=tmp_path, check=True)
     give(tmp_path / folder, THEIRS, tmp_path / THEIRS)
@@ -122,7 +124,7 @@ def test_wherever_in_it(give: Give, place: str, clone: Path, tmp_path: Path, mon
         assert (ended.status, THEIRS in ended.out, ignored(ended)) == (0, False, ignores), ended.err
 
 
-def test_outside_of_a_repository_those_of_the_working_directory_count_and_are_named(
+def test_recipes_of_a_working_directory_without_repository_are_used(
     give: Give, clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = tmp_path / "work"
@@ -134,7 +136,9 @@ def test_outside_of_a_repository_those_of_the_working_directory_count_and_are_na
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_those_of_others_do_not_count(give: Give, clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipes_of_another_user_are_ignored(
+    give: Give, clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shared = tmp_path / "shared"
     give(shared, THEIRS, tmp_path / THEIRS)
     for name in ("builders", "workloads"):
@@ -149,7 +153,7 @@ def test_those_of_others_do_not_count(give: Give, clone: Path, tmp_path: Path, m
     assert ended.err.count("belongs to another user") == 3
 
 
-def test_a_recipe_that_extends_one_from_elsewhere_names_both(clone: Path, tmp_path: Path, seal: Path) -> None:
+def test_place_of_an_extended_recipe_is_printed(clone: Path, tmp_path: Path, seal: Path) -> None:
     (seal / ".config/perfbisect/builders/top").mkdir()
     (seal / ".config/perfbisect/builders/top/builder.toml").write_text('extends = "script"')
     ended = run("run", "HEAD~1", "HEAD", "-b", "top", "-w", "one", "--dry-run", "--repo", ".", "--builders", "builders")
@@ -157,7 +161,7 @@ def test_a_recipe_that_extends_one_from_elsewhere_names_both(clone: Path, tmp_pa
     assert "Builder top" not in ended.err
 
 
-def test_a_working_directory_that_was_removed_is_no_bug(tmp_path: Path) -> None:
+def test_removed_working_directory_is_an_error_and_no_bug(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     with contextlib.chdir(gone):
@@ -166,7 +170,7 @@ def test_a_working_directory_that_was_removed_is_no_bug(tmp_path: Path) -> None:
         assert run("init").err.startswith("Error: The current folder does not exist any more.\n")
 
 
-def test_a_hunt_goes_on_with_the_recipes_that_it_began_with(
+def test_resumed_hunt_uses_the_recipes_with_which_it_began(
     give: Give, clone: Path, tmp_path: Path, git: Repo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, fixed = tmp_path / "work", tmp_path / "fixed"
@@ -188,8 +192,8 @@ def test_a_hunt_goes_on_with_the_recipes_that_it_began_with(
     assert run("replay").status == 0
 
 
-def test_no_link_leads_out_of_a_folder_of_recipes(clone: Path, git: Repo, tmp_path: Path, seal: Path) -> None:
-    """Files of a recipe are sent to the host: a link to ~/.ssh would hand over keys."""
+def test_link_to_a_file_outside_of_the_recipes_is_refused(clone: Path, git: Repo, tmp_path: Path, seal: Path) -> None:
+    """Files of a recipe are sent to the host: a link to ~/.ssh would send keys."""
     secret = tmp_path / "id_ed25519"
     secret.write_text("secret")
     git.write({"builders/other/key": "", "builders/script/deep/x": ""})
@@ -197,7 +201,7 @@ def test_no_link_leads_out_of_a_folder_of_recipes(clone: Path, git: Repo, tmp_pa
     for link, target, status in (
         ("builders/script/deep/key", secret, 3),
         ("builders/script/key", "../../../id_ed25519", 3),
-        ("builders/script/key", "../other/key", 0),  # of the same author
+        ("builders/script/key", "../other/key", 0),  # in a recipe of the same author
         ("workloads/script/key", secret, 3),
         ("workloads/script/key", "nowhere", 0),
     ):
@@ -208,11 +212,11 @@ def test_no_link_leads_out_of_a_folder_of_recipes(clone: Path, git: Repo, tmp_pa
         assert (files in ended.err) == bool(status)
         (clone / link).unlink()
     (seal / ".config/perfbisect/builders/script/linked").symlink_to(secret)
-    assert dry_run("--repo", ".").status == 0, "the user's own may"
+    assert dry_run("--repo", ".").status == 0, "links in recipes of the user are allowed"
 
 
 @pytest.mark.parametrize("script", ["../outside.lua", "/etc/passwd", "deep/../../outside.lua"])
-def test_a_script_is_a_file_beside_its_suite(script: str, clone: Path, git: Repo) -> None:
+def test_script_outside_of_the_folder_of_its_suite_is_refused(script: str, clone: Path, git: Repo) -> None:
     suite = f'summary = "s"\ndriver = "script"\n[workloads.x]\nsummary = "x"\ngroup = "x"\nscript = "{script}"\n'
     git.write({"given/lua/suite.toml": suite, "given/lua/deep/x": "", "given/outside.lua": ""})
     ended = run("workloads", "--workloads", "given")

@@ -1,4 +1,4 @@
-"""Folders that are named as a root, and what is removed below one."""
+"""Root folders: which folders are accepted, their permissions, and what is removed inside them."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def connect(root: Path | str) -> Host:
 
 
 def sh(script: str, cwd: Path) -> None:
-    """What prepares a folder."""
+    """Run a script that prepares a folder."""
     subprocess.run(["sh", "-ec", script], cwd=cwd, check=True)
 
 
@@ -44,7 +44,7 @@ def listing(folder: Path) -> list[str]:
 
 
 def refused(root: Path | str, why: str, *, adoptable: bool = False) -> EnvironmentFailure:
-    """The refusal of a root; nothing is written there."""
+    """The error by which ``root`` is refused. Nothing is written into the folder."""
     before = listing(root) if isinstance(root, Path) else []
     with pytest.raises(EnvironmentFailure, match=why) as caught:
         connect(root)
@@ -57,7 +57,7 @@ def refused(root: Path | str, why: str, *, adoptable: bool = False) -> Environme
 
 
 def refused_until_adopted(root: Path, why: str) -> None:
-    """The user who adopts a folder trusts those who can write to it."""
+    """Check that a root is refused, and is accepted after the user has adopted it."""
     refused(root, why, adoptable=True)
     registry.connect_and_adopt_root(entry(root))
     assert str(connect(root).root) == str(root)
@@ -72,19 +72,19 @@ def marker_of(root: Path) -> str:
 
 
 def inventory(tmp_path: Path, root: Path) -> str:
-    """The option for an inventory with that root."""
+    """Write hosts.toml with this root folder. Return the option that names the file."""
     (tmp_path / "hosts.toml").write_text(f'[hosts.local]\nroot = "{root}"\n')
     return f"--hosts={tmp_path / 'hosts.toml'}"
 
 
 def open_to_others(path: Path, top: Path) -> bool:
-    """Whether other users may read a file, as far as folders from ``top`` on decide."""
+    """Whether other users may read a file, by the modes of the file and of its folders from ``top`` on."""
     above = [folder for folder in path.parents if folder.is_relative_to(top)]
     return bool(mode(path) & 0o044) and all(mode(folder) & 0o011 for folder in above)
 
 
-def test_commands_are_for_the_user_alone_and_nothing_is_for_others_to_change(tmp_path: Path, git: Repo) -> None:
-    """In a root that was left open, and whatever the umask is. Servers that run as nobody must get through it."""
+def test_other_users_cannot_read_commands_or_change_files_of_a_root(tmp_path: Path, git: Repo) -> None:
+    """Also in a root with open permissions, and with umask 0. Servers that run as nobody can enter the root."""
     root = tmp_path / "root"
     connect(root)
     sh("chmod 755 .; mkdir jobs logs scripts; mkdir -p jobs/left builds/left; chmod 755 *", root)
@@ -106,8 +106,8 @@ def test_commands_are_for_the_user_alone_and_nothing_is_for_others_to_change(tmp
     assert [path for path in root.rglob("*") if not path.is_symlink() and mode(path) & 0o002] == []
 
 
-def test_over_the_way_it_is_the_same(tmp_path: Path) -> None:
-    """Behind a command that leads to a host, whose shell has a umask of its own."""
+def test_files_made_through_a_connecting_command_are_not_world_writable(tmp_path: Path) -> None:
+    """The shell that the command starts has umask 0."""
     led = ["sh", "-c", 'umask 0; exec "$@"', "led"]
     with registry.connect(HostEntry(name="box", through=led, root=str(tmp_path / "root"))) as box:
         box.run(["mkdir", str(box.root / "new")])
@@ -115,7 +115,7 @@ def test_over_the_way_it_is_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [0o2775, 0o700])
-def test_modes_of_a_shared_root_and_behind_a_link_stay(tmp_path: Path, kept: int) -> None:
+def test_modes_of_a_shared_root_and_of_link_targets_stay(tmp_path: Path, kept: int) -> None:
     root = tmp_path / "root"
     connect(root)
     sh(f"mkdir -m 755 mine; mkdir root/jobs; ln -s ../mine root/logs; chmod {kept:o} root root/jobs", tmp_path)
@@ -148,8 +148,8 @@ link: mkdir disk; ln -s disk link # keeps its name
 
 
 @pytest.mark.parametrize("folder", MAY_BE.splitlines())
-def test_what_becomes_a_root_gets_a_marker(tmp_path: Path, folder: str) -> None:
-    """Whatever the umask is."""
+def test_folder_that_becomes_a_root_gets_a_marker(tmp_path: Path, folder: str) -> None:
+    """With umask 0."""
     name, _, prepare = folder.partition(": ")
     sh(prepare, tmp_path)
     before = os.umask(0)
@@ -164,7 +164,7 @@ def test_what_becomes_a_root_gets_a_marker(tmp_path: Path, folder: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["photo.jpg", "tmp", "work", ".hidden", "-rf", "a\nb", "demo", "builds", "lock"])
-def test_a_folder_with_anything_in_it_is_refused_until_it_is_adopted(tmp_path: Path, name: str) -> None:
+def test_nonempty_folder_is_refused_as_a_root_until_it_is_adopted(tmp_path: Path, name: str) -> None:
     root = tmp_path / "root"
     (root / name).mkdir(parents=True)
     shown = name.replace("\n", "?")
@@ -177,7 +177,7 @@ def test_a_folder_with_anything_in_it_is_refused_until_it_is_adopted(tmp_path: P
     assert registry.connect_and_adopt_root(entry(root))[1] == ()
 
 
-def test_of_many_files_some_are_named(tmp_path: Path) -> None:
+def test_refusal_of_a_root_names_four_of_many_files(tmp_path: Path) -> None:
     for number in range(5000):
         (tmp_path / f"file{number:04}").touch()
     refused(tmp_path, "s: file0000, file0001, file0002, file0003 and 4,996 more;", adoptable=True)
@@ -204,7 +204,7 @@ def test_of_many_files_some_are_named(tmp_path: Path) -> None:
         *((ANOTHER, inner, INSIDE) for inner in ("one/tmp/two", "one/builds/a/b", "one/work", "link/two")),
     ],
 )  # fmt: skip
-def test_what_is_refused_always(
+def test_unsuitable_root_is_refused_even_if_adopted(
     prepare: str, root: str, why: str, tmp_path: Path, seal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -219,7 +219,7 @@ def test_what_is_refused_always(
 @pytest.mark.parametrize(
     "marker", ["mkdir {}", "echo perfbisect 1 >real; ln -s ../real {}", "touch {}", "echo settings of mine >{}"]
 )
-def test_a_marker_that_is_none_does_not_count(tmp_path: Path, marker: str) -> None:
+def test_invalid_marker_does_not_make_a_folder_a_root(tmp_path: Path, marker: str) -> None:
     root = tmp_path / "root"
     sh(f"mkdir -p root/thesis; {marker.format(f'root/{MARKER}')}", tmp_path)
     refused(root, STRANGERS_FILES, adoptable=True)
@@ -230,8 +230,8 @@ def test_a_marker_that_is_none_does_not_count(tmp_path: Path, marker: str) -> No
 @pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can give a folder to another user")
 @pytest.mark.parametrize("marker", [":", f"echo perfbisect 1.0 uses this folder >{MARKER}"])
 @pytest.mark.parametrize("name", ["prepared", "link"])
-def test_a_folder_that_another_user_prepared_is_refused(tmp_path: Path, marker: str, name: str) -> None:
-    """A link in the place of a file of perfbisect would lead to one of this user's."""
+def test_root_of_another_user_is_refused_until_it_is_adopted(tmp_path: Path, marker: str, name: str) -> None:
+    """The other user could replace a file of perfbisect by a link to a file of this user."""
     sh("echo mine >precious; mkdir prepared; ln -s prepared link", tmp_path)
     sh(f"ln -s ../precious lock; {marker}; chown -h 65534:65534 . .[!.]* lock || :", tmp_path / "prepared")
     for verb in ("gc --keep 0", "doctor"):
@@ -242,21 +242,21 @@ def test_a_folder_that_another_user_prepared_is_refused(tmp_path: Path, marker: 
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o702])
-def test_a_folder_that_anyone_may_write_to_is_refused(tmp_path: Path, mode: int) -> None:
+def test_world_writable_root_is_refused_until_it_is_adopted(tmp_path: Path, mode: int) -> None:
     root = tmp_path / "root"
     root.mkdir()
     root.chmod(mode)
     refused_until_adopted(root, "every user may write to it")
 
 
-def test_a_relative_root_begins_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_root_is_relative_to_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CDPATH", "/")
     assert connect("usr/root").root == PurePosixPath(tmp_path, "usr/root")
 
 
-def test_many_that_create_one_root_at_the_same_time(tmp_path: Path) -> None:
-    """Each begins to work as soon as it has its root; none takes that for a stranger's."""
+def test_parallel_sessions_can_create_the_same_root(tmp_path: Path) -> None:
+    """Each session writes a file at once. No other session may refuse the root because of this file."""
     gate = threading.Barrier(4, timeout=60)
 
     def begin(mine: int) -> None:
@@ -269,8 +269,8 @@ def test_many_that_create_one_root_at_the_same_time(tmp_path: Path) -> None:
     assert [len(list((tmp_path / str(number)).iterdir())) for number in range(10)] == [5] * 10
 
 
-def test_on_a_full_disk_gc_frees_some_and_nothing_half_written_is_left(disk: Path) -> None:
-    """It takes the lock first, which needs space, too."""
+def test_gc_frees_a_full_disk_and_no_root_is_half_made(disk: Path) -> None:
+    """gc first takes the lock, which needs space, too."""
     (disk / "new").mkdir()
     words = ["gc", "--keep", "0", inventory(disk.parent, disk / "root")]
     assert run(*words).status == 0
@@ -282,7 +282,7 @@ def test_on_a_full_disk_gc_frees_some_and_nothing_half_written_is_left(disk: Pat
                 file.write(bytes(4096))
         with pytest.raises(EnvironmentFailure, match="the disk of host here is full"):
             connect(disk / "new")
-        assert listing(disk / "new") == [], "it would be refused later"
+        assert listing(disk / "new") == [], "a folder with files would be refused later"
         ended = run(*words)
         assert ended.status == 0, ended.err
         assert not build.exists()
@@ -290,7 +290,7 @@ def test_on_a_full_disk_gc_frees_some_and_nothing_half_written_is_left(disk: Pat
     assert marker_of(disk / "new")
 
 
-def test_on_a_disk_that_cannot_be_written(disk: Path) -> None:
+def test_read_only_disk_keeps_an_existing_root_and_gets_no_new_root(disk: Path) -> None:
     connect(disk / "marked")
     (disk / "empty").mkdir()
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
@@ -301,7 +301,7 @@ def test_on_a_disk_that_cannot_be_written(disk: Path) -> None:
 
 
 @pytest.mark.slow
-def test_over_ssh_it_is_the_same(machine: Machine) -> None:
+def test_root_over_ssh_is_refused_and_adopted_in_the_same_way(machine: Machine) -> None:
     sh("mkdir mine; touch mine/thesis", machine.folder / "home")
     home = PurePosixPath(pwd.getpwuid(0).pw_dir)
     far = {root: HostEntry(name="far", address=machine.address, root=root) for root in ("~", "mine", "new/root")}
@@ -320,7 +320,7 @@ def test_over_ssh_it_is_the_same(machine: Machine) -> None:
 
 
 def hunt(git: Repo, hosts: str) -> str:
-    """The range, the commands and the host of a hunt."""
+    """The arguments of a hunt."""
     git.history({"number": f"{number}\n"} for number in range(2))
     return f"HEAD~1 HEAD --repo {git.path} --build false --run true {hosts}"
 
@@ -329,7 +329,7 @@ HUNTS = ("run", "run --wait", "run --dry-run", "compare")
 OTHERS = ("demo", "gc --keep 0", "gc --dry-run", "doctor")
 
 
-def test_every_verb_refuses_a_strangers_folder(tmp_path: Path, git: Repo) -> None:
+def test_every_verb_refuses_a_root_with_files_of_others(tmp_path: Path, git: Repo) -> None:
     root = tmp_path / "theirs"
     for name in ("tmp/a", "jobs/20200101-000000-run-abcdef", "logs/x", f"builds/{'a' * 32}", "work/thesis/source"):
         (root / name).mkdir(parents=True)
@@ -343,7 +343,7 @@ def test_every_verb_refuses_a_strangers_folder(tmp_path: Path, git: Repo) -> Non
         assert listing(root) == before
 
 
-def test_resume_refuses_a_folder_that_has_changed_hands(tmp_path: Path, git: Repo) -> None:
+def test_resume_refuses_a_root_that_was_replaced(tmp_path: Path, git: Repo) -> None:
     root = tmp_path / "root"
     assert run("run", *hunt(git, inventory(tmp_path, root)).split()).status == 4
     sh("rm -rf root; mkdir -p root/tmp; touch root/tmp/thesis", tmp_path)
@@ -354,7 +354,7 @@ def test_resume_refuses_a_folder_that_has_changed_hands(tmp_path: Path, git: Rep
 
 
 @pytest.mark.slow
-def test_doctor_adopts_and_says_what_may_be_removed(tmp_path: Path) -> None:
+def test_doctor_adopts_a_root_and_lists_what_may_be_removed(tmp_path: Path) -> None:
     root = tmp_path / "theirs"
     sh("mkdir -p theirs/tmp theirs/photos theirs/work", tmp_path)
     hosts = inventory(tmp_path, root)
@@ -375,7 +375,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def clean(root: Path) -> None:
-    """All that removes: as before a hunt, and `bisect gc --keep 0`."""
+    """Remove what a new hunt removes, and what `bisect gc --keep 0` removes."""
     host = LocalHost("here", PurePosixPath(root))
     assert list(tidy_after_killed_sessions(host)) == []
     upkeep.remove_items(host, upkeep.items_to_remove(upkeep.removable_items(host), 0, ()))
@@ -388,7 +388,7 @@ STRANGERS = (
 )  # fmt: skip
 
 
-def test_what_has_not_the_form_of_ours_stays(root: Path) -> None:
+def test_files_without_a_name_of_perfbisect_are_kept(root: Path) -> None:
     for name in STRANGERS:
         (root / name).mkdir(parents=True)
         (root / name / "file").write_text("kept")
@@ -399,7 +399,7 @@ def test_what_has_not_the_form_of_ours_stays(root: Path) -> None:
     assert not list((root / "jobs").glob("20200101-00000?-run-abcdef"))
 
 
-def test_logs_of_others_stay_and_ours_are_cut_to_the_youngest(root: Path) -> None:
+def test_old_logs_are_removed_except_logs_of_other_programs(root: Path) -> None:
     (root / "logs").mkdir()
     ours = [root / "logs" / f"demo-{n:010x}-0123456789.log" for n in range(KEPT + 20)]
     theirs = [root / "logs" / f"app.{n}.log" for n in range(KEPT + 20)]
@@ -416,8 +416,7 @@ def test_logs_of_others_stay_and_ours_are_cut_to_the_youngest(root: Path) -> Non
     ["tmp", "jobs", "logs", "builds", "datasets", "work", "visit", f"builds/{'a' * 32}", "jobs/20200101-000000-run-abcdef",
      "logs/demo-0123456789-0123456789.log", "work/demo", "work/demo/build", "tmp/inner", "visit/data"],
 )  # fmt: skip
-def test_no_link_is_followed_when_something_is_removed(root: Path, tmp_path: Path, name: str) -> None:
-    """Whatever it leads to, and whatever that contains."""
+def test_removing_follows_no_link(root: Path, tmp_path: Path, name: str) -> None:
     outside = tmp_path / "outside"
     of_ours = ["demo/source", "20200101-000000-run-abcdef", "build", "a" * 32, "a" * 16]
     of_ours += [f"20200102-{number:06}-run-abcdef" for number in range(KEPT + 20)]
@@ -431,8 +430,8 @@ def test_no_link_is_followed_when_something_is_removed(root: Path, tmp_path: Pat
     assert listing(outside) == before
 
 
-def test_another_file_system_below_a_root_is_not_emptied(root: Path, disk: Path) -> None:
-    """A folder that a build or a user has mounted there, which rm would walk into."""
+def test_file_system_mounted_inside_a_root_is_not_emptied(root: Path, disk: Path) -> None:
+    """A build or a user may mount a folder there. rm would delete its contents."""
     (disk / "file").write_text("kept")
     inner = root / "tmp" / "mounted"
     inner.mkdir(parents=True)

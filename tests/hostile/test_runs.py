@@ -1,6 +1,4 @@
-"""Jobs and benchmarks that print without end, or write where they should not; clocks that are set while something is
-measured: on the host, and on the controller.
-"""
+"""Jobs and benchmarks that print endlessly or overwrite perfbisect's files, and clocks that are set during a run."""
 
 import contextlib
 import os
@@ -40,7 +38,7 @@ from waiting import finish, processes, until
 pytestmark = pytest.mark.tools
 
 MB = 1_000_000
-FLOOD = 25 * MB  # bytes: more than twice what is kept
+FLOOD = 25 * MB  # bytes; more than twice the size that is kept
 
 
 def shell(host: LocalHost, script: str, **options: object) -> jobs.Job:
@@ -48,14 +46,14 @@ def shell(host: LocalHost, script: str, **options: object) -> jobs.Job:
 
 
 def waiting(host: LocalHost, script: str) -> tuple[jobs.Job, Path]:
-    """A job that reads a line from the file that is returned."""
+    """A job, and the named pipe from which the script of the job reads a line."""
     go = Path(host.root, "go")
     os.mkfifo(go)
     return shell(host, script, cwd=host.root), go
 
 
 def kept(job: jobs.Job) -> int:
-    """Bytes of the job's folder, whose files are renamed and removed while the flood lasts."""
+    """The size of the files in the job's folder. Meanwhile files may be renamed and removed."""
     total = 0
     for path in Path(job.folder).iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -64,7 +62,7 @@ def kept(job: jobs.Job) -> int:
 
 
 def collectors(job: jobs.Job) -> list[int]:
-    """The processes that copy output of the job: those of its session that read a pipe of it."""
+    """The processes that copy the job's output: their standard input is a pipe of the job."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -75,14 +73,14 @@ def collectors(job: jobs.Job) -> list[int]:
 
 def signal_collectors(job: jobs.Job, sent: signal.Signals) -> None:
     for pid in collectors(job):
-        with contextlib.suppress(ProcessLookupError):  # it ended with the one before
+        with contextlib.suppress(ProcessLookupError):  # the process ended together with the previous one
             os.kill(pid, sent)
 
 
 @pytest.mark.parametrize(
     ("flood", "stream"), [("yes a line", "stdout"), ("yes x | tr -d '\\n'", "stderr"), ("cat /dev/zero", "merged")]
 )
-def test_the_beginning_and_the_end_of_a_flood_are_kept(host: LocalHost, flood: str, stream: str) -> None:
+def test_beginning_and_end_of_a_long_output_are_kept(host: LocalHost, flood: str, stream: str) -> None:
     name, redirect = ("stderr", ">&2") if stream == "stderr" else ("stdout", "")
     script = f"{{ echo begin; {flood} | head -c {FLOOD}; echo; echo end; }} {redirect}; exit 5"
     job = shell(host, script, merge_stderr=stream == "merged")
@@ -100,7 +98,7 @@ def test_the_beginning_and_the_end_of_a_flood_are_kept(host: LocalHost, flood: s
     assert kept(job) < HEAD + TAIL + 10_000
 
 
-def test_not_a_byte_is_lost_that_has_room(host: LocalHost) -> None:
+def test_output_within_the_limit_is_kept_whole(host: LocalHost) -> None:
     for size in (HEAD, HEAD + 1, HEAD + TAIL, HEAD + TAIL + 1):
         job = shell(host, f"yes 123456789 | head -c {size}")
         assert jobs.wait_for_status(host, job) == 0
@@ -109,7 +107,7 @@ def test_not_a_byte_is_lost_that_has_room(host: LocalHost) -> None:
         assert left or Path(job.folder, "stdout").read_bytes() == (b"123456789\n" * (size // 10 + 1))[:size]
 
 
-def test_a_flood_is_bounded_while_it_lasts_and_can_be_ended(host: LocalHost) -> None:
+def test_endless_output_is_bounded_and_can_be_ended(host: LocalHost) -> None:
     job = shell(host, "yes a line of a server that has gone mad")
     until(lambda: list(Path(job.folder).glob("stdout.[0-9]*")))
     for _ in range(10):
@@ -122,7 +120,7 @@ def test_a_flood_is_bounded_while_it_lasts_and_can_be_ended(host: LocalHost) -> 
     until(lambda: not collectors(job))
 
 
-def test_lines_that_are_followed_are_bounded(host: LocalHost) -> None:
+def test_followed_lines_are_cut_at_the_limit(host: LocalHost) -> None:
     long = f"head -c {5 * MB} /dev/zero | tr '\\0'"
     job = shell(host, f"{long} x; echo; echo short; {long} y")
     lines, status = finish(jobs.follow_stdout(host, job))
@@ -132,7 +130,7 @@ def test_lines_that_are_followed_are_bounded(host: LocalHost) -> None:
 
 
 @pytest.mark.parametrize("leave", ["", "setsid"])
-def test_processes_that_a_command_leaves_are_not_waited_for(host: LocalHost, leave: str) -> None:
+def test_job_does_not_wait_for_background_processes(host: LocalHost, leave: str) -> None:
     mark = f"{3_000_000 + os.getpid()}"
     job = shell(host, f"{leave} sleep {mark} & echo done; exit 3")
     assert jobs.wait_for_status(host, job) == 3
@@ -144,8 +142,8 @@ def test_processes_that_a_command_leaves_are_not_waited_for(host: LocalHost, lea
     until(lambda: not collectors(job))
 
 
-def test_what_is_left_may_go_on_to_print(host: LocalHost) -> None:
-    """As a daemon that a recipe starts without a log: neither its pipe breaks, nor is its output lost."""
+def test_background_process_can_print_after_the_job_ended(host: LocalHost) -> None:
+    """For example, a recipe starts a daemon without a log. The daemon's pipe does not break, and its output is kept."""
     job, go = waiting(host, "{ read -r line <go; echo later; echo $? >survived; } & echo now")
     assert jobs.wait_for_status(host, job) == 0
     go.write_text("on\n")
@@ -154,7 +152,7 @@ def test_what_is_left_may_go_on_to_print(host: LocalHost) -> None:
     until(lambda: Path(job.folder, "stdout").read_text() == "now\nlater\n")
 
 
-def test_a_job_whose_output_is_no_longer_copied_is_lost_and_not_failed(host: LocalHost) -> None:
+def test_job_is_lost_if_its_output_is_no_longer_copied(host: LocalHost) -> None:
     job = shell(host, "while echo line; do sleep 0.01; done")
     until(lambda: collectors(job))
     signal_collectors(job, signal.SIGKILL)
@@ -163,7 +161,7 @@ def test_a_job_whose_output_is_no_longer_copied_is_lost_and_not_failed(host: Loc
     jobs.kill(host, job, grace_seconds=1)
 
 
-def test_a_copy_that_is_stopped_for_a_while_loses_nothing(host: LocalHost) -> None:
+def test_pause_of_the_copying_process_loses_no_output(host: LocalHost) -> None:
     job, go = waiting(host, "read -r line <go; seq 1 100; exit 4")
     until(lambda: collectors(job))
     signal_collectors(job, signal.SIGSTOP)
@@ -175,7 +173,7 @@ def test_a_copy_that_is_stopped_for_a_while_loses_nothing(host: LocalHost) -> No
 
 
 @pytest.mark.parametrize("script", ["yes | head -c 20000000", "head -c 6000000 /dev/zero >big; yes | head -c 9000 >&2"])
-def test_output_that_has_no_room_is_the_disks_fault(disk: Path, script: str) -> None:
+def test_output_that_fills_the_disk_is_a_failure_of_the_host(disk: Path, script: str) -> None:
     small = LocalHost("here", PurePosixPath(disk))
     job = shell(small, f"{script}; exit 0")
     for end in (jobs.wait_for_status, lambda *of: finish(jobs.follow_stdout(*of))):
@@ -184,13 +182,13 @@ def test_output_that_has_no_room_is_the_disks_fault(disk: Path, script: str) -> 
     assert not collectors(job)
 
 
-def test_programs_that_open_their_output_again(host: LocalHost) -> None:
+def test_job_may_open_its_output_again(host: LocalHost) -> None:
     job = shell(host, "echo one; echo two >/dev/stdout; echo three >/dev/stderr; echo four", merge_stderr=True)
     assert jobs.wait_for_status(host, job) == 0
     assert jobs.job_output(host, job).text == "one\ntwo\nthree\nfour\n"
 
 
-# --- Benchmarks: what their number may be is in lab/workload/test_command
+# --- Benchmarks; lab/workload/test_command.py tests which printed numbers are valid
 
 
 Lab = Callable[[str], HostLab]
@@ -202,7 +200,7 @@ def lab(host: LocalHost, git: Repo) -> Lab:
     return lambda script: bench_lab(host, git.path, sha, command=["sh", "-c", script, "bench", "{data}/.."])
 
 
-def test_a_benchmark_that_floods_gives_the_right_number_or_none(lab: Lab) -> None:
+def test_benchmark_with_long_output_gives_the_right_number_or_fails(lab: Lab) -> None:
     loud = lab("yes error | head -c 12000000 >&2; yes 'ops/s: 1' | head -c 12000000; echo; echo ops/s: 7")
     assert [run.reported for run in runs(measure(loud, PlannedRuns(0, 1)))] == [7]
     facts = skipped(measure(lab("echo ops/s: 7; yes x | head -c 12000000; echo ops/s: 8 >&2"), PlannedRuns(0, 1)))
@@ -214,8 +212,8 @@ def test_a_benchmark_that_floods_gives_the_right_number_or_none(lab: Lab) -> Non
 
 
 @pytest.mark.slow
-def test_a_program_that_writes_to_the_files_that_time_it(lab: Lab) -> None:
-    """It is measured, or the run is lost: there is no third end, and it is never a bug."""
+def test_benchmark_that_overwrites_timing_files_is_measured_or_lost(lab: Lab) -> None:
+    """The benchmark is measured, or the run is lost. No other error is raised."""
     files = "for file in time clock counters vmstat iostat; do printf '\\f\\f1 2 3\\f\\n' >\"$1/$file\"; done"
     try:
         assert [run.reported for run in runs(measure(lab(f"{files}; echo ops/s: 7"), PlannedRuns(0, 1)))] == [7]
@@ -223,8 +221,8 @@ def test_a_program_that_writes_to_the_files_that_time_it(lab: Lab) -> None:
         assert "the begin and the end of a run could not be written" in str(lost)
 
 
-def test_a_kill_of_what_perf_started_is_not_the_commits_fault(lab: Lab, tmp_path: Path) -> None:
-    """perf ends with 0 then; the first time only, so the run is repeated."""
+def test_run_is_repeated_if_the_process_under_perf_is_killed(lab: Lab, tmp_path: Path) -> None:
+    """perf then ends with status 0. The benchmark kills the process only in its first run."""
     flag = tmp_path / "killed"
     script = f"if [ ! -e {flag} ]; then : >{flag}; kill -KILL $PPID; sleep 2; fi; echo ops/s: 7"
     events = measure(lab(script), PlannedRuns(0, 1))
@@ -234,7 +232,7 @@ def test_a_kill_of_what_perf_started_is_not_the_commits_fault(lab: Lab, tmp_path
 
 
 @pytest.mark.slow
-def test_what_perf_would_say_counts_only_from_perf(lab: Lab) -> None:
+def test_benchmark_that_prints_a_message_of_perf_is_not_repeated(lab: Lab) -> None:
     events = measure(lab("echo 'sh: Killed' >&2; echo ops/s: 7"), PlannedRuns(0, 1))
     assert ([run.reported for run in runs(events)], warnings(events)) == ([7], [])
     failed = measure(lab("echo 'sh: Killed' >&2; exit 3"), PlannedRuns(0, 1))
@@ -253,8 +251,8 @@ echo "ops/s: 5, done: 50"
 
 @pytest.fixture
 def jumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What ``date`` prints on the host is ``now`` seconds ahead; each run of the benchmark takes the first line of
-    ``next`` for it.
+    """A folder for jumps of the host's clock: `date` is ahead by the seconds in the file `now`, and each run of the
+    benchmark moves the first line of the file `next` to `now`.
     """
     folder = tmp_path / "jumps"
     folder.mkdir()
@@ -276,7 +274,7 @@ def with_script(lab: HostLab, script: str) -> HostLab:
 
 
 @pytest.mark.parametrize("jump", [-1, pytest.param(86400 * 365, marks=pytest.mark.slow)])
-def test_a_run_during_which_the_clock_is_set_is_lost_and_repeated(clocked: HostLab, jumps: Path, jump: int) -> None:
+def test_run_is_repeated_if_the_clock_is_set_meanwhile(clocked: HostLab, jumps: Path, jump: int) -> None:
     (jumps / "next").write_text(f"{jump:+}\n")
     before = CLOCK.now()
     events = measure(clocked, PlannedRuns(0, 1), PlannedRuns(1, 1))
@@ -289,7 +287,7 @@ def test_a_run_during_which_the_clock_is_set_is_lost_and_repeated(clocked: HostL
     assert all(before < run.started < CLOCK.now() for run in done), "on the clock of this process"
 
 
-def test_a_clock_that_is_set_in_every_run_ends_the_hunt_and_skips_no_commit(clocked: HostLab, jumps: Path) -> None:
+def test_clock_that_is_set_in_every_run_ends_the_hunt(clocked: HostLab, jumps: Path) -> None:
     (jumps / "next").write_text("".join(f"+{3600 * (n % 2 + 1)}\n" for n in range(20)))
     events = []
     with pytest.raises(HostClockChanged, match="the clock of host here was set") as caught:
@@ -300,15 +298,15 @@ def test_a_clock_that_is_set_in_every_run_ends_the_hunt_and_skips_no_commit(cloc
 
 
 @pytest.mark.slow
-def test_a_failure_at_a_moment_when_the_clock_is_set_is_repeated_too(clocked: HostLab, jumps: Path) -> None:
-    """It may have failed for that."""
+def test_failed_run_is_repeated_if_the_clock_is_set_meanwhile(clocked: HostLab, jumps: Path) -> None:
+    """The change of the clock may be the reason for the failure."""
     flag = jumps / "failed"
     script = f"if [ -e {flag} ]; then echo done: 50; else touch {flag}; echo -3600 >{jumps}/now; exit 3; fi"
     assert len(runs(measure(with_script(clocked, script), PlannedRuns(0, 1)))) == 1
 
 
-def test_a_run_whose_times_could_not_be_written_is_repeated(clocked: HostLab, jumps: Path) -> None:
-    """As on a disk that is full for a moment: a folder in the place of the file has the same effect."""
+def test_run_is_repeated_if_its_times_cannot_be_written(clocked: HostLab, jumps: Path) -> None:
+    """A folder in the place of the file has the same effect as a disk that is full for a moment."""
     flag, file = jumps / "done", Path(clocked.lab_host.host.root, "visit", "clock")
     script = f"if [ ! -e {flag} ]; then touch {flag}; rm -f {file}; mkdir {file}; fi; echo done: 50"
     events = measure(with_script(clocked, script), PlannedRuns(0, 2))
@@ -317,8 +315,8 @@ def test_a_run_whose_times_could_not_be_written_is_repeated(clocked: HostLab, ju
 
 
 @pytest.mark.parametrize("jump", [-3600.0, 1e9])
-def test_a_jump_does_not_spend_the_budget_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: float) -> None:
-    """Nor are the times of a log ever out of order, when the clock is set back between two sessions, too."""
+def test_clock_jump_does_not_use_the_time_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: float) -> None:
+    """The times in a log also stay in order, even if the clock is set back between two attempts."""
     with closing(History.open(tmp_path / "h.db")) as history:
         hunt = sample.begin(history, sample.SETTINGS, at=CLOCK.now())
         log, event = SavedLog(history, hunt), RunFinished(1, sample.run(1, CLOCK.now()))
@@ -331,11 +329,11 @@ def test_a_jump_does_not_spend_the_budget_of_time(tmp_path: Path, monkeypatch: p
 
 SECONDS = st.floats(0, 1e5)
 Delays = tuple[float, float, float, float]
-DELAY = st.floats(0, 30)  # of a machine that is too busy to read its clocks at once
+DELAY = st.floats(0, 30)  # seconds between readings of clocks on a busy machine
 
 
 def stamps(uptime: float, length: float, delays: Delays, step: float) -> tuple[ClockStamp, ClockStamp]:
-    """What is read with so many seconds between the readings; the uptime counts in hundredths."""
+    """The clock stamps at the begin and end of a run, with these delays. The uptime has a resolution of 0.01 s."""
     one, two, three, four = delays
     begin = ClockStamp(1e9 + one, *(round(seconds - 0.005, 2) for seconds in (uptime, uptime + one + two)))
     last = uptime + one + two + length
@@ -344,19 +342,19 @@ def stamps(uptime: float, length: float, delays: Delays, step: float) -> tuple[C
 
 
 @given(SECONDS, SECONDS, st.tuples(DELAY, DELAY, DELAY, DELAY))
-def test_a_busy_machine_is_no_clock_that_is_set(uptime: float, length: float, delays: Delays) -> None:
+def test_delays_of_a_busy_machine_are_no_clock_change(uptime: float, length: float, delays: Delays) -> None:
     perf.check_clock(stamps(uptime, length, delays, 0), "here")
 
 
 @given(SECONDS, st.floats(0, 1e4), st.booleans(), st.floats(1, 1e8))
-def test_a_step_is_seen_where_clocks_are_read_at_once(uptime: float, length: float, back: bool, factor: float) -> None:
+def test_clock_change_between_prompt_readings_is_found(uptime: float, length: float, back: bool, factor: float) -> None:
     step = factor * (3 * TICK + SHARE * length)
     with pytest.raises(HostClockChanged, match="back" if back else "forward"):
         perf.check_clock(stamps(uptime, length, (0, 0, 0, 0), -step if back else step), "here")
 
 
-def test_a_command_that_ends_before_it_began_is_no_failure_of_the_commit(clocked: HostLab) -> None:
-    """A step that is too small to be seen in the uptime."""
+def test_command_that_ends_before_its_start_is_a_clock_change(clocked: HostLab) -> None:
+    """The change of the clock is too small for the comparison with the uptime."""
     ended = ProcessResult("done: 50", "", 0, 60, "1002.000 0 1001.999")
     with pytest.raises(HostClockChanged, match="set back"):
         command.run_result(ended, clocked.workload)

@@ -1,11 +1,23 @@
-"""What is counted once code placement is the verdict: by which builds, once, and what the verdict then says."""
+"""Instruction counts after a verdict of code placement: the counted builds, and the changed verdict."""
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 
 import pytest
 
-from computed import ComputedLab, CountingLab, commits, hunt, kept, log_of, measured_by, of, problem, speeds, started
+from computed import (
+    ComputedLab,
+    CountingLab,
+    commits,
+    events_of,
+    hunt,
+    kept,
+    log_of,
+    measured_by,
+    problem,
+    speeds,
+    started,
+)
 from computed import verdict as verdict_of
 from perfbisect.core.domain.events import CandidateSkipped, Event, LabEvent, RunFinished, SessionEnded, Warned
 from perfbisect.core.domain.facts import SkipFacts
@@ -18,16 +30,15 @@ from perfbisect.hunt.search_problem import SavedLog, SearchProblem, replay
 from perfbisect.store.history import History
 
 NAMES = commits(12)
-MOVED = 5  # from this commit on builds are slow as they are linked usually
+MOVED = 5  # builds from this commit on are slow in their usual layout
 SPEEDS = speeds(NAMES, MOVED, slow=0.85)
 BOTH = [NAMES[MOVED - 1], NAMES[MOVED]]
 
 
 class LinkingLab(ComputedLab):
-    """It links builds again where that is ordered: they are all as fast then."""
+    """A lab that links builds again if an order asks for this. Builds with randomized layouts are equally fast."""
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
-        """As a real lab does it."""
         for event in ComputedLab.measure(self, order):
             if isinstance(event, RunFinished) and order.fresh:
                 operations = round(event.facts.operations / self.speed[event.facts.commit])
@@ -37,7 +48,7 @@ class LinkingLab(ComputedLab):
 
 
 def counting(extra: float = 0.0) -> CountingLab:
-    """From the commit on that moves code it counts more by the fraction ``extra``."""
+    """A lab that counts instructions. Builds from MOVED on execute more by the fraction ``extra``."""
     return CountingLab(NAMES, SPEEDS, more=speeds(NAMES, MOVED, 1 + extra), exactly=True)
 
 
@@ -46,7 +57,7 @@ def asked(most: int = 0) -> SearchProblem:
 
 
 def hunted(log: SavedLog, counted: ComputedLab, most: int = 0) -> Generator[Event]:
-    """The events of a hunt whose verdict is code placement."""
+    """The events of a hunt that must have the verdict code placement."""
 
     def afterwards(reached: Verdict) -> Generator[tuple[float, Event]]:
         assert isinstance(reached, CodePlacement)
@@ -58,7 +69,7 @@ def hunted(log: SavedLog, counted: ComputedLab, most: int = 0) -> Generator[Even
 
 
 def placement(log: SavedLog, counted: ComputedLab, most: int = 0) -> CodePlacement:
-    """The verdict of such a hunt."""
+    """The verdict of a hunt: code placement at MOVED."""
     reached = verdict_of(list(hunted(log, counted, most)))
     assert isinstance(reached, CodePlacement)
     assert reached.step.candidate == MOVED
@@ -66,8 +77,8 @@ def placement(log: SavedLog, counted: ComputedLab, most: int = 0) -> CodePlaceme
 
 
 def counted_in(log: SavedLog) -> list[str]:
-    """The commits that were counted."""
-    return sorted(event.facts.commit for event in of(log, RunFinished) if event.facts.counted)
+    """The commits whose instructions were counted."""
+    return sorted(event.facts.commit for event in events_of(log, RunFinished) if event.facts.counted)
 
 
 @pytest.fixture
@@ -76,8 +87,8 @@ def log(history: History) -> SavedLog:
 
 
 @pytest.mark.parametrize(("extra", "same"), [(0.0, True), (RESOLVED / 2, True), (2 * RESOLVED, False), (0.1, False)])
-def test_a_commit_that_moves_code_is_counted_beside_its_parent(log: SavedLog, extra: float, same: bool) -> None:
-    """A replay has the same verdict, with and without counts."""
+def test_commit_that_moves_code_and_its_parent_are_counted(log: SavedLog, extra: float, same: bool) -> None:
+    """A replay has the same verdict, without ``same_counts`` if the log has no counts."""
     reached = placement(log, counting(extra))
     assert (reached.same_counts, counted_in(log)) == (same, BOTH)
     uncounted = [each for each in kept(log) if not (isinstance(each[1], RunFinished) and each[1].facts.counted)]
@@ -87,7 +98,7 @@ def test_a_commit_that_moves_code_is_counted_beside_its_parent(log: SavedLog, ex
 
 
 @pytest.mark.parametrize("cut", [1, 2])
-def test_a_hunt_that_is_cut_while_it_counts_goes_on_with_what_is_missing(log: SavedLog, cut: int) -> None:
+def test_hunt_interrupted_while_counting_resumes_with_missing_counts(log: SavedLog, cut: int) -> None:
     for _ in hunted(log, counting()):
         if len(counted_in(log)) == cut:
             break
@@ -97,9 +108,9 @@ def test_a_hunt_that_is_cut_while_it_counts_goes_on_with_what_is_missing(log: Sa
     assert counted_in(again) == BOTH
 
 
-def test_the_budget_of_runs_counts_for_it(history: History, log: SavedLog) -> None:
+def test_budget_of_runs_limits_the_counts_after_the_verdict(history: History, log: SavedLog) -> None:
     placement(log, counting())
-    spent = len(of(log, RunFinished)) - 2
+    spent = len(events_of(log, RunFinished)) - 2
     for most, counted in ((spent + 1, []), (spent + 2, BOTH)):
         limited = log_of(history, NAMES)
         placement(limited, counting(), most)
@@ -108,7 +119,7 @@ def test_the_budget_of_runs_counts_for_it(history: History, log: SavedLog) -> No
 
 @dataclass
 class Failing:
-    """A lab on which nothing can be counted: its host lacks something, or the first build does not run."""
+    """A lab that cannot count: its host ``lacks`` a program, or the first build does not run."""
 
     lacks: bool
 
@@ -120,15 +131,15 @@ class Failing:
 
 
 @pytest.mark.parametrize(
-    ("lacks", "said"),
+    ("lacks", "warning"),
     [
         (True, Warned("Instructions are not counted exactly: no.", "Do this.")),
         (False, Warned(f"commit {NAMES[MOVED][:10]} is not measured further: illegal instruction")),
     ],
 )
-def test_where_it_fails_the_verdict_stays(log: SavedLog, lacks: bool, said: Warned) -> None:
+def test_verdict_stays_if_counting_fails(log: SavedLog, lacks: bool, warning: Warned) -> None:
     assert placement(log, Failing(lacks)).same_counts is None
     events = [event for _, event in kept(log)]
-    assert said in events
+    assert warning in events
     assert isinstance(events[-1], SessionEnded)
     assert not any(isinstance(event, CandidateSkipped) for event in events)

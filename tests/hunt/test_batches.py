@@ -1,5 +1,5 @@
-"""Hunts of a batch: which begins next, what is submitted, and what is made of Slurm's answers (``tests/e2e/test_leases.py`` has a
-real one); those for the drops of a comparison, and for the steps of a watched branch as its line grows.
+"""Hunts of a batch: their order, their Slurm jobs, and Slurm's answers (``tests/e2e/test_leases.py`` uses real ones).
+Hunts for the drops of a comparison and of a watched branch.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -18,7 +18,7 @@ from perfbisect.core.stats.paired_comparison import Ratio
 from perfbisect.core.stats.watched_branch import BranchLine
 from perfbisect.errors import EnvironmentFailure, RunsNotComparable, UsageError
 from perfbisect.hunt import batch, drop_hunts, session, slurm
-from perfbisect.hunt.attempt import Caller
+from perfbisect.hunt.attempt import CommandCallbacks
 from perfbisect.hunt.batch import Hosts, Task
 from perfbisect.hunt.drop_hunts import hunt_range
 from perfbisect.hunt.nightly import BranchComparison
@@ -43,25 +43,25 @@ A, B, C = ("a",), ("b",), ("c",)
 
 
 def waiting(number: int, *choices: Hosts, span: str = "") -> Task:
-    """A hunt; its range is its own unless named."""
+    """A hunt that has not begun, with its choices of hosts. ``span``: its range, if it shares the range."""
     return Task(str(number), (), "", choices, span or str(number))
 
 
 X, Y = [waiting(number, A, B, span="x") for number in range(2)], waiting(2, A, B, span="y")
 NEXT: tuple[tuple[str, list[Task], Hosts, Mapping[str, Collection[Hosts]], list[tuple[int, Hosts]]], ...] = (
-    ("one host takes hunts in their order", [waiting(0, A), waiting(1, A)], (), {}, [(0, A)]),
-    ("and none while it is busy", [waiting(0, A), waiting(1, A)], A, {}, []),
-    ("others go on with other hosts", [waiting(0, A), waiting(1, A), waiting(2, B)], (), {}, [(0, A), (2, B)]),
-    ("what needs two hosts is not overtaken on one", [waiting(0, ("a", "b")), waiting(1, B), waiting(2, C)], A, {}, [(2, C)]),
+    ("a host takes hunts in their order", [waiting(0, A), waiting(1, A)], (), {}, [(0, A)]),
+    ("a busy host takes no hunt", [waiting(0, A), waiting(1, A)], A, {}, []),
+    ("hunts for other hosts begin", [waiting(0, A), waiting(1, A), waiting(2, B)], (), {}, [(0, A), (2, B)]),
+    ("a hunt for two hosts is not overtaken", [waiting(0, ("a", "b")), waiting(1, B), waiting(2, C)], A, {}, [(2, C)]),
     ("the hunts of a range begin one after the other", [*X, Y], (), {}, [(0, A), (2, B)]),
-    ("and where its builds are", X[1:], (), {"x": {B}}, [(1, B)]),
-    ("but no host is idle while a hunt could use it", X[1:], B, {"x": {B}}, [(1, A)]),
-    ("hosts that nobody locks, as of a scheduler with a queue, take all", [waiting(0, ()), waiting(1, ())], (), {}, [(0, ()), (1, ())]),
+    ("a hunt begins where builds of its range are", X[1:], (), {"x": {B}}, [(1, B)]),
+    ("no host is idle while a hunt could use it", X[1:], B, {"x": {B}}, [(1, A)]),
+    ("hosts without locks (of a scheduler) take all", [waiting(0, ()), waiting(1, ())], (), {}, [(0, ()), (1, ())]),
 )  # fmt: skip
 
 
-def test_which_hunts_begin_next() -> None:
-    """Where a hunt locks the hosts that it measures on."""
+def test_next_hunts_of_a_batch() -> None:
+    """Each hunt locks the hosts on which it measures."""
     for what, tasks, busy, homes, expected in NEXT:
         begun = batch.tasks_to_start(tasks, busy, homes, lambda _, hosts: hosts)
         assert [(int(task.title), hosts) for task, hosts in begun.items()] == expected, what
@@ -69,7 +69,7 @@ def test_which_hunts_begin_next() -> None:
 
 @pytest.fixture
 def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """``answers(squeue="…")`` lets a command print that; one without an answer fails, as does any other of Slurm."""
+    """``answers(squeue="…")`` makes a command of Slurm print this text; the commands without a text fail."""
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
 
     def answer(**texts: str) -> None:
@@ -87,14 +87,14 @@ def planned(*hosts: tuple[str, ...], bad: str = "b", run: str = "--builder=x") -
 
 
 def options(*hosts: tuple[str, ...], given: tuple[str, ...] = (), minutes: float = 0) -> list[str]:
-    """Those of sbatch behind the usual ones."""
+    """The options of sbatch after the four options that each job has."""
     words = SlurmJob(planned(*hosts), given, minutes).sbatch_options()
     assert words[:4] == ["--job-name=x w a..b", "--exclusive", "--output=/dev/null", "--signal=B:TERM@120"]
     return words[4:]
 
 
-def test_options_of_a_job() -> None:
-    """Those of the file come last, as they are. An hour is added to the time in which it may measure."""
+def test_sbatch_options_of_a_hunt() -> None:
+    """The batch file's options come last, unchanged. The time limit is an hour more than the time for measurements."""
     assert options() == options(("slurm:",)) == []
     assert options(given=("--nice=100", "--comment=a 'b'\n$(c)")) == ["--nice=100", "--comment=a 'b'\n$(c)"]
     assert options(minutes=89.5, given=("-t5",)) == ["--time=150", "-t5"]
@@ -111,8 +111,8 @@ def test_options_of_a_job() -> None:
 QUEUE = (Path(__file__).parents[1] / "outputs" / "squeue.txt").read_text()
 
 
-def test_states_are_those_of_the_queue_and_of_accounts(answers: Callable[..., None]) -> None:
-    """A program that a signal has ended has no verdict, though Slurm's exit status is 0."""
+def test_job_states_are_read_from_squeue_and_sacct(answers: Callable[..., None]) -> None:
+    """A job that a signal has ended has no verdict, although Slurm's exit status is 0."""
     answers(squeue=QUEUE)
     jobs = [str(number) for number in range(1, 11)]
     found = slurm.job_states(jobs)
@@ -129,20 +129,20 @@ def test_states_are_those_of_the_queue_and_of_accounts(answers: Callable[..., No
         slurm.job_states(jobs)
 
 
-def test_without_slurm_it_says_what_is_missing(answers: Callable[..., None]) -> None:
+def test_missing_slurm_commands_are_named_in_the_error(answers: Callable[..., None]) -> None:
     with pytest.raises(UsageError, match="This machine has no sbatch") as refused:
         slurm.check_commands()
     assert "login node" in refused.value.advice
 
 
 def begun(history: History, hunts: int) -> tuple[int, list[SlurmJob]]:
-    """A batch of so many hunts, and its jobs."""
+    """The number of a new batch, and the jobs of its hunts."""
     number = begin_batch(history, Path("/f/batch.toml"), [planned()] * hunts, 1.0)
     return number, [SlurmJob(hunt.planned, (), 0) for hunt in read_batch(history, number).hunts]
 
 
-def test_hunts_without_job_or_verdict_are_sent(history: History, answers: Callable[..., None], tmp_path: Path) -> None:
-    """What is known from Slurm alone, as on nodes that do not share the history, is entered before Slurm forgets it."""
+def test_hunts_without_job_or_verdict_get_a_job(history: History, answers: Callable[..., None], tmp_path: Path) -> None:
+    """An end that only Slurm knows (a node may not share the history) is stored before Slurm forgets the job."""
     number, jobs = begun(history, 6)
     answers(sbatch="7\n")
     assert submit(history, number, jobs) == 6
@@ -156,7 +156,7 @@ def test_hunts_without_job_or_verdict_are_sent(history: History, answers: Callab
     assert [needs_no_job(hunt, states) for hunt in batch.hunts] == [True, True, False, False, True, False]
     ends = [(hunt.status, hunt.failure) for hunt in batch.hunts]
     assert ends[2:5] == [(3, "there is no such thing"), (None, ""), (0, "")]
-    answers(squeue="", sbatch="8;cluster\n")  # it has forgotten all of them
+    answers(squeue="", sbatch="8;cluster\n")  # Slurm has forgotten all jobs
     assert submit(history, number, jobs) == 5
     assert [hunt.job for hunt in read_batch(history, number).hunts] == ["8", "8", "8", "8", "5", "8"]
     answers(squeue="", sbatch="")
@@ -164,15 +164,15 @@ def test_hunts_without_job_or_verdict_are_sent(history: History, answers: Callab
         submit(history, number, jobs)
     with pytest.raises(UsageError, match="sbatch has submitted no job"):
         submit(history, *begun(history, 2))
-    assert [batch.id for batch in all_batches(history)] == [number], "nothing is left of a batch without a job"
+    assert [batch.id for batch in all_batches(history)] == [number], "a batch without any job is not kept"
     for place in range(6):
         enter_batch_hunt_status(history, number, place, place % 3)
     read_batch_and_jobs(history, number)
     assert read_batch(history, number).ended
 
 
-def test_a_job_knows_its_hunt(history: History, answers: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It goes on with one that has begun, enters how it ends, and no other process goes on with it meanwhile."""
+def test_job_resumes_its_hunt(history: History, answers: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job resumes a hunt that has begun. While the job is open, no other process resumes the hunt."""
     number, _ = begun(history, 1)
     assert claim_batch_hunt(history, number, 0) == 0
     update_batch_hunt(history, number, 0, job="2", status=None, failure=None)
@@ -200,13 +200,13 @@ def test_a_job_knows_its_hunt(history: History, answers: Callable[..., None], mo
     assert read_batch(history, number).hunts[0].status is None
 
 
-def test_a_controller_that_does_not_answer_ends_no_session() -> None:
-    """A job is submitted while the history is locked, and hunts that run wait for that."""
+def test_slurm_time_limit_is_below_the_wait_for_the_history() -> None:
+    """A job is submitted while the history is locked, and running hunts wait for the history."""
     assert slurm.TIME_LIMIT < WAIT
 
 
-def test_in_place_of_a_hunt_that_cannot_go_on_another_begins(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All drops of the comparison are hunted already; the number of a hunt is that of its workload."""
+def test_hunt_that_cannot_resume_is_replaced_by_a_new_hunt(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each drop of the comparison has a hunt already, whose number is the index of the drop's workload."""
     resumed: list[int] = []
     begun: list[Drop] = []
 
@@ -220,17 +220,17 @@ def test_in_place_of_a_hunt_that_cannot_go_on_another_begins(history: History, m
         return ()
 
     monkeypatch.setattr(session, "resume", resume)
-    monkeypatch.setattr(drop_hunts, "begin", lambda _history, _found, drops, *_: begun.extend(drops))
+    monkeypatch.setattr(drop_hunts, "begin_hunts", lambda _history, _found, drops, *_: begun.extend(drops))
     comparison: Any = SimpleNamespace(hunt_of=hunt_of)
     span: Any = SimpleNamespace(drops=[SimpleNamespace(work=work) for work in range(3)])
-    hunt_range(history, comparison, span, Caller(None, lambda _: pytest.fail("shown")))
+    hunt_range(history, comparison, span, CommandCallbacks(None, lambda _: pytest.fail("shown")))
     assert resumed == [1, 2]
     assert begun == [span.drops[2]]
 
 
 @pytest.mark.tools
 def test_steps_of_a_watched_branch_are_hunted_once(tmp_path: Path) -> None:
-    """Its line has five tips, each the second commit after the one before it: commit 3 is between the tips 1 and 2."""
+    """The branch has five tips, at each second commit: commit 3 is between the tips 1 and 2."""
     repo = Repo(tmp_path / "repo")
     commits = [repo.commit({"file": f"{number}"}) for number in range(9)]
     tips = tuple(TrialBuild(f"tip {number}", commit) for number, commit in enumerate(commits[::2]))
@@ -239,15 +239,15 @@ def test_steps_of_a_watched_branch_are_hunted_once(tmp_path: Path) -> None:
     settings = replace(sample.SETTINGS, repository=str(repo.path))
 
     def todo(drops: list[tuple[int, int]], *hunts: DropHunt) -> list[tuple[int, int]]:
-        """The ranges that are hunted, of those of these drops."""
+        """The ranges of ``drops`` that are still to be hunted."""
         spans = tuple(DropRange(*ends, (Drop(0, *ends, Ratio(0.8, None, 0)),)) for ends in drops)
         watched = BranchComparison(replace(trial, hunts=hunts), settings, BranchLine((), ()), spans, trial)
-        return [(span.first, span.last) for span in watched.ranges()]
+        return [(span.first, span.last) for span in watched.ranges_to_hunt()]
 
     found, last = (DropHunt(0, 1, 2, 7, "found", commits[number]) for number in (3, 4))
     assert todo([(1, 2)]) == [(1, 2)]
     assert todo([(1, 2), (0, 2), (1, 3), (2, 3)], found) == [(2, 3)]
-    assert todo([(1, 2), (2, 3)], last) == [(2, 3)], "the last tip of a range belongs to it, the first does not"
-    assert todo([(1, 2)], replace(found, work=1)) == [(1, 2)], "of another workload"
+    assert todo([(1, 2), (2, 3)], last) == [(2, 3)], "a range contains its last tip, but not its first tip"
+    assert todo([(1, 2)], replace(found, work=1)) == [(1, 2)], "the hunt is of another workload"
     begun, placement = DropHunt(0, 0, 1, 7, "interrupted"), DropHunt(0, 1, 2, 8, "code placement")
-    assert todo([(2, 3)], begun, placement) == [(0, 1), (2, 3)], "what has begun goes on before the others"
+    assert todo([(2, 3)], begun, placement) == [(0, 1), (2, 3)], "an interrupted hunt goes on before new hunts begin"

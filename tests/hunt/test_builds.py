@@ -1,4 +1,4 @@
-"""What the words of a comparison mean: revisions with variants and configurations, and binaries."""
+"""The words that name builds in a comparison: revisions with a variant and a configuration, and folders of binaries."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from perfbisect.core.domain.settings import Settings, TrialBuild
 from perfbisect.core.stats.drops import huntable_builds
 from perfbisect.errors import PerfBisectError
-from perfbisect.hunt.trials.builds import divided, read_builds
+from perfbisect.hunt.trials.builds import parsed_word, read_builds
 from perfbisect.recipes.builder import Build, Builder, Config, Server, Variant
 from perfbisect.recipes.builder_reader import load_builder
 from perfbisect.recipes.requested import ServerConfig, config_from_text, load_config
@@ -20,8 +20,8 @@ NAMES = st.text("ab@+{}1/.^~", min_size=1, max_size=8)
 
 
 @given(NAMES, st.sets(NAMES), st.sets(NAMES), st.sets(NAMES))
-def test_words_divide_at_known_names(word: str, variants: set[str], configs: set[str], revisions: set[str]) -> None:
-    found = divided(word, variants, configs.__contains__, revisions.__contains__)
+def test_word_is_split_at_known_names(word: str, variants: set[str], configs: set[str], revisions: set[str]) -> None:
+    found = parsed_word(word, variants, configs.__contains__, revisions.__contains__)
     assert found.revision
     assert found.variant in variants | {""}
     assert found.config in configs | {""}
@@ -46,7 +46,7 @@ def builder(tmp_path: Path) -> Builder:
 
 @pytest.fixture
 def settings(tmp_path: Path, git: Repo) -> Settings:
-    """Of a repository with two commits, and tags that have both signs in their names."""
+    """Settings for a repository with two commits, and with tags whose names contain @ and +."""
     for title, tags in (("0", ("v1", "v1+2", "v1@lto@x")), ("1", ("v2", "v2@lto"))):
         git.commit(title=title)
         for tag in tags:
@@ -58,11 +58,11 @@ def read(settings: Settings, builder: Builder, *words: str) -> list[TrialBuild]:
     return read_builds(words, settings, builder)[1]
 
 
-def test_variants_configurations_and_names_with_their_signs(settings: Settings, builder: Builder, git: Repo) -> None:
+def test_build_word_gives_revision_variant_and_configuration(settings: Settings, builder: Builder, git: Repo) -> None:
     file = git.path.parent / "my+big@home.cnf"
     file.write_text("cache = 2\n")
     first, second = git("rev-parse", "v1"), git("rev-parse", "v2")
-    meant = {
+    expected = {
         f"v1@lto+{file}": (first, "lto", str(file)),
         "v1": (first, "", ""),
         "v1+small": (first, "", "small"),
@@ -74,16 +74,16 @@ def test_variants_configurations_and_names_with_their_signs(settings: Settings, 
         "HEAD@{0}^{commit}~1@lto+small": (first, "lto", "small"),
         "@@lto": (second, "lto", ""),
     }
-    found = read(settings, builder, *meant)
-    assert {each.name: (each.commit, each.variant, each.config) for each in found} == meant
+    found = read(settings, builder, *expected)
+    assert {each.name: (each.commit, each.variant, each.config) for each in found} == expected
     assert [bool(each.config_hash) for each in found] == [bool(each.config) for each in found]
     file.write_text("cache = 3\n")
-    assert read(settings, builder, *meant)[0].config_hash != found[0].config_hash, "another file is another build"
+    assert read(settings, builder, *expected)[0].config_hash != found[0].config_hash, "a changed file is another build"
 
 
 @pytest.mark.parametrize(("own", "other"), [("", "lto"), ("lto", "o2nofp")])
-def test_the_variant_of_the_comparison_stays(settings: Settings, builder: Builder, own: str, other: str) -> None:
-    """So that commits are hunted between such builds; and what would be measured against itself is refused."""
+def test_usual_variant_in_a_build_word_is_dropped(settings: Settings, builder: Builder, own: str, other: str) -> None:
+    """Hunts can start between builds without a variant of their own. The same build twice is refused."""
     settings, same = replace(settings, variant=own), own or builder.variant
     found = read(settings, builder, "v1", f"v2@{same}", f"v1@{other}")
     assert [each.variant for each in found] == ["", "", other]
@@ -102,15 +102,17 @@ WRONG = {
 }
 
 
-def test_a_wrong_name_is_named(settings: Settings, builder: Builder) -> None:
+def test_error_quotes_the_unknown_name_in_a_build_word(settings: Settings, builder: Builder) -> None:
     for word, reason in WRONG.items():
         with pytest.raises(PerfBisectError) as raised:
             read(settings, builder, "v1", word)
         assert reason in str(raised.value), word
 
 
-def test_files_of_builds(settings: Settings, builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file is found from any folder; a folder of binaries may have a + in its own name."""
+def test_build_words_name_files_and_folders(
+    settings: Settings, builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A configuration file is stored with its absolute path. The name of a folder of binaries may contain +."""
     monkeypatch.chdir(tmp_path)
     Path("my.cnf").write_text("cache = 2\n")
     folder = tmp_path / "opt+small"
@@ -124,7 +126,7 @@ def test_files_of_builds(settings: Settings, builder: Builder, tmp_path: Path, m
         load_config(Builder(name="two", summary="", driver="x", server=None), "small")
 
 
-def test_a_file_of_the_user_is_literal_and_cannot_move_the_server(builder: Builder) -> None:
+def test_server_configuration_of_the_user_cannot_move_data(builder: Builder) -> None:
     assert builder.server
     given = "[s]\nCache={x}\ndata-folder = /srv\n # data_folder\n!include /etc/x\n"
     found = config_from_text(given, builder.server.reserved)
@@ -145,7 +147,7 @@ RESERVED = {
 
 
 @pytest.mark.parametrize("builder", RESERVED)
-def test_shipped_recipes_keep_data_and_archives_to_themselves(builder: str) -> None:
+def test_shipped_builders_reserve_settings_of_data_folders(builder: str) -> None:
     server, reserved = load_builder(builder).server, RESERVED[builder].split("; ")
     assert server
     found = config_from_text("\n".join(["work_mem = 1", *reserved]), server.reserved)

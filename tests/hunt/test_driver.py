@@ -1,5 +1,5 @@
-"""Hunts of a group and of several hosts, by labs that compute: what is built for one is in all logs, what is measured in one;
-who gets which order, who may fail; what cuts them short loses nothing; and what a failure says about going on.
+"""Groups of hunts, and hunts on several hosts, with computed labs: logs of builds and runs, orders of hosts, failures,
+interruptions, and the advice after a failure.
 """
 
 import math
@@ -21,10 +21,10 @@ from computed import (
     check_replay,
     commits,
     culprit,
+    events_of,
     hunt,
     kept,
     log_of,
-    of,
     problem,
     speeds,
     started,
@@ -71,7 +71,7 @@ from perfbisect.errors import (
     UsageError,
 )
 from perfbisect.hunt.attempt import SessionAttempt
-from perfbisect.hunt.driver import Driver, HuntsPlanner, SessionMember, WorkloadFailed, lab_of_several
+from perfbisect.hunt.driver import Driver, HuntsPlanner, SessionMember, WorkloadFailed, combined_lab
 from perfbisect.hunt.lifecycle import compare_merge_base
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, log_verdict, replay
 from perfbisect.hunt.workers import MeasuringWorker as HostMember
@@ -81,7 +81,7 @@ from perfbisect.store.history import History
 from simulated_worlds import decide
 
 NAMES = commits(40)
-CULPRITS = (9, 30, 0)  # 0: none
+CULPRITS = (9, 30, 0)  # 0: no culprit
 NAMED = [9, 30, NotReproduced]
 UNBUILDABLE = frozenset(NAMES[18:21])
 CRASHES = RunFailed("it crashes", stage="run", log="")
@@ -103,7 +103,7 @@ class FailingLab(ComputedLab):
 
 @dataclass
 class ComputedCourse:
-    """What the driver needs of a course."""
+    """The part of a hunt's lifecycle that the driver needs."""
 
     log: SavedLog
     policy: Policy
@@ -123,7 +123,7 @@ class ComputedCourse:
 def labs_of(
     built: list[str], unbuildable: frozenset[str] = frozenset(), failing: dict[int, Exception] | None = None
 ) -> list[ComputedLab]:
-    """A lab for each workload; they share what they have built."""
+    """A lab for each workload. The labs share their builds."""
     labs = [
         ComputedLab(NAMES, speeds(NAMES, culprit or len(NAMES)), unbuildable, built=built, clock=1000.0 + place)
         for place, culprit in enumerate(CULPRITS)
@@ -134,7 +134,7 @@ def labs_of(
 
 
 class Session:
-    """A session of hunts with these logs, on so many hosts."""
+    """Hunts with these logs that are carried out together, on ``hosts`` hosts."""
 
     def __init__(
         self, logs: list[SavedLog], labs: list[ComputedLab], policy: Policy | None = None, hosts: int = 1
@@ -142,7 +142,7 @@ class Session:
         self.failed: list[tuple[int, PerfBisectError]] = []
         courses = [ComputedCourse(log, policy or Policy()) for log in logs]
         self.members = [SessionMember(course.problem, log, course) for course, log in zip(courses, logs, strict=True)]
-        lab = labs[0].measure if len(labs) == 1 else lab_of_several({n: lab.measure for n, lab in enumerate(labs)})
+        lab = labs[0].measure if len(labs) == 1 else combined_lab({n: lab.measure for n, lab in enumerate(labs)})
 
         def workers() -> ThreadWorkers:
             return ThreadWorkers(*(HostMember(f"host {number}", lab, threading.Event()) for number in range(hosts)))
@@ -170,13 +170,12 @@ RESULTS = {"a": 9, "b": 9, "c": 30}  # the result → its culprit
 
 @dataclass
 class ResultsLab(ComputedLab):
-    """Its command prints several results; in randomized layouts where these are asked for."""
+    """A lab whose command prints several results, in randomized layouts if an order asks for them."""
 
     own: str = ""
     links: Counter[str] = field(default_factory=Counter)
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
-        """As a real lab does it."""
         for event in ComputedLab.measure(self, order):
             if isinstance(event, RunFinished):
                 run = event.facts
@@ -190,8 +189,8 @@ class ResultsLab(ComputedLab):
             yield event
 
 
-def test_a_common_run_is_one_of_one_hunt_and_a_reading_of_all(logs: list[SavedLog]) -> None:
-    """In randomized layouts, too, once a hunt wants such runs: those that have named the same commit take the same."""
+def test_common_run_is_ordered_by_one_hunt_and_read_by_all(logs: list[SavedLog]) -> None:
+    """Also in randomized layouts: hunts that have named the same commit share such runs."""
     built: list[str] = []
     labs: list[ComputedLab] = [ResultsLab(NAMES, dict.fromkeys(NAMES, 1.0), built=built, own=name) for name in RESULTS]
     now = Session(logs, labs, policy := Policy(layouts=True))
@@ -200,7 +199,7 @@ def test_a_common_run_is_one_of_one_hunt_and_a_reading_of_all(logs: list[SavedLo
         member.lifecycle.problem = replace(member.lifecycle.problem, metric="rate")
         member.output = Output("", name, "", "rate")
     assert [*now.events()] and now.verdicts() == [9, 9, 30]
-    runs = [[event.facts for event in of(log, RunFinished)] for log in logs]
+    runs = [[event.facts for event in events_of(log, RunFinished)] for log in logs]
     own = [{run.visit for run in each if not run.for_another} for each in runs]
     assert sum(map(len, own)) == len(set().union(*own)), "each was ordered by one hunt"
     assert {run.visit for each in runs for run in each if run.for_another} <= set().union(*own)
@@ -215,61 +214,61 @@ def logs(history: History) -> list[SavedLog]:
     return [log_of(history, NAMES) for _ in CULPRITS]
 
 
-def test_builds_are_in_all_logs_and_runs_in_one(history: History, logs: list[SavedLog]) -> None:
+def test_builds_are_in_all_logs_and_each_run_in_one_log(history: History, logs: list[SavedLog]) -> None:
     built: list[str] = []
     now = Session(logs, labs_of(built, UNBUILDABLE))
     runs = [number for number, event in now.events() if isinstance(event, RunFinished)]
     assert now.verdicts() == NAMED
-    builds = [event.facts for log in logs for event in of(log, BuildFinished)]
+    builds = [event.facts for log in logs for event in events_of(log, BuildFinished)]
     assert sorted(facts.commit for facts in builds if not facts.reused) == sorted(built) == sorted(set(built))
-    assert {facts.seconds for facts in builds} == {5.0}, "also of builds for others: the search knows what builds cost"
-    skipped = [{event.facts.commit for event in of(log, CandidateSkipped)} for log in logs[:2]]
+    assert {facts.seconds for facts in builds} == {5.0}, "builds for other hunts have their seconds, too"
+    skipped = [{event.facts.commit for event in events_of(log, CandidateSkipped)} for log in logs[:2]]
     assert skipped[0] & skipped[1]
     spent = [row.failed_seconds for log in logs for row in fold(kept(log)).tested.values()]
     assert sum(spent) == len(skipped[0] | skipped[1]), "one second each, in one hunt"
     assert history.connection.execute("SELECT sum(seconds) FROM skips").fetchone() == (sum(spent),)
     for number, log in enumerate(logs):
-        assert runs.count(number) == len(of(log, RunFinished))
+        assert runs.count(number) == len(events_of(log, RunFinished))
         facts = [each for each in kept(log) if isinstance(each[1], BuildFinished | CandidateSkipped | RunFinished)]
         assert log.entries == facts
         check_replay(problem(NAMES), log)
 
 
-def test_a_replay_knows_which_builds_were_made_for_others() -> None:
-    """Made for another workload, a build that is not in the middle is measured; otherwise the middle is built."""
+def test_replay_knows_which_builds_were_made_for_other_hunts() -> None:
+    """A build that was made for another workload is measured, although the build is not in the middle of the range."""
     lab = ComputedLab(NAMES, speeds(NAMES, 30))
     ends = [(lab.clock, event) for event in lab.measure(Measure((PlannedRuns(39, 6), PlannedRuns(0, 6)), Purpose.ENDS))]
     decided = (lab.clock, Decided(decide(Graph.straight_history(39), [], Policy())))
-    # The last was kept on the host, so that its event does not say for which hunt it was obtained.
+    # The last build was stored on the host, so its event does not name the hunt for which it was made.
     for elsewhere, shared, seconds, measured in (
         (True, False, 600.0, 14), (False, False, 600.0, 19), (True, True, 0.0, 14),
     ):  # fmt: skip
         made = BuildFinished(14, BuildFacts(NAMES[14], "", "", seconds, 0, 0, elsewhere, ""), None)
-        [(_, decision)] = replay(problem(NAMES), [*ends, (lab.clock, made), decided], 1000.0, shared=shared)
+        [(_, decision)] = replay(problem(NAMES), [*ends, (lab.clock, made), decided], 1000.0, shares_builds=shared)
         assert isinstance(decision.order, Measure)
         assert decision.order.plan[0].candidate == measured
 
 
 @pytest.mark.parametrize(("hosts", "cut"), [(1, 1), (1, 11), (1, 40), (2, 0), (2, 90)])
-def test_a_cut_session_goes_on_with_all_it_had(history: History, logs: list[SavedLog], hosts: int, cut: int) -> None:
+def test_resumed_session_keeps_builds_and_runs(history: History, logs: list[SavedLog], hosts: int, cut: int) -> None:
     """Each host carries out orders of any workload."""
     built: list[str] = []
     with closing(Session(logs, labs_of(built), hosts=hosts).events()) as events:
         list(islice(events, cut))
     before, logs = [*built], [SavedLog(history, log.hunt) for log in logs]
-    known = [of(log, RunFinished) for log in logs]
+    known = [events_of(log, RunFinished) for log in logs]
     assert any(known) or cut < 40
     now = Session(logs, labs_of(built), hosts=hosts)
     assert [*now.events()]
     assert now.verdicts() == NAMED
     assert built[: len(before)] == before
     assert hosts > 1 or len(built) == len(set(built))
-    runs = [of(log, RunFinished) for log in logs]
+    runs = [events_of(log, RunFinished) for log in logs]
     assert [each[: len(some)] for each, some in zip(runs, known, strict=True)] == known
     assert hosts == 1 or {event.host for each in runs for event in each} == {"host 0", "host 1"}
 
 
-def test_a_verdict_that_nothing_follows_ends_its_hunt_at_once(logs: list[SavedLog]) -> None:
+def test_verdict_without_explanation_ends_its_hunt_at_once(logs: list[SavedLog]) -> None:
     events = [*Session(logs, labs_of([])).events()]
     ends = [place for place, (_, event) in enumerate(events) if isinstance(event, SessionEnded)]
     assert [events[place][0] for place in ends] == [2, 0, 1]
@@ -278,23 +277,23 @@ def test_a_verdict_that_nothing_follows_ends_its_hunt_at_once(logs: list[SavedLo
     assert [(number, type(event)) for number, event in events[-2:]] == [(0, Unexplained), (1, Unexplained)], "reasons"
 
 
-def test_a_budget_is_that_of_all(logs: list[SavedLog]) -> None:
+def test_budget_is_shared_by_all_hunts(logs: list[SavedLog]) -> None:
     events = Session(logs, labs_of([]), Policy(max_runs=20)).events()
     assert 10 <= sum(isinstance(event, RunFinished) for _, event in events) <= 20
 
 
 @pytest.mark.parametrize("hosts", [1, 2])
-def test_a_workload_that_fails_stops_no_other(logs: list[SavedLog], hosts: int) -> None:
+def test_failed_workload_stops_no_other_workload(logs: list[SavedLog], hosts: int) -> None:
     now = Session(logs, labs_of([], failing={1: CRASHES}), hosts=hosts)
     assert [*now.events()]
-    assert now.driver.append(WorkloadFailed(CRASHES), 1) == (), "as another host might say"
+    assert now.driver.append(WorkloadFailed(CRASHES), 1) == (), "another host may report the failure, too"
     assert [(number, str(failure)) for number, failure in now.failed] == [(1, "the bad end fails")]
     assert now.verdicts() == [9, type(None), NotReproduced]
 
 
 @pytest.mark.parametrize("builds", [0, 8])
-def test_a_hunt_that_goes_on_knows_what_was_built_since(history: History, logs: list[SavedLog], builds: int) -> None:
-    """For others, from the same budget; its course is the shorter for it."""
+def test_resumed_hunt_knows_the_builds_made_since(history: History, logs: list[SavedLog], builds: int) -> None:
+    """The builds were made for other hunts, from the shared budget."""
     built: list[str] = []
     policy = Policy(max_builds=builds)
     assert [*Session(logs, labs_of(built, UNBUILDABLE, {1: CRASHES}), policy).events()]
@@ -304,15 +303,15 @@ def test_a_hunt_that_goes_on_knows_what_was_built_since(history: History, logs: 
         again.members[number].lifecycle = None
     assert [*again.events()]
     assert again.members[1].verdict
-    later = of(again.members[1].log, BuildFinished, CandidateSkipped)
+    later = events_of(again.members[1].log, BuildFinished, CandidateSkipped)
     tried = {event.facts.commit for event in later}
     assert before <= tried and (not builds or len(tried) <= builds)
     builds_later = [event.facts for event in later[2:] if isinstance(event, BuildFinished)]
     assert all(facts.reused for facts in builds_later if facts.commit in before)
 
 
-def test_a_hunt_that_ends_before_its_search_is_not_searched(logs: list[SavedLog]) -> None:
-    """As where the merge base is not shown to be as fast as good."""
+def test_hunt_that_ends_before_its_search_gets_no_runs(logs: list[SavedLog]) -> None:
+    """For example, a hunt whose merge base may not be as fast as good."""
     now = Session(logs, labs_of([]))
 
     def opening() -> Generator[TimedEvent, None, bool]:
@@ -324,15 +323,14 @@ def test_a_hunt_that_ends_before_its_search_is_not_searched(logs: list[SavedLog]
     assert now.verdicts() == [Inconclusive, 30, NotReproduced]
 
 
-def test_an_end_that_does_not_build_stops_all(logs: list[SavedLog]) -> None:
+def test_unbuildable_end_stops_all_hunts(logs: list[SavedLog]) -> None:
     failing = {0: BuildFailed("no", stage="compile", log="")}
     with pytest.raises(RangeEndFailed, match="the bad end fails"):
         list(Session(logs, labs_of([], failing=failing)).events())
 
 
 @pytest.mark.parametrize(("noise", "slow"), [(0.18, 0.98), (0.18, 0.5), (0.01, 0.98)])
-def test_a_hunt_that_will_take_many_runs_says_so_once_and_goes_on(history: History, noise: float, slow: float) -> None:
-    """A hunt of its own, whose session is that of one; several say it each."""
+def test_hunt_that_needs_many_runs_warns_once_and_continues(history: History, noise: float, slow: float) -> None:
     lab = ComputedLab(NAMES, speeds(NAMES, 17, slow=slow), noise=noise)
     events = [event for _, event in Session([log_of(history, NAMES)], [lab]).events()]
     warned = [place for place, event in enumerate(events) if isinstance(event, Warned)]
@@ -348,7 +346,7 @@ def test_a_hunt_that_will_take_many_runs_says_so_once_and_goes_on(history: Histo
 
 
 @pytest.mark.parametrize(("noise", "slow"), [(0.01, 0.9), (0.05, 0.6)])
-def test_what_a_hunt_takes_is_said_once_when_the_ends_are_measured(history: History, noise: float, slow: float) -> None:
+def test_expected_costs_are_printed_once_the_ends_are_measured(history: History, noise: float, slow: float) -> None:
     lab = ComputedLab(NAMES, speeds(NAMES, 17, slow=slow), noise=noise)
     events = [event for _, event in Session([log_of(history, NAMES)], [lab]).events()]
     [place] = [place for place, event in enumerate(events) if isinstance(event, Foreseen)]
@@ -423,11 +421,11 @@ def log(history: History) -> SavedLog:
     return log_of(history, LINE)
 
 
-def test_two_alike_share_the_work(log: SavedLog) -> None:
+def test_two_equal_hosts_share_the_work(log: SavedLog) -> None:
     labs = lab(SMALL), lab(SMALL)
     step = culprit(list(hunted(log, *labs)))
     assert (step.candidate, step.effects) == (17, ())
-    assert {event.host for event in of(log, RunFinished)} == {"a", "b"}
+    assert {event.host for event in events_of(log, RunFinished)} == {"a", "b"}
     assert all(order.host == number for number, each in enumerate(labs) for order in each.orders)
     assert len({each.thread for each in labs} | {threading.get_ident()}) == 3
     searched = [{order.plan[0].candidate for order in each.orders if order.purpose == "search"} for each in labs]
@@ -435,7 +433,7 @@ def test_two_alike_share_the_work(log: SavedLog) -> None:
     assert searched[1] - searched[0]
 
 
-def test_events_are_saved_and_the_host_waits_until_then_and_a_replay_takes_the_same_course(log: SavedLog) -> None:
+def test_event_is_saved_before_its_host_continues(log: SavedLog) -> None:
     busy = set[str]()
     for event in hunted(log, lab(), lab(), lab()):
         if isinstance(event, BuildFinished | RunFinished):
@@ -448,8 +446,8 @@ def test_events_are_saved_and_the_host_waits_until_then_and_a_replay_takes_the_s
     check_replay(asked(3), log)
 
 
-def test_a_host_in_the_middle_of_something_is_interrupted(log: SavedLog) -> None:
-    """As by Ctrl-C: the stop reaches it where it works, not only where it reports."""
+def test_host_is_interrupted_during_a_run(log: SavedLog) -> None:
+    """As by Ctrl-C: the stop interrupts the run, before the host reports another event."""
     stuck = stuck_lab()
     events = hunted(log, lab(), stuck)
     for event in events:
@@ -459,27 +457,27 @@ def test_a_host_in_the_middle_of_something_is_interrupted(log: SavedLog) -> None
     assert stuck.ended
 
 
-def test_a_culprit_that_stands_waits_for_no_host(log: SavedLog) -> None:
+def test_found_culprit_does_not_wait_for_a_stuck_host(log: SavedLog) -> None:
     stuck = stuck_lab()
     assert culprit(list(hunted(log, lab(), stuck))).candidate == 17
     assert stuck.ended
-    assert {event.host for event in of(log, RunFinished)} == {"a"}
+    assert {event.host for event in events_of(log, RunFinished)} == {"a"}
 
 
 class TestClasses:
-    """Hosts on which the change is not of one size."""
+    """Hosts of two classes, on which the change has different sizes."""
 
-    def test_each_has_its_effect_and_all_have_one_culprit(self, log: SavedLog) -> None:
+    def test_each_class_has_its_effect_and_all_have_one_culprit(self, log: SavedLog) -> None:
         other = replace(lab(), speed={name: 500 * speed**3 for name, speed in speeds(LINE, 17).items()})
         step = culprit(list(hunted(log, lab(), other, classes=("x86", "arm"))))
         assert step.candidate == 17
         assert [effect.host_class for effect in step.effects] == ["x86", "arm"]
-        # Which host gets which order is a matter of threads: an interval of 95 % may miss its value. It is never far.
+        # Threads decide which host gets which order, so a 95 % interval may miss its value, but only slightly.
         for effect, slow in zip(step.effects, (0.8, 0.8**3), strict=True):
             assert effect.ratio.low < effect.ratio.high
             assert math.log(effect.ratio.low) - 0.02 < math.log(slow) < math.log(effect.ratio.high) + 0.02
 
-    def test_a_class_that_does_not_show_it_is_left_alone(self, log: SavedLog) -> None:
+    def test_class_without_the_change_measures_only_the_ends(self, log: SavedLog) -> None:
         steady = lab(1.0)
         step = culprit(list(hunted(log, steady, lab(), classes=("x86", "arm"))))
         assert step.candidate == 17
@@ -487,17 +485,17 @@ class TestClasses:
         assert step.effects[0].ends
         assert step.effects[0].ratio.low < 1 < step.effects[0].ratio.high
 
-    def test_none_that_shows_it(self, log: SavedLog) -> None:
+    def test_no_class_shows_the_change(self, log: SavedLog) -> None:
         found = verdict(list(hunted(log, lab(1.0), lab(1.0), classes=("x86", "arm"))))
         assert isinstance(found, NotReproduced)
         assert [effect.host_class for effect in found.effects] == ["x86", "arm"]
 
-    def test_the_only_host_that_shows_it_is_gone(self, log: SavedLog) -> None:
+    def test_loss_of_the_only_host_with_the_change_is_a_failure(self, log: SavedLog) -> None:
         with pytest.raises(EnvironmentFailure, match="is lost"):
             list(hunted(log, lab(1.0), lab(fails_at=3), classes=("x86", "arm")))
 
 
-def test_the_merge_base_is_checked_on_all(log: SavedLog) -> None:
+def test_merge_base_is_compared_on_all_hosts(log: SavedLog) -> None:
     good = "f" * 40
     truth = speeds(LINE, 17) | {good: 1.0}
 
@@ -540,7 +538,7 @@ HEADER = KnownFailure(
         (RECIPE, UsageError("The merge base does not have the speed of good."), None, ""),
     ],
 )
-def test_advice_to_go_on(
+def test_advice_after_a_failure(
     quick: QuickCommand | None, failure: PerfBisectError, cause: Exception | None, said: str
 ) -> None:
     unused: Any = None

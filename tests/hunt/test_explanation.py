@@ -1,4 +1,4 @@
-"""What is measured and read for the reason: by which builds, in which order, for how long, and what happens when it cannot be done."""
+"""Studies for the reason of a change: which builds, in which order, for how long, and what happens if a study fails."""
 
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -38,7 +38,7 @@ from perfbisect.hunt.explanation import (
     LEAST_SECONDS,
     PARTS,
     StudyPart,
-    exact_run_length,
+    counted_operations,
     explained_part,
     is_count_by_function,
     is_often_off_cpu,
@@ -65,7 +65,7 @@ EXACT, SAMPLED = (part for part in PARTS if part.name == "instructions")
 
 @dataclass(frozen=True)
 class NoStudy:
-    """Stands for a study, which no lab here makes; keeps how many seconds its turns may take, and the length of runs."""
+    """A placeholder for a study, with the seconds that a turn may take and the state of the session."""
 
     seconds: float
     state: SessionState
@@ -78,7 +78,7 @@ COUNTS = replace(COUNTERS, name="instructions", rounds=1)
 
 @dataclass
 class StudyLab:
-    """Studies builds as fast as it is told to, and notes which."""
+    """A lab whose studies take ``seconds`` each; ``studied`` has the studied builds."""
 
     part: StudyPart = COUNTERS
     seconds: float = 0.0  # of this process's clock, for one turn
@@ -88,7 +88,7 @@ class StudyLab:
     studied: list[int] = field(default_factory=list)
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
-        """One turn, as a real lab does it."""
+        """Study one build once, as a real lab does."""
         assert order.purpose is Purpose.EXPLAIN
         (share,) = order.plan
         node, commit = share.candidate, NAMES[share.candidate]
@@ -117,7 +117,7 @@ def log(history: History) -> SavedLog:
 
 @dataclass
 class Explained:
-    """Carries out a hunt for commit 5, or that at ``place``, whose reason labs study, one for each part; ``again``: goes on."""
+    """Runs a hunt for commit ``place``, whose reason is studied by a lab for each part; ``again`` resumes the hunt."""
 
     log: SavedLog
     patch: pytest.MonkeyPatch
@@ -149,11 +149,11 @@ def measured(events: Iterable[Event]) -> set[int]:
 
 
 def reasons(events: Iterable[Event]) -> list[tuple[str, str]]:
-    """The parts that say nothing, and why."""
+    """The unexplained parts, each with the reason why it is unexplained."""
     return [(event.part, event.reason) for event in events if isinstance(event, Unexplained)]
 
 
-def test_culprit_and_parent_take_turns_and_plans_are_those_of_all_builds(log: SavedLog, explained: Explained) -> None:
+def test_counters_alternate_culprit_and_parent_and_plans_cover_all_builds(log: SavedLog, explained: Explained) -> None:
     plans, counters = StudyLab(PLANS), StudyLab()
     events = list(explained(plans, counters))
     assert culprit(events).candidate == CULPRIT
@@ -168,8 +168,8 @@ def test_culprit_and_parent_take_turns_and_plans_are_those_of_all_builds(log: Sa
 
 
 @pytest.mark.parametrize("place", [CULPRIT, 1])
-def test_good_beside_the_range_is_no_candidate_of_it(log: SavedLog, explained: Explained, place: int) -> None:
-    """Before the search it was compared with the merge base, as candidate 1 of a range of its own."""
+def test_build_of_the_merge_base_comparison_is_not_studied(log: SavedLog, explained: Explained, place: int) -> None:
+    """Before the search, good was compared with the merge base, as candidate 1 of a range with these two commits."""
     good = "f" * 40
     alone = measured_by(ComputedLab((NAMES[0], good), {NAMES[0]: 1.0, good: 1.0}))
     list(compare_merge_base(problem(NAMES), started(NAMES), good, log, alone))
@@ -181,7 +181,7 @@ def test_good_beside_the_range_is_no_candidate_of_it(log: SavedLog, explained: E
     assert {run.commit for run in timed} == {*NAMES[place - 1 : place + 1]}
 
 
-def test_where_nothing_is_named_nothing_is_studied(explained: Explained) -> None:
+def test_no_build_is_studied_without_a_culprit(explained: Explained) -> None:
     plans = StudyLab(PLANS)
     assert isinstance([*explained(plans, slow=1.0)][-1], SessionEnded)
     assert plans.studied == []
@@ -190,14 +190,14 @@ def test_where_nothing_is_named_nothing_is_studied(explained: Explained) -> None
 @pytest.mark.parametrize(
     ("seconds", "turns"), [(0.1, 6), (LEAST_SECONDS / 6, 4), (LEAST_SECONDS / 3, 2), (LEAST_SECONDS, 2)]
 )
-def test_no_round_is_begun_that_does_not_end_in_time(explained: Explained, seconds: float, turns: int) -> None:
-    """A hunt this short has the least time. What a turn takes is known after the first."""
+def test_round_that_would_exceed_the_time_is_not_begun(explained: Explained, seconds: float, turns: int) -> None:
+    """The hunt is short, so the studies have the minimum time. The length of a turn is known after the first turn."""
     counters = StudyLab(seconds=seconds)
     list(explained(counters))
     assert len(counters.studied) == turns
 
 
-def test_a_hunt_of_long_visits_has_no_counters_and_still_plans(explained: Explained) -> None:
+def test_hunt_with_long_visits_has_plans_but_no_counters(explained: Explained) -> None:
     plans, counters = StudyLab(PLANS, seconds=LEAST_SECONDS), StudyLab()
     explained.patch.setattr(explanation, "visit_overhead", lambda _: LEAST_SECONDS)
     list(explained(plans, counters))
@@ -205,17 +205,17 @@ def test_a_hunt_of_long_visits_has_no_counters_and_still_plans(explained: Explai
     assert counters.studied == []
 
 
-def test_the_time_of_other_builds_is_bounded_as_well(explained: Explained) -> None:
+def test_time_for_the_plans_of_other_builds_is_bounded(explained: Explained) -> None:
     plans, counters = StudyLab(PLANS, seconds=LEAST_SECONDS / 30), StudyLab()
     events = list(explained(plans, counters))
     assert 2 < len(plans.studied) < len(measured(events))
     assert len(counters.studied) == 6, "the other part has its time"
 
 
-def test_a_turn_has_its_share_of_the_time(explained: Explained) -> None:
-    """Of an hour that was worked, a tenth; the counters have all of it for six turns, less what a visit takes beside.
+def test_turn_of_a_study_has_its_share_of_the_time(explained: Explained) -> None:
+    """After a hunt of one hour, studies have a tenth of an hour: six turns of the counters and the overhead of visits.
 
-    A part that does not suit leaves its time to them. Exact counts have a fifth of the hour, which is theirs alone.
+    A part that is not useful leaves its time to the counters. Exact counts have a fifth of the hour in addition.
     """
     explained.patch.setattr(explanation, "visit_overhead", lambda _: 5.0)
     never = StudyLab(replace(COUNTERS, name="waits", share=5.0, is_useful=lambda *_: False))
@@ -229,14 +229,14 @@ def test_a_turn_has_its_share_of_the_time(explained: Explained) -> None:
     assert never.studied == []
 
 
-def test_what_visits_take_beside_their_runs() -> None:
+def test_visit_overhead_is_the_time_between_runs() -> None:
     runs = [(at, RunFinished(0, run_facts(at, 10, 1))) for at in (13.0, 26.0, 40.0, 50.0)]
     assert visit_overhead([(0.0, Warned("", "")), *runs]) == 4
     assert visit_overhead([]) == 0
 
 
 @pytest.mark.parametrize("cut", range(1, 7))
-def test_a_session_that_is_cut_goes_on_with_what_is_missing(explained: Explained, cut: int) -> None:
+def test_resumed_session_makes_only_the_missing_turns(explained: Explained, cut: int) -> None:
     first, second = StudyLab(), StudyLab()
     counts = (event for event in explained(first) if isinstance(event, Counted))
     assert len([*islice(counts, cut)]) == cut
@@ -245,8 +245,8 @@ def test_a_session_that_is_cut_goes_on_with_what_is_missing(explained: Explained
     assert Counter(first.studied + second.studied) == {CULPRIT: 3, PARENT: 3}
 
 
-def test_exact_counts_and_groups_of_counters_are_two_parts(explained: Explained) -> None:
-    """Both have events of one type: what one part has done is not taken for what the other has."""
+def test_exact_counts_and_groups_of_counters_are_separate_parts(explained: Explained) -> None:
+    """The two parts have events of the same type, but a turn of one part does not count as a turn of the other part."""
     for expected in (2, 6), (0, 0):
         labs = StudyLab(COUNTS, groups=(EXACT_GROUP,)), StudyLab()
         list(explained(*labs, again=True))
@@ -267,9 +267,9 @@ SHORTER = "; with {events} in place of a number in the command, a short run woul
         (LEAST_SECONDS / 2 + 1, False, TOO_LONG + SHORTER),
     ],
 )
-def test_counts_of_too_long_are_left_out(explained: Explained, least: float, has_length: bool, said: str) -> None:
-    """Even where a first round is always taken: an operation of a build that has become slow may take minutes."""
-    explained.patch.setattr(explanation, "has_length", lambda _: has_length)
+def test_too_long_exact_counts_are_left_out(explained: Explained, least: float, has_length: bool, said: str) -> None:
+    """Exact counts are left out even if their first round is certain: an operation of a slow build may take minutes."""
+    explained.patch.setattr(explanation, "can_set_length", lambda _: has_length)
     part = replace(COUNTS, has_certain_round=lambda _: True, least_seconds=lambda _, runs: least if runs else 0.0)
     lab = StudyLab(part, groups=(EXACT_GROUP,))
     assert reasons(explained(lab)) == ([("instructions", said)] if said else [])
@@ -282,12 +282,12 @@ def timed(operations: int, clock: float | None) -> RunFacts:
 
 
 def state_of(*runs: RunFacts, studied: Sequence[Profiled] = ()) -> SessionState:
-    """A hunt with these runs of build 0, and these events for the reason."""
+    """The state of a hunt with these runs of build 0, and these profiles for the reason."""
     return fold((float(at), event) for at, event in enumerate((*(RunFinished(0, run) for run in runs), *studied)))
 
 
-def test_how_long_an_exact_count_takes() -> None:
-    """What computes becomes slower, in 4 operations at least; what waits does not, in many operations."""
+def test_time_of_an_exact_count_depends_on_the_cpu_time() -> None:
+    """Valgrind slows computing, and 4 operations are counted. It does not slow waiting, but counts more operations."""
     least = partial(EXACT.least_seconds, WORKLOAD)
     assert least([timed(10, 2000.0), timed(1000, 2000.0)]) == pytest.approx(4 * SLOWER * 0.2)
     assert least([timed(10, None)]) == pytest.approx(4 * SLOWER * 0.2)
@@ -303,7 +303,7 @@ def test_how_long_an_exact_count_takes() -> None:
 @pytest.mark.parametrize(
     ("clock", "threads", "waits"), [(1900.0, 1, False), (1300.0, 1, True), (1900.0, 2, True), (None, 1, False)]
 )
-def test_waits_are_studied_where_threads_wait(clock: float | None, threads: int, waits: bool) -> None:
+def test_waits_are_studied_if_threads_wait(clock: float | None, threads: int, waits: bool) -> None:
     workload = struct_replace(WORKLOAD, threads=threads)
     [part] = (part for part in PARTS if part.name == "waits")
     seen = [timed(100, 1990.0 * threads), timed(100, clock)]
@@ -312,7 +312,7 @@ def test_waits_are_studied_where_threads_wait(clock: float | None, threads: int,
     assert not is_often_off_cpu(struct_replace(workload, command=["x"]), seen)
 
 
-def test_a_part_ends_once_half_of_its_rounds_have_shown_enough(explained: Explained) -> None:
+def test_complete_part_ends_after_half_of_its_rounds(explained: Explained) -> None:
     seen: list[int] = []
     counters = StudyLab(replace(COUNTERS, is_complete=lambda found: bool(seen.append(len(found.counters)) or True)))  # type: ignore[func-returns-value]
     list(explained(counters))
@@ -320,7 +320,7 @@ def test_a_part_ends_once_half_of_its_rounds_have_shown_enough(explained: Explai
     assert seen[0] > 0
 
 
-def test_every_event_for_the_reason_is_of_one_part() -> None:
+def test_every_event_for_the_reason_belongs_to_one_part() -> None:
     profile = ProfileFacts("a", "a", "h", 10, 1.0, "us", {}, 1, 0, "cpu-clock", "fp")
     events = [
         Planned(0, PlanFacts("a", "a", "h", "s", "p")),
@@ -336,7 +336,7 @@ def test_every_event_for_the_reason_is_of_one_part() -> None:
 
 
 def test_instructions_are_counted_by_function_or_sampled() -> None:
-    """Sampled of what is not counted exactly, where a processor counts them."""
+    """Instructions are sampled if they cannot be counted exactly and the processor counts instructions."""
     server, run = load_builder("mysql"), timed(10, 2000.0)
     by_processor = replace(run, counters={"instructions": 5.0})
     exact = Profiled(0, ProfileFacts("a", "a", "h", 10, 1.0, "instructions", {}, 0))
@@ -349,12 +349,12 @@ def test_instructions_are_counted_by_function_or_sampled() -> None:
 
 
 @pytest.mark.parametrize(("group", "known"), [(EXACT_GROUP, 77), (GROUPS[0], 0)])
-def test_a_cut_between_two_exact_counts_keeps_their_length(explained: Explained, group: str, known: int) -> None:
-    """Only that of exact counts: other runs are of other lengths."""
+def test_resumed_exact_counts_keep_their_number_of_operations(explained: Explained, group: str, known: int) -> None:
+    """Other counters have no fixed number of operations."""
     asked: list[int] = []
     part = replace(COUNTS, name="instructions" if group == EXACT_GROUP else "counters")
     part = replace(
-        part, make_study=lambda seconds, state: asked.append(exact_run_length(state)) or NoStudy(seconds, state)
+        part, make_study=lambda seconds, state: asked.append(counted_operations(state)) or NoStudy(seconds, state)
     )  # type: ignore[func-returns-value,arg-type,return-value]
     for event in explained(StudyLab(part, groups=(group,))):
         if isinstance(event, Counted):
@@ -366,7 +366,7 @@ def test_a_cut_between_two_exact_counts_keeps_their_length(explained: Explained,
 
 
 @pytest.mark.parametrize("fails", [CULPRIT, PARENT])
-def test_a_build_that_fails_ends_the_part_and_not_the_hunt(explained: Explained, fails: int) -> None:
+def test_failed_build_ends_the_part_and_not_the_hunt(explained: Explained, fails: int) -> None:
     counters, again = StudyLab(fails=frozenset({fails})), StudyLab()
     events = list(explained(StudyLab(PLANS), counters))
     assert reasons(events) == [("counters", "run: it ended")]
@@ -378,7 +378,7 @@ def test_a_build_that_fails_ends_the_part_and_not_the_hunt(explained: Explained,
     assert Counter(again.studied) == Counter({CULPRIT: 3, PARENT: 3}) - done, "another session tries again"
 
 
-def test_another_build_whose_plans_cannot_be_had_is_passed_over(log: SavedLog, explained: Explained) -> None:
+def test_failed_plan_of_another_build_is_skipped(log: SavedLog, explained: Explained) -> None:
     plans = StudyLab(PLANS, fails=frozenset({0}))
     assert reasons(explained(plans)) == []
     assert plans.studied[:3] == [CULPRIT, PARENT, 0]
@@ -386,7 +386,7 @@ def test_another_build_whose_plans_cannot_be_had_is_passed_over(log: SavedLog, e
     assert not any(isinstance(event, CandidateSkipped) for _, event in kept(log))
 
 
-def test_a_host_that_is_away_leaves_the_verdict(explained: Explained) -> None:
+def test_unreachable_host_does_not_change_the_verdict(explained: Explained) -> None:
     counters = StudyLab()
     events = list(explained(StudyLab(PLANS, broken=True), counters))
     assert culprit(events).candidate == CULPRIT
@@ -394,7 +394,7 @@ def test_a_host_that_is_away_leaves_the_verdict(explained: Explained) -> None:
     assert len(counters.studied) == 6
 
 
-def test_builds_that_are_there_are_not_announced_for_each_part() -> None:
+def test_reused_builds_are_not_announced_for_each_part() -> None:
     facts = BuildFacts("a" * 40, "key", "binary", 5.0, 0, 0, reused=True, log="")
     turn = [BuildStarted(1, "a"), BuildFinished(1, facts, None), Warned("", "")]
     made = [BuildStarted(1, "a"), BuildProgress(1, 1, 2, "build"), BuildFinished(1, replace(facts, reused=False), None)]
@@ -407,7 +407,7 @@ HALF = Interval(0.4, 0.5, 0.6)
 
 
 class Clone:
-    """A repository that notes what it was asked, or cannot be read."""
+    """Replaces the reading of a repository: records its arguments in ``asked``, and raises ``failure`` if given."""
 
     def __init__(self, failure: Exception | None = None, changed: str = "search") -> None:
         self.asked: list[frozenset[str]] = []
@@ -423,7 +423,7 @@ class Clone:
 
 
 def read(log: SavedLog, clone: Clone, verdict: Verdict | None = None) -> list[Event]:
-    """The events of reading what the culprit changes."""
+    """The events of `store_changed_functions`, which calls ``clone`` instead of reading a repository."""
     found = Found(Step(3, 0.99, HALF, (2,)))
     if not log.state.commits:
         log.append(started(NAMES))
@@ -433,7 +433,7 @@ def read(log: SavedLog, clone: Clone, verdict: Verdict | None = None) -> list[Ev
         return [event for _, event in store_changed_functions(verdict or found, log, Path("clone"))]
 
 
-def test_the_change_is_stored_once_and_read_with_the_functions_of_the_profiles(log: SavedLog) -> None:
+def test_changed_functions_are_stored_once_and_read_with_the_profiles(log: SavedLog) -> None:
     log.append(Profiled(3, profile(NAMES[3], {("main", "scan.cold"): 5})))
     clone = Clone()
     [event] = read(log, clone)
@@ -444,10 +444,10 @@ def test_the_change_is_stored_once_and_read_with_the_functions_of_the_profiles(l
     assert read(log, clone) == [], "a session that resumes reads the same"
     log.append(Profiled(2, profile(NAMES[2], {("main", "search"): 5})))
     assert read(log, clone) == []
-    assert clone.asked[-1] == frozenset({"main", "scan", "search"}), "another may be inlined in one build"
+    assert clone.asked[-1] == frozenset({"main", "scan", "search"}), "a function may be inlined in one build"
 
 
-def test_a_change_that_is_read_otherwise_now_is_stored_again(log: SavedLog) -> None:
+def test_changed_functions_are_stored_again_if_read_differently(log: SavedLog) -> None:
     older, newer = Clone(), Clone(changed="Table::search")
     assert len(read(log, older)) == len(read(log, newer)) == 1
     assert read(log, newer) == []
@@ -457,11 +457,11 @@ def test_a_change_that_is_read_otherwise_now_is_stored_again(log: SavedLog) -> N
     assert read(log, Clone(EnvironmentFailure("git failed.", "Install it."))) == [], "what was read is still known"
 
 
-def test_a_repository_that_cannot_be_read_costs_a_sentence(log: SavedLog) -> None:
+def test_unreadable_repository_leaves_functions_unexplained(log: SavedLog) -> None:
     gone = Clone(EnvironmentFailure("git failed.", "Install it."))
     assert reasons(read(log, gone)) == [("functions", "git failed.")]
 
 
-def test_nothing_is_read_where_nothing_is_named(log: SavedLog) -> None:
+def test_repository_is_not_read_without_a_culprit(log: SavedLog) -> None:
     clone = Clone()
     assert read(log, clone, Inconclusive((1,), (0.5,), HALF, Reason.TOO_NOISY)) == clone.asked == []

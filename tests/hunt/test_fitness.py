@@ -1,4 +1,4 @@
-"""What is known of the fitness of hosts, by the checks of a history, and which hosts are not used therefore."""
+"""The fitness of hosts, by the checks in a history, and the exclusion of unfit hosts."""
 
 import math
 from dataclasses import replace
@@ -13,8 +13,8 @@ from perfbisect.core.stats.fitness import fitness_facts
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import leases
 from perfbisect.hunt.batch import Task, remove_unfit_choice, state_text
-from perfbisect.hunt.fitness import accept, fitness_by_machine, unfit_hosts
-from perfbisect.hunt.session_hosts import LeaseTerms, leased_hosts
+from perfbisect.hunt.fitness import accept_levels, fitness_by_machine, unfit_hosts
+from perfbisect.hunt.session_hosts import LeaseTerms, hold_leases
 from perfbisect.store.history import History
 from perfbisect.store.listing import FITNESS_CHECK
 
@@ -23,7 +23,7 @@ def check(
     history: History, host: str, day: float, level: float = 1.0, *,
     node: str = "", ended: bool = True, name: str = FITNESS_CHECK,
 ) -> int:  # fmt: skip
-    """A check of a host, or of the node behind it, on a day; its level is relative to 20,000 QPS."""
+    """Store a check of a host, or of the leased machine ``node``, on a day. ``level`` is relative to 20,000 QPS."""
     at, shape = sample.BEGAN + 86400 * day, (-1.5, -0.5, -0.1, 0.1, 0.5, 1.5)
     builds, works = (
         (TrialBuild("1.0", "a" * 40, key="key-1"),),
@@ -41,7 +41,7 @@ def check(
 
 
 def checks(history: History, host: str, *levels: float, first: int = 0, node: str = "") -> None:
-    """A check a day, from that day on."""
+    """Store one check per day, from day ``first`` on."""
     for day, level in enumerate(levels, first):
         check(history, host, day, level, node=node)
 
@@ -53,8 +53,8 @@ def unfit(history: History) -> list[str]:
     return [*unfit_hosts(history.path)]
 
 
-def test_each_machine_has_its_own_course(history: History) -> None:
-    """A leased one is what was behind the name, whatever its number in the lease."""
+def test_each_machine_has_its_own_checks(history: History) -> None:
+    """A leased machine is identified by its node, not by its number in the lease."""
     checks(history, "a", *FALL)
     checks(history, "pool:", *[1.0] * 6, node="n2")
     checks(history, "pool:/1", *FALL, node="n1")
@@ -70,9 +70,9 @@ def test_each_machine_has_its_own_course(history: History) -> None:
     assert unfit_hosts(history.path, ["n2", "a", "nobody"]) == {"a": why}
 
 
-def test_what_is_no_check_does_not_count(history: History, tmp_path: Path) -> None:
+def test_trial_that_is_no_complete_check_does_not_count(history: History, tmp_path: Path) -> None:
     checks(history, "a", *FALL[:4])
-    check(history, "a", 4, 0.5, name="")  # another A/A
+    check(history, "a", 4, 0.5, name="")  # an A/A test without a check
     check(history, "a", 5, 0.5, ended=False)
     damaged = check(history, "a", 6, 0.5)
     with history.transaction() as db:
@@ -84,22 +84,22 @@ def test_what_is_no_check_does_not_count(history: History, tmp_path: Path) -> No
     assert not (tmp_path / "none.db").exists()
 
 
-def test_accepted_checks_say_so_themselves(history: History) -> None:
+def test_accepted_level_is_stored_with_the_checks(history: History) -> None:
     checks(history, "a", *FALL)
     checks(history, "b", *FALL)
-    accept(history.path, ["a"])
+    accept_levels(history.path, ["a"])
     assert unfit(history) == ["b"]
     checks(history, "a", 0.9, 0.9, 0.9, first=6)
     assert fitness_by_machine(history.path)["a"][-1].level == pytest.approx(1.0)
     with pytest.raises(UsageError, match="c is not unfit, so there is no new level to accept"):
-        accept(history.path, ["b", "c"])
-    assert unfit(history) == ["b"], "none is accepted"
+        accept_levels(history.path, ["b", "c"])
+    assert unfit(history) == ["b"], "no level is accepted"
 
 
-def test_checks_are_no_rows_of_a_listing(history: History) -> None:
-    """They are many, and alike. Each is shown by its name."""
+def test_listing_omits_fitness_checks(history: History) -> None:
+    """A check can still be shown by its number."""
     checks(history, "a", *FALL)
-    accept(history.path, ["a"])
+    accept_levels(history.path, ["a"])
     other = check(history, "a", 9, name="")
     assert [each.id for each in history.trials_except_fitness_checks()] == [f"n{other}"]
     assert history.session_summary(1).state == "done"
@@ -109,8 +109,8 @@ def task(*choices: str) -> Task:
     return Task("t", (), "", tuple((each,) for each in choices), "")
 
 
-def test_a_hunt_that_may_choose_leaves_unfit_hosts_out(history: History) -> None:
-    """A host without others is used; where none is left, that is a failure."""
+def test_hunt_with_a_choice_of_hosts_excludes_unfit_hosts(history: History) -> None:
+    """An unfit host is used if there is no choice. If all hosts of a choice are unfit, the hunt fails."""
     checks(history, "a", *FALL)
     one = task("a", "b")
     assert [remove_unfit_choice(one, (host,), history) for host in ("b", "a", "b")] == [False, True, False]
@@ -132,22 +132,22 @@ LEASE = (Path(__file__).parent / "given" / "lease.toml").read_text()
 
 
 @pytest.mark.tools
-def test_unfit_machines_are_given_back_once_another_is_leased(tmp_path: Path) -> None:
+def test_unfit_machines_are_released_after_another_is_leased(tmp_path: Path) -> None:
     hosts, said = tmp_path / "hosts.toml", list[str]()
     hosts.write_text(LEASE.format(folder=tmp_path))
     bad = {"n1": "n1 is unfit: slow.", "n2": "n2 is unfit: loud."}
-    with leased_hosts(["pool:"], hosts, lambda *_: None, said.append, LeaseTerms({"pool:": "n2"}, unfit=lambda: bad)):
+    with hold_leases(["pool:"], hosts, lambda *_: None, said.append, LeaseTerms({"pool:": "n2"}, unfit=lambda: bad)):
         assert leases.leased_machine("pool:").address == "n3"
         assert [each.name.partition(".")[0] for each in tmp_path.glob("n?.*")] == ["n3"]
     assert not [*tmp_path.glob("n?.*")] and not leases.is_leased("pool:")
     assert said == [
         f"This machine is not used, and is released once another is leased: {each}" for each in bad.values()
     ]
-    assert set((tmp_path / "asked").read_text().splitlines()) == {" "}, "an unfit one is not wanted again"
+    assert set((tmp_path / "asked").read_text().splitlines()) == {" "}, "no unfit machine is requested again"
 
 
 @pytest.mark.tools
-def test_where_only_unfit_machines_are_lent_nothing_stays_leased(tmp_path: Path) -> None:
+def test_no_machine_stays_leased_if_all_are_unfit(tmp_path: Path) -> None:
     hosts, free = tmp_path / "hosts.toml", '[ -z "$(ls -d "$each".* 2>/dev/null)" ]'
     lease = LEASE.format(folder=tmp_path)
     for text, why in (
@@ -155,7 +155,7 @@ def test_where_only_unfit_machines_are_lent_nothing_stays_leased(tmp_path: Path)
         (lease.replace(free, "true"), "pool: cannot be leased, because only unfit machines are lent"),
     ):
         hosts.write_text(text)
-        lent = leased_hosts(["pool:"], hosts, lambda *_: None, print, LeaseTerms(unfit=lambda: {"n1": "n1 is unfit."}))
+        lent = hold_leases(["pool:"], hosts, lambda *_: None, print, LeaseTerms(unfit=lambda: {"n1": "n1 is unfit."}))
         with pytest.raises(EnvironmentFailure, match=why), lent:
             pass
     assert not [*tmp_path.glob("n?.*")] and leases.records_with_running() == []

@@ -1,4 +1,4 @@
-"""`--metric auto`: time first; where it does not tell the ends apart, their instructions, if these do; hunts by exact counts."""
+"""`--metric auto` hunts by time, or by instructions if time does not differ between good and bad; hunts by counts."""
 
 import io
 from collections.abc import Callable, Generator, Sequence
@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import machine
-from computed import CountingLab, check_replay, commits, kept, log_of, measured_by, of, one_host, problem, speeds
+from computed import CountingLab, check_replay, commits, events_of, kept, log_of, measured_by, one_host, problem, speeds
 from computed import verdict as verdict_of
 from perfbisect.core.domain.events import (
     CandidateSkipped,
@@ -34,14 +34,14 @@ from perfbisect.core.domain.settings import COUNTED, WITH_RUNS, Direction, Polic
 from perfbisect.core.inference.classification import step_ratio_in_metric
 from perfbisect.core.inference.instruction_counts import COUNTS
 from perfbisect.errors import InstructionsNotCounted, PerfBisectError, RangeEndFailed, RunFailed, UsageError
-from perfbisect.hunt.driver import Driver, HuntsPlanner, SessionMember, lab_of_several
+from perfbisect.hunt.driver import Driver, HuntsPlanner, SessionMember, combined_lab
 from perfbisect.hunt.further_runs import TIMED_RUNS, is_too_long_to_count
 from perfbisect.hunt.labs import SessionLabs, timed_or_counted
 from perfbisect.hunt.lifecycle import SessionLifecycle
 from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.search_problem import SavedLog, WorkersFor
 from perfbisect.hunt.session_hosts import HostLocks
-from perfbisect.hunt.setup import SessionSetup, with_layouts
+from perfbisect.hunt.setup import SessionSetup, with_feasible_layouts
 from perfbisect.hunt.workers import ThreadWorkers
 from perfbisect.lab.building.candidates import Candidates
 from perfbisect.lab.measure import counting
@@ -57,20 +57,20 @@ VALGRIND = "valgrind-3.19.0"
 
 
 def world(seed: int, slow: float = 1.0, at: int = CULPRIT, more: float = 1.0, **others: object) -> CountingLab:
-    """A world in which one commit makes builds slower, and CULPRIT makes them execute more."""
+    """A lab in which the commit ``at`` slows builds down, and CULPRIT makes builds execute more instructions."""
     made = CountingLab(NAMES, speeds(NAMES, at, slow), more=speeds(NAMES, CULPRIT, more), **others)  # type: ignore[arg-type]
     made.luck.seed(seed)
     return made
 
 
 def hidden(seed: int = 1, noise: float = 0.05) -> CountingLab:
-    """A world in which CULPRIT adds 1 % to time and instructions, which is less than runs vary."""
+    """A lab in which CULPRIT adds 1 % to time and instructions, less than the noise of the time."""
     return world(seed, slow=0.99, more=1.01, noise=noise)
 
 
 @dataclass(frozen=True)
 class Labs:
-    """What a course needs of the labs of a hunt."""
+    """The part of ``SessionLabs`` that these hunts use."""
 
     workers: WorkersFor
     lab: CountingLab
@@ -84,13 +84,13 @@ class ComputedHunt(SessionLifecycle):
         super().__init__(log, setup, {}, cast(HostLocks, None), False)
 
     def _labs_of(self, setup: SessionSetup) -> SessionLabs:
-        self.lab = replace(self.lab, exactly=setup.settings.prior.exact)  # it keeps its builds, and its luck
+        self.lab = replace(self.lab, exactly=setup.settings.prior.exact)  # keeps its builds and its random generator
         return cast(SessionLabs, Labs(measured_by(self.lab, setup.settings.metric), self.lab))
 
 
 @pytest.fixture
 def method(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[object], str]], None]:
-    """``method(lambda host: …)`` says how hosts count; it is by valgrind at first."""
+    """``method(lambda host: …)`` sets how hosts count instructions; the default is valgrind."""
 
     def replaced(by: Callable[[object], str]) -> None:
         monkeypatch.setattr(counting, "counting_method", by)
@@ -101,7 +101,7 @@ def method(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[object], str]
 
 @pytest.fixture
 def timed(git: Repo) -> Settings:
-    """A hunt through two commits, by QPS."""
+    """The settings of a hunt through two commits, by QPS."""
     git.history({"file.c": f"int x = {number};\n"} for number in range(2))
     policy = Policy(layouts=True)
     return Settings("HEAD~1", "HEAD", str(git.path), "demo", "update-index", "local", metric="qps", policy=policy)
@@ -114,7 +114,7 @@ def set_up(settings: Settings) -> SessionSetup:
 
 @pytest.fixture
 def setup(timed: Settings, method: object) -> SessionSetup:
-    """The recipe and the host are real, as they are asked how to count; the range is not."""
+    """A setup with a real recipe and host, which decide how to count, and an invented range."""
     found = set_up(replace(timed, metric="auto", policy=Policy(min_counted=COUNTED)))
     assert (found.settings.metric, found.settings.choose_metric) == ("qps", True)
     span = replace(found.span, graph=Graph.straight_history(len(NAMES) - 1), candidates=NAMES)
@@ -124,7 +124,7 @@ def setup(timed: Settings, method: object) -> SessionSetup:
 def session(
     logs: Sequence[SavedLog], setups: Sequence[SessionSetup], labs: Sequence[CountingLab]
 ) -> Generator[tuple[int, Event]]:
-    """The events of hunts that are carried out together."""
+    """The events of hunts that are carried out together, each with the index of its hunt."""
     courses = [ComputedHunt(*each) for each in zip(logs, setups, labs, strict=True)]
     members = [
         SessionMember(
@@ -139,7 +139,7 @@ def session(
     def workers() -> ThreadWorkers:
         if len(courses) == 1:
             return cast(ThreadWorkers, courses[0].labs.workers(NAMES))
-        return one_host(lab_of_several({n: cast(Labs, each.labs).lab.measure for n, each in enumerate(courses)}))
+        return one_host(combined_lab({n: cast(Labs, each.labs).lab.measure for n, each in enumerate(courses)}))
 
     driver = Driver(members, HuntsPlanner(members), workers, lambda _, failure: pytest.fail(str(failure)))
     with closing(driver.events()) as events:
@@ -148,13 +148,13 @@ def session(
 
 
 class Hunted:
-    """A hunt through all of ``NAMES``, or the part of it up to an event."""
+    """A hunt through all of ``NAMES``, or its first ``cut`` events."""
 
     def __init__(self, log: SavedLog, setup: SessionSetup, lab: CountingLab, cut: int | None = None) -> None:
         self.log = log
         self.events = [event for _, event in islice(session([log], [setup], [lab]), cut)]
         self.chosen = [event for event in self.events if isinstance(event, MetricChosen)]
-        self.runs = [(event.facts.commit, bool(event.facts.counted)) for event in of(log, RunFinished)]
+        self.runs = [(event.facts.commit, bool(event.facts.counted)) for event in events_of(log, RunFinished)]
         self.counted = sorted(commit for commit, counted in self.runs if counted)
 
 
@@ -173,7 +173,7 @@ def log(history: History) -> SavedLog:
 
 
 @pytest.mark.parametrize("noise", [0.03, 0.05, 0.3])
-def test_one_per_cent_more_instructions_are_named_always(log: SavedLog, setup: SessionSetup, noise: float) -> None:
+def test_culprit_with_one_percent_more_instructions_is_found(log: SavedLog, setup: SessionSetup, noise: float) -> None:
     hunt = Hunted(log, setup, hidden(noise=noise))
     assert named(hunt.events) == CULPRIT
     [chosen] = hunt.chosen
@@ -188,28 +188,28 @@ def test_one_per_cent_more_instructions_are_named_always(log: SavedLog, setup: S
 @pytest.mark.parametrize(
     ("noise", "seed", "allowed"), [(0.01, 0, {OTHER}), (0.01, 1, {OTHER}), (0.1, 0, {OTHER, *NOTHING})]
 )
-def test_a_drop_by_memory_is_named_by_time_or_nothing_is(
+def test_drop_without_more_instructions_is_found_by_time_or_not_at_all(
     log: SavedLog, setup: SessionSetup, noise: float, seed: int, allowed: set[object]
 ) -> None:
-    """Beside a count that changes by 0.3 % elsewhere."""
+    """Another commit, CULPRIT, adds 0.3 % instructions, and must not be named."""
     hunt = Hunted(log, setup, world(seed, slow=0.95, at=OTHER, more=1.003, noise=noise))
     assert not hunt.chosen
     assert named(hunt.events) in allowed
 
 
-def test_a_drop_that_time_shows_is_not_counted(log: SavedLog, setup: SessionSetup) -> None:
+def test_instructions_are_not_counted_if_time_shows_the_drop(log: SavedLog, setup: SessionSetup) -> None:
     hunt = Hunted(log, setup, world(1, slow=0.8, more=1.3))
     assert (named(hunt.events), hunt.counted) == (CULPRIT, [])
 
 
 @pytest.mark.parametrize("noise", [0.005, 0.05])
-def test_where_nothing_changed_each_end_is_counted_once(log: SavedLog, setup: SessionSetup, noise: float) -> None:
+def test_ends_without_a_change_are_counted_once_each(log: SavedLog, setup: SessionSetup, noise: float) -> None:
     hunt = Hunted(log, setup, world(1, noise=noise))
     assert named(hunt.events) in NOTHING
     assert hunt.counted == [NAMES[0], NAMES[-1]]
 
 
-def test_a_change_that_may_be_another_is_said_with_the_option_for_it(log: SavedLog, setup: SessionSetup) -> None:
+def test_warning_advises_options_to_hunt_a_small_rise_of_instructions(log: SavedLog, setup: SessionSetup) -> None:
     small = replace(setup, settings=replace(setup.settings, policy=Policy(min_effect=0.02)))
     hunt = Hunted(log, small, world(1, slow=0.99, more=1.012, noise=0.03))
     [said] = [event for event in hunt.events if isinstance(event, Warned) and "instructions/o" in event.text]
@@ -217,14 +217,14 @@ def test_a_change_that_may_be_another_is_said_with_the_option_for_it(log: SavedL
     assert said.advice == "To find its commit: --metric instructions/o --min-effect 0.8%"
 
 
-def test_where_nothing_can_be_counted_nothing_changes(log: SavedLog, setup: SessionSetup, method: Any) -> None:
+def test_hunt_is_by_time_on_a_host_that_cannot_count(log: SavedLog, setup: SessionSetup, method: Any) -> None:
     method(lambda _: "")
     hunt = Hunted(log, setup.for_settings(setup.settings), hidden(3))
     assert (named(hunt.events), hunt.counted) == (NotReproduced, [])
 
 
-def test_what_perf_counts_beside_the_time_is_taken_of_servers(log: SavedLog, setup: SessionSetup, method: Any) -> None:
-    """It varies by 0.2 % a run, in which a rise of 4 % is plain."""
+def test_counts_of_perf_during_timed_runs_are_used_for_servers(log: SavedLog, setup: SessionSetup, method: Any) -> None:
+    """The count varies by 0.2 % from run to run, so a rise of 4 % is clear."""
     method(lambda _: "")
     hunt = Hunted(log, setup, world(2, slow=0.99, more=1.04, noise=0.1, counts=""))
     assert named(hunt.events) == CULPRIT
@@ -233,10 +233,10 @@ def test_what_perf_counts_beside_the_time_is_taken_of_servers(log: SavedLog, set
 
 
 @pytest.mark.parametrize("counts", [True, False])
-def test_perf_counts_during_the_timed_runs_of_several_threads(
+def test_counts_of_perf_with_several_threads_save_runs(
     log: SavedLog, timed: Settings, method: Any, counts: bool
 ) -> None:
-    """They say where time changes, and save most of the runs; no run is made for them."""
+    """The counts show where time changes, which saves most runs. No run is made only to count."""
     method(lambda _: counting.PERF)
     found = set_up(replace(timed, metric="auto", overrides={"threads": 2}, policy=Policy(), counts=counts))
     setup = replace(found, span=replace(found.span, graph=Graph.straight_history(len(NAMES) - 1), candidates=NAMES))
@@ -246,8 +246,8 @@ def test_perf_counts_during_the_timed_runs_of_several_threads(
     assert (sum(isinstance(each, RunFinished) for each in hunt.events) < 32) is counts
 
 
-def test_a_method_that_fails_is_said_and_time_goes_on(log: SavedLog, setup: SessionSetup) -> None:
-    """valgrind does not know every instruction of every processor."""
+def test_hunt_continues_by_time_if_counting_fails(log: SavedLog, setup: SessionSetup) -> None:
+    """For example, valgrind does not know each instruction of each processor."""
 
     class Failing(CountingLab):
         def measure(self, order: Measure) -> Generator[LabEvent]:
@@ -272,8 +272,8 @@ def test_a_method_that_fails_is_said_and_time_goes_on(log: SavedLog, setup: Sess
         ("compile", RangeEndFailed("It ends.")),
     ],
 )
-def test_a_build_that_cannot_be_counted_beside_time_is_timed(stage: str, trouble: PerfBisectError | None) -> None:
-    """It is not skipped; one that cannot be built is."""
+def test_build_whose_instructions_cannot_be_counted_is_still_timed(stage: str, trouble: PerfBisectError | None) -> None:
+    """Only a candidate that cannot be built is skipped."""
 
     def counted(order: Measure) -> Generator[LabEvent]:
         [candidate] = (share.candidate for share in order.plan)
@@ -297,8 +297,8 @@ def test_a_build_that_cannot_be_counted_beside_time_is_timed(stage: str, trouble
     assert any(isinstance(event, RunFinished) for event in lab(Measure((PlannedRuns(3, 1),), Purpose.SEARCH)))
 
 
-def test_a_command_that_takes_long_is_not_counted_as_a_whole(log: SavedLog, setup: SessionSetup) -> None:
-    """A run takes ten seconds, under valgrind minutes; where its operations are numbered, a part of it is enough."""
+def test_long_command_without_numbered_operations_is_not_counted(log: SavedLog, setup: SessionSetup) -> None:
+    """A run takes ten seconds, but minutes under valgrind. With ``{events}``, a count of few operations is enough."""
     for event in world(1).measure(Measure((PlannedRuns(0, 1), PlannedRuns(len(NAMES) - 1, 1)), Purpose.ENDS)):
         log.append(event)
     for method, long in ((VALGRIND, True), (counting.PERF, False)):
@@ -310,8 +310,8 @@ def test_a_command_that_takes_long_is_not_counted_as_a_whole(log: SavedLog, setu
 
 
 @pytest.mark.parametrize("cut", [8, 38, 60])
-def test_a_hunt_that_is_cut_goes_on_to_the_same_commit(log: SavedLog, setup: SessionSetup, cut: int) -> None:
-    """What was counted is not counted again."""
+def test_resumed_hunt_finds_the_same_culprit(log: SavedLog, setup: SessionSetup, cut: int) -> None:
+    """Ends that were counted before the interruption are not counted again."""
     lab = hidden()
     Hunted(log, setup, lab, cut)
     stored = log.history.settings(log.hunt)
@@ -322,15 +322,15 @@ def test_a_hunt_that_is_cut_goes_on_to_the_same_commit(log: SavedLog, setup: Ses
 
 
 @pytest.mark.parametrize("most", [6, 40])
-def test_the_budget_of_runs_counts_for_both(log: SavedLog, setup: SessionSetup, most: int) -> None:
+def test_budget_of_runs_includes_timed_and_counted_runs(log: SavedLog, setup: SessionSetup, most: int) -> None:
     few = replace(setup, settings=replace(setup.settings, policy=Policy(min_counted=COUNTED, max_runs=most)))
     hunt = Hunted(log, few, hidden())
     assert isinstance(hunt.events[-1], SessionEnded)
     assert len(hunt.runs) <= most
 
 
-def test_each_hunt_of_a_group_changes_over_alone(history: History, setup: SessionSetup) -> None:
-    """The second is found by time; what was built for it is not built again."""
+def test_each_hunt_of_a_group_changes_its_metric_alone(history: History, setup: SessionSetup) -> None:
+    """The second hunt finds its culprit by time. No commit is built twice."""
     built: list[str] = []
     labs = [replace(each, built=built) for each in (hidden(noise=0.05), world(2, slow=0.8, at=OTHER))]
     events = [*session([log_of(history, NAMES) for _ in labs], [setup, setup], labs)]
@@ -339,7 +339,7 @@ def test_each_hunt_of_a_group_changes_over_alone(history: History, setup: Sessio
     assert len(built) == len(set(built))
 
 
-def test_a_replay_repeats_what_was_decided_by_instructions(log: SavedLog, setup: SessionSetup) -> None:
+def test_replay_repeats_decisions_by_instructions(log: SavedLog, setup: SessionSetup) -> None:
     Hunted(log, setup, hidden())
     settings = log.history.settings(log.hunt)
     asked = replace(problem(NAMES, settings.metric), policy=settings.policy, prior=settings.prior)
@@ -348,7 +348,7 @@ def test_a_replay_repeats_what_was_decided_by_instructions(log: SavedLog, setup:
     )
 
 
-def test_the_verdict_has_what_is_known_of_time_and_the_report_the_change(log: SavedLog, setup: SessionSetup) -> None:
+def test_verdict_by_instructions_states_the_change_of_time(log: SavedLog, setup: SessionSetup) -> None:
     hunt, out = Hunted(log, setup, world(2, slow=0.9999, more=1.01, noise=0.1)), io.StringIO()
     PlainLines(out, {log.hunt: ""}).add_events(log.hunt, [(0.0, event) for event in hunt.events])
     said = " ".join(out.getvalue().split())
@@ -365,20 +365,20 @@ def test_the_verdict_has_what_is_known_of_time_and_the_report_the_change(log: Sa
     assert hunt.runs.count((NAMES[CULPRIT], False)) >= TIMED_RUNS
 
 
-def test_a_hunt_in_another_direction_or_with_stopped_runs_is_one_by_time(setup: SessionSetup) -> None:
+def test_hunt_for_a_rise_or_with_slow_after_is_by_time_only(setup: SessionSetup) -> None:
     for direction, slow_after in ((Direction.RISE, 0.0), (None, 5.0), (None, 0.0)):
         asked = replace(setup.settings, metric="auto", policy=Policy(slow_after=slow_after))
         assert resolve_settings(asked, direction).choose_metric is not bool(direction or slow_after)
 
 
 @pytest.mark.usefixtures("method")
-def test_builds_that_are_counted_are_those_that_are_timed(timed: Settings) -> None:
+def test_counted_and_timed_runs_use_the_same_builds(timed: Settings) -> None:
     """Otherwise `--metric auto` would build the ends twice, and find them built differently afterwards."""
     setup = set_up(timed)
     counted = setup.for_settings(replace(setup.settings, metric=INSTRUCTIONS))
     assert (setup.settings.prior.exact, counted.settings.prior.exact) == (False, True)
     assert setup.settings.policy.layouts is counted.settings.policy.layouts is True
-    without = with_layouts(replace(setup, settings=replace(setup.settings, repository="")))
+    without = with_feasible_layouts(replace(setup, settings=replace(setup.settings, repository="")))
     assert setup.settings.linkable and not without.settings.linkable
 
 
@@ -395,7 +395,7 @@ def test_hosts_that_count_by_different_methods_count_nothing_exactly(timed: Sett
 
 
 @pytest.mark.usefixtures("method")
-def test_options_on_the_time_of_counted_runs_have_no_effect_and_that_is_said(timed: Settings) -> None:
+def test_time_options_without_effect_on_counted_runs_are_a_warning(timed: Settings) -> None:
     def said(**changes: object) -> list[str]:
         setup = set_up(replace(timed, **changes))  # type: ignore[arg-type]
         return [warning.text for warning in setup.warnings if "no effect" in warning.text]
@@ -410,8 +410,8 @@ def test_options_on_the_time_of_counted_runs_have_no_effect_and_that_is_said(tim
 
 @pytest.mark.skipif(bool(machine.why_not()), reason="needs a view of the file system of its own")
 @pytest.mark.parametrize("name", ["root", "other"])
-def test_a_host_stands_in_for_its_build_host_for_the_same_builds(timed: Settings, tmp_path: Path, name: str) -> None:
-    """``b`` is this machine with another folder at its root folder; the paths of others get into builds."""
+def test_host_replaces_its_build_host_only_if_their_roots_are_equal(timed: Settings, tmp_path: Path, name: str) -> None:
+    """Build host ``b`` is this machine with a separate file system at ``root``. Builds contain the path of the root."""
     root, hosts = tmp_path / name, tmp_path / "hosts.toml"
     root.mkdir()
     hosts.write_text(

@@ -1,4 +1,4 @@
-"""The rounds of a search in a diff: where a budget ends them, and where they go on."""
+"""The rounds of `bisect narrow`: their end by a budget, and their continuation."""
 
 from pathlib import Path
 
@@ -14,12 +14,12 @@ SLOW = Interval(0.5, 0.4, 0.6)
 
 
 def named(step: int) -> Verdict:
-    """That this step makes it slow."""
+    """The verdict that this step is the culprit."""
     return Found(Step(step, 0.99, SLOW, (step - 1,)))
 
 
 @pytest.mark.tools
-def test_what_is_named_is_shown_where_a_budget_ends_its_proof_which_is_made_later(tmp_path: Path) -> None:
+def test_part_is_named_if_the_budget_ends_and_proven_later(tmp_path: Path) -> None:
     made = Repo(tmp_path / "repo")
     parent = made.commit({f"{name}.c": "int z;\n" for name in "abc"})
     culprit = made.commit({f"{name}.c": f"int {name};\n" for name in "abc"})
@@ -27,21 +27,21 @@ def test_what_is_named_is_shown_where_a_budget_ends_its_proof_which_is_made_late
     with partial_diff_commits(open_repository(made.path), parent, culprit, []) as commits:
         search = PartSearch.begin(commits)
         first = search.present
-        assert not search.advance(spent, {}), "nothing is named: the session ends"
+        assert not search.advance(spent, {}), "no part is named, so the session ends here"
         assert search.present is first
         assert search.advance(named(2), {})
         proof = search.present
         assert proof.proven == {1} and proof.states[1] == {1}
-        assert search.advance(spent, {}), "what is named is shown"
+        assert search.advance(spent, {}), "the named part is shown"
         assert search.present.states == first.states and search.present.proven == {1}
         assert not search.advance(named(2), {}), "the session ends"
-        assert search.present == proof, "and goes on with the proof"
+        assert search.present == proof, "the next session continues with the proof"
         assert search.advance(named(1), {})
         assert search.present.without == {0, 2}
 
 
 @pytest.mark.tools
-def test_an_error_tells_by_its_line_which_part_belongs_beside_which(tmp_path: Path) -> None:
+def test_line_of_a_compiler_error_shows_which_part_is_needed(tmp_path: Path) -> None:
     made = Repo(tmp_path / "repo")
     header, user = "struct s {{\n  int {};\n}};\n", "/* a line */\nint f(struct s *p)\n{{\n  return p->{};\n}}\n"
     parent, culprit = (

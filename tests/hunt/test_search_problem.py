@@ -1,4 +1,4 @@
-"""Hunts through the loop, with a lab that computes: what is saved, ordered and yielded, and in which order."""
+"""Whole hunts with a computed lab: saved events, orders, resumption, replays, merge bases and stale builds."""
 
 import math
 from collections.abc import Generator, Sequence
@@ -13,11 +13,11 @@ from computed import (
     check_replay,
     commits,
     culprit,
+    events_of,
     hunt,
     kept,
     log_of,
     measured_by,
-    of,
     one_host,
     problem,
     speeds,
@@ -89,16 +89,16 @@ def left_out(*nodes: int) -> list[SkipFacts]:
 
 
 @pytest.mark.parametrize("cut", [2, 4, 11, 26])
-def test_a_cut_hunt_goes_on_to_the_same_end_without_repeating(log: SavedLog, lab: ComputedLab, cut: int) -> None:
-    """Stop after any event, read the log back, go on: nothing that was measured is lost."""
+def test_resumed_hunt_finds_the_culprit_without_repeated_builds(log: SavedLog, lab: ComputedLab, cut: int) -> None:
+    """The hunt stops after an event, reads its log and continues. No measurement is lost."""
     before = hunted(log, lab, cut=cut)
     again = SavedLog(log.history, log.hunt)
-    assert of(again, Event) == [event for event in before if isinstance(event, BuildFinished | RunFinished)]
+    assert events_of(again, Event) == [event for event in before if isinstance(event, BuildFinished | RunFinished)]
     assert culprit(hunted(again, lab)).candidate == CULPRIT
     assert len(lab.built) == len(set(lab.built))
 
 
-def test_builds_that_failed_in_an_earlier_hunt_are_not_tried_except_the_ends(log: SavedLog, lab: ComputedLab) -> None:
+def test_failed_builds_of_earlier_hunts_are_not_repeated_except_ends(log: SavedLog, lab: ComputedLab) -> None:
     events = hunted(log, lab, unbuilt(0, 14, 15, 29))
     assert {event.candidate for event in events if isinstance(event, CandidateSkipped)} == {14, 15}
     assert not {NAMES[14], NAMES[15]} & set(lab.built)
@@ -107,20 +107,20 @@ def test_builds_that_failed_in_an_earlier_hunt_are_not_tried_except_the_ends(log
     assert kinds[:2] + kinds[-2:] == [SessionStarted, Decided, Decided, SessionEnded]
 
 
-def test_what_the_user_left_out_is_not_tried_and_says_nothing_of_neighbours(log: SavedLog, lab: ComputedLab) -> None:
-    """The culprit lies between two that were left out: nothing that a neighbour does could come from a failed build."""
+def test_commits_of_skip_option_are_not_built_and_no_evidence(log: SavedLog, lab: ComputedLab) -> None:
+    """The culprit is between commits of `--skip`. Such a skip does not make failures of its neighbours more likely."""
     left = left_out(9, 13, 14)
     events = hunted(log, lab, unbuilt(13), left)
     assert [event.facts for event in events if isinstance(event, CandidateSkipped)] == left
     assert not {NAMES[9], NAMES[13], NAMES[14]} & set(lab.built)
     assert culprit(events).candidate == CULPRIT
     again = SavedLog(log.history, log.hunt)
-    assert [event.facts for event in of(again, CandidateSkipped)] == left
+    assert [event.facts for event in events_of(again, CandidateSkipped)] == left
     more = hunted(again, lab, (), left)
     assert not [event for event in more if isinstance(event, CandidateSkipped)], "a resumed hunt has them in its log"
 
 
-def test_a_culprit_that_was_left_out_is_one_of_several_and_the_reason_is_that(log: SavedLog, lab: ComputedLab) -> None:
+def test_culprit_of_skip_option_makes_the_verdict_inconclusive(log: SavedLog, lab: ComputedLab) -> None:
     ended = verdict(hunted(log, lab, left_out=left_out(10, 11, 12)))
     assert isinstance(ended, Inconclusive)
     assert ended.reason is Reason.LEFT_OUT
@@ -129,7 +129,7 @@ def test_a_culprit_that_was_left_out_is_one_of_several_and_the_reason_is_that(lo
 
 
 class Instant(ComputedLab):
-    """Measures runs so short that their QPS is beyond all numbers."""
+    """A lab whose runs are so short that their QPS is infinite."""
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
         for event in super().measure(order):
@@ -148,14 +148,14 @@ class Instant(ComputedLab):
     ids=["infinite", "not recorded", "only one end has it"],
 )
 def test_runs_without_metric_end(history: History, lab: type[ComputedLab], slow: float, metric: str, said: str) -> None:
-    """Otherwise the same order would be given for ever."""
+    """Otherwise, the search would repeat the same order forever."""
     names = NAMES[:5]
     with pytest.raises(EnvironmentFailure, match=said):
         hunted(log_of(history, names), lab(names, speeds(names, 3, slow=slow)), metric=metric)
 
 
 class TestMergeBase:
-    """Good is not an ancestor of bad: the merge base is compared with it, for a change in either direction."""
+    """Good is not an ancestor of bad: the merge base is compared with good, for a change in either direction."""
 
     good = "f" * 40
 
@@ -171,7 +171,7 @@ class TestMergeBase:
         events = GeneratorWithResult(compare_merge_base(asked, begun, self.good, log_of(history, names), crew))
         return [event for _, event in events], events.result
 
-    def test_as_fast(self, history: History) -> None:
+    def test_merge_base_is_as_fast_as_good(self, history: History) -> None:
         events, verdict = self.check(history, 1.0)
         measured = {event.facts.commit for event in events if isinstance(event, RunFinished)}
         assert measured == {self.good, NAMES[0]}
@@ -179,30 +179,30 @@ class TestMergeBase:
         assert [event.possible_culprits for event in events if isinstance(event, SessionStarted)] == [1]
 
     @pytest.mark.parametrize("speed", [0.8, 1.25])
-    def test_not_as_fast(self, history: History, speed: float) -> None:
+    def test_merge_base_is_not_as_fast_as_good(self, history: History, speed: float) -> None:
         _, verdict = self.check(history, speed)
         assert isinstance(verdict, Found)
         assert verdict.step.ratio.low < speed < verdict.step.ratio.high
 
-    def test_a_budget_that_is_spent_tells_nothing_of_its_speed(self, history: History) -> None:
+    def test_spent_budget_makes_the_comparison_inconclusive(self, history: History) -> None:
         events, verdict = self.check(history, 1.0, max_runs=8)
         assert isinstance(verdict, Inconclusive)
         assert len([event for event in events if isinstance(event, RunFinished)]) == 8
 
 
-def test_a_replay_takes_the_same_course_and_with_a_smaller_budget_ends_earlier(log: SavedLog) -> None:
+def test_replay_repeats_the_hunt_or_ends_earlier_with_less_budget(log: SavedLog) -> None:
     rules = problem(NAMES)
     hunted(log, ComputedLab(NAMES, speeds(NAMES, 21, slow=0.97)))
     check_replay(rules, log)
-    runs = len(of(log, RunFinished))
+    runs = len(events_of(log, RunFinished))
     poorer = replace(rules, policy=replace(rules.policy, max_runs=runs // 2))
     *_, (fewer, decision) = replay(poorer, kept(log), log.began)
     assert fewer < runs
     assert isinstance(decision.order, Inconclusive)
 
 
-def test_options_that_are_added_set_aside_what_was_measured_until_a_build_is_the_same_binary(history: History) -> None:
-    """In the log of the search, as it is and as it is read again, and in what views and reports show."""
+def test_added_options_exclude_runs_until_a_build_has_the_same_binary(history: History) -> None:
+    """In the log of the search, in the log that is read again, in views and in reports."""
     said = [
         BuildFinished(0, sample.build(0, binary="one"), None), RunFinished(0, sample.run(0, 10.0)),
         BuildFinished(9, sample.build(9, binary="two"), None), RunFinished(9, sample.run(9, 20.0)),
@@ -217,7 +217,7 @@ def test_options_that_are_added_set_aside_what_was_measured_until_a_build_is_the
     assert set(log.state.excluded_runs) == {sample.CANDIDATES[0], sample.CANDIDATES[9]}
     kept += [log.append(event) for event in said[7:]]
     runs = [event.facts.started for _, event in log.entries if isinstance(event, RunFinished)]
-    assert runs == [10.0, 30.0], "that of the binary which has changed is gone"
+    assert runs == [10.0, 30.0], "the run of the changed binary is excluded"
     assert not log.state.excluded_runs
     assert SavedLog(history, log.hunt).entries == log.entries
     state = fold([(0.0, sample.started()), *kept])
@@ -226,18 +226,17 @@ def test_options_that_are_added_set_aside_what_was_measured_until_a_build_is_the
     assert [(len(row.runs), row.skip is None) for row in rows] == [(1, True), (1, True), (0, True), (0, False)]
     assert state.remedy == ("it does not build without: everything was built with that.",)
     costs = read_hunt_report(history, log.hunt).costs
-    assert (costs.builds, costs.runs) == (4, 3), "of all that was made"
+    assert (costs.builds, costs.runs) == (4, 3), "costs contain all builds and runs"
     assert history.select("SELECT build_count, run_count FROM sessions") == [(4, 3)]
 
 
 @dataclass
 class StaleLab(ComputedLab):
-    """Builds as it is ordered to; incremental builds of two commits after the culprit are stale, and as fast as good."""
+    """A lab with incremental builds. Those of two commits after the culprit are stale, and as fast as good."""
 
     incremental: dict[str, bool] = field(default_factory=dict)
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
-        """As a real lab does it."""
         stale = self.commits[CULPRIT + 3 : CULPRIT + 5]
         for share in order.plan:
             commit, end = self.commits[share.candidate], share.candidate in (0, len(self.commits) - 1)
@@ -255,7 +254,7 @@ class StaleLab(ComputedLab):
 
 
 @pytest.mark.parametrize("cut", [500, 12, 20, 25, 30])
-def test_a_search_that_stale_builds_mislead_begins_again_and_is_resumed_and_replayed_as_it_was(
+def test_search_misled_by_stale_builds_restarts_and_can_be_resumed(
     log: SavedLog, cut: int
 ) -> None:
     rules = replace(problem(NAMES), policy=Policy(incremental=True))
@@ -273,18 +272,18 @@ def test_a_search_that_stale_builds_mislead_begins_again_and_is_resumed_and_repl
     check_replay(rules, log)
 
 
-def test_what_ran_before_a_build_of_another_binary_or_one_that_failed_counts_no_more(history: History) -> None:
-    """Where one of the two is incremental; a proof is what has ordered it."""
+def test_runs_before_a_changed_or_failed_build_do_not_count(history: History) -> None:
+    """If one of two builds of a commit is incremental."""
     first = replace(sample.build(3, binary="one"), incremental=True)
     log = SavedLog(history, sample.begin(history))
     for event in (BuildFinished(3, first, None), RunFinished(3, sample.run(3, 10.0)), BuildFinished(3, first, None)):
         log.append(event)
-    assert len(of(log, RunFinished)) == 1, "it is the same"
+    assert len(events_of(log, RunFinished)) == 1, "the binary is the same"
     log.append(BuildFinished(3, replace(first, binary="two"), None))
-    assert not of(log, RunFinished), "made in another tree, under the same key"
+    assert not events_of(log, RunFinished), "made in another tree, under the same key"
     log.append(RunFinished(3, sample.run(3, 20.0)))
     log.append(CandidateSkipped(3, sample.skip(3)))
-    assert not of(log, RunFinished) and not log.state.facts_of(sample.CANDIDATES[3]).runs
+    assert not events_of(log, RunFinished) and not log.state.facts_of(sample.CANDIDATES[3]).runs
     assert not log.state.proofs
 
 
@@ -298,7 +297,7 @@ def test_what_ran_before_a_build_of_another_binary_or_one_that_failed_counts_no_
         (5.0, 0.29, 0.7, ""),
     ],
 )
-def test_runs_of_a_bad_length_are_said(seconds: float, noise: float, middle: float, hint: str) -> None:
+def test_too_short_or_too_long_runs_are_a_warning(seconds: float, noise: float, middle: float, hint: str) -> None:
     change = Interval.from_log_ratio(math.log(middle), 0.1)
     said = run_length_warning(change, noise, [seconds] * 10)
     assert (said.advice if said else "") == hint

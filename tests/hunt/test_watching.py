@@ -1,4 +1,4 @@
-"""Hunts of another process, watched: everything that happens is shown once, until each has ended."""
+"""`bisect watch`: each event of the hunts of another process is shown once, until all hunts have ended."""
 
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +21,7 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.orders import Decision, Measure, PlannedRuns, Purpose
-from perfbisect.hunt.watching import CompletedEvents, running, watch
+from perfbisect.hunt.watching import CompletedEvents, running_sessions, watch
 from perfbisect.store.history import History
 from perfbisect.ui.lines import PlainLines
 from perfbisect.ui.live import LiveScreen
@@ -32,7 +32,7 @@ Timed = tuple[float, Event]
 
 
 class Seen:
-    """Keeps what it is shown, in place of a terminal."""
+    """A view that records the events instead of printing."""
 
     def __init__(self) -> None:
         self.earlier: dict[int, list[Event]] = {}
@@ -46,8 +46,8 @@ class Seen:
     def add_events(self, hunt: int, events: Iterable[Timed]) -> None:
         self.shown.setdefault(hunt, []).extend(event for _, event in events if not isinstance(event, LIVE_ONLY))
 
-    def set_states(self, rows: Sequence[SessionRow]) -> None:
-        """Nothing else carries them out."""
+    def set_rows(self, rows: Sequence[SessionRow]) -> None:
+        """Ignore the rows."""
 
     def end_hunt(self, hunt: int, at: float) -> None:
         self.ended[hunt] = at
@@ -68,7 +68,7 @@ KEPT = [(at, event) for at, event in sample.events() if not isinstance(event, LI
 def events_come(
     history: History, session: int, events: Iterable[Timed], failed: bool = False
 ) -> Callable[[float], None]:
-    """A pause in which the next of these events happens; after the last the session fails, if it is to."""
+    """A pause function: each call appends the next event; after the last event the session fails if ``failed``."""
     rest = iter(events)
 
     def happens(_seconds: float) -> None:
@@ -80,9 +80,9 @@ def events_come(
     return happens
 
 
-def test_two_hunts_are_followed_to_their_ends(history: History, reader: History) -> None:
+def test_two_hunts_are_watched_until_both_have_ended(history: History, reader: History) -> None:
     first, second = sample.begin(history), sample.begin(history)
-    assert running(reader) == [first, second]
+    assert running_sessions(reader) == [first, second]
     goes_on, view, pauses = events_come(history, first, KEPT), Seen(), list[float]()
 
     def happens(seconds: float) -> None:
@@ -96,10 +96,10 @@ def test_two_hunts_are_followed_to_their_ends(history: History, reader: History)
     assert [type(event) for event in view.shown[first]] == [type(event) for _, event in KEPT]
     assert view.closed and view.earlier == {first: [], second: []}
     assert view.ended == {first: KEPT[-1][0], second: sample.BEGAN}
-    assert running(reader) == []
+    assert running_sessions(reader) == []
 
 
-def test_the_reason_that_follows_a_verdict_is_watched(history: History, reader: History) -> None:
+def test_measurement_of_the_reason_after_the_verdict_is_watched(history: History, reader: History) -> None:
     hunt, view = sample.begin(history), Seen()
     *before, (at, verdict) = KEPT
     assert isinstance(verdict, SessionEnded)
@@ -110,14 +110,14 @@ def test_the_reason_that_follows_a_verdict_is_watched(history: History, reader: 
 
 
 def interrupted(history: History, events: int) -> int:
-    """A hunt of which so many events have happened."""
+    """A hunt whose log has the first ``events`` events."""
     hunt = sample.begin(history)
     for at, event in KEPT[:events]:
         history.append(hunt, event, at)
     return hunt
 
 
-def test_earlier_sessions_are_recalled(history: History, reader: History) -> None:
+def test_events_of_earlier_attempts_are_shown_as_earlier(history: History, reader: History) -> None:
     hunt, view = interrupted(history, 6), Seen()
     history.sessions_of_process.clear()  # as another process
     history.append(hunt, sample.started(hunt=hunt, resumed=True), sample.BEGAN + 5000)
@@ -128,23 +128,24 @@ def test_earlier_sessions_are_recalled(history: History, reader: History) -> Non
 
 
 @pytest.mark.parametrize(("together", "begun"), [(False, [3, 0, 0, 3]), (True, [3, None, 3, None])])
-def test_runs_begin_in_the_order_of_the_lab(*, together: bool, begun: list[int | None]) -> None:
-    """Two at the same time begin as one, as a run of the first."""
+def test_starts_of_runs_are_inferred_in_the_order_of_the_lab(*, together: bool, begun: list[int | None]) -> None:
+    """A pair of runs has one start, of the first build."""
     followed = CompletedEvents()
     order = Measure((PlannedRuns(3, 2), PlannedRuns(0, 2)), Purpose.SEARCH, together=together)
     decided = Decided(Decision(order, next(e.decision.belief for _, e in KEPT if isinstance(e, Decided))))
     for event in (sample.started(), BuildFinished(3, sample.build(3), None), BuildFinished(0, sample.build(0), None)):
-        list(followed.after(event))
+        list(followed.with_run_starts(event))
     finished = [RunFinished(each, sample.run(each, 1.0)) for each in ((3, 0, 3, 0) if together else (3, 0, 0, 3))]
-    seen = [[each for each in followed.after(event) if isinstance(each, RunStarted)] for event in (decided, *finished)]
+    completed = [followed.with_run_starts(event) for event in (decided, *finished)]
+    seen = [[each for each in events if isinstance(each, RunStarted)] for events in completed]
     assert [each[0].candidate if each else None for each in seen] == [*begun, None]
     assert [each[0].number for each in seen if each] == [1, 2] if together else [1, 2, 3, 4]
 
 
-def test_a_trial_is_followed_as_a_hunt_is(history: History, reader: History) -> None:
+def test_trial_is_watched_like_a_hunt(history: History, reader: History) -> None:
     request = sample.comparison(2, ["scan"], rounds=2).request
     trial, out = sample.begin_trial(history, request, sample.BEGAN), io.StringIO()
-    assert running(reader) == [trial]
+    assert running_sessions(reader) == [trial]
     runs = [(sample.BEGAN + 10, RunFinished(build, sample.run(build, 1.0), round=0)) for build in (0, 1)]
     goes_on = events_come(history, trial, runs, failed=True)
     [ended] = watch(reader, (trial,), PlainLines(out, {trial: ""}), goes_on)
@@ -153,7 +154,7 @@ def test_a_trial_is_followed_as_a_hunt_is(history: History, reader: History) -> 
     assert lines == ["round 1 of 2: scan, v0", "", "round 1 of 2: scan, v1", ""]
 
 
-def test_the_clock_of_a_hunt_that_was_interrupted_stands_still(history: History, reader: History) -> None:
+def test_clock_of_an_interrupted_hunt_stops(history: History, reader: History) -> None:
     hunt = interrupted(history, 12)
     history.enter_failure(hunt, "no space", sample.BEGAN + 100)
     console = Console(file=io.StringIO(), width=80, height=30, color_system=None)

@@ -1,4 +1,4 @@
-"""The loop with scripted workers, and threads that work for a hunt: orders, cancelling, turns, and what is left on hosts."""
+"""The loop of a session with scripted workers; and worker threads: orders, cancellation, turns, clean-up of hosts."""
 
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -42,7 +42,7 @@ def wait_for(event: threading.Event) -> Never:
     raise Cancelled
 
 
-def test_a_stop_is_raised_once(tmp_path: Path) -> None:
+def test_stopped_host_raises_cancelled_once(tmp_path: Path) -> None:
     stop = threading.Event()
     host = StoppableHost(LocalHost("here", PurePosixPath(tmp_path)), stop)
     assert host.run(["echo", "before"]).stdout == "before\n"
@@ -52,7 +52,7 @@ def test_a_stop_is_raised_once(tmp_path: Path) -> None:
     assert host.run(["echo", "after"]).stdout == "after\n"
 
 
-def test_a_thread_that_is_cancelled_cleans_up(tmp_path: Path) -> None:
+def test_cancelled_worker_cleans_up(tmp_path: Path) -> None:
     stop, tidied = threading.Event(), list[str]()
     host = StoppableHost(LocalHost("here", PurePosixPath(tmp_path)), stop)
 
@@ -71,7 +71,7 @@ def test_a_thread_that_is_cancelled_cleans_up(tmp_path: Path) -> None:
     assert tidied == ["tidy\n"]
 
 
-def test_an_event_that_comes_before_the_end_of_the_time_is_not_lost() -> None:
+def test_event_just_before_the_time_limit_is_not_lost() -> None:
     stop = threading.Event()
 
     def work() -> Iterator[LabEvent]:
@@ -87,8 +87,8 @@ def test_an_event_that_comes_before_the_end_of_the_time_is_not_lost() -> None:
     assert workers.minutes == 1.0
 
 
-def test_an_event_that_was_lost_as_it_arrived_keeps_no_thread_waiting() -> None:
-    """Ctrl-C may come after the queue has given the event away, and before anyone has it."""
+def test_closed_event_queue_releases_the_thread_of_a_lost_event() -> None:
+    """Ctrl-C may interrupt the reader after the queue has removed the event and before the reader has it."""
     queue = EventQueue[int]()
 
     def put() -> None:
@@ -103,8 +103,8 @@ def test_an_event_that_was_lost_as_it_arrived_keeps_no_thread_waiting() -> None:
 
 
 @pytest.mark.parametrize("limited", [False, True])
-def test_what_ends_jobs_has_ended_when_the_workers_have(limited: bool) -> None:
-    """Else the lock would be free while a program that ignores TERM still runs."""
+def test_workers_stop_only_after_jobs_are_killed(limited: bool) -> None:
+    """Otherwise, the host's lock would be free while a program that ignores TERM still runs."""
     stop, cancelled, ended = threading.Event(), threading.Event(), threading.Event()
 
     def kill_jobs() -> None:
@@ -122,12 +122,12 @@ def test_what_ends_jobs_has_ended_when_the_workers_have(limited: bool) -> None:
     assert ended.is_set()
 
 
-def test_a_job_that_begins_while_jobs_are_listed_to_be_ended_is_ended_too() -> None:
+def test_job_that_starts_while_jobs_are_killed_is_killed_too() -> None:
     looks, ended = list[int](), threading.Event()
 
     def kill_jobs() -> None:
         looks.append(len(looks))
-        if len(looks) == 2:  # the first look was too early
+        if len(looks) == 2:  # the first list of jobs was too early
             ended.set()
 
     workers = ThreadWorkers(
@@ -138,7 +138,7 @@ def test_a_job_that_begins_while_jobs_are_listed_to_be_ended_is_ended_too() -> N
     assert ended.is_set()
 
 
-def test_turns_are_taken_in_order() -> None:
+def test_fair_lock_serves_threads_in_order() -> None:
     turn, order = FairLock(), list[int]()
 
     def wait(number: int) -> None:
@@ -158,12 +158,12 @@ def test_turns_are_taken_in_order() -> None:
 
 @pytest.mark.tools
 @pytest.mark.parametrize("taken", [False, True])
-def test_the_visit_of_who_took_the_lock_over_stays(taken: bool) -> None:
+def test_visit_of_the_new_lock_owner_is_not_removed(taken: bool) -> None:
     host = connect(load_host("local"))
     visit = Path(host.root, "visit")
     with hold_lock(host, "a hunt") as held:
         visit.mkdir(parents=True)
-        if taken:  # while we slept
+        if taken:  # another session took the lock
             write_ticket()
         held.seen -= ABANDONED
         remove_last_visit(host, held, None)
@@ -178,10 +178,10 @@ def order(candidate: int, host: int = 0) -> Measure:
 
 
 class Scripted:
-    """Hosts and build hosts, named by letters; the first report of each on its work is an event, the second the end.
+    """Scripted hosts and build hosts, named by letters. The first report of a worker is an event, the second the end.
 
-    ``course`` is the numbers of the workers in the order of their reports, build hosts after hosts; without it, the oldest
-    work ends first. Work that is named in ``failing`` ends with ``failure``.
+    ``course``: the numbers of the workers in the order of their reports, build hosts after hosts; by default, the
+    oldest work ends first. Work that is named in ``failing`` ends with ``failure``.
     """
 
     limit, minutes = UNLIMITED, 0.0
@@ -229,7 +229,7 @@ class Scripted:
 
 
 class Events(list[object]):
-    """A log that returns how many events it has."""
+    """A log whose ``append`` returns the number of events."""
 
     def append(self, event: object, workload: int | None = None) -> int:  # type: ignore[override]
         super().append(event)
@@ -237,7 +237,7 @@ class Events(list[object]):
 
 
 def carried_out(planner: Planner, workers: Scripted) -> list[object]:
-    """The log of the loop, warnings as texts. The loop returns what the log returns, and stops its workers in the end."""
+    """The log of the loop, with warnings as texts. Checks that the loop yields the log's results and stops workers."""
     log, typed = Events(), workers
     try:
         assert list(run(planner, log.append, typed)) == [*range(1, len(log) + 1)]
@@ -247,7 +247,7 @@ def carried_out(planner: Planner, workers: Scripted) -> list[object]:
 
 
 class FirstFree:
-    """Gives each free host one of the orders; ends when all are given. It keeps the fleets that it is shown."""
+    """A planner that orders each candidate on a free host, then ends. ``fleets``: the fleets that the loop passed."""
 
     def __init__(self, *candidates: int) -> None:
         self.candidates = list(candidates)
@@ -259,18 +259,18 @@ class FirstFree:
 
 
 @pytest.mark.parametrize(("hosts", "candidates"), [("a", (3, 1)), ("ab", (3, 1, 4, 2))])
-def test_hosts_carry_out_all_orders_also_one_that_came_when_busy(hosts: str, candidates: tuple[int, ...]) -> None:
+def test_all_orders_are_carried_out_also_if_the_host_was_busy(hosts: str, candidates: tuple[int, ...]) -> None:
     log = carried_out(FixedPlan(map(order, candidates)), Scripted(hosts))
     assert log == [f"measured {candidate}" for candidate in candidates]
 
 
-def test_free_hosts_get_orders_at_once_and_the_end_waits_for_all() -> None:
+def test_free_hosts_get_orders_at_once_and_the_loop_waits_for_all() -> None:
     planner = FirstFree(1, 2, 3)
     assert len(carried_out(planner, Scripted("ab"))) == 3
     assert [len(fleet.busy) for fleet in planner.fleets] == [0, 1, 1, 1, 0]
 
 
-def test_a_host_that_fails_gets_no_further_order_and_the_failure_of_the_last_is_raised() -> None:
+def test_failed_host_gets_no_order_and_failure_of_last_host_is_raised() -> None:
     planner = FirstFree(1, 2, 3)
     log = carried_out(planner, Scripted("ab", failing=("measured 1",)))
     assert [text for text in log if "takes no" in str(text)] == [f"host a takes no further part: {FAILS}"]
@@ -279,7 +279,7 @@ def test_a_host_that_fails_gets_no_further_order_and_the_failure_of_the_last_is_
         carried_out(FirstFree(1, 2), Scripted("a", failing=("measured 1",)))
 
 
-def test_an_abandoned_loop_stops_its_workers() -> None:
+def test_abandoned_loop_stops_its_workers() -> None:
     workers = Scripted("a")
     typed: Workers[str] = workers
     abandoned = run(FirstFree(1, 2), Events().append, typed)
@@ -289,7 +289,7 @@ def test_an_abandoned_loop_stops_its_workers() -> None:
 
 
 class Steps:
-    """Gives the steps of a list; keeps the fleets that it is shown."""
+    """A planner that returns the actions of a list. ``fleets``: the fleets that the loop passed."""
 
     def __init__(self, *steps: NextAction) -> None:
         self.steps = list(steps)
@@ -301,7 +301,7 @@ class Steps:
 
 
 def built_first(candidate: int) -> NextAction:
-    """The order waits for a build on the first build host."""
+    """An action whose order waits for a build on the first build host."""
     return NextAction(order(candidate), builds=(BuildOrder(candidate, 0),), waits=True)
 
 
@@ -309,7 +309,7 @@ BOTH = BuildOrder(5, 0), BuildOrder(7, 1)
 LOST = ("built 5",)
 
 
-def test_events_of_builds_come_between_those_of_the_order_beside_them() -> None:
+def test_events_of_builds_and_of_a_parallel_order_interleave() -> None:
     planner = Steps(
         NextAction(order(0), builds=BOTH), NextAction(order(0)), NextAction(None), NextAction(None), NextAction(None)
     )
@@ -321,12 +321,12 @@ def test_events_of_builds_come_between_those_of_the_order_beside_them() -> None:
     assert after_one.free_build_hosts == (0,) and after_one.candidates_in_build == {7}
 
 
-def test_an_order_that_waits_is_asked_for_again_when_a_build_has_ended() -> None:
+def test_planner_is_asked_again_when_an_awaited_build_ends() -> None:
     planner = Steps(built_first(5), NextAction(order(5)), NextAction(None))
     assert carried_out(planner, Scripted("m", "a")) == ["built 5", "measured 5"]
 
 
-def test_a_cancelled_build_keeps_its_build_host_until_it_has_ended() -> None:
+def test_cancelled_build_occupies_its_build_host_until_the_build_ends() -> None:
     workers = Scripted("m", "ab", (0, 0, 1, 2, 2))
     cancel = NextAction(order(7), cancelled=(0,), waits=True)
     replaced = NextAction(order(7), builds=(BuildOrder(6, 0),), waits=True)
@@ -337,14 +337,14 @@ def test_a_cancelled_build_keeps_its_build_host_until_it_has_ended() -> None:
     assert workers.began[-1] == BuildOrder(6, 0)
 
 
-def test_a_lost_build_host_takes_no_further_part() -> None:
+def test_lost_build_host_gets_no_further_builds() -> None:
     planner = Steps(NextAction(order(5), builds=BOTH, waits=True), NextAction(order(7), waits=True), NextAction(None))
     log = carried_out(planner, Scripted("m", "ab", (1, 1, 2, 2), failing=LOST))
     assert log == ["built 5", f"build host a takes no further part: {FAILS}", "built 7"]
     assert planner.fleets[1].gone_build_hosts == (0,) and planner.fleets[1].has_build_host
 
 
-def test_without_any_build_host_left_the_hosts_build_if_they_may() -> None:
+def test_hosts_build_if_allowed_when_no_build_host_is_left() -> None:
     planner = Steps(built_first(5), NextAction(order(5)), NextAction(None))
     log = carried_out(planner, Scripted("m", "a", failing=LOST, between=True))
     assert "measured 5" in log and not planner.fleets[1].has_build_host
@@ -355,12 +355,12 @@ def test_without_any_build_host_left_the_hosts_build_if_they_may() -> None:
 @pytest.mark.parametrize(
     ("before", "why"), [((), "no host that is left can make the build"), ((built_first(5),), "is lost")]
 )
-def test_an_order_whose_build_cannot_be_made_is_a_failure(before: tuple[NextAction, ...], why: str) -> None:
+def test_session_fails_if_no_host_can_make_the_build_of_an_order(before: tuple[NextAction, ...], why: str) -> None:
     with pytest.raises(EnvironmentFailure, match=why):
         carried_out(Steps(*before, NextAction(order(5), waits=True)), Scripted("m", "ab", failing=LOST))
 
 
-def test_hosts_build_until_a_build_host_that_is_out_of_reach_is_back() -> None:
+def test_hosts_build_until_an_unreachable_build_host_returns() -> None:
     away = HostUnreachable(ConnectionLost("no answer"), lambda: len(planner.fleets) == 2 and 0 not in workers.work)
     workers = Scripted("m", "a", failing=LOST, failure=away)
     planner = Steps(built_first(5), NextAction(order(5)), built_first(7), NextAction(order(7)), NextAction(None))

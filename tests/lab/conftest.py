@@ -1,4 +1,4 @@
-"""A lab for the small library; where commits are built."""
+"""A lab for the small library in C; and a ``Yard``, which builds commits."""
 
 import shutil
 from pathlib import Path
@@ -17,7 +17,7 @@ from sharing import Yard
 
 @pytest.fixture
 def commits(git: Repo) -> tuple[str, ...]:
-    """A fast commit, one half as fast, one with the fast one's code, one that does not compile; and an end."""
+    """Commits: fast, half as fast, with the code of the fast commit, not compiling, and an end."""
     shutil.copy(HERE / "library.c", git.path)
     rounds = ("20000", "40000", "20000 // as before", "rounds", "80000")
     return tuple(git.commit({"rounds.h": f"#define ROUNDS {each}\n"}) for each in rounds)

@@ -1,4 +1,4 @@
-"""Hosts that build for another: real builds in several root folders of this machine."""
+"""Build hosts: real builds in several root folders of this machine."""
 
 import shutil
 import threading
@@ -69,7 +69,7 @@ class Farm:
         self.begin()
 
     def begin(self, *, builds: bool = False, is_range: bool = False) -> None:
-        """Begin a session, which knows what earlier ones have built."""
+        """Begin an attempt, which knows the builds of earlier attempts."""
         earlier, keys, places = self.made, {}, {}
         if earlier:
             keys = {built.facts.commit: built.facts.key for built in earlier.built.values()}
@@ -111,7 +111,7 @@ def finished(events: list[LabEvent]) -> list[tuple[int, str, bool, int | None]]:
 
 
 def until_ended(crew: ThreadWorkers, builds: int = 1) -> list[LabEvent]:
-    """What is told until so many builds have ended."""
+    """The events until this number of builds has ended."""
     told: list[LabEvent] = []
     while builds:
         _, event = crew.next()
@@ -120,7 +120,7 @@ def until_ended(crew: ThreadWorkers, builds: int = 1) -> list[LabEvent]:
     return told
 
 
-def test_two_build_at_once_and_what_they_built_is_brought(farm: Farm) -> None:
+def test_two_hosts_build_at_once_and_their_builds_are_sent(farm: Farm) -> None:
     crew = farm.workers()
     crew.begin(BuildOrder(FAST, 0))
     crew.begin(BuildOrder(SLOW, 1))
@@ -128,7 +128,7 @@ def test_two_build_at_once_and_what_they_built_is_brought(farm: Farm) -> None:
     crew.stop()
     assert sorted(finished(told)) == [(FAST, "b1", False, None), (SLOW, "b2", False, None)]
     assert {event.host for event in told if isinstance(event, BuildStarted | BuildProgress)} == {"b1", "b2"}
-    assert not farm.stored("quiet"), "nothing is sent before it is wanted: that would disturb a run"
+    assert not farm.stored("quiet"), "no build is sent before it is needed, which would disturb a run"
     brought = measure(farm.lab, PlannedRuns(FAST, 0), PlannedRuns(SLOW, 0))
     assert finished(brought) == []
     shipped = {(event.candidate, event.stage) for event in brought if isinstance(event, BuildProgress)}
@@ -138,8 +138,8 @@ def test_two_build_at_once_and_what_they_built_is_brought(farm: Farm) -> None:
     assert measure(farm.lab, PlannedRuns(FAST, 0)) == [], "it is there already"
 
 
-def test_a_host_whose_root_folder_was_removed_builds_no_further(farm: Farm) -> None:
-    """What does not build there then is no fault of its commit, whoever has asked for the build."""
+def test_host_whose_root_folder_was_removed_stops_building(farm: Farm) -> None:
+    """A build that fails for this reason does not skip its commit."""
     with hold_lock(farm.hosts["b1"], "a hunt") as farm.held["b1"]:
         farm.begin()
         list(farm.labs["b1"].build_ahead(BuildOrder(FAST, 0)))
@@ -153,7 +153,7 @@ def test_a_host_whose_root_folder_was_removed_builds_no_further(farm: Farm) -> N
         assert any("host b1 does not build any more: the root folder" in text for text in warnings(events))
 
 
-def test_an_end_that_does_not_build_ends_the_hunt_and_not_the_host(farm: Farm) -> None:
+def test_failed_build_of_an_end_ends_the_hunt_and_not_the_host(farm: Farm) -> None:
     farm.commits = (farm.commits[BROKEN], farm.commits[FAST])
     farm.begin(is_range=True)
     with pytest.raises(PerfBisectError, match=r"because an end of the range, .* cannot be built: ") as caught:
@@ -165,18 +165,18 @@ def test_an_end_that_does_not_build_ends_the_hunt_and_not_the_host(farm: Farm) -
     assert not farm.stored("quiet")
 
 
-def test_a_build_of_an_earlier_session_is_found_where_it_is(farm: Farm) -> None:
-    """A host that measures builds between its runs, if it may."""
+def test_build_of_an_earlier_attempt_is_found_on_its_host(farm: Farm) -> None:
+    """The measuring host builds, too, if it may build between runs."""
     list(farm.labs["b2"].build_ahead(BuildOrder(FAST, 0)))
     farm.begin(builds=True)
     assert finished(measure(farm.lab, PlannedRuns(FAST, 0))) == [(FAST, "b2", True, None)]
     assert farm.stored("quiet") == farm.stored("b2")
     farm.made = BuildRegistry(farm.candidates)
     farm.begin(builds=True)
-    assert finished(measure(farm.lab, PlannedRuns(SLOW, 0))) == [(SLOW, "", False, None)], "where it measures"
+    assert finished(measure(farm.lab, PlannedRuns(SLOW, 0))) == [(SLOW, "", False, None)], "on the measuring host"
 
 
-def test_the_build_of_a_lost_host_is_built_again(farm: Farm) -> None:
+def test_build_of_a_lost_host_is_made_again(farm: Farm) -> None:
     list(farm.labs["b1"].build_ahead(BuildOrder(FAST, 0)))
     AWAY.add("b1")
     again = measure(farm.lab, PlannedRuns(FAST, 0))
@@ -188,7 +188,7 @@ def test_the_build_of_a_lost_host_is_built_again(farm: Farm) -> None:
 
 
 @pytest.mark.slow
-def test_a_build_host_that_others_stand_in_for_is_back_with_its_heartbeat(farm: Farm) -> None:
+def test_replaced_build_host_is_back_after_its_next_heartbeat(farm: Farm) -> None:
     lock: Any = SimpleNamespace(check_held=lambda: None, seen=uptime(), lost=False)
     lab = farm.labs["b1"]
     lab.lab_host, lab.stood_in = replace(lab.lab_host, host_lock=lock), True
@@ -202,8 +202,8 @@ def test_a_build_host_that_others_stand_in_for_is_back_with_its_heartbeat(farm: 
     assert not caught.value.is_back(), "another session builds there"
 
 
-def test_what_takes_the_place_of_a_build_is_brought_too(farm: Farm) -> None:
-    """A clean build in place of an incremental one; and an incremental one of another binary, under the same key."""
+def test_build_that_replaces_another_build_is_sent(farm: Farm) -> None:
+    """A clean build replaces an incremental build; or an incremental build has the same key and another binary."""
     list(farm.labs["b1"].build_ahead(BuildOrder(FAST, 0)))
     measure(farm.lab, PlannedRuns(FAST, 0))
     list(farm.labs["b1"].build_ahead(BuildOrder(SLOW, 0)))
@@ -220,7 +220,7 @@ def test_what_takes_the_place_of_a_build_is_brought_too(farm: Farm) -> None:
     assert b'"one"' in record.read_bytes()
 
 
-def test_a_host_that_would_build_differently_is_refused(farm: Farm) -> None:
+def test_host_that_would_build_differently_is_refused(farm: Farm) -> None:
     list(farm.labs["b1"].build_ahead(BuildOrder(FAST, 0)))
     farm.labs["b2"].builder = structs.replace(BUILDER, name="other", home="small")
     with pytest.raises(EnvironmentFailure, match=r"hosts b2 and b1 would build .* differently"):
@@ -228,8 +228,8 @@ def test_a_host_that_would_build_differently_is_refused(farm: Farm) -> None:
 
 
 @pytest.mark.parametrize("everything", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_cancelled_builds_leave_nothing_running(tmp_path: Path, commits: tuple[str, ...], *, everything: bool) -> None:
-    """One, whose host builds on then; or all at once, as by Ctrl-C."""
+def test_cancelled_builds_leave_no_running_jobs(tmp_path: Path, commits: tuple[str, ...], *, everything: bool) -> None:
+    """One build is cancelled, and its host makes another build; or all builds are cancelled, as by Ctrl-C."""
     build = structs.replace(BUILDER.build, compile=[["sleep", "600"]]) if BUILDER.build else None
     farm = Farm(tmp_path, commits, structs.replace(BUILDER, build=build))
     crew, busy = farm.workers(), list(farm.hosts.values())[: 1 + everything]
@@ -255,7 +255,7 @@ def test_cancelled_builds_leave_nothing_running(tmp_path: Path, commits: tuple[s
 
 
 @pytest.mark.slow
-def test_a_build_host_without_its_builds_makes_them_again(farm: Farm) -> None:
+def test_build_host_without_its_builds_makes_the_builds_again(farm: Farm) -> None:
     list(farm.labs["b1"].build_ahead(BuildOrder(FAST, 0)))
     shutil.rmtree(farm.folder / "b1" / "builds")
     again = measure(farm.lab, PlannedRuns(FAST, 0))

@@ -26,14 +26,14 @@ from perfbisect.core.domain.orders import Measure, PlannedRuns, Purpose
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.upkeep import tidy_after_killed_sessions
-from perfbisect.recipes.builder import Dataset
+from perfbisect.recipes.builder import DataFormat
 from perfbisect.recipes.inventory import HostEntry
 from waiting import processes, until
 
 pytestmark = pytest.mark.tools
 
 
-def test_two_builds_take_turns_and_every_run_is_reported_in_full(open_lab: Open, host: LocalHost) -> None:
+def test_runs_of_two_builds_alternate_and_report_all_counters(open_lab: Open, host: LocalHost) -> None:
     lab = open_lab({"rest": 0}, entry=HostEntry(name="here", client_cpus="0"))
     lab = dataclasses.replace(lab, workload=replace(lab.workload, warmup=1.0))
     events = measure(lab, PlannedRuns(SLOW, 2), PlannedRuns(FAST, 1))
@@ -47,26 +47,26 @@ def test_two_builds_take_turns_and_every_run_is_reported_in_full(open_lab: Open,
     assert cost and twice, "CPU time, which other tests on this machine hardly change"
     assert twice / cost == pytest.approx(2, rel=0.5)
     clock = fast.counters["task-clock"]
-    assert clock and clock <= 1000 * fast.seconds * 1.02, "perf counted the window and no more"
+    assert clock and clock <= 1000 * fast.seconds * 1.02, "perf counted only the measured window"
     assert any(set(run.system) >= {"us", "cs"} for run in found), "vmstat, which may be late on a busy machine"
     assert len(fast.samples) == 1, "one for each second of the window: the warm-up is not part of it"
     assert fast.dataset
-    assert not list(Path(host.root, "jobs").iterdir()), "what ended well is put away"
+    assert not list(Path(host.root, "jobs").iterdir()), "folders of ended jobs are removed"
     assert not jobs.running_jobs(host)
 
 
 @pytest.mark.slow
-def test_where_builds_are_made_may_be_cleared_away(open_lab: Open, host: LocalHost) -> None:
-    """As a clean-up does it; the repository on the host, with git's index of that checkout, stays."""
+def test_lab_builds_after_its_work_folder_was_removed(open_lab: Open, host: LocalHost) -> None:
+    """A clean-up removes the folder, but not the repository on the host, with git's index of the removed checkout."""
     measure(open_lab(), PlannedRuns(FAST, 0))
     shutil.rmtree(Path(host.root, "work"))
     assert len(finished(measure(open_lab(), PlannedRuns(SLOW, 0), PlannedRuns(FAST, 1)))) == 1
 
 
-def test_what_a_killed_session_has_left_running_is_ended_with_a_word(host: LocalHost) -> None:
+def test_jobs_of_a_killed_session_are_ended_with_a_warning(host: LocalHost) -> None:
     jobs.start(host, ["sleep", "100"], name="server", timeout=100)
     orphan = jobs.start(host, ["sleep", "99.87"], name="run", timeout=100)
-    # Otherwise its leader may be killed before it has started anything.
+    # Otherwise the leader of the job may be killed before it starts a program.
     until(lambda: "sleep\x0099.87\0" in processes("99.87").values())
     os.kill(orphan.pid, signal.SIGKILL)
     assert [event.text for event in tidy_after_killed_sessions(host)] == [
@@ -76,8 +76,8 @@ def test_what_a_killed_session_has_left_running_is_ended_with_a_word(host: Local
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
-def test_a_measurement_given_up_leaves_nothing_running(open_lab: Open, host: LocalHost, *, interrupted: bool) -> None:
-    """Closed, or interrupted in the middle of a run."""
+def test_abandoned_measurement_leaves_no_job_running(open_lab: Open, host: LocalHost, *, interrupted: bool) -> None:
+    """The measurement is closed, or interrupted during a run."""
     events = open_lab().measure(Measure((PlannedRuns(FAST, 2),), Purpose.SEARCH))
     assert any(isinstance(event, RunProgress | RunFinished if interrupted else RunStarted) for event in events)
     if interrupted:
@@ -101,21 +101,21 @@ def test_qps_needs_no_perf_or_vmstat(
     assert (run.counters, run.system) == ({}, {})
 
 
-def test_a_build_that_does_not_tell_its_format_is_skipped(open_lab: Open) -> None:
+def test_build_whose_format_command_fails_is_skipped(open_lab: Open) -> None:
     for command, why in (
         (["sh", "-c", "! echo no format >&2"], "dataset cannot be determined: sh ended with status 1: no format"),
         (["{prefix}/bin/tell", "{data}"], "bin/tell"),
     ):
-        lab = open_lab(builder=replace(BUILDER, dataset=Dataset(format_command=command)))
+        lab = open_lab(builder=replace(BUILDER, dataset=DataFormat(format_command=command)))
         facts = skipped(measure(lab, PlannedRuns(SLOW, 1)))
         assert facts.stage == "prepare"
         assert why in facts.reason
         assert why.rpartition(": ")[2] in Path(facts.log).read_text()
 
 
-def test_a_build_of_a_killed_session_is_followed_to_its_end(open_lab: Open, host: LocalHost, tmp_path: Path) -> None:
-    """The build waits for a word, so that it cannot be over before the next session looks. It needs what its compiler
-    has put aside.
+def test_next_session_waits_for_the_build_of_a_killed_session(open_lab: Open, host: LocalHost, tmp_path: Path) -> None:
+    """The build waits for a file, so it still runs when the next session begins. The build needs the temporary file of
+    its compiler, which the next session must not remove.
     """
     go, begun = tmp_path / "go", tmp_path / "begun"
     wait = f"touch $TMPDIR/x.s && echo >>{begun}; until [ -e {go} ]; do sleep 0.05; done; rm $TMPDIR/x.s && "
@@ -137,11 +137,11 @@ def test_a_build_of_a_killed_session_is_followed_to_its_end(open_lab: Open, host
     events = []
     for event in session():
         events.append(event)
-        if isinstance(event, BuildProgress) and event.stage == "compile" and not go.exists():  # it is followed
+        if isinstance(event, BuildProgress) and event.stage == "compile" and not go.exists():  # the session waits
             waited = time.monotonic() - at
             go.touch()
     [facts] = [event.facts for event in events if isinstance(event, BuildFinished)]
-    assert facts.seconds >= facts.phases["compile"] > waited - 0.02, "from its beginning on, by the clock of the host"
+    assert facts.seconds >= facts.phases["compile"] > waited - 0.02, "from the build's beginning, by the host's clock"
     assert begun.read_text() == "\n"
     assert jobs.running_jobs(host) == ()
     assert not Path(left.folder).exists()

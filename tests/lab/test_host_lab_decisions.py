@@ -1,4 +1,4 @@
-"""What a lab does after failures and losses, in which order it works, and what is noticed of a host between two measurements."""
+"""The order of a lab's work, its reaction to failed and lost jobs, and checks of a host between measurements."""
 
 from collections.abc import Generator
 from dataclasses import replace
@@ -48,13 +48,13 @@ from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import HostLock, hold_lock
 from perfbisect.host.protocol import Host
 from perfbisect.hunt import session_hosts
-from perfbisect.hunt.session_hosts import other_processor
+from perfbisect.hunt.session_hosts import processor_warnings
 from perfbisect.lab import host_watch
 from perfbisect.lab.building.candidates import Candidates
 from perfbisect.lab.host_lab import EarlierAttempts, HostLab
 from perfbisect.lab.host_watch import LOSSES, HostWatch, WorkRetryPolicy
 from perfbisect.lab.workload.dataset import DatasetKeeper
-from perfbisect.recipes.builder import Build, Builder, Dataset, Variant
+from perfbisect.recipes.builder import Build, Builder, DataFormat, Variant
 from perfbisect.wording.quantities import percent
 from repos import Repo
 
@@ -65,7 +65,7 @@ BUILD = Build(compile=[["sh", "{source}/build"]], install=[INSTALL], artifacts=[
 VARIANTS = {"o2nofp": Variant(cflags="-O2")}
 BUILDER = Builder(name="scripts", folder="/nowhere", summary="", driver="command", variants=VARIANTS, build=BUILD)
 GOOD, MIDDLE, OTHER, BAD = range(4)
-# A step writes down what it does. It kills its job where that is still to happen.
+# A step logs its work. It kills its own job as often as the file lose-* says.
 STEP = """\
 echo {what} {name} >>{folder}/done
 left=$(cat {folder}/lose-{what} 2>/dev/null || echo 0)
@@ -75,7 +75,7 @@ DOES = {"build": "", "load": 'echo loaded >"$1/table"\n', "run": ""}
 
 
 class Scripts:
-    """Four commits, A to D; ``fails`` has those of which a step fails, as "build B"."""
+    """Four commits, A to D, whose steps build, load and run are scripts. ``fails``: failing steps, as "build B"."""
 
     def __init__(self, git: Repo, host: Host, folder: Path) -> None:
         self.git, self.host, self.folder = git, host, folder
@@ -83,7 +83,7 @@ class Scripts:
         self.workload = workload_of(name="bench", driver="command", command=["sh", "run"], prepare_commands=load)
 
     def commits(self, *fails: str, **files: dict[str, str]) -> tuple[str, ...]:
-        """``files`` are those of a commit beside its scripts."""
+        """``files``: the files of a commit beside its scripts, by its letter."""
         return tuple(self.git.commit({"bin": n, **self.scripts(n, fails), **files.get(n, {})}) for n in "ABCD")
 
     def scripts(self, name: str, fails: tuple[str, ...]) -> dict[str, str]:
@@ -97,11 +97,11 @@ class Scripts:
         return lab_of(self.host, builder, self.workload, self.git.path, commits or self.commits(), **more)
 
     def lose(self, what: str, times: int = LOSSES) -> None:
-        """So many of the next jobs of that kind are lost."""
+        """The next jobs of the step ``what`` end without an exit status."""
         (self.folder / f"lose-{what}").write_text(f"{times}\n")
 
     def done(self, what: str = "") -> list[str]:
-        """What was done since this was asked: "build A", "load A", "run A"."""
+        """The steps since the last call, such as "build A", "load A" or "run A"."""
         (log := self.folder / "done").touch()
         lines = log.read_text().splitlines()
         log.unlink()
@@ -121,7 +121,7 @@ def runs(events: list[LabEvent]) -> list[int]:
     return [event.candidate for event in events if isinstance(event, RunFinished)]
 
 
-def test_builds_come_first_then_data_then_runs_in_turns(scripts: Scripts) -> None:
+def test_lab_builds_then_loads_data_then_interleaves_runs(scripts: Scripts) -> None:
     commits = scripts.commits()
     events = measure(lab := scripts.lab(commits), PlannedRuns(BAD, 2), PlannedRuns(GOOD, 1))
     assert scripts.done() == ["build D", "build A", "load A", "run D", "run A", "run D"]
@@ -134,7 +134,7 @@ def test_builds_come_first_then_data_then_runs_in_turns(scripts: Scripts) -> Non
     assert [event.reused for event in again if isinstance(event, BuildStarted)] == [True]
 
 
-def test_the_same_binary_is_not_measured_twice(scripts: Scripts) -> None:
+def test_candidate_with_a_known_binary_is_not_measured(scripts: Scripts) -> None:
     events = measure(
         scripts.lab(scripts.commits(B={"bin": "A"})), PlannedRuns(GOOD, 0), PlannedRuns(MIDDLE, 1), PlannedRuns(GOOD, 1)
     )
@@ -142,7 +142,7 @@ def test_the_same_binary_is_not_measured_twice(scripts: Scripts) -> None:
     assert (built, runs(events)) == ([(GOOD, None), (MIDDLE, GOOD)], [])
 
 
-def test_a_candidate_that_fails_is_skipped_and_ends_the_order(scripts: Scripts) -> None:
+def test_failed_candidate_is_skipped_and_ends_the_order(scripts: Scripts) -> None:
     commits = scripts.commits("load A", "build B", "run C")
     lab = scripts.lab(commits, is_range=False)
     for candidate, stage in ((GOOD, "prepare"), (MIDDLE, "compile"), (OTHER, "run")):
@@ -153,7 +153,7 @@ def test_a_candidate_that_fails_is_skipped_and_ends_the_order(scripts: Scripts) 
 
 
 @pytest.mark.parametrize("step", ["load", "run"])
-def test_an_incremental_build_that_fails_is_no_verdict_on_its_commit(scripts: Scripts, step: str) -> None:
+def test_failure_of_an_incremental_build_does_not_skip_its_commit(scripts: Scripts, step: str) -> None:
     lab = scripts.lab(scripts.commits(f"{step} B"))
     measure(lab, PlannedRuns(MIDDLE, 0))
     built = lab.builds.made.built[MIDDLE]
@@ -165,7 +165,7 @@ def test_an_incremental_build_that_fails_is_no_verdict_on_its_commit(scripts: Sc
     assert skipped(second)
 
 
-def test_a_build_that_changes_though_nothing_runs_is_made_again_once(scripts: Scripts) -> None:
+def test_build_that_changed_after_its_end_is_made_again_once(scripts: Scripts) -> None:
     lab, events = scripts.lab(), []
     for event in lab.measure(Measure((PlannedRuns(MIDDLE, 1), PlannedRuns(OTHER, 1)), Purpose.SEARCH)):
         events.append(event)
@@ -178,8 +178,8 @@ def test_a_build_that_changes_though_nothing_runs_is_made_again_once(scripts: Sc
 
 
 @pytest.mark.parametrize("what", ["build", "load", "run"])
-def test_work_that_was_lost_is_repeated(scripts: Scripts, what: str) -> None:
-    """What ended well ends a row of losses."""
+def test_lost_job_is_repeated(scripts: Scripts, what: str) -> None:
+    """A job that ends well resets the number of successive losses."""
     lab, last = scripts.lab(), 2
     for _ in range(2 if what == "run" else 1):
         scripts.lose(what)
@@ -192,7 +192,7 @@ def test_work_that_was_lost_is_repeated(scripts: Scripts, what: str) -> None:
 
 @pytest.fixture
 def restarting(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> LocalHost:
-    """The host, which is restarted whenever it is asked."""
+    """A host that seems to have restarted each time when its boot is read."""
     boots = count()
     monkeypatch.setattr(
         host_watch, "read_fact", lambda *asked: next(boots) if asked == (host, BOOT) else read_fact(*asked)
@@ -200,15 +200,15 @@ def restarting(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> LocalHost:
     return host
 
 
-def test_builds_are_lost_with_the_host_that_builds(scripts: Scripts, restarting: LocalHost, tmp_path: Path) -> None:
-    """A commit that gets itself killed there is skipped, however often the host that measures is restarted."""
+def test_commit_whose_build_is_killed_again_is_skipped(scripts: Scripts, restarting: LocalHost, tmp_path: Path) -> None:
+    """The build is killed on the build host. Restarts of the host that measures do not matter."""
     scripts.lose("build", LOSSES + 1)
     events = measure(scripts.lab(build_host=here(tmp_path / "maker", "maker")), PlannedRuns(MIDDLE, 1))
     assert skipped(events).log == f"{tmp_path}/maker/jobs"
     assert scripts.done() == ["build B"] * (LOSSES + 1)
 
 
-def test_a_build_for_another_processor_is_warned_of(
+def test_build_for_another_processor_is_a_warning(
     host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     maker = here(tmp_path / "maker", "maker")
@@ -217,18 +217,18 @@ def test_a_build_for_another_processor_is_warned_of(
         builder = structs.replace(BUILDER, variants={"o2nofp": Variant(cflags=cflags)})
         known = {(maker, PROCESSOR_MODEL): "Quick (model 7)", (host, PROCESSOR_MODEL): f"Quick (model {model})"}
         monkeypatch.setattr(session_hosts, "read_fact", lambda *asked, known=known: known[asked])
-        found = other_processor(host, maker, builder, "")
+        found = processor_warnings(host, maker, builder, "")
         assert [each.text for each in found] == [expected] * warned
 
 
-def test_a_hunt_does_not_go_on_with_other_builds_or_data(scripts: Scripts) -> None:
+def test_hunt_does_not_resume_with_other_builds_or_data(scripts: Scripts) -> None:
     commits = scripts.commits()
     events = measure(scripts.lab(commits), PlannedRuns(GOOD, 1))
     [built] = [event.facts for event in events if isinstance(event, BuildFinished)]
     [data] = scripts.datasets
     own = EarlierAttempts({commits[GOOD]: built.key}, {commits[GOOD]: f"{data.name}-12345678"})
     assert runs(measure(scripts.lab(commits, earlier=own), PlannedRuns(GOOD, 1))) == [GOOD], (
-        "data of its own is of that kind"
+        "a dataset of the build alone is accepted"
     )
     changed = structs.replace(BUILDER, variants={"o2nofp": Variant(cflags="-O1")})
     with pytest.raises(UsageError, match=f"{commits[GOOD][:10]} would now be built in another way") as caught:
@@ -239,16 +239,16 @@ def test_a_hunt_does_not_go_on_with_other_builds_or_data(scripts: Scripts) -> No
         measure(scripts.lab(commits, earlier=other), PlannedRuns(GOOD, 1))
 
 
-def test_builds_of_different_formats_have_data_of_their_own(scripts: Scripts) -> None:
+def test_builds_of_different_data_formats_have_separate_datasets(scripts: Scripts) -> None:
     commits = scripts.commits(A={"format": "1"}, B={"format": "1"}, D={"format": "2"})
-    lab = scripts.lab(commits, structs.replace(BUILDER, dataset=Dataset(format_command=["cat", "{prefix}/format"])))
+    lab = scripts.lab(commits, structs.replace(BUILDER, dataset=DataFormat(format_command=["cat", "{prefix}/format"])))
     events = measure(lab, PlannedRuns(GOOD, 1), PlannedRuns(MIDDLE, 1), PlannedRuns(BAD, 1))
     data = [event.facts.dataset for event in events if isinstance(event, RunFinished)]
     assert len(set(data)) == len(scripts.datasets) == 2
     assert scripts.done("load") == ["load A", "load D"]
 
 
-def test_no_job_of_a_killed_session_runs_beside_a_measurement_or_a_build(scripts: Scripts, tmp_path: Path) -> None:
+def test_jobs_of_a_killed_session_end_before_a_measurement_or_build(scripts: Scripts, tmp_path: Path) -> None:
     commits = scripts.commits()
     measure(scripts.lab(commits), PlannedRuns(GOOD, 1))
     maker = here(tmp_path / "maker", "maker")
@@ -264,7 +264,7 @@ def test_no_job_of_a_killed_session_runs_beside_a_measurement_or_a_build(scripts
         events.close()
 
 
-def test_damaged_data_is_loaded_again_once_for_all_that_share_it(scripts: Scripts) -> None:
+def test_damaged_dataset_is_loaded_again_once_for_all_builds(scripts: Scripts) -> None:
     lab = scripts.lab()
     measure(lab, PlannedRuns(GOOD, 1), PlannedRuns(BAD, 1))
     [data] = scripts.datasets
@@ -284,7 +284,7 @@ def test_damaged_data_is_loaded_again_once_for_all_that_share_it(scripts: Script
     assert "may be failing" in caught.value.advice
 
 
-def test_a_build_that_refuses_the_data_of_another_loads_its_own(scripts: Scripts) -> None:
+def test_build_that_refuses_the_dataset_of_another_build_loads_its_own(scripts: Scripts) -> None:
     commits = scripts.commits()
     lab = scripts.lab(commits)
     measure(lab, PlannedRuns(GOOD, 1))  # loads the data
@@ -295,18 +295,18 @@ def test_a_build_that_refuses_the_data_of_another_loads_its_own(scripts: Scripts
     failure = RunFailed("unknown format", stage="start", log="log")
     good, middle, last = map(lab._system, (GOOD, MIDDLE, BAD))
     assert list(keeper.load(last)) == []
-    assert not keeper.refuse(last, key, RunFailed("it crashed", stage="run", log="log"))
-    assert keeper.refuse(last, key, failure)
+    assert not keeper.mark_refused(last, key, RunFailed("it crashed", stage="run", log="log"))
+    assert keeper.mark_refused(last, key, failure)
     [warned] = keeper.load(last)
     own = f"{key}-{last.key[:8]}"
     assert (keeper.keys, scripts.done()) == ({commits[BAD]: own}, ["load D"])
     assert f"{commits[BAD][:10]} does not start on the dataset {key} of another build" in warned.text
     assert warned.text.endswith(f"and gets its own {own}: unknown format")
-    assert not keeper.refuse(last, own, failure), "it has loaded that itself"
-    assert not keeper.refuse(good, key, failure)
-    assert keeper.refuse(middle, key, failure)
+    assert not keeper.mark_refused(last, own, failure), "the build has loaded this dataset itself"
+    assert not keeper.mark_refused(good, key, failure)
+    assert keeper.mark_refused(middle, key, failure)
     assert len(list(keeper.load(middle))) == 1
-    assert (keeper.keys[commits[MIDDLE]], scripts.done()) == (own, []), "which serves all that are like it"
+    assert (keeper.keys[commits[MIDDLE]], scripts.done()) == (own, []), "both builds share the new dataset"
 
 
 ORDER = Measure((PlannedRuns(0, 1),), Purpose.SEARCH)
@@ -314,7 +314,7 @@ RAN = RunProgress(0, 1.0, 100.0)
 
 
 class Events:
-    """Measures without doing anything, once or ``forever``; a failure among the events is raised."""
+    """A measurement that only yields events, once or ``forever``, and raises the exceptions among them."""
 
     left = False
 
@@ -338,12 +338,12 @@ def watched(host: LocalHost) -> HostWatch:
 
 
 def watch(watched: HostWatch, *events: LabEvent | Exception) -> list[LabEvent]:
-    """What a watched measurement yields while these happen, by default a run."""
+    """The events of a watched measurement in which ``events`` happen, by default a run."""
     return list(watched.guard(Events(*events or (RAN,)).measure(ORDER)))
 
 
-def test_what_fails_without_its_root_folder_fails_for_that_reason(watched: HostWatch) -> None:
-    """Whether a candidate is skipped, or nothing can be measured at all."""
+def test_failure_after_loss_of_the_root_folder_names_the_loss(watched: HostWatch) -> None:
+    """Both if a candidate is skipped, and if the host cannot measure at all."""
     skip, failure = CandidateSkipped(0, sample_hunt.skip(0)), EnvironmentFailure("no such file")
     with hold_lock(watched.host, "mine") as watched.held:
         assert watch(watched, skip) == [skip]
@@ -359,34 +359,34 @@ def echo(value: object) -> Fact[str]:
     return Fact(("echo", str(value)), first_line)
 
 
-def told(watched: HostWatch, *events: LabEvent) -> list[Warned]:
-    """What is warned of while these happen."""
+def warned_of(watched: HostWatch, *events: LabEvent) -> list[Warned]:
+    """The warnings of a watched measurement in which ``events`` happen."""
     return [event for event in watch(watched, *events) if isinstance(event, Warned)]
 
 
-def test_what_changes_on_the_host_is_said_once(watched: HostWatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A setting that is another, heat that grows, and little room; without room nothing goes on."""
+def test_change_on_the_host_is_a_warning_once(watched: HostWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The changes: a setting, throttling by heat, and little free disk. A full disk ends the measurement."""
     watched.facts = replace(watched.facts, settings={**watched.facts.settings, "governor": "performance"})
     monkeypatch.setitem(host_watch.SET, "governor", echo("powersave"))
-    [warned] = told(watched)
+    [warned] = warned_of(watched)
     assert warned.text == "host here has changed during this hunt: its governor was performance and is powersave"
     assert watch(watched) == [RAN]
     for times, texts in ((700, 0), (700, 0), (712, 1), (712, 0)):
         throttled = Fact(("echo", str(times)), int)
         monkeypatch.setattr(host_watch, "THROTTLED", throttled)
         monkeypatch.setattr(host_watch, "PASSING", (throttled,))
-        assert ["12 times" in warning.text for warning in told(watched)] == [True] * texts
+        assert ["12 times" in warning.text for warning in warned_of(watched)] == [True] * texts
     for mib, texts in ((2000, 1), (2000, 0)):
         monkeypatch.setattr(host_watch, "free_bytes_fact", lambda root, mib=mib: Fact(("echo", str(mib << 20)), int))
-        assert ["bisect gc here" in warning.advice for warning in told(watched)] == [True] * texts
+        assert ["bisect gc here" in warning.advice for warning in warned_of(watched)] == [True] * texts
     monkeypatch.setattr(host_watch, "free_bytes_fact", lambda root: Fact(("echo", str(100 << 20)), int))
     with pytest.raises(EnvironmentFailure, match="the disk of host here is full: only 100 MiB are free") as caught:
         watch(watched)
     assert "bisect gc here" in caught.value.advice
 
 
-def test_nothing_counts_from_the_moment_the_host_is_not_ours_any_more(watched: HostWatch) -> None:
-    """Nothing begins there afterwards."""
+def test_no_event_counts_after_the_lock_of_the_host_is_lost(watched: HostWatch) -> None:
+    """Also, no further measurement begins."""
     events, counted = Events(RAN, forever=True), list[LabEvent]()
     for _ in range(2):
         with pytest.raises(EnvironmentFailure, match="another session has taken the host"):
@@ -401,21 +401,21 @@ def test_a_client_that_limits_the_server_is_a_warning_once(watched: HostWatch) -
     facts = sample_hunt.run(0, 0.0)
     for share, times in ((0.49, 0), (0.5, 1)):
         busy = RunFinished(0, replace(facts, counters={**facts.counters, "client-busy": share}))
-        found = [event.text for event in (*told(watched, busy, busy), *told(watched))]
+        found = [event.text for event in (*warned_of(watched, busy, busy), *warned_of(watched))]
         assert [f"the client itself uses {percent(share)} of the measured time" in text for text in found] == [
             True
         ] * times
 
 
-def test_a_build_that_falls_behind_is_a_warning_once(watched: HostWatch) -> None:
-    """The runs of a visit count together: one that is a little behind fails no build."""
+def test_build_that_misses_the_insert_rate_is_a_warning_once(watched: HostWatch) -> None:
+    """The runs of a visit count together: a run that is slightly below the rate is no reason for a warning."""
 
     def ran(done: float, **changes: str) -> RunFinished:
         counters = {"insert-due": 1000.0, "insert-rate": 100.0, "insert-done": done}
         return RunFinished(0, replace(sample_hunt.run(0, 0.0), counters=counters, **changes))
 
-    assert not told(watched, ran(985.0), ran(1000.0))
-    found = told(watched, ran(871.0), ran(871.0), ran(871.0, build_key="other", commit="b" * 40))
+    assert not warned_of(watched, ran(985.0), ran(1000.0))
+    found = warned_of(watched, ran(871.0), ran(871.0), ran(871.0, build_key="other", commit="b" * 40))
     assert [each.text.partition(" ")[0] for each in found] == [sample_hunt.run(0, 0.0).commit[:10], "b" * 10]
     assert all("it sustains 87.1 of 100 rows per second (insert)" in each.text for each in found)
 
@@ -431,8 +431,8 @@ def policy(host: Host, *, is_range: bool = True) -> WorkRetryPolicy:
 LOST = JobLost("it ended without an exit status")
 
 
-def test_work_that_is_killed_again_and_again_is_skipped(restarting: LocalHost, tmp_path: Path) -> None:
-    """Where the host stayed up all the while: most often the kernel had no memory left. A restart is none of its doing."""
+def test_candidate_whose_job_is_killed_repeatedly_is_skipped(restarting: LocalHost, tmp_path: Path) -> None:
+    """Only if the host did not restart: then the kernel most often killed the job because memory was short."""
     retry, restarted = policy(here(tmp_path)), policy(restarting)
     for _ in range(LOSSES):
         for each in (retry, restarted):
@@ -445,7 +445,7 @@ def test_work_that_is_killed_again_and_again_is_skipped(restarting: LocalHost, t
         restarted.lost_work_event(MIDDLE, LOST, "compile", 0.0)
 
 
-def test_a_failure_is_the_candidates_unless_nothing_can_be_compared_without_it(
+def test_failure_skips_a_candidate_but_ends_the_hunt_at_an_end(
     host: LocalHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for failure, text in (

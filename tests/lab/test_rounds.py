@@ -1,4 +1,4 @@
-"""Rounds, two builds that run at the same time, and runs in randomized layouts, on real builds and with real servers."""
+"""Paired runs, and runs in randomized layouts, with real builds."""
 
 import os
 import re
@@ -35,8 +35,8 @@ from perfbisect.lab.measure.rounds import (
     MEMORY,
     PairingImpossible,
     check_room_for_second_server,
-    shared_cores,
     why_round_invalid,
+    with_shared_cores,
 )
 from perfbisect.lab.upkeep import removable_items, remove_items
 from perfbisect.recipes.inventory import HostEntry
@@ -55,21 +55,21 @@ def together(lab: HostLab, rounds: int = 1, *, fresh: bool = False) -> list[LabE
 
 
 def refused(events: list[LabEvent]) -> str:
-    """Why builds are measured in turns from here on."""
+    """The reason why runs are interleaved from here on."""
     assert isinstance(events[-1], PairingChosen), events
     assert not events[-1].together
     return events[-1].why
 
 
 def open_lab(host: LocalHost, git: Repo, *programs: str, **keys: Any) -> HostLab:
-    """A lab for commits whose build installs these programs, which say where they are and what they see."""
+    """A lab for commits whose builds install these shell scripts."""
     texts = enumerate(f"#!/bin/sh\n{text}\necho ops/s: 100\n" for text in programs)
     commits = [git.commit({"bench": text, "bench.mode": str(n)}) for n, text in texts]
     return bench_lab(host, git.path, *commits, command=["./bench"], build="chmod +x bench", **keys)
 
 
 @pytest.mark.slow
-def test_both_run_at_the_same_time_on_the_same_core(host: LocalHost, git: Repo, tmp_path: Path) -> None:
+def test_paired_runs_use_the_same_core_at_the_same_time(host: LocalHost, git: Repo, tmp_path: Path) -> None:
     say = f"taskset -pc $$ >>{tmp_path}/cores; pwd >>{tmp_path}/places"
     events = together(open_lab(host, git, f"{say}; {LOOP}", f"{say}; {LOOP}; {LOOP}"), 2)
     one, two, *others = runs(events)
@@ -88,7 +88,7 @@ CORES = os.sched_getaffinity(0)
 
 @pytest.mark.slow
 @pytest.mark.skipif(len(CORES) < 2, reason="one core only")
-def test_a_program_gets_as_many_cores_as_it_used_in_turns(host: LocalHost, git: Repo, tmp_path: Path) -> None:
+def test_paired_runs_get_as_many_cores_as_interleaved_runs_used(host: LocalHost, git: Repo, tmp_path: Path) -> None:
     lab = open_lab(host, git, *[f"taskset -pc $$ >>{tmp_path}/cores; {LOOP}"] * 2)
     lab.earlier = EarlierAttempts(busiest=1.7)
     assert len(runs(together(lab))) == 2
@@ -96,8 +96,8 @@ def test_a_program_gets_as_many_cores_as_it_used_in_turns(host: LocalHost, git: 
 
 
 @pytest.mark.slow
-def test_what_ends_first_keeps_as_many_threads_busy(host: LocalHost, git: Repo, tmp_path: Path) -> None:
-    """Of what fills the cores for it, each is a process with its command line."""
+def test_build_that_ends_first_keeps_as_many_threads_busy(host: LocalHost, git: Repo, tmp_path: Path) -> None:
+    """Processes with the command line of the build replace its threads."""
     lines = f"ps -eo stat,args | grep '^R.*[ ]beside {host.root}/visit/one '"
     until = f"i=0; until [ $({lines} | wc -l) = 3 ] || [ $i -gt 3000 ]; do i=$((i + 1)); sleep 0.01; done"
     lab = open_lab(host, git, LOOP, f"{LOOP}; {until}; {lines} | wc -l >{tmp_path}/busy", threads=3)
@@ -105,8 +105,8 @@ def test_what_ends_first_keeps_as_many_threads_busy(host: LocalHost, git: Repo, 
     assert (tmp_path / "busy").read_text() == "3\n"
 
 
-def test_the_second_place_leads_nowhere_else(host: LocalHost, git: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A build has the path of its installation in a library's search path, a file, and a link."""
+def test_copy_of_a_build_has_only_its_own_paths(host: LocalHost, git: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The build has the path of its installation in its search path for libraries."""
     monkeypatch.setattr(
         "perfbisect.lab.measure.rounds.why_round_invalid", lambda *_: ""
     )  # how they share the core is not asked
@@ -114,20 +114,20 @@ def test_the_second_place_leads_nowhere_else(host: LocalHost, git: Repo, monkeyp
     one, two = runs(together(bench_lab(host, git.path, *commits, command=["./main"], build=BUILD)))
     assert [one.reported, two.reported] == [7, 8], "each finds its own library"
     build = build_store.build_folder(host, two.build_key)
-    assert not build_store.changed_files(host, build), "the build itself is as it was"
+    assert not build_store.changed_files(host, build), "the build itself is unchanged"
     (second,) = Path(host.root, "work").glob("*/second")
     assert b"/prefix" not in (second / "main").read_bytes()
-    assert str(build_store.put_beside(host, second.parent.name, two.build_key)) == str(second)
+    assert str(build_store.copy_beside(host, second.parent.name, two.build_key)) == str(second)
     for name, damage in (("main", lambda file: file.write_text("other")), ("libvalue.so", Path.unlink)):
         damage(second / name)
         with pytest.raises(BuildFilesChanged, match=re.escape(name)):
-            build_store.put_beside(host, second.parent.name, two.build_key)
+            build_store.copy_beside(host, second.parent.name, two.build_key)
     assert not build_store.changed_files(host, build), "only the copy has changed"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["", "exit 3"])
-def test_a_program_that_changes_its_second_place_has_its_build_made_again(host: LocalHost, git: Repo, end: str) -> None:
+def test_build_is_made_again_if_a_program_changes_its_copy(host: LocalHost, git: Repo, end: str) -> None:
     spoil = f"case $(pwd -P) in */beside) {LOOP}; rm bench.mode; {end};; *) {LOOP};; esac"
     events = together(open_lab(host, git, LOOP, spoil), 3)
     [told, *_] = [text for text in warnings(events) if "the build is made again" in text]
@@ -144,8 +144,8 @@ BUILD = """sh -c 'cc -shared -fPIC -o libvalue.so value.c && cc -o main main.c -
 
 
 @pytest.mark.slow
-def test_a_program_that_cannot_run_twice_is_measured_in_turns(host: LocalHost, git: Repo, tmp_path: Path) -> None:
-    """What fails beside another build is run alone; a commit that fails there as well is skipped."""
+def test_program_that_cannot_run_twice_is_measured_interleaved(host: LocalHost, git: Repo, tmp_path: Path) -> None:
+    """A build that fails in a pair is run alone. If the build also fails alone, its commit is skipped."""
     alone = f"mkdir {tmp_path}/alone || exit 3; {LOOP}; rmdir {tmp_path}/alone"
     events = together(open_lab(host, git, alone, alone), 3)
     assert "only while another build runs: the command ended with status 3" in refused(events)
@@ -156,7 +156,7 @@ def test_a_program_that_cannot_run_twice_is_measured_in_turns(host: LocalHost, g
 
 
 @pytest.mark.slow
-def test_fresh_layouts_are_those_of_both(host: LocalHost, git: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_a_pair_have_the_same_layout(host: LocalHost, git: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "perfbisect.lab.measure.rounds.why_round_invalid", lambda *_: ""
     )  # how they share the core is not asked
@@ -169,8 +169,8 @@ def test_fresh_layouts_are_those_of_both(host: LocalHost, git: Repo, monkeypatch
 
 
 @pytest.mark.slow
-def test_without_space_for_two_it_goes_on_in_turns(git: Repo, tmp_path: Path) -> None:
-    """There is room for the data and a copy of it."""
+def test_runs_become_interleaved_without_disk_space_for_two_servers(git: Repo, tmp_path: Path) -> None:
+    """The disk has room for the data and one copy of the data."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=100m", "none", disk]
@@ -189,8 +189,8 @@ def facts(seconds: float, cpu: float | None, started: float = 0.0) -> RunFacts:
     return RunFacts("a" * 40, "k", "v", "h", started, seconds, 1, {}, (), {"task-clock": cpu}, {})
 
 
-def test_without_memory_for_two_it_goes_on_in_turns(host: LocalHost) -> None:
-    """The first server has taken as much as the machine has."""
+def test_paired_runs_are_refused_without_memory_for_two_servers(host: LocalHost) -> None:
+    """The first server has used more memory than the machine has."""
     now, total = read_fact(host, MEMORY) or (0, 0)
     check_room_for_second_server(host, 0)
     with pytest.raises(
@@ -199,7 +199,7 @@ def test_without_memory_for_two_it_goes_on_in_turns(host: LocalHost) -> None:
         check_room_for_second_server(host, now + 2 * total)
 
 
-def test_a_round_that_does_not_count() -> None:
+def test_pair_with_unequal_cpu_time_or_little_overlap_is_invalid() -> None:
     for one, two, why in (
         (facts(2.0, 1000.0), facts(2.1, 1050.0), ""),
         (facts(2.0, None), facts(2.1, None), ""),
@@ -211,7 +211,7 @@ def test_a_round_that_does_not_count() -> None:
         assert why in why_round_invalid(one, two)
 
 
-def test_both_want_all_cores_that_they_share() -> None:
+def test_builds_of_a_pair_are_pinned_to_shared_cores() -> None:
     for entry, threads, server, expected in (
         ({}, 1, False, ("", "7")),
         ({}, 4, False, ("", "4,5,6,7")),
@@ -220,9 +220,9 @@ def test_both_want_all_cores_that_they_share() -> None:
         ({}, 16, True, ("4,5,6,7", "0,1,2,3")),
         ({"server_cpus": "0-3", "client_cpus": "4-5"}, 2, True, ("2,3", "4,5")),
     ):
-        found = shared_cores(HostEntry(name="h", **entry), "0-7", threads, server=server)
+        found = with_shared_cores(HostEntry(name="h", **entry), "0-7", threads, server=server)
         assert (found.server_cpus, found.client_cpus) == expected
-    alone = shared_cores(HostEntry(name="h"), "3", 2, server=True)
+    alone = with_shared_cores(HostEntry(name="h"), "3", 2, server=True)
     assert alone.server_cpus == alone.client_cpus == "3", "one core is enough"
 
 
@@ -230,7 +230,7 @@ OWN = "".join(f"__attribute__((noinline)) int own{n}(int x) {{ return x - {n} * 
 CALLS = "".join(f"    sum ^= own{n}(sum);\n" for n in range(9))
 PRINTS = '    printf("ops/s: 100\\n%d\\n", sum & 1);\n    return 0;\n'
 OF_MANY_FUNCTIONS = f"#include <stdio.h>\n{OWN}int main(int sum, char **words) {{\n{CALLS}{PRINTS}}}\n"
-# The order of the functions goes to a file, by the program that is measured.
+# The measured command appends the order of the functions to a file.
 SHOWING_ORDER = ["sh", "-c", 'nm -n bench | grep -o "own.*" | paste -s -d " " >>../../../orders && exec ./bench']
 
 
@@ -266,7 +266,7 @@ def built_of(events: list[LabEvent]) -> list[BuildFacts]:
     return [event.facts for event in events if isinstance(event, BuildFinished)]
 
 
-def test_each_run_of_a_fresh_order_has_a_layout_of_its_own(host: LocalHost, lab: HostLab) -> None:
+def test_each_run_in_randomized_layouts_has_a_layout_of_its_own(host: LocalHost, lab: HostLab) -> None:
     usual = layout_events(lab, PlannedRuns(0, 1), PlannedRuns(1, 1), fresh=False)
     assert (layouts(usual, 0), layouts(usual, 1)) == ([0], [0])
     built = built_of(usual)
@@ -276,7 +276,7 @@ def test_each_run_of_a_fresh_order_has_a_layout_of_its_own(host: LocalHost, lab:
     assert (layouts(fresh, 0), layouts(fresh, 1)) == ([1, 2], [1, 2])
     assert len({facts.visit for facts in runs(fresh)}) == 4
     assert {facts.build_key for facts in runs(fresh)} == {each.key for each in built}
-    assert sorted(Path(host.root, "builds").iterdir()) == kept, "nothing of a layout stays"
+    assert sorted(Path(host.root, "builds").iterdir()) == kept, "no files of a layout stay"
     assert layouts(layout_events(lab, PlannedRuns(0, 1), fresh=False), 0) == [0]
     first, second, *new, last = Path(host.root, "orders").read_text().splitlines()
     assert first == second == last  # as they were linked
@@ -294,7 +294,7 @@ class Leaving(LocalHost):
 
 
 @pytest.mark.slow
-def test_a_build_whose_links_are_lost_with_their_host_is_built_again(tmp_path: Path, lab: HostLab) -> None:
+def test_build_is_made_again_if_its_links_are_lost_with_their_host(tmp_path: Path, lab: HostLab) -> None:
     makers = [Leaving(name, here(tmp_path / name).root) for name in ("b1", "b2")]
     lab.build_places = tuple(LabHost(each, HostEntry(name=each.name)) for each in makers)
     lab.made = BuildRegistry(lab.candidates)
@@ -308,22 +308,22 @@ def test_a_build_whose_links_are_lost_with_their_host_is_built_again(tmp_path: P
     assert layouts(fresh, 0) == [1]
 
 
-def test_two_hosts_share_no_layout() -> None:
-    """Nor do two sessions, the second of which knows the runs of the first."""
+def test_two_hosts_have_no_layout_in_common() -> None:
+    """Nor do two attempts, because the second attempt knows the runs of the first."""
     hosts = [LayoutSeeds(first, 3) for first in (1, 2, 3)]
     taken = [[next(seeds) for _ in range(4)] for seeds in (each.next_seeds("abc") for each in hosts)]
     assert sorted(seed for each in taken for seed in each) == list(range(1, 13))
     later = LayoutSeeds()
     for layout in (1, 2):
-        later.note_used(replace(facts(1.0, 1.0), layout=layout))
+        later.note_used_seed(replace(facts(1.0, 1.0), layout=layout))
     assert next(later.next_seeds("a" * 40)) == 3
 
 
 @pytest.mark.slow
-def test_the_layouts_that_another_host_removes_leave_those_that_are_measured_as_they_were(
+def test_removed_layouts_of_another_host_keep_measured_layouts_unchanged(
     host: LocalHost, tmp_path: Path, open_layouts: OpenLayouts
 ) -> None:
-    """A host builds for another while it measures layouts of the same build: they share files, whose times change."""
+    """A host measures layouts of a build, and builds for another host. The layouts share files, whose times change."""
     lab, theirs = (open_layouts(each) for each in (host, here(tmp_path / "other", "other")))
     theirs.build_places = (LabHost(host, HostEntry(name=host.name)),)
     for first, each in enumerate((lab, theirs), 1):
@@ -339,7 +339,7 @@ def test_the_layouts_that_another_host_removes_leave_those_that_are_measured_as_
 
 
 @pytest.mark.slow
-def test_measuring_layouts_reads_nothing_shared(tmp_path: Path, lab: HostLab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_in_layouts_read_no_shared_files(tmp_path: Path, lab: HostLab, monkeypatch: pytest.MonkeyPatch) -> None:
     layout_events(lab, PlannedRuns(0, 1), fresh=False)
     counting = f'#!/bin/sh\necho "$@" >>{tmp_path}/read\nexec {shutil.which("sha256sum")} "$@"\n'
     executable(tmp_path / "bin" / "sha256sum", counting)
@@ -350,7 +350,7 @@ def test_measuring_layouts_reads_nothing_shared(tmp_path: Path, lab: HostLab, mo
 
 
 @pytest.mark.slow
-def test_a_build_that_cannot_be_linked_again_is_not_measured_so(host: LocalHost, open_layouts: OpenLayouts) -> None:
+def test_build_that_cannot_be_linked_again_has_no_layout_runs(host: LocalHost, open_layouts: OpenLayouts) -> None:
     lab = open_layouts(host, "gcc -O1 -o bench bench.c")
     usual, fresh = (
         layout_events(lab, PlannedRuns(0, 1), PlannedRuns(1, 1), fresh=False),
@@ -363,23 +363,23 @@ def test_a_build_that_cannot_be_linked_again_is_not_measured_so(host: LocalHost,
 
 
 @pytest.mark.slow
-def test_what_a_killed_link_left_is_no_obstacle(host: LocalHost, lab: HostLab) -> None:
+def test_files_of_a_killed_link_are_replaced(host: LocalHost, lab: HostLab) -> None:
     layout_events(lab, PlannedRuns(0, 1), fresh=False)
-    made = lab.builds.link(0, 1)
+    made = lab.builds.relink(0, 1)
     place = Path(host.root, "builds", made)
     part, program = place.with_name(f"{made}.part"), place / "prefix" / "bench"
     binary = program.read_bytes()
     place.rename(part)
     (part / "prefix" / "bench").unlink()
     assert layouts(layout_events(lab, PlannedRuns(0, 1)), 0) == [1]
-    assert lab.builds.link(0, 1) == made
+    assert lab.builds.relink(0, 1) == made
     assert program.read_bytes() == binary
 
 
 @pytest.mark.slow
-def test_a_build_whose_links_were_freed_is_built_again(host: LocalHost, open_layouts: OpenLayouts) -> None:
+def test_build_is_made_again_if_its_link_records_were_removed(host: LocalHost, open_layouts: OpenLayouts) -> None:
     layout_events(open_layouts(host), PlannedRuns(0, 1), fresh=False)
-    remove_items(host, [item for item in removable_items(host) if item.is_links])
+    remove_items(host, [item for item in removable_items(host) if item.is_link_record])
     later = layout_events(open_layouts(host), PlannedRuns(0, 1))
     [built] = built_of(later)
     assert built.linker and not built.reused and not built.fixed
@@ -387,13 +387,13 @@ def test_a_build_whose_links_were_freed_is_built_again(host: LocalHost, open_lay
 
 
 @pytest.mark.parametrize("lost", ["option", pytest.param("links", marks=pytest.mark.slow)])
-def test_a_build_that_fails_in_a_fresh_layout_alone_is_not_skipped(host: LocalHost, lab: HostLab, lost: str) -> None:
-    """The hunt goes on without layouts, also where links are removed meanwhile."""
+def test_build_that_fails_only_in_layouts_is_not_skipped(host: LocalHost, lab: HostLab, lost: str) -> None:
+    """The hunt continues without layouts, also if link records are removed meanwhile."""
     layout_events(lab, PlannedRuns(0, 1), fresh=False)
     [recorded] = Path(host.root, "builds").glob("*/links/*/argv")
     recorded.write_text("--no-such-option\n")
     if lost == "links":
-        remove_items(host, [item for item in removable_items(host) if item.is_links])
+        remove_items(host, [item for item in removable_items(host) if item.is_link_record])
     fresh = layout_events(lab, PlannedRuns(0, 1))
     assert layouts(fresh, 0) == []
     [again] = built_of(fresh)

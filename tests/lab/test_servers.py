@@ -44,7 +44,7 @@ TCP = f"{HEAD}   0: 0100007F:5B0A 00000000:0000 0A 00000000:00000000 00:00000000
 TCP6 = f"{HEAD}   0: 00000000000000000000000001000000:5B0B 00000000000000000000000000000000:0000 0A 00000000:00000000\n"
 
 
-def test_what_is_read_of_tables_and_logs() -> None:
+def test_port_processes_and_log_excerpt_are_read_from_outputs() -> None:
     assert FIRST_PORT == 0x5B0A
     assert (free_port(TCP + TCP6), free_port("")) == (FIRST_PORT + 2, FIRST_PORT)
     table = "    1     0\n   10     1\n   11    10\n   12    11\n   13    11\n   99     1\n    5    13\n"
@@ -60,14 +60,14 @@ def test_what_is_read_of_tables_and_logs() -> None:
         assert log_excerpt(log) == excerpt
 
 
-def test_a_socket_that_no_kernel_takes_is_refused() -> None:
+def test_too_long_path_of_a_socket_is_refused() -> None:
     with pytest.raises(EnvironmentFailure, match=r"too long.*socket"):
         folder_placeholders(LocalHost("here", PurePosixPath("/")), PurePosixPath("/" + "x" * 100))
 
 
 @pytest.fixture
 def host() -> Iterator[LocalHost]:
-    """A short root, for the sake of the socket, and one that nobody but us may enter."""
+    """A host whose root has a short path, as a socket needs, and which only this user may enter."""
     with tempfile.TemporaryDirectory(prefix="lab") as root:
         yield LocalHost("here", PurePosixPath(root))
 
@@ -80,7 +80,7 @@ def lab(host: LocalHost, git: Repo) -> HostLab:
 
 
 @pytest.mark.tools
-def test_commands_of_a_recipe(host: LocalHost) -> None:
+def test_commands_of_a_server_recipe_run_as_another_user(host: LocalHost) -> None:
     recipe = Server(initialise=[["init"]], start=["serve"], ready=["ask"], refuses_root=True)
     service = Service(host, recipe, {"data": "a b"}, host.root, user_switch(host, recipe))
     both = ["sh", "-c", "echo {data}; echo error >&2"]
@@ -88,7 +88,7 @@ def test_commands_of_a_recipe(host: LocalHost) -> None:
     assert service.run(both, "prepare", merged=False) == "a b\n"
     user, allowed = service.run(["sh", "-c", "id -u; test -x . && echo yes"], "prepare").split()
     assert user != "0"
-    assert allowed == "yes", "access(2) lets it into a folder of ours"
+    assert allowed == "yes", "access(2) allows the user to enter the root"
     assert data_owner_id(host, recipe) == ""
     for merged in (True, False):
         with pytest.raises(RunFailed, match=r"sh ended with status 3: (out \| )?error") as caught:
@@ -100,20 +100,20 @@ READY = ["test", "-e", "{data}"]
 
 
 def served(host: LocalHost, start: str, /, **recipe: Any) -> Service:
-    """A server that a shell is; {data} is a file of its own."""
+    """A server that is a shell script. {data} is a file in the root."""
     usual = {"initialise": [["init"]], "start": ["sh", "-c", start], "ready": READY}
     values = {"log": "none", "data": str(host.root / "file"), "prefix": "/no/such"}
     return Service(host, Server(**usual | recipe), values, host.root)
 
 
 def live(service: Service) -> None:
-    """From its first command to its end."""
+    """Initialise, start and stop a server."""
     service.run_all(service.recipe.initialise, "start")
     with run_server(service):
         pass
 
 
-# What is asked for the second time waits for the server: the first time, none may answer.
+# The second check for readiness waits for the server: at the first check, the server may not yet run.
 AFTER_START = "{{ until [ -e {data} ]; do sleep 0.01; done; echo 'no client library' >&2; }}"
 NOT_READY = ["sh", "-c", "mkdir {data}.asked 2>/dev/null || " + AFTER_START + "; exit 1"]
 TRAPPED = "trap 'echo PANIC; exit 3' TERM; touch {data}; while :; do sleep 0.1; done"
@@ -128,7 +128,7 @@ TRAPPED = "trap 'echo PANIC; exit 3' TERM; touch {data}; while :; do sleep 0.1; 
         (TRAPPED, READY, 600, "ended with status 3 when it was stopped: .*PANIC"),
     ],
 )
-def test_failed_servers_say_why(host: LocalHost, start: str, ready: list[str], patience: float, sentence: str) -> None:
+def test_failed_server_says_why(host: LocalHost, start: str, ready: list[str], patience: float, sentence: str) -> None:
     service = served(host, start, ready=ready, ready_timeout=patience)
     with pytest.raises(RunFailed, match=sentence), run_server(service):
         pass
@@ -136,8 +136,8 @@ def test_failed_servers_say_why(host: LocalHost, start: str, ready: list[str], p
 
 
 @pytest.mark.tools
-def test_a_program_that_a_build_lacks_is_its_fault_and_one_that_the_host_lacks_is_not(host: LocalHost) -> None:
-    """Whoever waits for a program that is not there waits for an hour."""
+def test_missing_program_is_an_error_of_the_build_or_of_the_host(host: LocalHost) -> None:
+    """A wait for the missing program would take an hour."""
     usual = {"initialise": [["rm", "-f", "{data}"]], "ready_timeout": 3600, "stop_timeout": 3600}
     for program, kind, sentence in (
         ("{prefix}/bin/program", RunFailed, "/no/such/bin/program"),
@@ -150,10 +150,10 @@ def test_a_program_that_a_build_lacks_is_its_fault_and_one_that_the_host_lacks_i
 
 
 @pytest.mark.tools
-def test_a_server_that_does_nothing_about_sigterm_ends_well(host: LocalHost) -> None:
+def test_server_that_is_ended_by_sigterm_is_no_error(host: LocalHost) -> None:
     with run_server(served(host, "touch {data}; exec sleep 1000")) as job:
         assert jobs.status(host, job) is None
-    assert not Path(job.folder).exists(), "nothing of it is kept"
+    assert not Path(job.folder).exists(), "the folder of the job is removed"
 
 
 @pytest.mark.tools
@@ -167,23 +167,23 @@ def test_all_commands_of_a_server_see_the_same_environment(host: LocalHost, monk
         "stop": ["sh", "-c", f"{seen}.stop; kill $(cat {{data}})"],
     }
     live(served(host, start, env={"HERE": "{data}"}, **commands))
-    told = {file.suffix: file.read_text() for file in Path(host.root).glob("file.*")}
-    assert set(told) == {".initialise", ".start", ".ready", ".stop"}
-    assert len(set(told.values())) == 1, told
-    assert f"HERE={host.root}/file\nHOME=" in told[".stop"]
-    assert "PGHOSTADDR" not in told[".stop"]
+    found = {file.suffix: file.read_text() for file in Path(host.root).glob("file.*")}
+    assert set(found) == {".initialise", ".start", ".ready", ".stop"}
+    assert len(set(found.values())) == 1, found
+    assert f"HERE={host.root}/file\nHOME=" in found[".stop"]
+    assert "PGHOSTADDR" not in found[".stop"]
 
 
 @pytest.mark.tools
 @pytest.mark.skipif(os.getuid() != 0, reason="for root only")
-def test_without_user_namespaces_a_server_that_refuses_root_is_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It gets through a root that is ours alone to its data, as access(2) sees it, which ignores the right to read all."""
+def test_server_that_refuses_root_is_nobody_without_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """access(2) must allow nobody to read the data, in a root that only this user may read."""
     monkeypatch.setattr(servers, "AS_ANOTHER", ("false",))
     recipe = Server(initialise=[["init"]], start=["serve"], ready=["ask"], refuses_root=True)
     may = [sys.executable, "-c", "import os, sys; print([os.access(path, os.R_OK) for path in sys.argv[1:]])"]
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         Path(folder).chmod(0o755)
-        for _ in range(2):  # as it is made, and as it is found
+        for _ in range(2):  # a new root, and an existing root
             host = registry.connect(HostEntry(name="here", root=f"{folder}/root"))
             (Path(host.root) / "visit").mkdir(exist_ok=True)
             as_nobody = Service(host, recipe, {}, host.root / "visit", user_switch(host, recipe))
@@ -195,9 +195,9 @@ def test_without_user_namespaces_a_server_that_refuses_root_is_nobody(monkeypatc
 @needs_postgres
 @pytest.mark.slow
 @pytest.mark.dbms
-def test_a_process_that_ends_before_perf_attaches_fails_no_run(lab: HostLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers have helpers that come and go; the pid of one that is gone is listed for the first two attempts."""
-    pids, gone = servers.perf_pids, [2**22 + 1] * 2  # no kernel gives such a pid
+def test_process_that_ends_before_perf_attaches_fails_no_run(lab: HostLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Helpers of a server may end at any time. The first two lists of pids have a pid without a process."""
+    pids, gone = servers.perf_pids, [2**22 + 1] * 2  # larger than any pid
     monkeypatch.setattr(servers, "perf_pids", lambda *of: (*pids(*of), *[gone.pop() for _ in gone[:1]]))
     [run] = runs(measure(lab, PlannedRuns(0, 1)))
     assert not gone
@@ -221,7 +221,7 @@ def change(builder: Builder, **changes: object) -> Builder:
     return replace(builder, server=replace(builder.server, **changes))
 
 
-def test_sizes_follow_the_host_and_not_its_kernel() -> None:
+def test_sizes_depend_on_the_memory_of_the_host_and_not_its_kernel() -> None:
     assert size_placeholders(HostEntry(), 31_900, 8) == {"memory": 31_744, "cache": 22_220, "cores": 8}
     assert size_placeholders(HostEntry(), 31_800, 8) == size_placeholders(HostEntry(), 31_900, 8)
     assert size_placeholders(HostEntry(memory=2048, server_cpus="0-2,5"), 31_900, 8) == {
@@ -229,11 +229,11 @@ def test_sizes_follow_the_host_and_not_its_kernel() -> None:
         "cache": 1433,
         "cores": 4,
     }
-    assert size_placeholders(HostEntry(), 0, 1)["memory"] == GRAIN, "where the host does not tell"
+    assert size_placeholders(HostEntry(), 0, 1)["memory"] == GRAIN, "if the memory is unknown"
 
 
-def test_a_configuration_is_filled_in(builder: Builder) -> None:
-    """That beside the recipe is its end."""
+def test_placeholders_of_a_server_configuration_are_filled_in(builder: Builder) -> None:
+    """The configuration of the user is at the end."""
     filled = "[mysqld]\nsize = 716M\na = on\nb = {}\nc = 0.5\n"
     assert configuration_text(builder, VALUES) == filled.format("1024M")
     assert configuration_text(change(builder, config=""), VALUES) == ""
@@ -247,18 +247,18 @@ def test_a_configuration_is_filled_in(builder: Builder) -> None:
         configuration_text(builder, VALUES)
 
 
-def test_what_tells_settings_apart(builder: Builder) -> None:
-    told = server_identity(builder, VALUES)
-    assert server_identity(builder, VALUES | {"port": 1, "cores": 8}) == told, (
-        "not where it runs, nor what is not asked for"
+def test_identity_of_a_server_depends_on_its_configuration(builder: Builder) -> None:
+    identity = server_identity(builder, VALUES)
+    assert server_identity(builder, VALUES | {"port": 1, "cores": 8}) == identity, (
+        "the port and unused values have no effect"
     )
-    assert server_identity(change(builder, ready_timeout=1.0, ready=["other"]), VALUES) == told
+    assert server_identity(change(builder, ready_timeout=1.0, ready=["other"]), VALUES) == identity
     for other in ({"settings": {"a": False}}, {"settle": [["settle"]]}):
-        assert server_identity(change(builder, **other), VALUES) != told
-    assert server_identity(builder, VALUES | {"cache": 700}) != told
+        assert server_identity(change(builder, **other), VALUES) != identity
+    assert server_identity(builder, VALUES | {"cache": 700}) != identity
     scripted = change(builder, start=["{recipe}/start"])
     before = server_identity(scripted, VALUES)
     Path(builder.folder, "start").write_text("#!/bin/sh\n")
     assert server_identity(scripted, VALUES) != before
     Path(builder.folder, "my.cnf").write_text("{settings}")
-    assert server_identity(builder, VALUES) != told
+    assert server_identity(builder, VALUES) != identity

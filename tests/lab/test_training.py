@@ -1,4 +1,4 @@
-"""Training of builds: their options, what belongs to their keys, and what happens to data and counts that are of no use."""
+"""Training of builds (PGO): compiler options, identities of trainings, and unusable datasets and profiles."""
 
 import shlex
 import shutil
@@ -15,7 +15,7 @@ from perfbisect.core.domain.events import Warned
 from perfbisect.errors import BuildFailed, DatasetDamaged, EnvironmentFailure
 from perfbisect.host.local import LocalHost
 from perfbisect.lab import training
-from perfbisect.lab.building.plan import BuildPhase, InstrumentedBuild, training_identity, with_profile_options
+from perfbisect.lab.building.plan import BuildKind, InstrumentedBuild, training_identity, with_profile_options
 from perfbisect.lab.training import LIMIT, SECONDS, Trainer, shortened_for_training
 from perfbisect.recipes.builder import Builder, Server, Variant
 from perfbisect.recipes.inventory import HostEntry
@@ -25,7 +25,7 @@ from waiting import finish
 
 VARIANT = Variant(cflags="-O2", train="*")
 SERVER = Server(initialise=[], start=["serve"], ready=["true"], settings={"cache": "{cache}", "sync": True})
-# It starts only on the data that it has loaded itself.
+# A server that starts only on data that the same commit has loaded.
 PARTICULAR = Server(
     initialise=[["sh", "-c", "echo {commit} >{data}/by"]],
     start=["sh", "-c", "[ $(cat {data}/by) = {commit} ] || exit 1; touch {socket}; exec sleep 600"],
@@ -47,14 +47,14 @@ def with_workload(trainer: Trainer, **changes: object) -> Trainer:
     return replace(trainer, workloads=(changed(trainer.workloads[0], **changes),))
 
 
-def test_options_follow_those_of_the_variant() -> None:
-    """Whatever the path of the root."""
+def test_profile_options_follow_the_options_of_the_variant() -> None:
+    """The path of the root contains a space."""
     folder = PurePosixPath("/a root/profile")
     for compiler, used in (("gcc", ""), ("clang", "/merged.profdata")):
-        assert with_profile_options(VARIANT, compiler, BuildPhase.PLAIN, folder) == VARIANT
+        assert with_profile_options(VARIANT, compiler, BuildKind.PLAIN, folder) == VARIANT
         phases = {
-            BuildPhase.INSTRUMENTED: f"-fprofile-generate={folder}",
-            BuildPhase.OPTIMISED: f"-fprofile-use={folder}{used}",
+            BuildKind.INSTRUMENTED: f"-fprofile-generate={folder}",
+            BuildKind.OPTIMISED: f"-fprofile-use={folder}{used}",
         }
         for phase, option in phases.items():
             variant = with_profile_options(VARIANT, compiler, phase, folder)
@@ -62,8 +62,8 @@ def test_options_follow_those_of_the_variant() -> None:
             assert shlex.split(variant.ldflags) == [option]
 
 
-def test_what_a_training_is_known_by(trainer: Trainer) -> None:
-    """Its workloads and the configuration of their server, but not their order, nor the host and its sizes."""
+def test_identity_of_a_training_depends_on_workloads_and_server(trainer: Trainer) -> None:
+    """The order of the workloads, the host, and the sizes of the host do not change the identity."""
     known = training_identity(trainer, VARIANT, "gcc")
     [workload] = trainer.workloads
     elsewhere = replace(trainer, entry=HostEntry(memory=99, server_cpus="1", jobs=3))
@@ -86,13 +86,13 @@ def test_what_a_training_is_known_by(trainer: Trainer) -> None:
     assert load_training_workloads(builder, "own", [second, first]) == (first, second)
 
 
-def test_a_training_is_short(trainer: Trainer) -> None:
+def test_training_run_is_short(trainer: Trainer) -> None:
     short, own = (
         shortened_for_training(each.workloads[0]) for each in (trainer, with_workload(trainer, time=1.0, timeout=5.0))
     )
     assert (short.warmup, short.time, short.timeout) == (0.0, SECONDS, LIMIT)
     assert (own.time, own.timeout) == (1.0, 5.0)
-    assert with_workload(trainer, time=3000.0).identity == trainer.identity, "what is cut off makes no other build"
+    assert with_workload(trainer, time=3000.0).identity == trainer.identity, "a longer time is cut"
 
 
 def instrumented(trainer: Trainer, name: str, compiler: str = "gcc") -> InstrumentedBuild:
@@ -106,8 +106,8 @@ def train(trainer: Trainer, name: str) -> tuple[list[Warned], bool]:
 
 
 @pytest.mark.tools
-def test_what_loading_executes_is_not_counted(trainer: Trainer) -> None:
-    """Loading counts what it executes, as the run does."""
+def test_profile_does_not_contain_the_loading(trainer: Trainer) -> None:
+    """Loading writes counts into the profile folder, as the run does."""
     profile = Path(trainer.host.root, "profile")
     profile.mkdir()
     load = [["sh", "-c", f"echo row >{{data}}/rows; echo x >{profile}/of-loading.gcda"]]
@@ -117,7 +117,7 @@ def test_what_loading_executes_is_not_counted(trainer: Trainer) -> None:
 
 
 @pytest.mark.tools
-def test_damaged_data_is_loaded_again_but_not_for_ever(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_loads_after_damaged_data_is_limited(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[int] = []
     whole, times = training.visit.begin_visit, 1
 
@@ -138,8 +138,8 @@ def test_damaged_data_is_loaded_again_but_not_for_ever(trainer: Trainer, monkeyp
 
 
 @pytest.mark.tools
-def test_data_that_is_refused(trainer: Trainer) -> None:
-    """A build that does not start on the data of another is trained on its own; one whose workload fails, fails."""
+def test_build_that_refuses_the_data_is_trained_on_its_own_data(trainer: Trainer) -> None:
+    """A build whose workload fails during the training fails."""
     trainer = replace(trainer, builder=changed(trainer.builder, server=PARTICULAR))
     assert train(trainer, "a")[0] == []
     [warned], _ = train(trainer, "b")
@@ -149,23 +149,23 @@ def test_data_that_is_refused(trainer: Trainer) -> None:
 
 
 @pytest.mark.tools
-def test_a_sysbench_without_the_driver_is_a_fault_of_the_host(
+def test_sysbench_without_the_driver_is_a_failure_of_the_host(
     trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     poor = "#!/bin/sh\nprintf 'Compiled-in database drivers:\\n  mysql - MySQL driver\\n\\nmore\\n'\n"
     monkeypatch.setenv("PATH", str(executable(tmp_path / "bin" / "sysbench", poor).parent), prepend=":")
     trainer = with_workload(trainer, command=[], script="w.lua", driver="pgsql")
-    replace(trainer, builder=changed(trainer.builder, driver="mysql")).check()
+    replace(trainer, builder=changed(trainer.builder, driver="mysql")).check_programs()
     with pytest.raises(EnvironmentFailure, match="compiled without its pgsql driver"):
-        replace(trainer, builder=changed(trainer.builder, driver="pgsql")).check()
+        replace(trainer, builder=changed(trainer.builder, driver="pgsql")).check_programs()
 
 
 @pytest.fixture
 def counts(trainer: Trainer, tmp_path: Path) -> Path:
-    """The counts of one process, by clang."""
+    """The raw profile of one process of a program that clang compiled."""
     if not (shutil.which("clang") and shutil.which("llvm-profdata")):
         pytest.skip("no clang with a profile: apt-get install clang llvm libclang-rt-dev")
-    folder, program = instrumented(trainer, "a").profile, tmp_path / "program"
+    folder, program = instrumented(trainer, "a").profile_folder, tmp_path / "program"
     words = ["clang", f"-fprofile-generate={folder}", "-x", "c", "-", "-o", program]
     if subprocess.run(words, input=b"int main(void) { return 0; }", capture_output=True, check=False).returncode:
         pytest.skip("clang has no runtime of profiles: apt-get install libclang-rt-dev")
@@ -175,8 +175,8 @@ def counts(trainer: Trainer, tmp_path: Path) -> Path:
 
 
 @pytest.mark.tools
-def test_counts_that_cannot_be_read_are_no_fault_of_the_host(trainer: Trainer, counts: Path) -> None:
-    """A process that is killed while it writes leaves such a file: beside others it is left out."""
+def test_unreadable_profile_is_no_failure_of_the_host(trainer: Trainer, counts: Path) -> None:
+    """A process that is killed while it writes leaves such a profile, which is not merged with the others."""
     build = instrumented(trainer, "a", "clang")
     counts.with_name("cut.profraw").write_bytes(counts.read_bytes()[:40])
     assert training.prepare_profile(trainer.host, build)
@@ -186,7 +186,7 @@ def test_counts_that_cannot_be_read_are_no_fault_of_the_host(trainer: Trainer, c
 
 
 @pytest.mark.tools
-def test_counts_of_another_version_are_a_fault_of_the_host(trainer: Trainer, counts: Path) -> None:
+def test_profile_of_another_clang_version_is_a_failure_of_the_host(trainer: Trainer, counts: Path) -> None:
     content = bytearray(counts.read_bytes())
     content[8] = 99  # the version
     counts.write_bytes(content)

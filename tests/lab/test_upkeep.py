@@ -1,4 +1,4 @@
-"""Disk space is freed, and what killed sessions have left is ended and removed."""
+"""Freeing disk space, and removing what killed sessions left."""
 
 import os
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from perfbisect.lab.building import build_store
 from perfbisect.lab.upkeep import (
     INTERRUPTED,
     StoredItem,
-    clean_shared_folder,
     disk_space_warnings,
     expected_builds,
     items_to_remove,
     prune_job_folders,
+    prune_shared_builds,
     removable_items,
     remove_items,
 )
@@ -49,8 +49,8 @@ def put(tmp_path: Path) -> Callable[..., None]:
     return entry
 
 
-def test_what_goes_first() -> None:
-    """What was left in any case; then links, what was not used for longest, and where builds are made."""
+def test_leftovers_and_unused_items_are_removed_first() -> None:
+    """Leftovers always. Beyond the limit: links, then what is unused for longest, then the folders of builds."""
     for paths, limit, pinned, going in (
         ("builds/b:2 builds/a:1 datasets/c:3 jobs/d:4", 40, "", ""),
         ("builds/b:2 builds/a:1 datasets/c:3 jobs/d:4", 39, "", "builds/a"),
@@ -69,8 +69,8 @@ def test_what_goes_first() -> None:
 
 
 @pytest.mark.tools
-def test_what_is_there_with_size_and_last_use(host: LocalHost, put: Callable[..., None], tmp_path: Path) -> None:
-    """Links are listed beside their build, and go without it."""
+def test_removable_items_have_size_and_last_use(host: LocalHost, put: Callable[..., None], tmp_path: Path) -> None:
+    """The links of a build are an item that can be removed without the build."""
     assert removable_items(host) == ()
     build, links, part, data = f"builds/{A}", f"builds/{A}/links", f"builds/{B}.part", f"datasets/{D}"
     job = "jobs/20200101-000000-run-abcdef"
@@ -94,8 +94,8 @@ def test_what_is_there_with_size_and_last_use(host: LocalHost, put: Callable[...
 
 
 @pytest.mark.tools
-def test_being_used_counts(host: LocalHost, put: Callable[..., None]) -> None:
-    """A build that is put in place to be measured, and data that a visit copies, are as young as that."""
+def test_use_of_a_build_or_dataset_updates_its_last_use(host: LocalHost, put: Callable[..., None]) -> None:
+    """A measurement uses a build, and a visit copies a dataset."""
     build, data, record = (
         Path(host.root, each) for each in (f"builds/{A}", f"datasets/{D}", f"datasets/{D}/dataset.json")
     )
@@ -105,13 +105,13 @@ def test_being_used_counts(host: LocalHost, put: Callable[..., None]) -> None:
     for each in (build, record, data):
         os.utime(each, (NOW, NOW))
     assert all(item.used <= NOW for item in removable_items(host))
-    build_store.put_in_place(host, "demo", A)
+    build_store.symlink_build(host, "demo", A)
     dataset.copy_for_visit(host, D, None)
     assert all(item.used > NOW + DAY for item in removable_items(host))
 
 
 @pytest.mark.tools
-def test_little_room_is_said_before(host: LocalHost, put: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_low_disk_space_is_reported(host: LocalHost, put: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     assert [expected_builds(*of) for of in ((2, 0), (3, 0), (1000, 0), (1000, 5))] == [2, 3, 14, 5]
     for folder, mib in ((f"builds/{A}", 1), (f"builds/{B}", 1), (f"datasets/{D}", 3)):
         put(folder, mib, 1)
@@ -123,35 +123,35 @@ def test_little_room_is_said_before(host: LocalHost, put: Callable[..., None], m
 
 
 def put_of_shared_folder(folder: Path, size: int, **ages: float) -> None:
-    """Builds of that size, which were used so many seconds after a moment."""
+    """Write shared builds of this size, each last used ``ages`` seconds after a fixed time."""
     for name, age in ages.items():
         (folder / name).write_bytes(b"x" * size)
         os.utime(folder / name, (1e9 + age, 1e9 + age))
 
 
-def test_the_longest_unused_go_first(tmp_path: Path) -> None:
+def test_shared_builds_unused_for_longest_are_removed_first(tmp_path: Path) -> None:
     written = {".interrupted.build.ab": 0, ".running.build.cd": INTERRUPTED}
     ages = {"old.build": 0, "used.build": 2, "older.build": -2, "notes.txt": 1 - 1e9, **written}
     put_of_shared_folder(tmp_path, 100, **ages)
     now = 1e9 + INTERRUPTED + 10
-    would, left = clean_shared_folder(str(tmp_path), 250, now, dry_run=True)
+    would, left = prune_shared_builds(str(tmp_path), 250, now, dry_run=True)
     assert [entry.name for entry in would] == [".interrupted.build.ab", "older.build", "old.build"]
     assert (left, len(list(tmp_path.iterdir()))) == (200, 6)
-    assert clean_shared_folder(str(tmp_path), 250, now, dry_run=False) == (would, left)
+    assert prune_shared_builds(str(tmp_path), 250, now, dry_run=False) == (would, left)
     assert sorted(file.name for file in tmp_path.iterdir()) == [".running.build.cd", "notes.txt", "used.build"]
 
 
-def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
+def test_shared_builds_outside_of_a_local_folder_are_not_removed(tmp_path: Path) -> None:
     for address, kind, sentence in (
         ("", UsageError, "No folder of shared builds"),
         ("memory://user:secret@cache", UsageError, r"cannot remove shared builds in memory://\*\*\*@cache"),
         (str(tmp_path / "absent"), EnvironmentFailure, "the folder .* does not exist"),
     ):
         with pytest.raises(kind, match=sentence):
-            clean_shared_folder(address, 0, 0.0, dry_run=False)
+            prune_shared_builds(address, 0, 0.0, dry_run=False)
 
 
-def test_the_verb(tmp_path: Path, seal: Path) -> None:
+def test_gc_shared_removes_builds_beyond_the_configured_size(tmp_path: Path, seal: Path) -> None:
     folder, config = tmp_path / "store", seal / ".config" / "perfbisect" / "config.toml"
     folder.mkdir()
     config.parent.mkdir(parents=True)
@@ -164,7 +164,7 @@ def test_the_verb(tmp_path: Path, seal: Path) -> None:
 
 
 @pytest.mark.tools
-def test_only_the_last_folders_of_ended_jobs_are_kept(host: LocalHost) -> None:
+def test_only_the_newest_folders_of_ended_jobs_are_kept(host: LocalHost) -> None:
     alive = jobs.start(host, ["sleep", "60"], name="alive", timeout=60)
     names = [f"29990101-00000{number}-ended-abcdef" for number in range(5)]
     for name in names:

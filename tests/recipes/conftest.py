@@ -1,4 +1,4 @@
-"""Recipes written for one test, in folders that nothing else sees."""
+"""Recipes for a single test, in temporary folders."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,7 @@ Write = Callable[[str, str], Path]
 
 @pytest.fixture(autouse=True)
 def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No recipes of this machine or of this checkout are in sight."""
+    """Hide the recipes of this machine and of this checkout."""
     monkeypatch.setattr("perfbisect.recipes.configuration.config_folder", lambda: tmp_path)
     monkeypatch.setattr("perfbisect.recipes.configuration.SHIPPED", ())
     monkeypatch.chdir(tmp_path)
@@ -18,7 +18,7 @@ def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Writes a file below the test's folder, which is the user's configuration folder, and the current one."""
+    """Writes a file below the test's folder, which is the user's configuration folder and the current folder."""
 
     def write(name: str, text: str) -> Path:
         path = tmp_path / name

@@ -1,4 +1,4 @@
-"""Hosts and leases of hosts.toml, the names of leased hosts, and what the user shares with others."""
+"""Hosts and leases of hosts.toml, the names of leased hosts, and the settings of shared builds and caches."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -25,7 +25,7 @@ Write = Callable[[str, str], Path]
 
 
 def test_hosts_are_found_by_name(write: Write) -> None:
-    """The user's inventory comes first and hides nothing else."""
+    """A given inventory has precedence, and does not hide the other hosts of the user's inventory."""
     big = '[hosts.big]\naddress = "me@big"\nserver_cpus = "0-7,16"\nccache_size = "5.5Gi"\nclass = "c8"\n'
     write("hosts.toml", f"{big}[hosts.small]\njobs = 1")
     write("mine.toml", "[hosts.small]\njobs = 2")
@@ -51,7 +51,7 @@ jobs = 3
 VALUES = {"job": "j1", "user": "me", "address": "n7", "lease": "12"}
 
 
-def test_what_a_name_says_and_several_at_once_have_names_of_their_own() -> None:
+def test_names_of_leased_hosts_are_parsed_and_expanded() -> None:
     for rest, name, count in (("quiet", "quiet", 1), ("quiet*8", "quiet", 8), ("a&b|c/2", "a&b|c", 1), ("", "", 1)):
         assert parse_leased_host_name(f"slurm:{rest}") == LeasedHostName("slurm", name, count)
     assert [parse_leased_host_name(name) for name in ("local", "slurm:a b", "slurm:$(x)")] == [None] * 3
@@ -61,7 +61,7 @@ def test_what_a_name_says_and_several_at_once_have_names_of_their_own() -> None:
             expanded_names([wrong])
 
 
-def test_a_leased_host_has_what_its_lease_says_of_all(write: Write) -> None:
+def test_leased_host_has_the_settings_of_its_lease(write: Write) -> None:
     write("hosts.toml", POOL + "[hosts.post]\n")
     entry = load_host("pool:quiet/2")
     assert (entry.name, entry.kind, entry.jobs) == ("pool:quiet/2", "pool:quiet", 3)
@@ -79,7 +79,7 @@ def test_a_leased_host_has_what_its_lease_says_of_all(write: Write) -> None:
     assert {each.value for each in host_names(context, click.Option(["--host"]), "po")} == {"pool:", "post"}
 
 
-def test_a_lease_extends_another_also_the_shipped_one_of_its_name(write: Write) -> None:
+def test_lease_can_extend_another_lease_with_the_same_name(write: Write) -> None:
     write("hosts.toml", POOL + '[leases.own]\nextends = "pool"\n[leases.own.host]\njobs = 9\n')
     write("mine.toml", '[leases.pool]\nextends = "pool"\n[leases.pool.host]\nroot = "/scratch/{user}"\n')
     own = load_lease("own")
@@ -90,7 +90,7 @@ def test_a_lease_extends_another_also_the_shipped_one_of_its_name(write: Write) 
     assert load_lease("pool").host.root == "/data/{address}"
 
 
-def test_the_key_is_a_secret(write: Write, seal: Path) -> None:
+def test_key_file_must_be_private_and_long_enough(write: Write, seal: Path) -> None:
     shared = load_configuration().shared
     assert (shared.builds, shared.secret(), shared.ccache) == (None, b"", ""), "without a file nothing is shared"
     write("config.toml", '[shared]\nbuilds = "/srv/builds"\nkey_file = "~/key"\n')
@@ -108,7 +108,7 @@ def test_the_key_is_a_secret(write: Write, seal: Path) -> None:
             assert shared.secret() == text.encode()
 
 
-def test_the_compilers_cache_is_that_of_hosts_that_have_none(write: Write) -> None:
+def test_shared_ccache_is_the_default_of_hosts(write: Write) -> None:
     write("config.toml", '[shared]\nccache = "redis://cache:6379"\n')
     write("hosts.toml", '[hosts.a]\n[hosts.b]\nccache_remote = "http://own"\n[hosts.c]\nccache_remote = "none"\n')
     assert [load_host(name).ccache_remote for name in "abc"] == ["redis://cache:6379", "http://own", "none"]

@@ -55,7 +55,7 @@ def test_recipes_are_listed() -> None:
         invoke("workloads", "--show", "scn")
 
 
-def test_a_suite_of_several_drivers_is_one(write: Write) -> None:
+def test_suite_of_several_drivers_is_listed_once(write: Write) -> None:
     write("workloads/rows/suite.toml", SUITE.replace('"{driver}"', '["other", "small"]'))
     words = [line.split()[:4] for line in invoke("workloads").output.splitlines()[1:3]]
     assert words == [["rows/select", "other,", "small", "point"], ["rows/scan", "other,", "small", "scan"]]
@@ -63,7 +63,7 @@ def test_a_suite_of_several_drivers_is_one(write: Write) -> None:
     assert tomllib.loads(invoke("workloads", "--show", "rows/scan").output)["driver"] == ["other", "small"]
 
 
-def test_what_is_shown_is_a_recipe_again(write: Write) -> None:
+def test_shown_recipe_can_be_used_as_a_recipe(write: Write) -> None:
     shown = invoke("builders", "--show", "other").output
     write("builders/again/builder.toml", shown)
     recipe = tomllib.loads(shown)
@@ -81,7 +81,7 @@ def completions(*words: str) -> list[str]:
     return [item.value for item in shell.get_completions(list(words[:-1]), words[-1])]
 
 
-def test_names_complete(write: Write) -> None:
+def test_names_are_completed(write: Write) -> None:
     assert completions("builders", "--show", "s") == ["small"]
     assert completions("hosts", "--show", "") == ["here", "there"]
     assert completions("workloads", "--show", "s") == ["scan", "select"]
@@ -91,7 +91,7 @@ def test_names_complete(write: Write) -> None:
     assert completions(*words, "scan,p") == ["scan,point"]
     others = SUITE.replace("{driver}", "other").replace("workloads.scan", "workloads.sum")
     write("workloads/rows/suite.toml", others.replace('group = "scan"', 'group = "sums"'))
-    assert completions(*words, "s") == ["select", "sum", "sums"], "and groups"
+    assert completions(*words, "s") == ["select", "sum", "sums"], "names and groups"
     assert completions(*words, "select,su") == ["select,sum", "select,sums"]
     for name in ("builders/small/builder.toml", "workloads/rows/suite.toml", "hosts.toml"):
         write(name, "nonsense")
@@ -107,7 +107,7 @@ CHOSEN = {
 }
 
 
-def test_workloads_are_chosen_by_name_by_group_and_by_suite(write: Write) -> None:
+def test_workloads_are_chosen_by_name_group_and_suite(write: Write) -> None:
     assert {given: [*choose_workloads(given, "small")] for given in CHOSEN} == CHOSEN
     with pytest.raises(RecipeError, match=r"no workload and no group 'pont' for small. Did you mean 'point'"):
         choose_workloads("pont", "small")
@@ -115,7 +115,7 @@ def test_workloads_are_chosen_by_name_by_group_and_by_suite(write: Write) -> Non
     assert [*choose_workloads("point", "small")] == ["tables/select", "twice/select"]
 
 
-def test_what_builds_a_recipe_without_commands_is_shown_as_comments(write: Write) -> None:
+def test_recipe_without_commands_shows_build_systems_as_comments(write: Write) -> None:
     write("builders/served/builder.toml", 'summary = "a server"\ndriver = "x"\nprograms = ["bin/served"]')
     assert ["served", "x", "a server"] in lines("builders")
     shown = invoke("builders", "--show", "served").output
@@ -131,8 +131,8 @@ def test_what_builds_a_recipe_without_commands_is_shown_as_comments(write: Write
     assert "cmake" not in shown
 
 
-def test_a_recipe_can_be_read_back(write: Write, small: str) -> None:
-    """Also what is required and empty."""
+def test_recipe_that_is_written_as_toml_can_be_read(write: Write, small: str) -> None:
+    """Required keys are written even if they are empty."""
     full = Path(__file__).with_name("full.toml").read_text()
     bare = 'summary="s"\ndriver="d"\n[build]\ncompile=[]\ninstall=[]\nartifacts=[]'
     for text in (full, bare):
@@ -146,6 +146,6 @@ TEXT = st.text(st.characters(codec="utf-8")) | st.sampled_from(["a\r\nb", "\r", 
 
 
 @given(TEXT.filter(bool), st.dictionaries(TEXT, TEXT | st.integers(-(2**60), 2**60) | st.booleans(), min_size=1))
-def test_any_text_survives(text: str, options: dict[str, Option]) -> None:
+def test_any_text_is_unchanged_by_toml(text: str, options: dict[str, Option]) -> None:
     shown = tomllib.loads(to_toml(Workload(summary=text, group=text, args=options)))
     assert (shown["summary"], shown["args"]) == (text, options)

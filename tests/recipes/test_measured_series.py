@@ -1,4 +1,4 @@
-"""Series that were measured elsewhere, in the shapes in which other programs write them."""
+"""Series of measurements in the file formats of other programs."""
 
 import json
 from pathlib import Path
@@ -62,7 +62,7 @@ GET = {"main host get Latency": {"a": [1, 3], "b": [2]}}
     ],
     ids=["csv", "otava", "tsv", "branches", "rows", "action", "perf", "reports"],
 )  # fmt: skip
-def test_each_form_is_read_by_its_names(tmp_path: Path, text: str, expected: Found, ordered: bool) -> None:
+def test_each_file_format_is_read(tmp_path: Path, text: str, expected: Found, ordered: bool) -> None:
     series, sorted_before = found(tmp_path, text)
     assert {each.name: each.values for each in series} == expected
     assert sorted_before is ordered
@@ -85,6 +85,6 @@ def test_each_form_is_read_by_its_names(tmp_path: Path, text: str, expected: Fou
         (json.dumps({"results": [{**named(), "metrics": [bencher(1, None)]}]}), "no hash of its commit"),
     ],
 )
-def test_what_cannot_be_read_is_said(tmp_path: Path, text: str, why: str) -> None:
+def test_unreadable_series_is_reported(tmp_path: Path, text: str, why: str) -> None:
     with pytest.raises(UsageError, match=f"^{tmp_path / 'file'}.*{why}"):
         found(tmp_path, text)

@@ -1,4 +1,4 @@
-"""Numbers found in what commands print, and what they may print in place of one: too much, too deep, without an end."""
+"""Numbers that patterns find in outputs; and outputs that are too long or too deeply nested, or without a number."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ OUTPUT, JSON = (Path(__file__).with_name(f"printed.{kind}").read_text() for kind
 
 
 def patterns(kind: str) -> dict[str, str]:
-    """Patterns and paths of patterns.txt, and what they find in the output above, or in the JSON."""
+    """The patterns and paths in a section of patterns.txt, and what they find in OUTPUT or JSON."""
     _, _, rest = Path(__file__).with_name("patterns.txt").read_text().partition(f"## {kind}\n")
     rows = [line.split(" →") for line in rest.partition("\n\n")[0].splitlines()]
     assert rows
@@ -27,26 +27,26 @@ def printed(where: str) -> str:
     return JSON if where[0] == "$" else OUTPUT
 
 
-def test_a_pattern_or_a_path_finds_its_number() -> None:
-    """The last match; lines have ends, and a match may go over them."""
+def test_pattern_or_path_finds_its_number() -> None:
+    """The last match counts. ^ and $ match in each line, and a match may span lines."""
     for where, number in patterns("number").items():
         check_pattern(where)
         assert find_number(where, printed(where)) == float(number)
 
 
-def test_stderr_is_looked_at_when_stdout_has_nothing_and_json_may_be_the_last_line_that_is_some() -> None:
+def test_stderr_and_the_last_json_line_are_searched() -> None:
     assert find_number(r"n=(\d+)", "n=1", "n=2") == 1
     assert find_number(r"n=(\d+)", "n", "n=2") == 2
     assert find_number("$.n", 'loading\n{"n": 1}\n{"n": 2}\nbye') == 2
     assert find_number("$", "3.5") == 3.5
 
 
-def test_a_pattern_says_its_unit() -> None:
+def test_unit_is_read_from_the_pattern() -> None:
     assert {where: unit_in(where) for where in patterns("unit")} == patterns("unit")
     assert unit_in("") == ""
 
 
-def test_what_is_no_number_above_0_is_reported() -> None:
+def test_output_without_a_positive_number_is_an_error() -> None:
     asked = [(where, printed(where), sentence) for where, sentence in patterns("no number").items()]
     asked += [
         ("ops: (.*)", "ops: 0,500", "the output has '0,500' where"),
@@ -60,7 +60,7 @@ def test_what_is_no_number_above_0_is_reported() -> None:
         assert sentence in str(caught.value)
 
 
-def test_what_is_no_pattern_is_refused() -> None:
+def test_invalid_pattern_is_refused() -> None:
     wrong = patterns("no pattern") | {"": "has no groups", "$.a[" + "9" * 5000 + "]": "is not a path into JSON"}
     for pattern, why in {**wrong, "(" * 5000 + ")" * 5000: "nested too deeply"}.items():
         with pytest.raises(ValueError, match=why):
@@ -68,19 +68,19 @@ def test_what_is_no_pattern_is_refused() -> None:
 
 
 @given(st.lists(st.text(st.characters(blacklist_characters='"]'), max_size=5) | st.integers(-99, 99), max_size=5))
-def test_any_keys_make_a_path(keys: list[str | int]) -> None:
+def test_path_may_have_any_keys(keys: list[str | int]) -> None:
     path = "$" + "".join(f"[{key}]" if isinstance(key, int) else f'["{key}"]' for key in keys)
     assert steps_of_path(path) == keys
 
 
-@settings(max_examples=10)  # each is searched by a process of its own
+@settings(max_examples=10)  # each search starts a process
 @given(st.floats(min_value=1e-300, max_value=1e300))
-def test_any_number_above_0_is_read_as_it_was_printed(number: float) -> None:
+def test_any_positive_number_is_read_exactly(number: float) -> None:
     assert find_number(r"n=(\S+)", f"n={number!r}") == number
     assert find_number("$.n", f'{{"n": {number!r}}}') == number
 
 
-def test_a_pattern_that_a_later_python_may_read_in_another_way_prints_nothing() -> None:
+def test_pattern_with_a_future_warning_prints_no_warning() -> None:
     check_pattern("([[a]+)")  # a FutureWarning, which is an error in tests
 
 
@@ -92,7 +92,7 @@ NUMBERS = [
 OF_JSON = {"1e400", "-1e400", "NaN", "Infinity", "-Infinity", "0", "-0", "1" * 5_000, "-" + "1" * 5_000, "0.0"}
 
 
-def test_what_is_no_finite_number_above_0_is_a_sentence() -> None:
+def test_text_that_is_no_finite_positive_number_is_an_error() -> None:
     asked = [(r"n=<(.*)>", f"n=<{text}>\n") for text in ("", "nan", "１２", "1" * 5_000)]
     asked += [("$.n", json.dumps({"n": text})) for text in NUMBERS] + [("$.n", f'{{"n": {text}}}') for text in OF_JSON]
     for where, output in asked:
@@ -105,7 +105,7 @@ def test_what_is_no_finite_number_above_0_is_a_sentence() -> None:
 DEEP = ["[" * 200_000, "[" * 200_000 + "]" * 200_000, '{"n":' * 200_000, "[" * 5_000 + "]" * 5_000, "[{" * 100_000]
 
 
-def test_brackets_in_each_other_are_a_sentence() -> None:
+def test_deeply_nested_json_is_an_error() -> None:
     for text in DEEP:
         for where in ("$.n", "$[0]", "$"):
             with pytest.raises(ValueError, match="the output has no metric: "):
@@ -116,7 +116,7 @@ def test_brackets_in_each_other_are_a_sentence() -> None:
 
 
 @pytest.mark.parametrize(("pattern", "text"), [(r"^(?:a+)+(b)$", "a" * 60), (r"(?:\s*\S*)*ops: (\d+)", "word " * 100)])
-def test_a_search_that_would_not_end_is_a_sentence(pattern: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_that_takes_too_long_is_an_error(pattern: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output_pattern, "LONGEST", 0.5)
     with pytest.raises(ValueError, match=r"^the search of the output for .* took more than 0.5 s$"):
         find_number(pattern, f"{text}\n")
@@ -131,7 +131,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("does", FAILURES)
-def test_a_search_that_is_killed_lacks_memory_or_does_not_start_is_a_sentence(
+def test_search_that_fails_or_does_not_start_is_an_error(
     does: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(output_pattern, "_SEARCH", does)
@@ -139,9 +139,9 @@ def test_a_search_that_is_killed_lacks_memory_or_does_not_start_is_a_sentence(
         monkeypatch.setattr(sys, "executable", "/nowhere/gone")
     with pytest.raises(EnvironmentFailure, match=FAILURES[does]):
         find_number(r"(\d+) ops", "7 ops")
-    assert capfd.readouterr() == ("", ""), "what it printed is in the sentence alone"
+    assert capfd.readouterr() == ("", ""), "the error has the output of the search"
 
 
-def test_a_search_in_all_that_is_kept_ends() -> None:
+def test_search_in_the_longest_output_ends() -> None:
     assert find_number(r"(\d+) ops", "12 ops\n" * 1_400_000) == 12
     assert find_number(r"(\d+) ops", "x" * 10_000_000 + " 7 ops") == 7

@@ -1,4 +1,4 @@
-"""Outputs of real benchmarks: which format is recognised, and what is read of them."""
+"""Outputs of real benchmarks: the recognised format, and the results that are read."""
 
 import json
 from pathlib import Path
@@ -27,13 +27,13 @@ def test_each_result_is_read_with_its_unit(name: str) -> None:
     for result, shown in expected[1].items():
         found = recognise_output(f"Built in 3 s\n{text}", result)
         assert found, "lines before it do not matter"
-        assert (found.one.format, found.one.result) == (expected[0], result)
-        assert f"{found.one.metric} {found.values[result]:.6g} {found.one.unit}" == shown
-        assert read_result(found.one, text) == found.values[result]
-        assert f": {len(expected[1])} result{'s' * (len(expected[1]) > 1)}; hunted: {result}" in found.why
+        assert (found.only_result.format, found.only_result.result) == (expected[0], result)
+        assert f"{found.only_result.metric} {found.values[result]:.6g} {found.only_result.unit}" == shown
+        assert read_result(found.only_result, text) == found.values[result]
+        assert f": {len(expected[1])} result{'s' * (len(expected[1]) > 1)}; hunted: {result}" in found.summary
 
 
-def test_every_format_has_an_output() -> None:
+def test_every_format_has_a_recorded_output() -> None:
     assert {row.name for row in known_formats()} == {expected[0] for expected in EXPECTED.values() if expected}
 
 
@@ -49,18 +49,18 @@ def test_every_format_has_an_output() -> None:
         ("pytest-benchmark-5.3.1.txt", "test_sort[10]", "pytest-benchmark: 3 results; hunted: test_sort[10]"),
     ],
 )
-def test_one_result_is_hunted(name: str, only: str, why: str) -> None:
+def test_one_result_is_chosen_for_the_hunt(name: str, only: str, why: str) -> None:
     found = recognise_output(output(name), only)
-    assert found and found.why == why
+    assert found and found.summary == why
 
 
 def one_of(text: str, only: str) -> Output:
     found = recognise_output(text, only)
     assert found
-    return found.one
+    return found.only_result
 
 
-def test_which_of_several_is_to_be_said() -> None:
+def test_ambiguous_choice_is_refused_with_a_list_of_results() -> None:
     text, listed = output("google-1.7.1.txt"), "BM_Insert/64, BM_Insert/1024"
     for only, what in (("", "2 results"), ("BM*", r"2 results that match BM\*"), ("BM_Erase", "no result BM_Erase")):
         with pytest.raises(UsageError, match=f"^The output of Google Benchmark has {what}") as refused:
@@ -72,10 +72,10 @@ def test_which_of_several_is_to_be_said() -> None:
     assert refused.value.advice.endswith("t19 and 30 more.")
 
 
-def test_several_are_measured_that_are_better_in_the_same_direction() -> None:
+def test_results_with_the_same_direction_are_measured_together() -> None:
     text = "BenchmarkGet-8 9 5 ns/op\nBenchmarkPut-8 9 7 ms/op\nBenchmarkCopy-8 9 7 MB/s\n"
     found = recognise_output(text, "")
-    assert found and found.why == "go test: 3 results; measured: 2 of them"
+    assert found and found.summary == "go test: 3 results; measured: 2 of them"
     assert found.values == {"BenchmarkGet-8": 5.0, "BenchmarkPut-8": 7.0} == read_results(found.outputs, text)
     assert read_results(found.outputs, "BenchmarkPut-8 9 70 us/op") == {"BenchmarkPut-8": 0.07}
 
@@ -89,16 +89,16 @@ def test_several_are_measured_that_are_better_in_the_same_direction() -> None:
         ("wrk", ["Requests"], ()),
     ],
 )
-def test_the_filter_of_a_program_names_the_results(form: str, names: list[str], words: tuple[str, ...]) -> None:
+def test_filter_arguments_of_a_program_name_the_results(form: str, names: list[str], words: tuple[str, ...]) -> None:
     assert filter_arguments([Output(form, name, "ns", "cost") for name in names]) == words
 
 
-def test_a_result_keeps_its_unit_whatever_a_program_chooses() -> None:
-    """Some choose the unit by the size of the result; commits are compared in that of the first."""
+def test_result_keeps_its_unit_if_a_program_changes_units() -> None:
+    """Some programs choose the unit by the size of the result. Commits are compared in the unit of the first result."""
     text = "fib 10                  time:   [229.98 {0} 271.95 {0} 335.23 {0}]\n"
     found = recognise_output(text.format("µs"), "")
     criterion = Output("Criterion", "fib 10", "µs", "cost")
-    assert found and found.one == criterion
+    assert found and found.only_result == criterion
     assert [read_result(criterion, text.format(unit)) for unit in ("ns", "ms")] == [0.27195, 271950.0]
     with pytest.raises(NoNumber, match="lacks the result readrandom of db_bench"):
         read_result(Output("db_bench", "readrandom", "ops/s", "rate"), output("db_bench-leveldb-1.23.txt"))
@@ -109,12 +109,12 @@ def test_a_result_keeps_its_unit_whatever_a_program_chooses() -> None:
 @pytest.mark.parametrize(
     "text", ["", "time 12 s", '{"results": [{"ops": 5}]}', "[1, 2]", '{"a": {"b": 3}}', "{" * 100_000]
 )
-def test_what_no_benchmark_prints_is_not_recognised(text: str) -> None:
+def test_text_of_no_benchmark_is_not_recognised(text: str) -> None:
     assert recognise_output(text, "") is None
 
 
-def test_long_outputs_of_other_programs_take_no_time() -> None:
-    """As long as such that are kept: a pattern that goes back over lines would take hours."""
+def test_long_output_of_another_program_is_searched_quickly() -> None:
+    """The outputs are as long as an output that is kept. A pattern that backtracks over lines would take hours."""
     for line in (
         "word " * 20,
         "BM_x 1 ns ",

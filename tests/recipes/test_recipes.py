@@ -1,7 +1,7 @@
-"""Recipes: builders and workloads are found, merged with what they extend, checked, filled, and changed for some trees and compilers.
+"""Recipes of builders and workloads: finding, `extends`, checks, placeholders, and changes for some source trees.
 
-Mistakes and their errors, which name the file, the key, what was found, and what is allowed, are in mistakes.txt, below the
-kind of file into which each is put. Of an error that ends with words of Python, or with a new line, the beginning is there.
+mistakes.txt has mistakes with their errors, by the kind of file. An error names the file, the key, the wrong value and
+the allowed values. If an error ends with a message of Python or has several lines, mistakes.txt has only its beginning.
 """
 
 import re
@@ -38,7 +38,7 @@ KINDS = re.split("^## ", Path(__file__).with_name("mistakes.txt").read_text(), f
 
 
 @pytest.mark.parametrize("mistakes", KINDS, ids=lambda mistakes: mistakes.partition("\n")[0])
-def test_a_mistake_is_named(write: Write, small: str, tmp_path: Path, mistakes: str) -> None:
+def test_mistake_in_a_file_is_reported(write: Write, small: str, tmp_path: Path, mistakes: str) -> None:
     write("builders/small/builder.toml", small)
     write("workloads/tables/select.lua", "")
     kind, *blocks = mistakes.strip().split("\n\n")
@@ -61,7 +61,7 @@ def test_a_mistake_is_named(write: Write, small: str, tmp_path: Path, mistakes: 
         assert said == sentence or (said.startswith(sentence) and sentence[-1] not in ".?"), block
 
 
-def test_a_mistake_in_what_is_extended_names_that_file(write: Write, small: str) -> None:
+def test_mistake_in_an_extended_recipe_names_its_file(write: Write, small: str) -> None:
     wrong = write("builders/small/builder.toml", small + "nonsense = 1")
     write("builders/top/builder.toml", 'extends = "small"')
     for mistake in ("nonsense", "is not UTF-8 text"):
@@ -71,7 +71,7 @@ def test_a_mistake_in_what_is_extended_names_that_file(write: Write, small: str)
         wrong.write_bytes(b"summary = '\xff'")
 
 
-def test_a_small_recipe_is_complete_and_has_the_shared_variants(write: Write, small: str) -> None:
+def test_small_recipe_is_complete_and_has_the_shared_variants(write: Write, small: str) -> None:
     file = write(
         "builders/small/builder.toml", small + '[variants.native]\ncflags = "-O3"\n[variants.own]\ncc = "clang"\n'
     )
@@ -85,7 +85,7 @@ def test_a_small_recipe_is_complete_and_has_the_shared_variants(write: Write, sm
         find_variant(builder, "o2nfp")
 
 
-def test_earlier_folders_go_first(write: Write, small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_earlier_recipe_folder_wins(write: Write, small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perfbisect.recipes.configuration.SHIPPED", (tmp_path / "shipped",))
     for place in ("given", "builders", "shipped/builders"):
         write(f"{place}/small/builder.toml", small.replace("a small system", place))
@@ -99,7 +99,7 @@ def test_earlier_folders_go_first(write: Write, small: str, tmp_path: Path, monk
         load_builders("nowhere")
 
 
-def test_extends_merges_deeply(write: Write, small: str) -> None:
+def test_extends_merges_nested_tables(write: Write, small: str) -> None:
     write("builders/small/builder.toml", small + 'env = {A = "1", B = "1"}\n[[when]]\nfile = "x"\nchange.library = "a"')
     inherited, _ = write("builders/small/patches/a.patch", "a"), write("builders/small/my.cnf", "below")
     middle = 'extends = "small"\nbuild.env.B = "2"\n[[when]]\nfile = "y"\nchange.library = "b"'
@@ -115,10 +115,10 @@ def test_extends_merges_deeply(write: Write, small: str) -> None:
     assert recipe_files(top) == {"patches/a.patch": inherited, "my.cnf": own}
     write("given/small/builder.toml", 'extends = "small"\nsummary = "mine"')
     hiding = load_builder("small", "given")
-    assert (hiding.summary, hiding.driver) == ("mine", "small"), "the recipe that it hides"
+    assert (hiding.summary, hiding.driver) == ("mine", "small"), "it extends the recipe that it hides"
 
 
-def test_a_cycle_of_extends_is_a_mistake(write: Write, small: str) -> None:
+def test_cycle_of_extends_is_reported(write: Write, small: str) -> None:
     for length in (1, 2, 3):
         for each in range(length):
             write(f"builders/r{each}/builder.toml", f'extends = "r{(each + 1) % length}"\n{small}')
@@ -126,7 +126,7 @@ def test_a_cycle_of_extends_is_a_mistake(write: Write, small: str) -> None:
             load_builder("r0")
 
 
-def test_a_recipe_without_build_leaves_it_to_the_tree(write: Write) -> None:
+def test_recipe_without_build_uses_the_build_system_of_the_tree(write: Write) -> None:
     write("builders/served/builder.toml", 'summary = "x"\ndriver = "y"')
     assert required_build(load_builder("served")) == Build()
     how = '[build]\ncompile = [["make"]]\ninstall = []\nartifacts = ["a"]'
@@ -134,7 +134,7 @@ def test_a_recipe_without_build_leaves_it_to_the_tree(write: Write) -> None:
     assert required_build(load_builder("mine")).compile == [["make"]]
 
 
-def test_an_unknown_builder_names_the_nearest(write: Write, small: str) -> None:
+def test_error_of_an_unknown_builder_names_the_most_similar(write: Write, small: str) -> None:
     with pytest.raises(RecipeError) as caught:
         load_builder("x")
     assert caught.value.advice == "No builders exist."
@@ -156,7 +156,7 @@ config = "my.cnf"
 """
 
 
-def test_a_configuration_file_may_be_inherited_and_is_checked(write: Write, small: str) -> None:
+def test_configuration_file_is_inherited_and_checked(write: Write, small: str) -> None:
     write("builders/small/builder.toml", small + SERVER)
     with pytest.raises(RecipeError, match=r'builder.toml: `server.config` is "my.cnf", but .* has no such file'):
         load_builder("small")
@@ -181,7 +181,7 @@ def test_versions_are_compared_as_numbers() -> None:
     assert [version_satisfies(*each) for each in hold + not_] == [True] * len(hold) + [False] * len(not_)
 
 
-def test_the_version_is_what_looks_like_one() -> None:
+def test_version_is_found_in_an_output() -> None:
     printed = {"PACKAGE_VERSION='17.2'\nx 3\n": "17.2", "8.0.30-rc1; rm -rf x": "8.0.30-rc1", "none": ""}
     assert {text: version_text(text) for text in printed} == printed
 
@@ -199,7 +199,7 @@ BLOCKS = Path(__file__).with_name("when.toml").read_text()
     [
         (facts(files=("VERSION",)), {"VERSION": "old"}, "-O2 -fcommon", 0, False),
         (facts("3.30", ("VERSION",)), {}, "-O2 -fcommon", 0, False),
-        (facts("3.20", ()), {"VERSION": "none"}, "-O2 -fcommon", 0, False),  # a later block has the last word
+        (facts("3.20", ()), {"VERSION": "none"}, "-O2 -fcommon", 0, False),  # a later block overrides
         (facts(files=("VERSION", "configure.ac")), {"VERSION": "old"}, "-O2 -fcommon", 2, False),
         (facts("4", ("VERSION",), "clang 14"), {"CLANG": "1"}, "-O2 -fno-omit-frame-pointer", 0, False),
         (facts("4", ("VERSION",), "gcc 9.9"), {}, "-O2 -fno-omit-frame-pointer", 0, False),
@@ -208,7 +208,7 @@ BLOCKS = Path(__file__).with_name("when.toml").read_text()
         (facts("", ("VERSION", "server.c"), "gcc 9"), {}, "-O2 -fno-omit-frame-pointer", 0, False),
     ],
 )
-def test_blocks_apply_where_they_hold(
+def test_when_blocks_apply_if_their_conditions_hold(
     write: Write, small: str, given: TreeFacts, env: dict[str, str], cflags: str, configure: int, server: bool
 ) -> None:
     write("builders/small/builder.toml", f'version = ["cat", "VERSION"]\n{small}\n{BLOCKS}')
@@ -227,14 +227,14 @@ def suite(write: Write) -> Path:
     return write("workloads/tables/suite.toml", SUITE)
 
 
-def test_defaults_lie_under_each_workload(suite: Path) -> None:
+def test_defaults_of_a_suite_apply_to_each_workload(suite: Path) -> None:
     select, view = load_workloads()
     assert (select.name, select.suite, select.driver, select.folder) == ("select", "tables", "small", str(suite.parent))
     assert (select.group, select.time, select.args) == ("point", 5.0, {"tables": 1, "rate": 1})
     assert (view.group, view.args, view.statement) == ("range", {"tables": 1, "rate": 0.5}, "SELECT 1;")
 
 
-def test_a_workload_is_found_by_either_name_in_the_suites_of_its_driver(suite: Path, write: Write) -> None:
+def test_workload_is_found_by_its_short_or_qualified_name(suite: Path, write: Write) -> None:
     assert load_workload("view", "small") == load_workload("tables/view", "small")
     mine = SUITE.replace('script = "select.lua"', 'statement = "mine"')
     write("given/tables/suite.toml", mine)
@@ -256,7 +256,7 @@ def test_a_workload_is_found_by_either_name_in_the_suites_of_its_driver(suite: P
     assert qualified_name(load_workload("more/view", "small")) == "more/view"
 
 
-def test_the_args_of_a_command_are_placeholders_and_what_it_prints_is_its_metric(suite: Path) -> None:
+def test_command_has_args_as_placeholders_and_a_printed_metric(suite: Path) -> None:
     own = 'summary = "x"\ncommand = ["x", "--size={key-size}"]\nargs = {key-size = 20}\nprepare_commands = [["y", "{tables}"]]'
     suite.write_text(f"{SUITE}[workloads.x]\n{own}")
     assert load_workload("x", "small").args == {"tables": 1, "rate": 0.5, "key-size": 20}
@@ -285,12 +285,12 @@ AGAIN = ["sh", "-c", 'exec "$@"', "sh", "-c", "{prefix}"]
         (["bash", "--norc", "{prefix}"], PATH, ["bash", "--norc", "/a b"]),
     ],
 )
-def test_words_are_filled(words: list[str], values: dict[str, str | int], filled: list[str]) -> None:
-    """Flags alone are several, paths are quoted in the script of a shell only, and double braces are kept."""
+def test_placeholders_in_command_are_filled(words: list[str], values: dict[str, str | int], filled: list[str]) -> None:
+    """A placeholder of flags is split, paths are quoted only in a shell script, double braces become single braces."""
     assert fill_command(words, values) == filled
 
 
-def test_values_are_not_filled_again_and_a_word_without_value_is_named() -> None:
+def test_values_are_filled_once_and_a_missing_value_is_reported() -> None:
     assert fill_text("{prefix}", {"prefix": "{jobs}", "jobs": 4}) == "{jobs}"
     with pytest.raises(
         RecipeError, match=r'"-s \{socket\}" of the recipe has the placeholder \{socket\}, which has no value here'
@@ -311,13 +311,13 @@ def printed(argv: list[str]) -> str:
         ["bash", "--init-file", "/dev/null", "--norc", "-ec"],
     ],
 )  # fmt: skip
-def test_a_path_in_a_script_is_never_a_command_however_its_shell_is_called(shell: list[str]) -> None:
+def test_path_in_a_shell_script_is_never_executed(shell: list[str]) -> None:
     for path in ("/a b/c", "/x; echo pwned", "/$(echo pwned) b", "/it's", "-n"):
         argv = fill_command([*shell, 'printf %s {prefix} "$1"', "{prefix}", "{prefix}"], {"prefix": path})
         assert printed(argv) == 2 * path
 
 
-def test_flags_and_a_compiler_of_several_words_in_a_script_are_words() -> None:
+def test_flags_and_compiler_in_a_shell_script_are_split() -> None:
     flags = fill_command(["sh", "-c", "printf '[%s]' {cflags} \"X={cflags}\""], {"cflags": "-O2 -DA=;x"})
     assert printed(flags) == "[-O2][-DA=;x][X=-O2 '-DA=;x']"
     values = {"cc": "printf [%s]", "cxx": "printf [%s]", "cflags": "-O2"}

@@ -1,4 +1,4 @@
-"""A builder and a workload of options of the command line."""
+"""Builders and workloads from options of the command line, such as `--build` and `--run`."""
 
 import tomllib
 from dataclasses import replace
@@ -22,14 +22,14 @@ ASKED = Settings("v1", "v2", "/src/my store.git", "", "", "local", quick=QUICK)
 
 @pytest.fixture(autouse=True)
 def sealed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shipped recipes are in sight here."""
+    """Overrides the fixture that hides the shipped recipes."""
 
 
 def asked(**changes: object) -> Settings:
     return replace(ASKED, quick=replace(QUICK, **changes))
 
 
-def test_commands_become_recipes() -> None:
+def test_commands_of_options_become_builder_and_workload() -> None:
     builder, workload = load_requested(ASKED)
     assert builder.build.compile == [
         ["env", "-C", "{prefix}", "./configure", "a b"],
@@ -39,10 +39,10 @@ def test_commands_become_recipes() -> None:
     assert builder.name.startswith("my-store-")
     assert workload.name == "bench --quick"
     on_recipe, of_recipe = load_requested(replace(asked(build=None), builder="demo"))
-    assert (on_recipe.name, of_recipe.driver) == ("demo", "demo"), "on what a recipe builds"
+    assert (on_recipe.name, of_recipe.driver) == ("demo", "demo"), "a workload of options on the builder of a recipe"
 
 
-def test_another_content_of_a_file_outside_of_the_tree_is_another_build(tmp_path: Path) -> None:
+def test_changed_file_outside_the_repository_makes_another_build(tmp_path: Path) -> None:
     """A benchmark that is not in the repository may be edited between two hunts."""
     made = []
     for content in ("int main() {}\n", "int main() { return 0; }\n"):
@@ -51,7 +51,7 @@ def test_another_content_of_a_file_outside_of_the_tree_is_another_build(tmp_path
     assert made[0].name != made[1].name and made[0].build.compile != made[1].build.compile
 
 
-def test_commands_may_follow_a_build_system_and_a_recipe(tmp_path: Path) -> None:
+def test_then_commands_follow_a_build_system_or_a_recipe(tmp_path: Path) -> None:
     (bench := tmp_path / "bench.c").write_text("int main() {}\n")
     settings = replace(asked(build=(), then=(f"{{cc}} {bench} -o bench",)), system="make")
     builder, _ = load_requested(settings)
@@ -59,7 +59,7 @@ def test_commands_may_follow_a_build_system_and_a_recipe(tmp_path: Path) -> None
     assert (before, compiler) == (["env", "-C", "{prefix}", "CC={cc}", "CXX={cxx}"], "{cc}")
     assert (files.partition("=")[0], source, builder.started) == ("PERFBISECT_FILES", str(bench), [])
     chosen = replace(settings, programs=("x/kvd",))
-    assert load_requested(chosen)[0].started == ["x/kvd"], "what the build system is to build"
+    assert load_requested(chosen)[0].started == ["x/kvd"], "the programs that the build system is to build"
     bench.write_text("int main() { return 0; }\n")
     assert load_requested(settings)[0].name != builder.name
     recipe = replace(
@@ -75,7 +75,7 @@ def test_commands_may_follow_a_build_system_and_a_recipe(tmp_path: Path) -> None
         load_requested(replace(recipe, builder="host"))
 
 
-def test_names_are_what_remembered_noise_costs_and_failures_are_looked_up_by() -> None:
+def test_names_differ_if_build_or_run_commands_differ() -> None:
     builder, workload = load_requested(ASKED)
     for change, alike in (
         ({}, (True, True)),
@@ -91,8 +91,8 @@ def test_names_are_what_remembered_noise_costs_and_failures_are_looked_up_by() -
     assert theirs.name != builder.name and theirs.work_name != builder.work_name
 
 
-def test_clones_of_one_repository_share_their_place() -> None:
-    """The place is part of a build and of its key. A clone of another name, or of another history, has another."""
+def test_clones_of_one_repository_share_their_work_folder() -> None:
+    """The folder is part of a build and of its key. A clone of another name or history has another folder."""
     ours = replace(ASKED, root="a" * 40)
     folder = PurePosixPath(ASKED.repository)
     theirs = replace(ours, repository=f"/home/else/{folder.name}")
@@ -106,19 +106,19 @@ def test_clones_of_one_repository_share_their_place() -> None:
 COMMANDS = tomllib.loads(Path(__file__).with_name("commands.toml").read_text())
 
 
-def test_a_workload_is_called_as_a_person_would() -> None:
+def test_workload_is_named_after_its_command() -> None:
     assert {run: load_requested(asked(run=run))[1].name for run in COMMANDS["names"]} == COMMANDS["names"]
     assert load_requested(asked(run="./match", name="match 2"))[1].name == "match 2"
 
 
 @pytest.mark.parametrize("wrong", COMMANDS["wrong"], ids=lambda wrong: str(wrong["options"]))
-def test_a_mistake_is_reported(wrong: Any) -> None:
+def test_wrong_options_are_refused_with_the_reason(wrong: Any) -> None:
     options = {name: tuple(given) if isinstance(given, list) else given for name, given in wrong["options"].items()}
     with pytest.raises(UsageError, match=wrong["why"]):
         load_requested(asked(**options))
 
 
-def test_an_option_that_the_command_does_not_take_is_refused() -> None:
+def test_option_that_the_command_does_not_use_is_refused() -> None:
     hunt = Settings("v1", "v2", "/src/rocksdb.git", "rocksdb", "fillseq_disable_wal", "local")
     for settings, option, name in ((ASKED, "--threads", "threads"), (hunt, "--set seek-nexts", "seek-nexts")):
         with pytest.raises(UsageError, match=rf"{option} would change nothing: .* does not use {{{name}}}"):
@@ -126,13 +126,13 @@ def test_an_option_that_the_command_does_not_take_is_refused() -> None:
     assert load_requested(replace(hunt, overrides={"num": 7}))[1].args["num"] == 7
     assert load_requested(replace(asked(run="./bench -t {threads}"), overrides={"threads": 4}))[1].threads == 4
     counted = asked(run="./bench --n={events}")
-    assert load_requested(counted)[1].args == {"events": 1}, "a command may have a length"
+    assert load_requested(counted)[1].args == {"events": 1}, "a command may use a number of operations"
     assert load_requested(replace(counted, overrides={"events": "500"}))[1].args == {"events": 500}
     assert load_requested(ASKED)[1].args == {}
 
 
-def test_a_shell_is_used_where_it_is_named_and_literal_braces_are_written_twice() -> None:
-    assert command_words("N=3 './a b' C=d") == ["env", "N=3", "./a b", "C=d"], "as a shell takes it"
+def test_commands_need_an_explicit_shell_and_doubled_braces() -> None:
+    assert command_words("N=3 './a b' C=d") == ["env", "N=3", "./a b", "C=d"], "assignments as in a shell"
     assert command_words("sh -c './a; ./b'") == ["sh", "-c", "./a; ./b"]
     assert command_words("./a; ./b $(x)") == ["./a;", "./b", "$(x)"]
     assert load_requested(asked(run="awk {{print}}"))[1].command == ["awk", "{{print}}"]
@@ -149,7 +149,7 @@ SERVED = Server(initialise=[], start=["server"], ready=["true"])
 BUILDER = Builder(summary="", driver="pgsql", build=Build(compile=[], install=[], artifacts=[]), server=SERVED)
 
 
-def test_what_loading_and_runs_share_is_changed_for_both_and_keeps_its_kind() -> None:
+def test_overrides_apply_to_loading_and_runs_and_keep_types() -> None:
     asked = {"table-size": "7", "rate": "2", "keys": "2", "covered": "off", "time": 3}
     assert converted_overrides(WORKLOAD, asked) == {
         "table-size": 7,
@@ -171,7 +171,7 @@ def test_what_loading_and_runs_share_is_changed_for_both_and_keeps_its_kind() ->
     assert keys[0] == keys[1] != keys[2], "data is shared unless loading is changed"
 
 
-def test_a_value_of_another_kind_is_refused() -> None:
+def test_override_of_a_wrong_type_is_refused() -> None:
     for name, value, sentence in (
         ("tablesize", "7", r"s/w has no arg 'tablesize' to set. Did you mean 'table-size'"),
         ("table-size", "1e6", r"table-size=1e6 cannot be set: table-size is a whole number"),

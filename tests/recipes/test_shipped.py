@@ -20,7 +20,7 @@ GUIDE, HOSTS = ((ROOT / "docs" / page).read_text() for page in ("recipes.md", "h
 
 @pytest.fixture(autouse=True)
 def sealed() -> None:
-    """The shipped recipes are in sight here."""
+    """Overrides the fixture that hides the shipped recipes."""
 
 
 def test_every_shipped_recipe_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +33,7 @@ def test_every_shipped_recipe_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [host.name for host in load_hosts()] == ["local"]
 
 
-def test_what_sqlite_leaves_out_is_neither_built_nor_read(git: Callable[..., str], tmp_path: Path) -> None:
+def test_ignored_paths_of_sqlite_are_those_not_built_or_read(git: Callable[..., str], tmp_path: Path) -> None:
     table = re.sub("#.*\n", "", Path(__file__).with_name("sqlite.txt").read_text())
     read, unread = (part.split() for part in table.split("\n\n"))
     for path in (*read, *unread):
@@ -44,7 +44,7 @@ def test_what_sqlite_leaves_out_is_neither_built_nor_read(git: Callable[..., str
 
 
 @pytest.mark.parametrize("name", ["mysql", "percona"])
-def test_the_boost_of_a_release_is_known_by_what_its_tree_says(name: str) -> None:
+def test_version_of_boost_is_read_from_the_tree(name: str) -> None:
     recipe = load_builder(name)
     boost = recipe.archives["boost"]
     assert recipe.build
@@ -55,8 +55,8 @@ def test_the_boost_of_a_release_is_known_by_what_its_tree_says(name: str) -> Non
     assert len(set(boost.sha256.values())) == len(boost.sha256) == 13
 
 
-def test_what_a_server_loads_is_built() -> None:
-    """No program links a plugin: it needs a target of its own, and then the programs need theirs."""
+def test_plugins_that_a_server_loads_are_built() -> None:
+    """No program links a plugin, so the plugin needs a target, and then the programs need targets, too."""
     for recipe in load_builders():
         if plugin := recipe.server and recipe.server.settings.get("plugin_load_add"):
             needed = {f"{plugin}".removeprefix("ha_"), *(path.rpartition("/")[2] for path in recipe.programs)}
@@ -64,7 +64,7 @@ def test_what_a_server_loads_is_built() -> None:
             assert needed <= {*recipe.build.targets}, recipe.name
 
 
-def test_the_guide_names_every_variant_and_every_placeholder_where_it_is_known() -> None:
+def test_guide_lists_all_variants_and_all_placeholders_with_their_places() -> None:
     parts = ("version", "installed", "build", "server", "command")
     known: dict[str, set[str]] = {part: set() for part in parts}
     for words, places in re.findall(r"^\| (`\{.*?) \| .* \| ([a-z, ]+) \|$", GUIDE, re.MULTILINE):
@@ -75,7 +75,7 @@ def test_the_guide_names_every_variant_and_every_placeholder_where_it_is_known()
         assert re.search(rf"^\| `{name}`.*`{settings['cflags']}`", GUIDE, re.MULTILINE), name
 
 
-def test_the_examples_of_the_guide_are_valid(tmp_path: Path) -> None:
+def test_examples_of_the_guide_are_valid(tmp_path: Path) -> None:
     blocks = re.findall(r"```toml\n(# .*?perfbisect/(.*?)\n.*?)```", GUIDE + HOSTS, re.DOTALL)
     for text, name in blocks:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

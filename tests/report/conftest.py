@@ -1,4 +1,4 @@
-"""Histories in the default place, so that the commands in a report need not name them, in UTC."""
+"""Histories at the default path, so that the commands in a report need no `--history`; times in UTC."""
 
 import time
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from perfbisect.store.history import History
 
 @pytest.fixture(autouse=True)
 def utc(seal: Path) -> None:
-    """The sealed home says UTC; let the clock hear it."""
+    """Apply the time zone of the sealed home, UTC."""
     assert seal
     time.tzset()
 

@@ -48,8 +48,8 @@ ASKED = ("good", "bad", "repository", "builder", "workload", "host", "variant", 
          "builders_path", "workloads_path", "hosts_path", "configure", "explain", "quick")  # fmt: skip
 
 
-def test_the_command_asks_for_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The words of the command go through `bisect run` itself, up to where the hunt would begin."""
+def test_printed_run_command_requests_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`bisect run` parses the printed command, up to the point at which the hunt would begin."""
     requested: list[Settings] = []
 
     def stop(settings: Settings, direction: Direction | None = None, **_options: object) -> None:
@@ -60,7 +60,7 @@ def test_the_command_asks_for_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp
     for name, stand_in in {
         "hunt.resolve.resolve_settings": stop,
         "hunt.resolve.with_repository": stop,
-        "cli.options.measurement.recipe_folders": lambda *_: (),  # those of the hunt are no folders
+        "cli.options.measurement.recipe_folders": lambda *_: (),  # the folders of the settings do not exist
         "cli.commands.run.announce_and_read_recipes": lambda settings: (None, (settings.workload,)),
     }.items():
         monkeypatch.setattr(f"perfbisect.{name}", stand_in)
@@ -75,14 +75,14 @@ def test_the_command_asks_for_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp
         usual = settings.policy.min_effect == Policy().min_effect
         counted = COUNTED if usual else settings.policy.min_effect
         assert found.policy == replace(settings.policy, min_counted=counted, auto_effect=usual, typed=not usual)
-        if settings.quick:  # its names follow from it
+        if settings.quick:  # the names follow from the command
             builder = settings.builder if settings.quick.build is None else ""
             settings = replace(settings, workload="", builder=builder)
         assert [getattr(found, name) for name in ASKED] == [getattr(settings, name) for name in ASKED]
     assert len(requested) == 2 * len(HUNTS)
 
 
-def test_what_is_usual_or_impossible_is_left_out() -> None:
+def test_printed_command_omits_default_and_inapplicable_options() -> None:
     usual = replace(COMMAND, host=USUAL_HOST, usual_variant="lto", linkable=False)
     for command in (command_to_run(usual, default_history_path()), command_to_compare(usual, "p", "c")):
         assert not [option for option in ("--host ", "--variant", "--no-layouts") if option in command]
@@ -94,6 +94,6 @@ def test_what_is_usual_or_impossible_is_left_out() -> None:
         assert option in command_to_run(other, default_history_path())
 
 
-def test_commands_name_a_history_only_when_it_is_not_the_usual_one(tmp_path: Path) -> None:
+def test_printed_command_names_the_history_unless_it_is_the_default(tmp_path: Path) -> None:
     assert bisect_command("resume", 3, default_history_path()) == "bisect resume 3"
     assert bisect_command("resume", 3, tmp_path / "a b.db") == f"bisect resume 3 --history '{tmp_path}/a b.db'"

@@ -1,4 +1,4 @@
-"""Profiles joined with the diff, and other plans, in every report: made from the history alone."""
+"""Reports with profiles, the diff and changed query plans, made only from the history."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from counted import profile
 from perfbisect.core.domain.events import ChangedFunctions, Planned, Profiled
 from perfbisect.core.domain.facts import ChangeFacts, PlanFacts
 from perfbisect.core.explain.evidence import Cause, Evidence, FunctionRow, Sureness
-from perfbisect.report.hunt import document, function_tables
+from perfbisect.report.hunt import document, function_cost_tables
 from perfbisect.report.hunt import document as hunt_document
 from perfbisect.report.hunt_report import HuntReport, read_hunt_report
 from perfbisect.report.markdown import document_lines
@@ -65,7 +65,7 @@ def story(history: History, changed: ChangeFacts | None) -> HuntReport:
     return read_hunt_report(history, 1)
 
 
-def test_text_markdown_and_json_contain_them(history: History) -> None:
+def test_text_markdown_and_json_contain_the_functions(history: History) -> None:
     seen = story(history, change("less", note="Some of it is approximate."))
     for name, text in (("functions.txt", printed(seen)), ("functions.md", issue(seen))):
         assert "\x1b" not in text and "<script>" not in text.replace("`<script>`", "")
@@ -77,13 +77,13 @@ def test_text_markdown_and_json_contain_them(history: History) -> None:
     assert SENTENCE in case["why"]
 
 
-def test_the_page_joins_functions_diff_and_flame_graph(history: History) -> None:
+def test_page_joins_functions_diff_and_flame_graph(history: History) -> None:
     hunt = write(history, change("less"))
     told = read_hunt_report(history, hunt, lambda sha: sample.COMMITS[sample.CANDIDATES.index(sha)])
     text = pages.session_page(hunt_document(told, lambda *_: (DIFF, 0)))
     for part in (
         "into which <code>less</code> is inlined",
-        '<a href="#case-1-hunk-0-0-0"><code>search</code></a>',  # where what is inlined begins
+        '<a href="#case-1-hunk-0-0-0"><code>search</code></a>',  # where the inlined function begins
         'class="changed"',
         "cost moved to new",
         "cost moved from old",
@@ -94,7 +94,7 @@ def test_the_page_joins_functions_diff_and_flame_graph(history: History) -> None
     assert "<script>alert" not in text and "\x1b" not in text
 
 
-def test_what_was_not_read_or_recorded_is_not_said(history: History) -> None:
+def test_report_omits_facts_that_were_not_read_or_recorded(history: History) -> None:
     text = printed(story(history, None))
     assert "of the loss is in `search`." in text and "this commit changes" not in text
     hunt = sample.write(history)
@@ -103,15 +103,15 @@ def test_what_was_not_read_or_recorded_is_not_said(history: History) -> None:
     assert "Cost of each function" not in text and "of the loss" not in text
 
 
-def test_where_a_commit_waits_comes_before_what_it_computes(history: History) -> None:
-    """Only of a commit that waits longer: everything waits, and most of it by chance."""
+def test_table_of_waits_comes_before_the_table_of_costs(history: History) -> None:
+    """The table of waits is shown only if the commit waits longer, because all programs wait."""
     read = story(history, change("less"))
     [named] = read.changes
     row = FunctionRow("journal", "engine", 1.0, 90.0, part=0.9, error=2.0)
     for classes in ((), (Evidence(Cause.WAITING, None, Sureness.SURE),)):
         explanation = replace(named.explanation, waits=(row,), classes=classes)
         read.changes = (replace(named, explanation=explanation),)
-        tables = list(function_tables(explanation))
+        tables = list(function_cost_tables(explanation))
         titles = ["Waiting"] * len(classes) + ["Cost"]
         assert [
             table.lines_above[0].partition(" of each function without its callees, per operation, in µs")[0]
@@ -128,7 +128,7 @@ SCAN = "Seq Scan on sbtest1\x1b[2J"
 
 
 def planned(history: History, *plans: tuple[int, str, str]) -> HuntReport:
-    """The report of the sample hunt, in which builds executed statements so."""
+    """The report of the sample hunt, with these query plans (candidate, statement, plan)."""
     hunt = sample.write(history)
     for node, statement, plan in plans:
         facts = PlanFacts(sample.CANDIDATES[node], "key", "local", statement, plan)
@@ -136,8 +136,8 @@ def planned(history: History, *plans: tuple[int, str, str]) -> HuntReport:
     return read_hunt_report(history, hunt)
 
 
-def test_both_plans_come_first(history: History) -> None:
-    """Those that are the same are not mentioned."""
+def test_changed_plans_come_first(history: History) -> None:
+    """Unchanged plans are not mentioned."""
     same = [(node, "SELECT 1", "Result") for node in (PARENT, sample.CULPRIT)]
     seen = planned(history, (PARENT, STATEMENT, INDEX), (sample.CULPRIT, STATEMENT, SCAN), *same)
     pinned("report/plans.txt", printed(seen))

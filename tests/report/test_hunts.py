@@ -1,4 +1,4 @@
-"""Whole reports, compared with the files beside this one. To accept a new form, delete the file and run twice."""
+"""Whole reports, compared with stored files. To accept a changed report, delete its file and run the test twice."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -65,7 +65,7 @@ EXACT = replace(sample.SETTINGS, metric="instructions/o", prior=PriorKnowledge(e
 def story_of(
     events: Iterable[tuple[float, Event]], state: str = "found", settings: Settings = sample.SETTINGS
 ) -> HuntReport:
-    """The report of a hunt with these events, straight from them."""
+    """The report of a hunt with these events, made without a history."""
     folded = fold(events, [sample.BEGAN])
     folded.use_range(sample.CANDIDATES)
     folded.started = folded.started and replace(folded.started, metric=settings.metric)
@@ -88,7 +88,7 @@ Timed = Iterator[tuple[float, Event]]
 
 
 def ended(verdict: Verdict) -> Timed:
-    """The sample hunt with another end."""
+    """The events of the sample hunt, with another verdict."""
     for at, event in sample.events():
         match event:
             case Decided(Decision(Found(), belief)):
@@ -110,17 +110,17 @@ def poorer() -> Timed:
 
 
 def with_runs(other: Callable[[RunFacts], RunFacts], events: Iterable[tuple[float, Event]]) -> Timed:
-    """The same with other runs."""
+    """The events, in which ``other`` replaces the facts of each run."""
     for at, event in events:
         yield at, replace(event, facts=other(event.facts)) if isinstance(event, RunFinished) else event
 
 
 def rounded(number: float) -> float:
-    """To ten digits: the last ones differ from processor to processor."""
+    """``number`` with ten digits. Further digits differ between processors."""
     return float(f"{number:.10g}")
 
 
-def test_a_history_and_its_events_give_the_same_report(history: History) -> None:
+def test_report_from_history_equals_report_from_events(history: History) -> None:
     story = read_hunt_report(history, sample.write(history))
     listed = story.summary
     assert (listed.state, listed.culprit, listed.probability) == ("found", sample.CANDIDATES[sample.CULPRIT], 0.9731)
@@ -129,7 +129,7 @@ def test_a_history_and_its_events_give_the_same_report(history: History) -> None
     assert hunt_object(story) == hunt_object(straight)
 
 
-def test_found() -> None:
+def test_reports_of_a_found_culprit() -> None:
     story = story_of(sample.events())
     pinned("report/found.txt", printed(story))
     pinned("report/found-80.txt", printed(story, 80))
@@ -155,14 +155,14 @@ ENDS: dict[str, tuple[str, Callable[[], Timed]]] = {
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_every_end(name: str) -> None:
+def test_report_of_each_end_of_a_hunt(name: str) -> None:
     state, events = ENDS[name]
     story = story_of(events(), state)
     pinned(f"report/{name}.txt", printed(story))
 
 
-def test_what_is_proven_before_there_is_a_verdict_is_shown_first() -> None:
-    """Of a hunt for all changes that goes on, or was interrupted."""
+def test_report_without_verdict_shows_proven_changes_first() -> None:
+    """The hunt searches for all changes, and is running or interrupted."""
     step = Step(sample.CULPRIT, 0.99, Interval(0.706, 0.718, 0.731), (6,))
     events = list(islice(sample.events(), 30))
     at, decided = next((at, event) for at, event in reversed(events) if isinstance(event, Decided))
@@ -182,7 +182,7 @@ def test_commits_that_were_not_built_are_described_by_the_repository(history: Hi
     assert story.suspects[0].commit.date == "2020-01-02"
 
 
-def test_what_is_left_open_is_in_every_report() -> None:
+def test_unsettled_part_of_the_range_is_in_each_report() -> None:
     known = Inconclusive((7, 8), (0.6, 0.3), Interval(0.79, 0.8, 0.81), Reason.UNBUILDABLE)
     story = story_of(ended(Several(SEVERAL[:1], (), (UnsettledRange(6, 8, known),))), "unsettled")
     [part] = hunt_object(story)["unsettled"]
@@ -194,7 +194,7 @@ def test_what_is_left_open_is_in_every_report() -> None:
         assert sample.CANDIDATES[7][:10] in text
 
 
-def test_counted_runs_say_why_and_not_that_the_host_cannot_count() -> None:
+def test_report_of_counted_runs_names_instructions_as_the_reason() -> None:
     events = ended(Found(Step(sample.CULPRIT, 0.97, Interval(1.38, 1.42, 1.47), (6,))))
     text = printed(story_of(with_runs(lambda run: replace(run, counted="perf-user"), events), settings=EXACT))
     assert "After this commit, the program executes more instructions per operation" in text
@@ -220,7 +220,7 @@ def test_counts_and_readings_of_timed_runs_are_not_mixed() -> None:
         assert f"91d72b601b was also {other}: 4 runs" in printed(story)
 
 
-def test_ends_that_were_not_measured_show_no_effect_and_no_suspects() -> None:
+def test_report_before_the_ends_are_measured_has_no_effect() -> None:
     empty = printed(story_of((), "interrupted"))
     assert (
         "14 commits, 10 candidates, 2 merges, 4 commits not built, because they change no file that is built or read"
@@ -252,7 +252,7 @@ def test_foreign_text_cannot_steer_a_terminal_or_break_markdown() -> None:
     assert {r"evil \\u202e\|\`\<b\>" in line for line in table} == {True}
 
 
-def test_the_largest_phase_of_builds_is_said(history: History) -> None:
+def test_report_names_the_longest_phases_of_builds(history: History) -> None:
     hunt, phases = sample.begin(history), {"compile": 170.0, "checkout": 4.75, "other": 105.24, "patch": 0.01}
     for number in (0, 1):
         facts = replace(sample.build(number, seconds=280.0), phases=phases)
@@ -267,16 +267,16 @@ def test_the_largest_phase_of_builds_is_said(history: History) -> None:
     assert [sum(each["phases"].values()) for each in (told["costs"], *told["candidates"])] == [560.0, 280.0, 280.0]
 
 
-def test_costs_leave_out_the_time_between_two_sessions(history: History) -> None:
-    """And a build of an earlier hunt costs nothing."""
+def test_costs_leave_out_the_time_between_attempts(history: History) -> None:
+    """Also, a build of an earlier hunt costs nothing."""
     events = [(at, event) for at, event in sample.events() if not isinstance(event, RunStarted | BuildProgress)][:20]
     later = events[-1][0] + 86_400
     hunt = sample.begin(history)
     for at, event in events:
         history.append(hunt, event, at)
-    history.sessions_of_process.clear()  # as another process would
+    history.sessions_of_process.clear()  # as in another process
     history.append(hunt, sample.started(resumed=True), later)
-    assert history.attempts(hunt) == [sample.BEGAN, later]
+    assert history.attempt_starts(hunt) == [sample.BEGAN, later]
     assert read_hunt_report(history, hunt).costs.seconds == pytest.approx(events[-1][0] - sample.BEGAN)
     hunt = sample.begin(history)
     for started in (BuildStarted(0, sample.COMMITS[0]), BuildFinished(0, replace(sample.build(0), reused=True), None)):
@@ -299,7 +299,7 @@ def test_a_binary_equal_to_the_baseline_is_good_without_a_run(history: History) 
     assert (rows[10]["state"], rows[0]["ratio"]) == (Classification.BAD, None)
 
 
-def test_pairs_are_shown_as_pairs() -> None:
+def test_report_draws_each_pair_of_runs() -> None:
     both = {sample.CANDIDATES[sample.CULPRIT]: count(1), sample.CANDIDATES[6]: count(1)}
 
     def beside(run: RunFacts) -> RunFacts:
@@ -316,10 +316,10 @@ def test_pairs_are_shown_as_pairs() -> None:
     story.changes = (replace(change, pairs=((2.0, 1.0), *change.pairs * 20)),)
     shown = printed(story).split("QPS of both, in the latest 40 of 61 pairs:\n")[1].splitlines()[1:41]
     assert not [line for line in shown if "×0.500" in line or "━" not in line]
-    assert len({len(line) for line in shown}) == 1, "all are drawn on one line of values"
+    assert len({len(line) for line in shown}) == 1, "all pairs are drawn on one axis"
 
 
-def test_a_class_of_known_errors_says_how_often_it_was_seen_and_what_mends_it(tmp_path: Path) -> None:
+def test_known_error_has_its_number_of_commits_and_a_remedy(tmp_path: Path) -> None:
     old = KnownError("Python 2", other="--host NAME, a host with Python 2")
     found = {4: KnownError("a header", Flags("-include x.h")), 5: KnownError("a header", Flags("-include y.h")), 6: old}
     skips = [CandidateSkipped(node, replace(sample.skip(node), known=known)) for node, known in found.items()]
@@ -327,7 +327,7 @@ def test_a_class_of_known_errors_says_how_often_it_was_seen_and_what_mends_it(tm
     again = command_to_run(replace(settings, flags=Flags("-O1 -include x.h -include y.h")), path)
     assert "--cflags '-O1 -include x.h -include y.h'" in again
     state = fold(enumerate(skips))
-    assert advice_by_known_error(state, settings, path, set()) == {}, "of commits that cannot be the culprit"
+    assert advice_by_known_error(state, settings, path, set()) == {}, "the commits cannot be the culprit"
     header, python = advice_by_known_error(state, settings, path, state.tested.keys()).items()
     assert header[0] == f"2 commits did not build for a header, such as {sample.CANDIDATES[4][:10]}"
     assert header[1] == f"Mended by --cflags '-include x.h -include y.h': {again}"
@@ -335,7 +335,7 @@ def test_a_class_of_known_errors_says_how_often_it_was_seen_and_what_mends_it(tm
     assert python[1] == f"Mended by {old.remedy}."
 
 
-# Markdown that has no markup, mentions or links but its own.
+# Foreign text in Markdown has no markup, mentions or links.
 
 
 MENTIONS = (
@@ -345,24 +345,24 @@ MENTIONS = (
 )  # fmt: skip
 
 
-def test_it_neither_mentions_nor_links() -> None:
+def test_foreign_text_in_markdown_has_no_mentions_or_links() -> None:
     for mention in MENTIONS:
         found = re.fullmatch(r"see (`+) ?(.*?) ?\1 now", escaped(f"see {mention} now"))
         assert found, mention
         assert found[2] == mention
 
 
-def test_it_has_no_markup_of_others() -> None:
+def test_foreign_text_in_markdown_has_no_markup() -> None:
     for text in ("<img src=x onerror=y>", "[a](javascript:b)", "![a](b)", "a|b", "`c`", "*d* _e_", "&lt;"):
         shown = re.sub(r"\\[\\`*_\[\]<>|#~&]", "", escaped(text))
         assert not set("`*_[]<>|&") & set(re.sub(r"(`+).*?\1", "", shown)), text
 
 
-def test_a_span_of_code_stays_one_in_markdown() -> None:
+def test_code_span_stays_a_code_span_in_markdown() -> None:
     assert escaped("in `f_1`, by `g<x> @u`") == "in `f_1`, by `g<x> @u`"
     assert escaped("a ` b, ``c``, `d|e`") == r"a \` b, \`\`c\`\`, \`d\|e\`"
 
 
-def test_a_block_of_code_ends_where_it_should() -> None:
+def test_fence_of_a_code_block_is_longer_than_fences_inside() -> None:
     first, *_, last = code_block_lines(["a", "```", "````", "<b>"], "sh")
     assert (first, last) == ("`````sh", "`````")

@@ -1,6 +1,6 @@
-"""Comparisons, series of releases, watched branches, proofs and A/As in all forms.
+"""Reports of comparisons, series of releases, watched branches, proofs and A/A tests, in all formats.
 
-Whole reports are compared with the files below trials/. To accept a new form, delete the file and run twice.
+Whole reports are compared with the files below trials/. To accept a changed report, delete its file and run twice.
 """
 
 import re
@@ -41,7 +41,7 @@ HUNTS = (
 
 
 def made_of(request: TrialRequest, rates: Callable[[int, int, int], float]) -> SessionState:
-    """A trial whose runs have these rates: of round, workload and build; builds in trouble have none."""
+    """A trial with these rates by round, workload and build. Builds with ``trouble`` have no runs."""
     made = SessionState.of_trial(3, request, sample.HOST, 0.0, "done")
     sizes = (request.rounds, len(request.works), len(request.subjects))
     for number, work, subject in product(*map(range, sizes)):
@@ -69,7 +69,7 @@ def comparison(*, broken: bool = False) -> SessionState:
 
 
 def failed() -> SessionState:
-    """The same, with a crash, and a build of which nothing was counted."""
+    """The comparison with a crash, and with a build without counters."""
     made = comparison()
     skip = TrialSkip(2, 1, 5.0, SkipFacts("b" * 40, "run", "it crashed", "log", 1.0))
     runs = [replace(run, facts=replace(run.facts, counters={})) if run.subject == 2 else run for run in made.runs]
@@ -78,7 +78,7 @@ def failed() -> SessionState:
 
 
 def paced(share: float) -> SessionState:
-    """The same with a background of 100 rows per second in its first workload, of which one build holds a share."""
+    """The comparison with 100 inserted rows per second in its first workload; a build sustains only ``share``."""
     made = comparison()
     for place, each in enumerate(made.runs):
         if each.work == 0:
@@ -89,13 +89,13 @@ def paced(share: float) -> SessionState:
 
 
 def line() -> SessionState:
-    """Twenty releases of which 1.7 is a gap: one change in two workloads, one for the better, and the newest release."""
+    """Twenty releases without 1.7: a drop of two workloads, an improvement, and a drop of the newest release."""
     steps = {"scan": ((5, -0.1), (12, 0.4)), "update-index": ((5, -0.2),), "point-query": ((19, -0.5),)}
     return series(steps, gaps=(7,))
 
 
 def proof() -> SessionState:
-    """A revert that regains most."""
+    """A proof in which the revert regains most of the loss."""
     builds = tuple(TrialBuild(name, name * 10, key=name) for name in ("1.0", "1.1", "1.1 without cccccccccc"))
     request = TrialRequest(
         TrialType.PROVE, "demo", "o2nofp", "local", "qps", {}, builds, (TrialWorkload("scan", "scan", 1.0, 10.0),),
@@ -105,7 +105,7 @@ def proof() -> SessionState:
 
 
 def noise() -> SessionState:
-    """One build against itself."""
+    """An A/A test of one build."""
     builds, works = (TrialBuild("3.42.0", "d" * 40),), (TrialWorkload("scan", "scan", 1.0, 10.0),)
     request = TrialRequest(TrialType.NOISE, "sqlite", "o2nofp", "local", "qps", {}, builds, works, 8, 1)
     return made_of(request, lambda number, _work, _build: 20_000.0 + 60 * (number * 5 % 8))
@@ -124,7 +124,7 @@ TRIALS = {
 
 
 def painted(line: str | Text) -> str:
-    """The line with < and > around what has a colour."""
+    """The line with < and > around coloured text."""
     shown = str(line)
     for span in reversed(line.spans if isinstance(line, Text) else []):
         if span.style:
@@ -141,7 +141,7 @@ def as_object(made: SessionState) -> Any:
 
 
 def as_json(made: SessionState) -> str:
-    """Indented, to eight digits: the last ones differ from processor to processor."""
+    """Indented, with eight digits: further digits differ between processors."""
     rounded = map_floats(as_object(made), lambda number: float(f"{number:.8g}"))
     return msgspec.json.format(msgspec.json.encode(rounded)).decode()
 
@@ -154,18 +154,18 @@ FORMS: dict[str, Callable[[SessionState], Iterable[str]]] = {
 }
 
 
-IN_JSON = ("hunted", "paced", "proof", "noise")  # which have everything
+IN_JSON = ("hunted", "paced", "proof", "noise")  # these have all fields
 CASES = [(name, form) for name in TRIALS for form in FORMS if form != "json" or name in IN_JSON]
 
 
 @pytest.mark.parametrize(("name", "form"), CASES)
-def test_every_form(name: str, form: str) -> None:
+def test_report_of_each_trial_in_each_format(name: str, form: str) -> None:
     text = "".join(f"{line}\n" for line in FORMS[form](TRIALS[name]))
     assert "\x1b" not in text
     pinned(f"report/trials/{name}.{form}", text)
 
 
-def test_in_short_without_how_it_was_measured_and_costs() -> None:
+def test_short_report_omits_measurement_details_and_costs() -> None:
     told = [str(line) for line in terminal.document_lines(document(comparison(), detailed=False), header=False)]
     assert told[0] == "Throughput relative to: 8.0.28"
     assert " 0.55   1.89  update-index" in told
@@ -174,7 +174,7 @@ def test_in_short_without_how_it_was_measured_and_costs() -> None:
 
 
 def beside() -> SessionState:
-    """A comparison of two builds in pairs; runs in turns had been made before."""
+    """A comparison with paired runs of two builds after interleaved runs."""
     made = comparison()
     chosen = PairingChosen(True, "Builds run in pairs.", alone=None, beside=None)
     for number, noise in enumerate((1.0, 1.4, 0.8)):
@@ -184,7 +184,7 @@ def beside() -> SessionState:
     return replace(made, pairing=chosen)
 
 
-def test_runs_add_up_and_tables_are_of_those_that_count() -> None:
+def test_report_counts_all_runs_and_tables_use_only_paired_runs() -> None:
     made = beside()
     told = plain(replace(made, request=replace(made.request, metric="latency")))
     whole = "6 paired runs in 3 rounds; 18 further interleaved runs only to choose between paired and interleaved runs"
@@ -198,7 +198,7 @@ def test_runs_add_up_and_tables_are_of_those_that_count() -> None:
     assert not [line for line in plain(replace(made, runs=alone)) if "o/s" in line or line.endswith("qps")]
 
 
-def test_pairs_are_drawn_and_how_they_were_chosen_is_said() -> None:
+def test_report_draws_pairs_and_states_the_choice_of_pairing() -> None:
     made = beside()
     assert "  pairing   Builds run in pairs." in plain(made)
     assert as_object(made)["pairing"]["together"] is True
@@ -206,12 +206,12 @@ def test_pairs_are_drawn_and_how_they_were_chosen_is_said() -> None:
     one = replace(made, request=two, pairing=PairingChosen(True, "", by_cpu=True))
     assert any("than 8.0.28 by CPU time" in each for each in plain(one))
     text = session_page(document(made, for_page=True))
-    assert text.count("paired runs</h2>") == 1, "of one build and one workload of several"
+    assert text.count("paired runs</h2>") == 1, "only one build has pairs, in one workload"
     assert text.count("×0.900</title>") == 3
     assert "paired runs</h2>" not in session_page(document(comparison(), for_page=True))
 
 
-def test_json_of_a_series() -> None:
+def test_json_of_a_series_has_steps_gaps_and_hunts() -> None:
     found = as_object(line())["series"]
     scan = found["lines"][0]
     assert [(step["since"], step["worse"]) for step in scan["steps"]] == [("1.5", True), ("1.12", False)]
@@ -220,8 +220,8 @@ def test_json_of_a_series() -> None:
     assert as_object(failed())["skips"][0]["facts"]["reason"] == "it crashed"
 
 
-def test_tables_of_other_programs() -> None:
-    """Without perf the CPU is that of the machine; what a spreadsheet would execute is text."""
+def test_tables_for_spreadsheets() -> None:
+    """Without perf, CPU time is that of the machine. A formula is escaped, so a spreadsheet does not execute it."""
     made = comparison()
     bare = [replace(run, facts=replace(run.facts, counters={})) for run in made.runs]
     works = (replace(made.request.works[0], name="=1+1"), *made.request.works[1:])
@@ -231,8 +231,8 @@ def test_tables_of_other_programs() -> None:
     assert float(told[at + 3].split(",")[0]) == (80 / 1000 + 80 / 2000) / 2
 
 
-def test_what_small_values_change() -> None:
-    """A rate that was sustained is only a table, small steps have a smaller effect, and a series may have no step."""
+def test_report_with_small_or_no_effects() -> None:
+    """A sustained rate has no warning, a small step has a small `--min-effect`, and a series may have no step."""
     told = plain(paced(0.995))
     assert "   100       100    100   99.5  point-query" in told
     assert not [line for line in told if "SLA" in line]
@@ -243,7 +243,7 @@ def test_what_small_values_change() -> None:
     assert writable(text, "ascii").isascii()
 
 
-def test_pages() -> None:
+def test_pages_of_all_trials() -> None:
     told = {name: session_page(document(made, for_page=True)) for name, made in TRIALS.items()}
     for name, words in {
         "comparison": ("worse in 3 and better in 1 of 6 ratios</h1>", "col-1 : 8.0.29", "Relative to 8.0.28"),
@@ -262,7 +262,7 @@ def test_pages() -> None:
 
 @pytest.mark.parametrize(("releases", "marks"), [(8, [8, 1, 2]), (4, [4, 0, 3])])
 def test_installed_releases_are_drawn_as_a_line(releases: int, marks: list[int]) -> None:
-    """In the given order, with steps where there are enough of them; builds in one folder are no releases."""
+    """In the given order, with steps if there are enough releases. Builds in one folder are no releases."""
     made = series({"scan": ((3, -0.3),)}, releases=releases)
     builds = tuple(replace(each, path=f"/srv/{each.name}") for each in made.request.subjects)
     made.request = replace(made.request, subjects=builds, series=None)
@@ -276,8 +276,8 @@ def test_installed_releases_are_drawn_as_a_line(releases: int, marks: list[int])
     assert "chart series" not in session_page(document(made, for_page=True))
 
 
-def test_what_others_published_is_compared_with_what_was_measured(tmp_path: Path) -> None:
-    """Whole intervals only: what is too wide, and too small a change, stays open; what was not measured is left out."""
+def test_published_results_are_compared_with_measured_ratios(tmp_path: Path) -> None:
+    """By whole intervals: if the interval is too wide, the result is open. Unmeasured workloads are left out."""
     made = series({"scan": ((3, -0.3),)}, releases=8)
     directions = [
         ("1.2", "1.3", "scan", "slower"), ("1.2", "1.3", "scan", "faster"), ("1.3", "1.4", "scan", "same"),
@@ -302,8 +302,8 @@ def watched() -> tuple[SessionState, BranchLine]:
     return replace(nights[-1], request=replace(nights[-1].request, subjects=found.tips), hunts=hunts), found
 
 
-def test_a_step_with_its_commit(watched: tuple[SessionState, BranchLine]) -> None:
-    """And on the page, which leads to the hunt."""
+def test_step_of_a_branch_is_reported_with_its_commit(watched: tuple[SessionState, BranchLine]) -> None:
+    """The page also has a link to the hunt."""
     first, second = branch_sentences(*watched)
     assert first == "The series has 8 tips and 1 step:"
     assert second.startswith("  scan, tip 4 → tip 5: ×0.800 (")
@@ -317,8 +317,8 @@ def test_a_step_with_its_commit(watched: tuple[SessionState, BranchLine]) -> Non
     assert "main: 8 tips, 1 step" in written and "<b>twice" not in written
 
 
-def test_later_tips_that_could_not_be_built_are_told(watched: tuple[SessionState, BranchLine]) -> None:
-    """Those since the last tip that was measured, by the summary and by the page."""
+def test_report_names_later_tips_that_could_not_be_built(watched: tuple[SessionState, BranchLine]) -> None:
+    """The summary and the page name the unbuildable tips after the last measured tip."""
     nights = [sample.night(number) for number in range(5)]
     for number in (1, 3, 4):
         request = nights[number].request
@@ -335,7 +335,7 @@ def test_later_tips_that_could_not_be_built_are_told(watched: tuple[SessionState
     assert said.replace("<b>", "&lt;b&gt;") in session_page(branch_document(trial, found, str))
 
 
-def test_what_each_night_says() -> None:
+def test_report_of_a_night_has_a_ratio_or_a_failure() -> None:
     made = sample.night(5)
     [said] = night_sentences(made)
     assert said.startswith("scan: tip 5 is ×0.800") and "of tip 3, in 3 rounds" in said

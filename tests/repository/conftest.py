@@ -1,4 +1,4 @@
-"""Real repositories with any history one can think of, written in one go by `git fast-import`."""
+"""Real repositories with any given history, each written by one call of `git fast-import`."""
 
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ History = Callable[[Commits], tuple[object, dict[str, str]]]
 
 
 def stream(commits: Commits) -> str:
-    """The history in the language of git fast-import. All commits share one ref: thousands of refs are slow."""
+    """A history in the format of git fast-import. All commits share one ref, because thousands of refs are slow."""
     marks = {name: number for number, name in enumerate(commits, 1)}
     parts = []
     for name, (parents, tree, after) in commits.items():
@@ -36,7 +36,7 @@ def stream(commits: Commits) -> str:
 
 @pytest.fixture
 def history(tmp_path: Path) -> History:
-    """``history(commits)`` makes a bare repository of them; returns it opened, and the hash of each name."""
+    """``history(commits)`` makes a bare repository. It returns the opened repository, and the hash of each name."""
     made = 0
 
     def make(commits: Commits) -> tuple[object, dict[str, str]]:

@@ -36,15 +36,15 @@ def read(git: Repo) -> Read:
 
 
 @needs_ctags
-def test_functions_are_those_in_which_lines_differ(read: Read) -> None:
+def test_changed_functions_are_functions_with_changed_lines(read: Read) -> None:
     after = PAGE.replace("return 4096", "return 8192").replace("\t\ti++;\n", "")
     found = read({"page.c": PAGE}, {"page.c": after, "notes.md": "int main(void) { }\n"})
-    assert found.functions == ("slot_of", "page_size"), "a line that is removed counts"
+    assert found.functions == ("slot_of", "page_size"), "a removed line counts"
     assert (found.files, found.approximate, found.note) == (1, False, "")
 
 
 @needs_ctags
-def test_functions_of_a_template_have_the_names_that_macros_give_them(read: Read) -> None:
+def test_functions_of_an_included_template_have_the_names_of_macros(read: Read) -> None:
     before = {
         "loop.h": "int NAME(int n)\n{\n    return n;\n}\n",
         "a.c": '#define NAME fast\n#include "loop.h"\n#undef NAME\n#  define NAME slow\n#include "loop.h"\n',
@@ -57,7 +57,7 @@ def test_functions_of_a_template_have_the_names_that_macros_give_them(read: Read
 
 
 @needs_ctags
-def test_the_main_function_of_a_test_is_that_of_another_program(read: Read) -> None:
+def test_main_function_of_a_test_program_is_left_out(read: Read) -> None:
     def tree(number: int) -> dict[str, str]:
         return dict.fromkeys(("api_test/main.c", "test/a.c"), f"int main(void)\n{{\n    return {number};\n}}\n")
 
@@ -66,8 +66,8 @@ def test_the_main_function_of_a_test_is_that_of_another_program(read: Read) -> N
 
 
 @needs_ctags
-def test_a_few_lines_outside_of_functions_are_quoted(read: Read) -> None:
-    """An option of the compiler, a default; neither comments nor documents, and nothing where more differs."""
+def test_few_changed_lines_outside_of_functions_are_quoted(read: Read) -> None:
+    """A compiler option or a default value. Comments and documents are not quoted, and no line if many differ."""
     make, page = "# Builds it.\nCFLAGS ?= -O2\nall: page\n", PAGE + "int cache = 8; /* pages */\n"
     before = {"Makefile": make, "page.c": page, "notes.md": "a\n"}
     after = {"Makefile": make.replace("O2", "O3"), "page.c": page.replace("8;", "16;"), "notes.md": "b\n"}
@@ -86,22 +86,22 @@ def test_a_few_lines_outside_of_functions_are_quoted(read: Read) -> None:
 
 
 @needs_ctags
-def test_functions_of_rust_end_before_the_next(read: Read) -> None:
+def test_rust_function_ends_before_the_next_function(read: Read) -> None:
     before = "fn size() -> u32 {\n    1\n}\n\nstruct Page;\n\nimpl Page {\n    fn insert(&self) {\n        run(\n            2)\n    }\n}\n"
     assert read({"a.rs": before}, {"a.rs": before.replace("2)", "3)")}).functions == ("Page::insert",)
     assert read({"a.rs": before}, {"a.rs": before.replace("    1", "    4")}).functions == ("size",)
 
 
 @needs_ctags
-def test_new_removed_and_renamed_functions_are_changed(read: Read) -> None:
+def test_new_removed_and_renamed_functions_count_as_changed(read: Read) -> None:
     renamed = {"page.c": PAGE.replace("int page_size", "int page_bytes"), "new.c": "int f(void) { return 1; }\n"}
     assert set(read({"page.c": PAGE}, renamed).functions) == {"page_size", "page_bytes", "f"}
     assert set(read({"page.c": PAGE}, {}).functions) == {"less", "slot_of", "page_insert", "page_size"}
 
 
 @needs_ctags
-def test_what_only_moves_is_not_changed(read: Read) -> None:
-    """Another place in the file, another file, other comments and other white space change no function."""
+def test_moved_function_is_not_changed(read: Read) -> None:
+    """A new place in the file, another file, comments and white space do not count."""
     functions = PAGE.split("\n\n")
     moved = "\n\n".join([functions[3], *functions[:3]]).replace("int i = 0;", "int i  = 0; /* the first */")
     split = {"a.c": "\n".join(functions[:2]), "b.c": "\n".join(functions[2:])}
@@ -110,7 +110,7 @@ def test_what_only_moves_is_not_changed(read: Read) -> None:
 
 
 @needs_ctags
-def test_classes_templates_and_macros(read: Read) -> None:
+def test_changed_methods_and_macros_are_named_with_their_scope(read: Read) -> None:
     header = (
         "#define GROW(n) \\\n\t((n) * 2)\n"
         "namespace store {\ntemplate <class T> struct Page {\n\tint size() const { return 1; }\n\tbool operator==(int) const\n"
@@ -121,7 +121,7 @@ def test_classes_templates_and_macros(read: Read) -> None:
 
 
 @needs_ctags
-def test_callers_of_what_profiles_lack_are_looked_for_until_they_have_some(read: Read) -> None:
+def test_callers_are_followed_up_to_functions_that_profiles_contain(read: Read) -> None:
     user = '#include "page.h"\nint scan(void)\n{\n\treturn page_insert(0, 0, GROW(1));\n}\nstruct t { int (*less)(int); };\nint no(struct t *t)\n{\n\t/* as less() does */\n\treturn t->less(1);\n}\n'
     header = "int page_insert(int *, int, int);\n#define GROW(n) ((n) * 2)\n"
     tree = {"page.c": PAGE, "page.h": header, "lib/user.c": user}
@@ -136,7 +136,7 @@ def test_callers_of_what_profiles_lack_are_looked_for_until_they_have_some(read:
     assert read(tree, after).callers == {}, "without a profile nothing can be inlined"
 
 
-def test_without_ctags_functions_are_those_that_git_names(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_are_read_from_hunk_headers_without_ctags(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     for user in (module, ctags):
         monkeypatch.setattr(user, "universal_ctags", lambda: None)
     found = read({"page.c": PAGE}, {"page.c": PAGE.replace("\t\ti++;\n", "")}, ("main",))
@@ -144,7 +144,7 @@ def test_without_ctags_functions_are_those_that_git_names(read: Read, monkeypatc
     assert "universal-ctags" in found.note
 
 
-def test_the_function_beside_a_hunk() -> None:
+def test_function_name_is_read_from_a_hunk_header() -> None:
     scopes = {
         "int slot_of(const int *k": "slot_of",
         "int store::Page<T>::insert(const T &row)": "Page::insert",
@@ -155,7 +155,7 @@ def test_the_function_beside_a_hunk() -> None:
 
 
 @needs_ctags
-def test_functions_below_a_macro_that_ctags_cannot_read(read: Read) -> None:
+def test_functions_after_a_macro_that_misleads_ctags_are_found(read: Read) -> None:
     text = """#define END_OF_BODY }
 int first() { return 1; END_OF_BODY
 
@@ -174,7 +174,7 @@ int third() {
 
 
 @needs_ctags
-def test_a_program_of_another_kind_is_not_used_and_a_failure_costs_exactness_only(
+def test_other_ctags_is_not_used_and_a_failure_makes_names_approximate(
     read: Read, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fake = executable(tmp_path / "ctags", "#!/bin/sh\necho Exuberant Ctags 5.8\nexit 1\n")
@@ -186,7 +186,7 @@ def test_a_program_of_another_kind_is_not_used_and_a_failure_costs_exactness_onl
 
 
 @needs_ctags
-def test_hostile_trees_are_harmless(git: Repo, read: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_tree_has_no_effect(git: Repo, read: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".ctags.d").mkdir()
     (tmp_path / ".ctags.d" / "evil.ctags").write_text("--kinds-C=-f\n")
@@ -201,15 +201,15 @@ def test_hostile_trees_are_harmless(git: Repo, read: Read, tmp_path: Path, monke
     assert (linked.functions, linked.files) == ((), 0)
 
 
-def test_texts_without_comments() -> None:
+def test_comments_and_white_space_are_stripped_from_code() -> None:
     assert stripped_code("a = b; // c\n/* d */ e") == "a=b;e"
     assert stripped_code('"// no comment" + 1') == '"//nocomment"+1'
     assert stripped_code("/* never ends " * 50_000) == "", "in time that is in proportion to the length"
 
 
 @needs_ctags
-def test_what_is_too_much_is_left_out_and_said(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Callers of many functions, large files, many files."""
+def test_too_much_change_is_left_out_with_a_note(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Callers of many functions, a large file, and many files."""
     after = PAGE.replace("a < b", "a <= b").replace("i = 0", "i = 1")
     assert read({"page.c": PAGE}, {"page.c": after}, ("page_insert",)).note == ""
     monkeypatch.setattr(module, "NAMES", 1)

@@ -1,4 +1,4 @@
-"""The repository that a path means, whether its checkout has changes, the clone of a recipe's repository, and downloads."""
+"""The repository at a path, uncommitted changes, the clone of a recipe's repository, and downloads."""
 
 import os
 import subprocess
@@ -32,8 +32,8 @@ def bare(git: Repo, repo: Path, tmp_path: Path) -> Path:
     return tmp_path / "bare"
 
 
-def test_what_is_no_repository(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor what is found above where git's search ends; a shallow clone has too little."""
+def test_path_without_full_repository_is_refused(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIT_CEILING_DIRECTORIES limits the search in parent folders. A shallow clone lacks commits."""
     inner, shallow = repo / "a" / "b", tmp_path / "shallow"
     inner.mkdir(parents=True)
     assert open_repository(inner).folder == repo
@@ -59,7 +59,7 @@ def test_what_is_no_repository(repo: Path, tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     "what", ["core.excludesFile", "core.attributesFile", "packed-refs", "objects/info/alternates", "include.path"]
 )
-def test_a_file_that_keeps_git_waiting_is_named(
+def test_error_names_the_file_that_git_waits_for(
     git: Repo, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     monkeypatch.setattr("perfbisect.repository.git.LIMITED", 1.0)
@@ -76,7 +76,7 @@ def test_a_file_that_keeps_git_waiting_is_named(
     assert "FIFO" in caught.value.advice
 
 
-def test_every_place_of_a_repository_leads_to_it(git: Repo, repo: Path, bare: Path, tmp_path: Path) -> None:
+def test_any_path_inside_a_repository_opens_the_repository(git: Repo, repo: Path, bare: Path, tmp_path: Path) -> None:
     git("worktree", "add", "-q", str(tmp_path / "linked"), "HEAD~1")
     (repo / "a" / "b").mkdir(parents=True)
     (tmp_path / "link").symlink_to(repo)
@@ -89,7 +89,7 @@ def test_every_place_of_a_repository_leads_to_it(git: Repo, repo: Path, bare: Pa
             assert resolve_commit(opened, name, []) == git("rev-parse", "HEAD~1"), place
 
 
-def test_odd_paths_are_only_paths(repo: Path, tmp_path: Path) -> None:
+def test_repository_path_with_odd_characters_is_opened(repo: Path, tmp_path: Path) -> None:
     for name in ("a\nb", " -c x=y", "é\\'\"$(touch hit)\n", "--bare"):
         place = tmp_path / name
         repo.rename(place)
@@ -98,7 +98,7 @@ def test_odd_paths_are_only_paths(repo: Path, tmp_path: Path) -> None:
         place.rename(repo)
 
 
-def test_a_path_that_is_not_utf8_is_refused(repo: Path, tmp_path: Path) -> None:
+def test_repository_path_that_is_not_utf8_is_refused(repo: Path, tmp_path: Path) -> None:
     place = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
     repo.rename(place)
     link = Path(f"{place}.link")
@@ -109,7 +109,7 @@ def test_a_path_that_is_not_utf8_is_refused(repo: Path, tmp_path: Path) -> None:
             open_repository(path)
 
 
-def test_a_bare_repository_that_is_only_found_obeys_the_users_setting(bare: Path, seal: Path) -> None:
+def test_safe_bare_repository_setting_applies_to_a_found_repository(bare: Path, seal: Path) -> None:
     (seal / ".gitconfig").write_text("[safe]\nbareRepository = explicit\n")
     assert open_repository(bare).git_dir == bare
     for path, named in ((bare, False), (bare / "refs", True)):
@@ -118,7 +118,7 @@ def test_a_bare_repository_that_is_only_found_obeys_the_users_setting(bare: Path
         assert "--repo" in caught.value.advice
 
 
-def test_a_checkout_with_changes_is_dirty_and_one_with_new_files_is_not(git: Repo, bare: Path) -> None:
+def test_changed_files_make_a_checkout_dirty_and_new_files_do_not(git: Repo, bare: Path) -> None:
     git.commit({"file": "1"})
     for text, dirty in (({"new": "1"}, False), ({"file": "2"}, True)):
         git.write(text)
@@ -138,7 +138,9 @@ def recipe(url: str) -> Builder:
     return Builder(name="small", summary="s", driver="d", repository=url, release_tags=["v{version}"], build=build)
 
 
-def test_a_clone_is_made_once(builder: Builder, seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repository_of_a_recipe_is_cloned_once(
+    builder: Builder, seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[tuple[str, int, int]] = []
     path = cached_clone(builder, progress=lambda *step: seen.append(step))
     assert path == seal / ".cache/perfbisect/repositories/small.git"
@@ -152,8 +154,8 @@ def test_a_clone_is_made_once(builder: Builder, seal: Path, tmp_path: Path, monk
     assert "--repo" in caught.value.advice
 
 
-def test_what_is_missing_is_fetched_and_what_is_there_needs_no_network(git: Repo, builder: Builder, repo: Path) -> None:
-    """A new release, and a branch that moved, even backwards; from another URL, too."""
+def test_cached_clone_fetches_only_missing_revisions(git: Repo, builder: Builder, repo: Path) -> None:
+    """A new release, and a branch that moved, even backwards. The URL of the recipe may change."""
     opened = open_repository(cached_clone(builder))
     git("commit", "-q", "--allow-empty", "--amend", "-m", "another", "--date=2020-02-02T00:00:00Z")
     commit = git.head
@@ -174,7 +176,7 @@ def test_what_is_missing_is_fetched_and_what_is_there_needs_no_network(git: Repo
     assert resolve_commit(opened, "1.0", builder.release_tags) == forked
 
 
-def test_a_clone_that_fails_leaves_nothing_behind(builder: Builder, tmp_path: Path, seal: Path) -> None:
+def test_failed_or_interrupted_clone_leaves_no_files(builder: Builder, tmp_path: Path, seal: Path) -> None:
     with pytest.raises(EnvironmentFailure, match=r"file:///.*/nowhere cannot be cloned: fatal: .*nowhere"):
         cached_clone(recipe(f"file://{tmp_path}/nowhere"))
 
@@ -186,8 +188,8 @@ def test_a_clone_that_fails_leaves_nothing_behind(builder: Builder, tmp_path: Pa
     assert [each.suffix for each in (seal / ".cache/perfbisect/repositories").iterdir()] == [".lock"]
 
 
-def test_a_url_runs_no_command(tmp_path: Path, seal: Path, monkeypatch: pytest.MonkeyPatch, repo: Path) -> None:
-    """Not even where the user's configuration allows it for other repositories; what the environment allows does run."""
+def test_repository_url_starts_nothing(tmp_path: Path, seal: Path, monkeypatch: pytest.MonkeyPatch, repo: Path) -> None:
+    """The user's git configuration cannot allow such a URL, but GIT_ALLOW_PROTOCOL can."""
     trace = tmp_path / "trace"
     command = f"ext::touch {trace}"
 
@@ -208,7 +210,7 @@ def test_a_url_runs_no_command(tmp_path: Path, seal: Path, monkeypatch: pytest.M
     assert not refused(command, "cannot be fetched")
 
 
-def test_hooks_of_the_user_do_not_run(builder: Builder, git: Repo, tmp_path: Path, seal: Path) -> None:
+def test_hooks_of_the_user_do_not_run_in_the_clone(builder: Builder, git: Repo, tmp_path: Path, seal: Path) -> None:
     trap = Trap(tmp_path / "sprung")
     trap.hooks(tmp_path / "template" / "hooks")
     hooks = trap.hooks(tmp_path / "hooks")
@@ -243,7 +245,7 @@ def fetch(server: Shelf, path: str = PATH, sha256: str = SUM) -> list[tuple[int,
     return steps
 
 
-def test_it_is_fetched_once_with_progress(server: Shelf, cache: Path) -> None:
+def test_download_fetches_a_file_once_with_progress(server: Shelf, cache: Path) -> None:
     steps = fetch(server)
     assert (steps[0], steps[-1]) == ((0, 0), (5, 5))
     assert steps == sorted(steps)
@@ -252,7 +254,7 @@ def test_it_is_fetched_once_with_progress(server: Shelf, cache: Path) -> None:
     assert {file.name for file in cache.iterdir()} == {"lib_1_2.tar.gz", "lock"}
 
 
-def test_after_cuts_the_rest_is_asked_for(server: Shelf) -> None:
+def test_download_continues_after_lost_connections(server: Shelf) -> None:
     server.cuts = [1_000_000, 2_000_000]
     fetch(server)
     assert server.asked == [(PATH, ""), (PATH, "bytes=1000000-"), (PATH, "bytes=3000000-")]
@@ -263,8 +265,8 @@ LEFT = {"a part": CONTENT[:1_000_000], "all of it": CONTENT, "another file": b"?
 
 @pytest.mark.parametrize("parts", [True, False])
 @pytest.mark.parametrize("left", LEFT)
-def test_what_an_ended_process_left_of_this_file_is_used(server: Shelf, cache: Path, left: str, parts: bool) -> None:
-    """Otherwise, and from a server that sends no parts, all is fetched anew."""
+def test_download_continues_the_part_of_an_ended_process(server: Shelf, cache: Path, left: str, parts: bool) -> None:
+    """If the part is of another file, or if the server sends no parts, the whole file is fetched."""
     server.parts = parts
     cache.mkdir(parents=True)
     (cache / f"lib_1_2.tar.gz.{SUM[:8]}.part").write_bytes(LEFT[left])
@@ -273,14 +275,14 @@ def test_what_an_ended_process_left_of_this_file_is_used(server: Shelf, cache: P
     assert "file" in left or server.asked[0] == (PATH, f"bytes={len(LEFT[left])}-")
 
 
-def test_another_sum_is_an_error_and_nothing_is_kept(server: Shelf, cache: Path) -> None:
+def test_download_with_a_wrong_checksum_is_an_error(server: Shelf, cache: Path) -> None:
     sentence = rf"^lib 1.2 is not used: the file at {server.address}{PATH} has the SHA-256 sum {SUM}, but the recipe has {'0' * 64}$"
     with pytest.raises(EnvironmentFailure, match=sentence):
         fetch(server, sha256="0" * 64)
     assert [file.name for file in cache.iterdir()] == ["lock"]
 
 
-def test_without_a_network_the_command_is_said_that_puts_it_there(server: Shelf, cache: Path) -> None:
+def test_download_error_says_how_to_copy_the_file_by_hand(server: Shelf, cache: Path) -> None:
     gone, by_hand = Shelf("http://127.0.0.1:9"), f"To copy the file there yourself: `cp lib_1_2.tar.gz {cache}/`."
     with pytest.raises(EnvironmentFailure, match=r"^lib 1.2 cannot be fetched from .*: Connection refused$") as failed:
         fetch(gone)

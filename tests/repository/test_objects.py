@@ -1,4 +1,4 @@
-"""Objects read by GitPython, and by git where GitPython does not read them; the environment and the errors of git commands."""
+"""Git objects that GitPython or, if GitPython cannot, git reads; and the environment and errors of git commands."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ from perfbisect.repository.git import (
     temporary_folder,
 )
 from perfbisect.repository.library import GitProgress
-from perfbisect.repository.objects import TreeFiles, small_file_texts, top_level_files, tree_files
+from perfbisect.repository.objects import TreeFiles, small_file_texts, top_level_names, tree_files
 from program import executable
 from repos import Repo
 from traps import FILE, FOLDER, LINK, MODULE, OddTrees, Trap
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.tools
 
 @pytest.fixture(params=["sha1", "sha256"])
 def repo(request: pytest.FixtureRequest, tmp_path: Path) -> Repository:
-    """A commit with text, a file that is none, a link and a submodule; names are odd."""
+    """A commit with a text file with an odd name, a binary file, a link and a submodule."""
     folder = tmp_path / request.param
     subprocess.run(["git", "init", "-q", f"--object-format={request.param}", folder], check=True)
     git = Repo(folder)
@@ -44,14 +44,14 @@ def repo(request: pytest.FixtureRequest, tmp_path: Path) -> Repository:
     return open_repository(folder)
 
 
-def test_a_tree_and_its_files(repo: Repository) -> None:
-    assert top_level_files(repo, "HEAD") == top_level_files(repo, "HEAD^{tree}") == {"zero", "link"}
+def test_files_and_submodules_of_a_tree_are_read(repo: Repository) -> None:
+    assert top_level_names(repo, "HEAD") == top_level_names(repo, "HEAD^{tree}") == {"zero", "link"}
     found, odd = tree_files(repo, "HEAD"), "a b/\N{REPLACEMENT CHARACTER}\n.c"
     assert (set(found.files), found.submodules) == ({"zero", odd}, ("module",))
     assert small_file_texts(repo, found, ["zero", odd, "absent"]) == {odd: "one\ntwo\N{REPLACEMENT CHARACTER}\n"}
 
 
-def test_headers(repo: Repository) -> None:
+def test_headers_of_objects_are_read(repo: Repository) -> None:
     names = ["HEAD", "HEAD:zero", "HEAD:absent", "a b", "x\N{REPLACEMENT CHARACTER} 5", "", "-x", "HEAD^{tree}"]
     head, zero, *unknown, tree = objects.object_headers(repo, names)
     assert (head and head[1], zero and zero[1:], tree and tree[1]) == ("commit", ("blob", 3), "tree")
@@ -59,7 +59,7 @@ def test_headers(repo: Repository) -> None:
     assert objects.object_headers(repo, []) == []
 
 
-def test_what_is_not_there(repo: Repository) -> None:
+def test_missing_object_is_reported(repo: Repository) -> None:
     absent = "12345" * 8
     asked = [(objects.file_texts, {"x": absent}), (objects.tree_entries, absent), (objects.tree_entries, "HEAD:zero")]
     for ask, what in asked:
@@ -67,8 +67,8 @@ def test_what_is_not_there(repo: Repository) -> None:
             ask(repo, what)  # type: ignore[operator]
 
 
-def test_trees_that_git_would_not_write(git: Repo, tmp_path: Path) -> None:
-    """GitPython knows no such modes: git is asked."""
+def test_invalid_tree_is_read_by_git(git: Repo, tmp_path: Path) -> None:
+    """GitPython does not know these modes, so perfbisect calls git."""
     git.commit(title="0")
     odd = OddTrees(tmp_path / "repo")
     opened = open_repository(tmp_path / "repo")
@@ -83,8 +83,8 @@ def test_trees_that_git_would_not_write(git: Repo, tmp_path: Path) -> None:
         objects.file_texts(opened, {"x": odd.damaged(), "y": blob})
 
 
-def test_its_import_runs_and_writes_nothing(tmp_path: Path) -> None:
-    """It runs `git version`: as any other call, not by what the environment names."""
+def test_import_of_gitpython_ignores_the_environment(tmp_path: Path) -> None:
+    """The import runs `git version`, but not the program that the environment names."""
     trap = Trap(tmp_path / "sprung")
     executable(tmp_path / "git", f"#!/bin/sh\n{trap.command('git')}\n")
     steering = {
@@ -98,7 +98,7 @@ def test_its_import_runs_and_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "trace").exists()
 
 
-def test_lines_of_progress() -> None:
+def test_progress_lines_of_git_are_parsed() -> None:
     steps = GitProgress()
     assert steps.parsed_progress("Receiving objects:  50% (1/2), 3.00 KiB | 1.00 MiB/s\n") == (
         "Receiving objects",
@@ -110,7 +110,7 @@ def test_lines_of_progress() -> None:
         assert steps.parsed_progress(line) is None
 
 
-def test_the_environment_is_a_list_of_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_of_git_has_only_allowed_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert remote_environment()["GIT_ALLOW_PROTOCOL"] == PROTOCOLS
     wanted = dict.fromkeys(("SUDO_UID", "GIT_CONFIG_COUNT", "GIT_CONFIG_KEY_0", "GIT_EXEC_PATH"), "1")
     reach = dict.fromkeys(("GIT_SSH_COMMAND", "SSH_AUTH_SOCK", "https_proxy", "GIT_ASKPASS", "GIT_ALLOW_PROTOCOL"), "x")
@@ -138,14 +138,14 @@ def test_the_environment_is_a_list_of_what_is_allowed(monkeypatch: pytest.Monkey
         ("fatal: No space left on device\n", "fatal: No space left on device", "Free space on that disk."),
     ],
 )
-def test_the_line_that_gives_the_reason(stderr: str, sentence: str, advice: str) -> None:
-    """Of formats that git does not know, and of repositories of other users: hostile/test_git_configuration."""
+def test_error_has_the_line_of_git_with_the_reason(stderr: str, sentence: str, advice: str) -> None:
+    """hostile/test_git_configuration.py tests errors of unknown formats and of repositories of other users."""
     error = git_failure("it failed", stderr)
     assert (str(error), error.advice) == (f"it failed: {sentence}", advice)
 
 
-def test_what_killed_processes_leave_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the next process; the folder of one that runs stays."""
+def test_temporary_folder_of_a_killed_process_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next process removes the folder. The folder of a running process stays."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     code = "from perfbisect.repository.git import temporary_folder as made\nwith made() as f: print(f, flush=True); input()"
     both = [

@@ -1,4 +1,4 @@
-"""A commit's diff in parts, and the commits between it and its parent."""
+"""The parts of a commit's diff, and commits that contain some of the parts."""
 
 import difflib
 from random import Random
@@ -23,10 +23,10 @@ lines = st.lists(
 
 
 @given(lines, lines, st.booleans(), st.booleans(), st.randoms())
-def test_edits_of_a_file_make_any_state_between(
+def test_any_parts_of_a_file_can_be_applied(
     old: list[bytes], new: list[bytes], cut_old: bool, cut_new: bool, drawn: Random
 ) -> None:
-    """Without a part it is the older file, with all the newer one; some of them have the lines of these, in any order."""
+    """No parts give the old file, and all parts give the new file. The order of the parts does not matter."""
     old, new = (
         [*each[:-1], each[-1].rstrip(b"\n") or b"x"] if cut and each else each
         for each, cut in ((old, cut_old), (new, cut_new))
@@ -46,7 +46,7 @@ def test_edits_of_a_file_make_any_state_between(
     assert len(split_lines(made.content)) <= size
 
 
-def test_a_new_file_is_divided_into_its_functions_and_all_else() -> None:
+def test_new_file_is_divided_into_its_functions_and_the_rest() -> None:
     entry = Entry("a.c", "100644", FUNCTIONS.encode())
     file, [frame, add, twice] = parts_of_file(0, None, entry, [(0, 0, 0, len(split_lines(entry.content)), "")])
     assert [piece.shown.title for piece in (frame, add, twice)] == [
@@ -66,7 +66,7 @@ def test_a_new_file_is_divided_into_its_functions_and_all_else() -> None:
 
 @pytest.fixture
 def odd(git: Repo) -> tuple[Repository, str, str]:
-    """A commit that changes files in every way, and its parent."""
+    """A repository, a parent, and a commit that changes files in every way."""
     module = Repo(git.path.parent / "module")
     first, second = (module.commit({"m.c": text}) for text in ("one\n", "two\n"))
     text = [f"line {number}\n" for number in range(60)]
@@ -94,13 +94,13 @@ def odd(git: Repo) -> tuple[Repository, str, str]:
 
 
 def listed(repo: Repository, commit: str) -> dict[str, str]:
-    """Path → mode and hash of all in a tree."""
+    """Path → mode and hash of each file of a commit."""
     rows = ask(repo, "ls-tree", "-r", "-z", commit, errors="surrogateescape").split("\0")
     return {path: about for about, _, path in (row.partition("\t") for row in rows if row)}
 
 
 @pytest.mark.tools
-def test_the_states_between_a_commit_and_its_parent_are_commits(odd: tuple[Repository, str, str]) -> None:
+def test_sets_of_parts_are_made_into_commits(odd: tuple[Repository, str, str]) -> None:
     repo, parent, commit = odd
     before = {path: path.read_bytes() for path in repo.git_dir.rglob("*") if path.is_file() and path.name != "index"}
     with partial_diff_commits(repo, parent, commit, ["docs/**"]) as made:
@@ -113,17 +113,17 @@ def test_the_states_between_a_commit_and_its_parent_are_commits(odd: tuple[Repos
         assert sum(piece.shown.path == "new name.c" for piece in diff.pieces) == 2, "its name, and a line"
         order = drawn.sample(sorted(diff.all_parts), len(diff.all_parts))
         states = [frozenset(order[:size]) for size in range(len(order) + 1)]
-        shas = made.make(states)
+        shas = made.hashes(states)
         assert (shas[0], shas[-1]) == (parent, commit) and len({*shas}) == len(shas)
-        assert shas == made.make(states)
+        assert shas == made.hashes(states)
         trees = [listed(made.repository, sha) for sha in shas]
-        # All parts, but one that changes nothing, are the commit itself, but for what is ignored.
+        # All parts and a part that changes nothing give the tree of the commit, except for ignored paths.
         more = CommitDiff(
             (*diff.files, FileDiff(None, None, by_lines=True)),
             (*diff.pieces, diff.pieces[0].__class__(len(diff.files), diff.pieces[0].shown)),
         )
         made.diff, made._made = more, {}
-        [whole] = made.make([diff.all_parts])
+        [whole] = made.hashes([diff.all_parts])
         assert whole != commit
         assert listed(made.repository, whole) == trees[-1] | {"docs/a.md": trees[0]["docs/a.md"]}
         own = {path for path in trees[0].keys() | trees[-1].keys() if trees[0].get(path) != trees[-1].get(path)}

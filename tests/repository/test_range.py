@@ -1,4 +1,4 @@
-"""The range graph against what it should be, found commit by commit."""
+"""The graph of a range, compared with its definition, which is evaluated commit by commit."""
 
 import random
 import subprocess
@@ -23,7 +23,7 @@ History = Callable[[Mapping[str, Any]], tuple[Any, dict[str, str]]]
 
 
 def found(span: CommitRange, hashes: Mapping[str, str]) -> Edges:
-    """The graph that was read, in the names of the test."""
+    """The edges of the graph, by the names of commits in the test."""
     names = {commit: name for name, commit in hashes.items()}
     node = ["", *(names[commit] for commit in span.candidates[1:])]
     first = span.graph.branch_points + 1
@@ -41,7 +41,7 @@ def is_closed(span: CommitRange) -> bool:
 
 
 def commits_of(text: str) -> dict[str, Made]:
-    """Commits from words such as ``m:a,b=source/documentation+path@content``; without a colon, of the one before."""
+    """Commits from words such as ``m:a,b=source/documentation+path@content``; without a colon: on the last commit."""
     made: dict[str, Made] = {}
     for word in text.split():
         head, _, tree = word.partition("=")
@@ -55,7 +55,7 @@ def commits_of(text: str) -> dict[str, Made]:
 
 
 def edges_of(text: str) -> Edges:
-    """Edges from words such as ``m:a,.``; the point is node 0."""
+    """Edges from words such as ``m:a,.``; ``.`` is node 0."""
     pairs = (word.split(":") for word in text.split())
     return {name: tuple(p.replace(".", "") for p in parents.split(",")) if parents else () for name, parents in pairs}
 
@@ -70,8 +70,8 @@ def case(text: str, found: str) -> tuple[dict[str, Made], str, str, Edges]:
     return commits_of(text), good, bad, edges_of(edges)
 
 
-def test_the_graphs_of_small_histories(history: History) -> None:
-    """All of them in one repository, since most of the time would go into making repositories."""
+def test_graphs_of_small_histories(history: History) -> None:
+    """All histories are in one repository, because making repositories would take most of the time."""
     cases = {name: case(*parts) for name, *parts in CASES}
     repo, every = history({
         f"{of}-{name}": Made([f"{of}-{parent}" for parent in made.parents], made.tree)
@@ -99,7 +99,7 @@ PATHS = ("a.c", "src/b.c", "doc/a", "doc/b/c", "R.md", "src/doc/d", "src/R.md")
 
 
 def random_history(seed: int) -> dict[str, Made]:
-    """Some thirty commits with few different trees, so that many are equal, and with dates in no order."""
+    """Thirty commits with unordered dates, and with few different trees, so that many trees are equal."""
     chance = random.Random(seed)
     commits: dict[str, Made] = {}
     for number in range(30):
@@ -114,7 +114,7 @@ def random_history(seed: int) -> dict[str, Made]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_graph_of_any_history(history: History, seed: int) -> None:
+def test_graphs_of_random_histories_match_the_definition(history: History, seed: int) -> None:
     """Compare ranges of a random history with the definition, along all parents and along first parents."""
     commits = random_history(seed)
     repo, hashes = history(commits)
@@ -134,7 +134,7 @@ def test_the_graph_of_any_history(history: History, seed: int) -> None:
         assert counts(commits[names[span.candidates[-1]]].tree) == counts(commits[bad].tree)
 
 
-def test_bases_come_after_those_that_they_descend_from_whatever_their_dates(history: History) -> None:
+def test_branch_points_follow_their_ancestors_despite_their_dates(history: History) -> None:
     commits = {f"c{n}": Made([f"c{n - 1}"] if n else [], code(str(n)), seconds=9 - n) for n in range(6)}
     commits |= {f"s{n}": Made([f"c{n}"], code(f"s{n}")) for n in range(4)}
     commits["m"] = Made(["c5", "s3", "s1", "s2", "s0"], code("m"))
@@ -143,7 +143,7 @@ def test_bases_come_after_those_that_they_descend_from_whatever_their_dates(hist
     assert span.candidates[:5] == tuple(hashes[name] for name in ("c4", "c0", "c1", "c2", "c3"))
 
 
-def test_the_graph_does_not_depend_on_a_commit_graph_file(history: History) -> None:
+def test_graph_does_not_depend_on_a_commit_graph_file(history: History) -> None:
     commits = random_history(3)
     repo, hashes = history(commits)
     goods = [good for good in sorted(ancestors(commits, "n29") - {"n29"}) if expected(commits, good, "n29")][:3]
@@ -157,21 +157,21 @@ def test_the_graph_does_not_depend_on_a_commit_graph_file(history: History) -> N
     assert read() == before
 
 
-def test_replaced_commits_are_read_as_they_are(history: History) -> None:
+def test_git_replace_has_no_effect_on_the_range(history: History) -> None:
     repo, hashes = history(commits_of("c0=0 c1=1 c2=2"))
     subprocess.run(["git", "replace", "--graft", hashes["c2"], hashes["c0"]], cwd=repo.git_dir, check=True)
     span = read_range(repo, hashes["c0"], hashes["c2"], IGNORE)
     assert found(span, hashes) == edges_of("c1:. c2:c1")
 
 
-def test_a_working_tree_is_not_looked_at(git: Repo) -> None:
+def test_working_tree_has_no_effect_on_the_range(git: Repo) -> None:
     good, _, bad = git.history([{"a.c": str(number)} for number in range(3)])
     git.write({"a.c": "changed", "sub/new": ""})
     assert read_range(open_repository(git.path / "sub"), good, bad, []).graph.size == 3
     assert git("status", "--porcelain", "-uno") == "M a.c"
 
 
-def test_a_range_without_sense_is_refused(history: History) -> None:
+def test_range_without_candidates_or_common_history_is_refused(history: History) -> None:
     repo, hashes = history(commits_of("c0=0 c1=1 c2=1/d other:=o"))
     for ends, sentence in {
         "c0 c0": "are the same commit",
@@ -183,7 +183,7 @@ def test_a_range_without_sense_is_refused(history: History) -> None:
             read_range(repo, *(hashes[name] for name in ends.split()), IGNORE)
 
 
-def test_a_long_history_with_many_merges(history: History) -> None:
+def test_range_of_a_long_history_with_many_merges(history: History) -> None:
     """Every fifth commit is documentation, every tenth joins a side branch."""
     commits = {"c0": Made([], code("0"))}
     for number in range(1, 4_000):

@@ -1,4 +1,4 @@
-"""Commits reverted without a checkout, and conflicts of lines that only touch."""
+"""Commits that are reverted without a checkout, and conflicts between adjacent lines."""
 
 from pathlib import Path
 
@@ -41,21 +41,21 @@ def tree(repo: Repository, commit: str) -> dict[str, str]:
 
 
 def after(repo: Repository, tip: str, *which: str, ignore: tuple[str, ...] = ()) -> dict[str, str]:
-    """The tree of ``tip`` once these are reverted."""
+    """The tree of ``tip`` after the commits ``which`` are reverted."""
     with temporary_revert(repo, tip, list(which), list(ignore)) as made:
         return tree(made.repository, made.commit)
 
 
 def refused(repo: Repository, tip: str, *which: str, ignore: tuple[str, ...] = ()) -> str:
-    """Why these are not reverted."""
+    """The reason why the commits ``which`` cannot be reverted."""
     with pytest.raises(CannotRevert) as caught:
         after(repo, tip, *which, ignore=ignore)
     assert caught.value.exit_status == 2
     return str(caught.value)
 
 
-def test_only_the_change_goes_the_clone_stays(repo: Repository, git: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file has been renamed and changed since; a file that the commit added goes, and that it removed returns."""
+def test_revert_removes_the_change_only(repo: Repository, git: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file was renamed and changed later. An added file is removed, and a removed file returns. The clone stays."""
     git.commit({"src/a.c": text(), "src/old.c": "old\n", "other.c": "other\n"})
     culprit = git.commit({"src/a.c": text(l7="slow"), "src/new.c": "new\n", "src/old.c": None})
     git("mv", "src/a.c", "src/b.c")
@@ -73,10 +73,10 @@ def test_only_the_change_goes_the_clone_stays(repo: Repository, git: Repo, monke
     monkeypatch.setenv("GIT_AUTHOR_NAME", "Another")
     monkeypatch.setenv("GIT_COMMITTER_DATE", "2022-02-02T02:02:02Z")
     with temporary_revert(repo, tip, [culprit], []) as again:
-        assert again.commit == made.commit, "the hash, whoever makes it"
+        assert again.commit == made.commit, "the hash does not depend on the user"
 
 
-def test_a_conflict_names_the_files(repo: Repository, git: Repo) -> None:
+def test_conflict_names_the_files(repo: Repository, git: Repo) -> None:
     files = [f"src/{number}.c" for number in range(12)]
     trees = [dict.fromkeys(files, each) for each in (text(), text(l7="slow"), text(l7="slower still"), None)]
     _, culprit, tip, gone = git.history([*trees[:3], trees[3] | {"b.c": "something else\n"}])
@@ -86,7 +86,7 @@ def test_a_conflict_names_the_files(repo: Repository, git: Repo) -> None:
     assert "conflicts in src/0.c, src/1.c" in refused(repo, gone, culprit), "a file that is gone"
 
 
-def test_ignored_paths_stay_as_they_are_and_conflicts_there_do_not_count(repo: Repository, git: Repo) -> None:
+def test_ignored_paths_are_unchanged_and_cause_no_conflicts(repo: Repository, git: Repo) -> None:
     git.commit({"a.c": text(), "docs/x/a.md": "first\n", "docs/b.md": "b\n", "top.md": "top\n"})
     culprit = git.commit({"a.c": text(l7="slow"), "docs/x/a.md": "second\n", "docs/b.md": "c\n", "top.md": "other\n"})
     tip = git.commit({"docs/x/a.md": "third\n"})
@@ -95,7 +95,7 @@ def test_ignored_paths_stay_as_they_are_and_conflicts_there_do_not_count(repo: R
     assert found == {"a.c": text(), "docs/x/a.md": "third\n", "docs/b.md": "c\n", "top.md": "other\n"}
 
 
-def test_what_is_undone_already_and_what_only_ignored_paths_have_changes_nothing(repo: Repository, git: Repo) -> None:
+def test_revert_that_changes_nothing_is_refused(repo: Repository, git: Repo) -> None:
     trees = [{"a.c": text(), "a.md": "a\n"}, {"a.c": text(l7="slow")}, {"a.md": "b\n"}, {"a.c": text()}]
     _, *undone, tip = git.history(trees)
     for which in undone:
@@ -104,7 +104,7 @@ def test_what_is_undone_already_and_what_only_ignored_paths_have_changes_nothing
         )
 
 
-def test_a_merge_is_reverted_relative_to_its_first_parent(repo: Repository, git: Repo) -> None:
+def test_merge_is_reverted_relative_to_its_first_parent(repo: Repository, git: Repo) -> None:
     base, _ = git.history([{"a.c": text()}, {"a.c": text(l3="mainline")}])
     git("checkout", "-q", "-b", "side", base)
     git.commit({"a.c": text(l30="side")})
@@ -116,8 +116,8 @@ def test_a_merge_is_reverted_relative_to_its_first_parent(repo: Repository, git:
         assert tree(made.repository, made.commit) == {"a.c": text(l3="mainline"), "b.c": "b\n"}
 
 
-def test_a_root_commit_is_reverted_as_a_whole(repo: Repository, git: Repo) -> None:
-    """As of a history that was joined to another: its files go."""
+def test_revert_of_a_root_commit_removes_its_files(repo: Repository, git: Repo) -> None:
+    """For example, the root commit of a history that was merged into another history."""
     git.commit({"a.c": text()})
     git("checkout", "-q", "--orphan", "other")
     root = git.commit({"lib/b.c": "b\n", "a.c": None})
@@ -126,16 +126,16 @@ def test_a_root_commit_is_reverted_as_a_whole(repo: Repository, git: Repo) -> No
     assert after(repo, git.head, root) == {"a.c": text()}
 
 
-def test_several_are_reverted_newest_first_in_spite_of_conflicts_in_ignored_paths(repo: Repository, git: Repo) -> None:
-    """Both changed the same line: in the other order each would conflict."""
+def test_several_commits_are_reverted_newest_first(repo: Repository, git: Repo) -> None:
+    """Both commits changed the same line: the reverse order has conflicts. Conflicts in ignored paths do not count."""
     trees = (text(), text(l7="slow"), text(l7="slower"), text(l7="slower", l30="later"))
     _, first, second, tip = git.history({"a.c": tree, "a.md": f"{n}\n"} for n, tree in enumerate(trees))
     assert after(repo, tip, second, first, ignore=("*.md",)) == {"a.c": text(l30="later"), "a.md": "3\n"}
     assert refused(repo, tip, first, second, ignore=("*.md",))
 
 
-def test_lines_that_later_commits_put_beside_those_of_the_commit_stay(repo: Repository, git: Repo) -> None:
-    """git itself reports a conflict: at the end of a file each commit adds its function."""
+def test_revert_keeps_lines_of_later_commits_beside_its_lines(repo: Repository, git: Repo) -> None:
+    """For git this is a conflict. For example, each commit adds a function at the end of a file."""
     base, commits = "caf\udce9 \r\n".encode(errors="surrogateescape") + text().encode(), []
     for more in (b"", b"slow\nslower\n", b"slow\nslower\nlater\nlatest\n"):
         (git.path / "a.c").write_bytes(base + more)
@@ -147,8 +147,8 @@ def test_lines_that_later_commits_put_beside_those_of_the_commit_stay(repo: Repo
     assert found.encode(errors="surrogateescape").replace(b"\r\n", b"\n") == lines
 
 
-def test_a_clone_that_lacks_an_object_of_another_file_serves(repo: Repository, git: Repo) -> None:
-    """Mirrors lack large files of tests, which the recipe leaves out of the checkout."""
+def test_revert_works_if_the_clone_lacks_an_object_of_another_file(repo: Repository, git: Repo) -> None:
+    """For example, mirrors lack large test files, which the recipe leaves out of the checkout."""
     git.commit({"src/a.c": text(), "test/large": "large\n", "test/new": "old\n"})
     culprit = git.commit({"src/a.c": text(l7="slow"), "test/new": "new\n"})
     tip = git.commit({"src/a.c": text(l7="slow", l30="later")})
@@ -162,7 +162,7 @@ lines = st.lists(st.sampled_from([b"a\n", b"b\n", b"c\n"]), max_size=4)
 
 
 def conflict(ours: bytes, base: bytes, theirs: bytes) -> bytes:
-    """As git writes it."""
+    """A conflict in the format of git."""
     head, middle, other, end = (sign * MARKER for sign in (b"<", b"|", b"=", b">"))
     return head + b" ours\n" + ours + middle + b" base\n" + base + other + b"\n" + theirs + end + b" theirs\n"
 
@@ -179,7 +179,7 @@ def conflict(ours: bytes, base: bytes, theirs: bytes) -> bytes:
     ],
     ids=["added behind", "added around", "reverted beside a change", "same line", "same place", "which one"],
 )
-def test_what_only_touches_is_settled(ours: str, base: str, theirs: str, result: str | None) -> None:
+def test_conflict_of_adjacent_lines_is_settled(ours: str, base: str, theirs: str, result: str | None) -> None:
     *parts, expected = (
         [f"{word}\n".encode() for word in (side or "").split()] for side in (ours, base, theirs, result)
     )
@@ -188,7 +188,7 @@ def test_what_only_touches_is_settled(ours: str, base: str, theirs: str, result:
     assert settle_conflicts(whole) == (None if result is None else b"top\n" + b"".join(expected) + b"bottom\n")
 
 
-def test_every_conflict_of_a_file_must_be_of_that_kind() -> None:
+def test_file_is_settled_only_if_all_its_conflicts_are() -> None:
     good, bad = conflict(b"old\nnew\n", b"old\n", b""), conflict(b"mine\n", b"old\n", b"")
     assert [settle_conflicts(text) for text in (good + b"x\n" + good, good + bad, b"x\n")] == [
         b"new\nx\nnew\n",
@@ -198,10 +198,10 @@ def test_every_conflict_of_a_file_must_be_of_that_kind() -> None:
 
 
 @given(before=lines, base=lines, after=lines, replacement=lines)
-def test_what_was_added_stays_and_what_was_replaced_is_replaced(
+def test_settled_conflict_keeps_all_added_lines(
     before: list[bytes], base: list[bytes], after: list[bytes], replacement: list[bytes]
 ) -> None:
-    """Distinct signs tell the parts apart."""
+    """The added lines have capital letters."""
     one = [line.upper() for line in before] + base + [line.upper() for line in after]
     found = settle_lines(one, base, replacement)
     if base and found is not None:

@@ -29,14 +29,14 @@ REFUSED = ["", "-oProxyCommand=x", "--upload-pack=x", "ext::sh -c x", "ext::x", 
            "ssh://u@-o/a", "-h:a", "u@-h:a", "https://h/a\nb", "https://h/a b", "https://h/\x1b", "a::b", "https:/a"]  # fmt: skip
 
 
-def test_addresses() -> None:
+def test_unsafe_url_of_a_submodule_is_refused() -> None:
     assert [url for url in USED if refusal_reason(url)] == []
-    assert [url for url in REFUSED if not refusal_reason(url)] == ["https:/a"]  # a host of that name, for git too
+    assert [url for url in REFUSED if not refusal_reason(url)] == ["https:/a"]  # git, too, reads "https" as a host
     assert "https" in refusal_reason("ext::x")
 
 
 @pytest.mark.tools
-def test_relative_addresses_are_those_of_git(tmp_path: Path) -> None:
+def test_relative_urls_are_resolved_as_git_does(tmp_path: Path) -> None:
     urls = ["../c", "./c", "../../c", "../c/", "./../c", "../c/../d", "/x", "https://x/y"]
     entries = "".join(f'[submodule "m{n}"]\n\tpath = m{n}\n\turl = {url}\n' for n, url in enumerate(urls))
     compared = 0
@@ -48,7 +48,7 @@ def test_relative_addresses_are_those_of_git(tmp_path: Path) -> None:
             repo("update-index", "--add", "--cacheinfo", f"160000,{'1234512345' * 4},m{number}")
         repo("submodule", "init")
         for number, url in enumerate(urls):
-            if not (ours := resolved_url(url, base)).startswith("."):  # those that lead above the path of the base
+            if not (ours := resolved_url(url, base)).startswith("."):  # else the URL leads above the path of the base
                 assert ours == repo("config", f"submodule.m{number}.url"), (base, url)
                 compared += 1
     assert compared > 40
@@ -56,7 +56,7 @@ def test_relative_addresses_are_those_of_git(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.sampled_from(["**", "*", "a", "a?", "b", "t*"]), min_size=1, max_size=4), st.data())
-def test_patterns_below_a_folder_match_what_they_matched_from_the_top(pattern: list[str], data: st.DataObject) -> None:
+def test_patterns_below_a_folder_match_the_same_paths(pattern: list[str], data: st.DataObject) -> None:
     names = st.sampled_from(["a", "ab", "b", "tx"])
     folder = data.draw(st.lists(names, min_size=1, max_size=3))
     inner = data.draw(st.lists(names, min_size=1, max_size=3))
@@ -67,7 +67,7 @@ def test_patterns_below_a_folder_match_what_they_matched_from_the_top(pattern: l
 
 
 def matches(pattern: list[str], path: list[str]) -> bool:
-    """A glob, by its definition."""
+    """Whether a glob matches a path, by definition."""
     if not pattern or not path:
         return not pattern and not path
     if pattern == ["**"]:
@@ -77,13 +77,13 @@ def matches(pattern: list[str], path: list[str]) -> bool:
     return fnmatchcase(path[0], pattern[0]) and matches(pattern[1:], path[1:])
 
 
-def test_names_that_lead_elsewhere() -> None:
+def test_submodule_name_with_a_parent_folder_is_unsafe() -> None:
     assert all(map(is_safe_name, ["a", "a/b", "storage/rocksdb", "..a", "a..", "."]))
     assert not any(map(is_safe_name, ["", "..", "../a", "a/..", "a/../b", "a\\..\\b"]))
 
 
 @pytest.mark.tools
-def test_submodules_of_a_commit(tmp_path: Path) -> None:
+def test_submodules_of_a_commit_are_read_unless_ignored(tmp_path: Path) -> None:
     sub, repo = Repo(tmp_path / "sub"), Repo(tmp_path / "repo")
     one, two = sub.commit({"a": "1"}), sub.commit({"a": "2"})
     repo.add_module(str(sub.path), "storage/one", one)
@@ -110,7 +110,7 @@ def test_submodules_of_a_commit(tmp_path: Path) -> None:
 
 
 @pytest.mark.tools
-def test_a_gitmodules_that_is_no_plain_file_of_a_moderate_size(git: Repo, tmp_path: Path) -> None:
+def test_invalid_gitmodules_file_is_an_error(git: Repo, tmp_path: Path) -> None:
     odd, opened, outside = OddTrees(git.path), open_repository(git.path), tmp_path / "outside"
     outside.write_text('[submodule "m"]\n\tpath = m\n\turl = /m\n')
 

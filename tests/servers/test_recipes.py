@@ -1,5 +1,5 @@
-"""What recipes of servers ask of programs, without the servers: MySQL by programs that write down their words, MyRocks'
-settling, Debian's PostgreSQL."""
+"""Recipes of servers, tested without the servers: MySQL by programs that record their arguments, the wait for the
+compactions of MyRocks, and Debian's PostgreSQL."""
 
 import shutil
 import subprocess
@@ -20,13 +20,13 @@ pytestmark = pytest.mark.tools
 RECIPES = Path(__file__).parents[2] / "builders"
 MYSQL = load_builder("mysql", RECIPES)
 
-# Each program writes down what it is asked; $LACKS is what this release has not learnt yet.
+# Each program records its arguments. $LACKS: a word that this release does not know.
 PROGRAM = (Path(__file__).parent / "given" / "mysql.sh").read_text()
 
 
 @dataclass
 class Programs:
-    """A release whose programs write down what they are asked."""
+    """A release of MySQL whose programs record their arguments."""
 
     folder: Path
 
@@ -49,7 +49,7 @@ class Programs:
 
     @property
     def calls(self) -> list[str]:
-        """In order, without their folder and the arguments that all get."""
+        """The recorded calls in order, without the folder and the arguments of all calls."""
         text = (self.folder / "calls").read_text().replace(f"{self.folder}/a b", "PREFIX")
         return text.replace("--no-defaults --loose-skip-ssl --socket=S --user=root ", "").splitlines()
 
@@ -80,23 +80,23 @@ MADE = "--defaults-file=C --basedir=PREFIX"
         ("settle", "innodb_fast_shutdown", None),
     ],
 )
-def test_each_release_is_asked_its_way(programs: Programs, step: str, lacks: str, asked: list[str] | None) -> None:
-    """If the server cannot be settled, that is a failure."""
+def test_each_release_gets_known_commands(programs: Programs, step: str, lacks: str, asked: list[str] | None) -> None:
+    """A server that cannot be settled is a failure."""
     (command,) = getattr(MYSQL.server, step)
     assert (programs.ask(command, lacks)[0] == 0) == (asked is not None)
     assert asked is None or programs.calls == asked
 
 
 @pytest.mark.parametrize(("file", "version"), [("VERSION", "5.6.26"), ("MYSQL_VERSION", "9.7.0")])
-def test_the_version_of_a_tree(programs: Programs, tmp_path: Path, file: str, version: str) -> None:
-    """In both files that trees have had it in, among what is no part of it."""
+def test_version_is_read_from_each_file_of_a_tree(programs: Programs, tmp_path: Path, file: str, version: str) -> None:
+    """The files also have lines that are no part of the version."""
     parts = zip(("MAJOR", "MINOR", "PATCH"), version.split("."), strict=True)
     lines = [f"MYSQL_VERSION_{part}={number}" for part, number in parts]
     (tmp_path / file).write_text("\n".join([*lines, "MYSQL_VERSION_EXTRA=", 'MYSQL_VERSION_MATURITY="LTS"', ""]))
     assert programs.ask(MYSQL.version) == (0, version)
 
 
-def test_the_version_of_an_installed_server_is_the_format_of_its_data(programs: Programs) -> None:
+def test_data_format_is_the_version_of_the_installed_server(programs: Programs) -> None:
     for version in ("5.6.26", "9.7.0"):
         assert programs.ask(MYSQL.dataset.format_command, version=version) == (0, version)
         status, printed = programs.ask(MYSQL.installed_version, version=version)
@@ -107,7 +107,7 @@ def test_the_version_of_an_installed_server_is_the_format_of_its_data(programs: 
 SETTLE = RECIPES / "mysql" / "settle-rocksdb"
 FLUSH, COMPACT, RESET = "rocksdb_force_flush_memtable_now", "rocksdb_compact_lzero_now", "RESET MASTER"
 
-# Answers 1 as often as $BUSY says after each change, then 0.
+# After each change, answers 1 for $BUSY times, then 0.
 CLIENT = (Path(__file__).parent / "given" / "client.sh").read_text()
 
 Settle = Callable[..., tuple[int, list[str]]]
@@ -115,7 +115,7 @@ Settle = Callable[..., tuple[int, list[str]]]
 
 @pytest.fixture(params=[("mysql", "mysqlcheck"), ("mariadb", "mariadb-check")])
 def settle(request: pytest.FixtureRequest, tmp_path: Path) -> Settle:
-    """``settle(busy, *unknown)``: the script's status and what it asks by clients of either name; nothing takes time."""
+    """``settle(busy, *unknown)``: the script's status and statements, with clients of either name, without sleeps."""
     client, check = request.param
     programs = {client: CLIENT, check: "#!/bin/sh\necho analysed >>$LOG\n", "sleep": "#!/bin/sh\n"}
     for name, text in programs.items():
@@ -144,12 +144,12 @@ def changes(statements: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("busy", [0, 7])
-def test_compactions_are_waited_for_after_each_change(settle: Settle, busy: int) -> None:
+def test_settling_waits_for_compactions_after_each_change(settle: Settle, busy: int) -> None:
     status, statements = settle(busy)
     assert (status, changes(statements)) == (0, ["analysed", FLUSH, COMPACT, RESET])
     after = statements[statements.index(f"SET GLOBAL {FLUSH} = 1") : statements.index(f"SET GLOBAL {COMPACT} = 1")]
     asked = [line for line in after if line.startswith("SELECT")]
-    assert len(asked) == busy + 2 * 5 + busy % 2, "five calm seconds, both questions in each"
+    assert len(asked) == busy + 2 * 5 + busy % 2, "five calm seconds with two queries each"
 
 
 @pytest.mark.parametrize(
@@ -157,10 +157,10 @@ def test_compactions_are_waited_for_after_each_change(settle: Settle, busy: int)
     [
         (2, (COMPACT, "rocksdb_active_compaction_stats"), 1200, 0, ["analysed", FLUSH, RESET]),  # of older builds
         (0, ("rocksdb_cfstats",), 1200, 1, ["analysed"]),  # without the engine
-        (10**6, (), 20, 1, ["analysed", FLUSH]),  # what never ends is given up
+        (10**6, (), 20, 1, ["analysed", FLUSH]),  # compactions that never end
     ],
 )
-def test_builds_that_lack_some_of_it_or_never_settle(
+def test_settling_of_older_builds_other_engines_and_endless_compactions(
     settle: Settle, busy: int, unknown: tuple[str, ...], patience: int, status: int, made: list[str]
 ) -> None:
     found, statements = settle(busy, *unknown, patience=patience)
@@ -174,7 +174,7 @@ def test_builds_that_lack_some_of_it_or_never_settle(
         ("5.6.35", ["innodb = OFF\n", "collation_server = latin1_bin\n", "rocksdb_max_subcompactions = 2\n"]),
     ],
 )
-def test_the_engines_settings(version: str, own: list[str]) -> None:
+def test_settings_of_myrocks_by_version(version: str, own: list[str]) -> None:
     builder = recipe_for_tree(load_builder("myrocks", RECIPES), TreeFacts(version, lambda _: False, "gcc", "12"))
     files = dict.fromkeys(("data", "socket", "pidfile", "log", "port"), "x")
     written = configuration_text(builder, {**size_placeholders(HostEntry(), 1024, 2), **files})
@@ -193,14 +193,14 @@ CONFIGURE = RECIPES / "postgres-debian" / "configure"
 
 
 def configure(source: Path) -> str:
-    """What the recipe says when it fails."""
+    """The error that the script of the recipe prints."""
     argv = [CONFIGURE, source, source.parent / "prefix"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode
     return done.stderr
 
 
-def test_a_tree_that_is_no_source_package_is_not_built(tmp_path: Path) -> None:
+def test_tree_that_is_no_source_package_is_refused(tmp_path: Path) -> None:
     executable(tmp_path / "source" / "configure", f"#!/bin/sh\ntouch {tmp_path}/configured\n")
     assert configure(tmp_path / "source") == "error: this is no source package of Debian: there is no debian/rules\n"
     assert not (tmp_path / "configured").exists()
@@ -210,8 +210,8 @@ def test_a_tree_that_is_no_source_package_is_not_built(tmp_path: Path) -> None:
     not (shutil.which("dpkg-source") and shutil.which("dh_autoreconf")),
     reason="Debian's tools are not here: apt-get install dpkg-dev dh-autoreconf",
 )
-def test_rules_that_would_install_elsewhere_are_not_followed(tmp_path: Path) -> None:
-    """As those of another package, or of a release whose rules name their variables otherwise."""
+def test_debian_rules_that_ignore_the_flags_are_refused(tmp_path: Path) -> None:
+    """For example, rules of another package, or of a release whose rules have variables of other names."""
     source = shutil.copytree(Path(__file__).parent / "given" / "package", tmp_path / "source")
     for folder in ("src", "build/src"):
         (source / folder).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The recipes for PostgreSQL and MariaDB with what this machine has; "builds" differ in what they add to its settings."""
+"""Visits to the PostgreSQL and MariaDB of this machine, by recipes; "builds" differ only in their settings."""
 
 import contextlib
 import json
@@ -47,7 +47,7 @@ WORKLOAD = workload_of(
     time=1.0,
 )
 
-# One that spares the machine, where speed is not the question.
+# A workload with little load, for tests that do not compare speeds.
 RESTING = replace(WORKLOAD, statement="select k, pg_sleep(0.02) from t where id = 777")
 
 PLAIN, SLOW, WRONG = "work_mem = 4MB\n", "enable_indexscan = off\nenable_bitmapscan = off\n", "no_such = 1\n"
@@ -77,7 +77,7 @@ class Place:
         return lab_of(more.pop("host", self.host), builder, workload, self.git.path, hashes, earlier=earlier, **more)
 
     def server(self) -> tuple[jobs.Job, list[int]]:
-        """The server that runs, and its processes; other tests have servers, too."""
+        """The job of the running server, and its processes, without the servers of other tests."""
         (server,) = [job for job in jobs.running_jobs(self.host) if job.name == servers.NAME]
         below = self.host.run(["ps", "-e", "-o", "pid=", "-o", "ppid="]).stdout
         return server, [*servers.descendants(below, server.pid)[1:]]  # the first is `timeout`
@@ -85,17 +85,17 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path, git: Repo) -> Iterator[Place]:
-    """A short root, for the sake of the socket, and one that only we may enter."""
+    """The root folder has a short path, because a socket's path is limited, and only the user may enter the folder."""
     with tempfile.TemporaryDirectory(prefix="lab") as root:
         made = Place(tmp_path, git, LocalHost("here", PurePosixPath(root)))
         made.recipe(RECIPE)
         yield made
-        assert not (*jobs.running_jobs(made.host), *jobs.orphaned_jobs(made.host)), "nothing is left behind"
+        assert not (*jobs.running_jobs(made.host), *jobs.orphaned_jobs(made.host)), "no job is left"
 
 
 @needs_postgres
-def test_a_visit_to_postgres(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PGHOSTADDR", "192.0.2.1")  # ours, for another server
+def test_visit_to_postgres_counts_the_backend(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGHOSTADDR", "192.0.2.1")  # must not reach the measured server
     hashes = place.commits(PLAIN, SLOW)
     events = measure(place.lab(WORKLOAD, hashes), PlannedRuns(0, 2), PlannedRuns(1, 1))
     speed = {run.commit: run.qps for run in runs(events)}
@@ -108,7 +108,7 @@ def test_a_visit_to_postgres(place: Place, monkeypatch: pytest.MonkeyPatch) -> N
     known = (visited / "config.known").read_text()
     for line in ("shared_buffers = 358MB", "max_parallel_workers = 3", "restart_after_crash = off"):
         assert line in known
-    assert "checkpoint_segments" not in known, "gone since 9.5"
+    assert "checkpoint_segments" not in known, "removed in PostgreSQL 9.5"
     argv = ["env", "LC_ALL=C", str(BIN / "pg_controldata"), str(visited / "data")]
     table = place.host.run(argv).stdout
     assert "shut down" in table
@@ -116,7 +116,7 @@ def test_a_visit_to_postgres(place: Place, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @needs_postgres
-def test_a_build_that_alone_answers_wrongly_is_skipped_and_the_data_stays(place: Place) -> None:
+def test_build_that_alone_answers_wrongly_is_skipped_and_data_stays(place: Place) -> None:
     note = "copy (select 'as loaded') to program 'cat >note'"
     check = "select split_part(pg_read_file('note'), E'\\n', 1), current_setting('enable_indexscan')"
     workload = replace(RESTING, prepare=f"{WORKLOAD.prepare}\n{note};", check=check)
@@ -139,7 +139,7 @@ def test_a_build_that_alone_answers_wrongly_is_skipped_and_the_data_stays(place:
 
 
 @needs_postgres
-def test_a_crash_in_mid_run_is_the_servers_and_reported_in_its_words(place: Place) -> None:
+def test_crash_during_a_run_is_reported_with_the_log_of_the_server(place: Place) -> None:
     """One backend crashes; the postmaster ends a moment after sysbench has complained."""
     workload = replace(WORKLOAD, statement="select pg_sleep(0.01)", time=4.0)
     events: list[LabEvent] = []
@@ -162,7 +162,7 @@ def test_a_crash_in_mid_run_is_the_servers_and_reported_in_its_words(place: Plac
 
 
 @needs_postgres
-def test_a_port_that_is_taken_is_the_fault_of_no_commit(place: Place) -> None:
+def test_occupied_port_skips_no_commit(place: Place) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         start = [*SERVER["start"][:-1], str(other.getsockname()[1]), "-h", "127.0.0.1"]
         place.recipe(RECIPE + f"start = {json.dumps(start)}\n")
@@ -172,7 +172,7 @@ def test_a_port_that_is_taken_is_the_fault_of_no_commit(place: Place) -> None:
 
 
 @needs_postgres
-def test_only_our_own_server_is_measured(place: Place) -> None:
+def test_answer_of_another_server_is_a_failure(place: Place) -> None:
     hashes = place.commits(PLAIN, SLOW)
     events = place.lab(RESTING, hashes).measure(Measure((PlannedRuns(0, 1),), Purpose.SEARCH))
     next(event for event in events if isinstance(event, RunStarted))
@@ -189,8 +189,8 @@ def test_only_our_own_server_is_measured(place: Place) -> None:
 
 @needs_postgres
 @pytest.mark.parametrize("leader", [False, True])
-def test_a_server_that_was_left_behind_is_ended(place: Place, leader: bool) -> None:
-    """Its controller was killed; and, in the second case, so was the shell that looks after it."""
+def test_server_of_a_killed_session_is_ended(place: Place, leader: bool) -> None:
+    """The session is killed; with ``leader``, so is the shell that leads the job of the server."""
     hashes = place.commits(PLAIN, SLOW)
     killed = os.fork()
     if not killed:
@@ -212,7 +212,7 @@ def test_a_server_that_was_left_behind_is_ended(place: Place, leader: bool) -> N
 
 
 def spent(pids: Iterable[int]) -> float:
-    """Seconds of CPU that processes have had; those that are gone count for nothing."""
+    """The CPU seconds of processes. Processes that have ended count as 0."""
     ticks = 0
     for pid in pids:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -222,8 +222,8 @@ def spent(pids: Iterable[int]) -> float:
 
 @needs_postgres
 @pytest.mark.parametrize("scope", ["connections", "server"])
-def test_counters_of_the_connections_leave_out_the_rest_of_the_server(place: Place, scope: str) -> None:
-    """Another's query, begun before the run, takes what CPU it gets; the workload's own connection sleeps."""
+def test_counters_of_connections_leave_out_the_rest_of_the_server(place: Place, scope: str) -> None:
+    """A query that began before the run uses much CPU; the connection of the workload sleeps."""
     place.recipe(RECIPE + f'perf_scope = "{scope}"\n')
     lab = place.lab(replace(WORKLOAD, statement="select pg_sleep(0.1)", time=2.0), place.commits(PLAIN, SLOW))
     measure(lab, PlannedRuns(0, 1))
@@ -256,8 +256,8 @@ MARIADB_WORKLOAD = replace(
 
 
 @pytest.mark.skipif(not Path("/usr/sbin/mariadbd").exists(), reason="no MariaDB: apt-get install mariadb-server")
-def test_a_visit_to_mariadb(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two sessions: the second finds the data, and asks whether it is what was loaded."""
+def test_visits_to_mariadb_of_two_sessions_share_a_dataset(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second session finds the dataset, and checks that the data are as loaded."""
     monkeypatch.setenv("MYSQL_PWD", "ours, for another server")
     place.recipe((GIVEN / "mariadb.toml").read_text())
     hashes = place.commits("# 1\n", "# 2\n")

@@ -1,4 +1,4 @@
-"""How verdicts are judged and added up; and the rules and tables of the benchmark of the search."""
+"""The judgement and the tally of simulated verdicts; the rules and tables of the benchmark benchmarks/search."""
 
 import json
 import math
@@ -31,9 +31,9 @@ from perfbisect.simulate.tally import (
     JudgedHunt,
     Judgement,
     ShareInterval,
-    StepAccount,
+    StepCounts,
     Tally,
-    account_of_steps,
+    count_steps,
     judge_verdict,
     judged_hunt_of_seed,
     most_probable_candidate,
@@ -84,11 +84,11 @@ def undecided(*candidates: int) -> Verdict:
     (undecided(4, 5), "honest"), (undecided(6, 7), "wrong"), (undecided(), "honest"),
     (NotReproduced(WIDE, 0.2), "honest"), (NotReproduced(WIDE, 0.05), "wrong"),
 ])  # fmt: skip
-def test_judgement(verdict: Verdict, judgement: str) -> None:
+def test_verdict_is_judged_right_wrong_or_honest(verdict: Verdict, judgement: str) -> None:
     assert judge_verdict(verdict, World(Graph.straight_history(10), {5: -0.1, 9: -0.03})) == judgement
 
 
-def test_judgement_where_there_is_no_culprit_or_the_rest_of_the_range_does_not_build() -> None:
+def test_verdict_without_culprit_or_with_unbuildable_commits_is_judged() -> None:
     empty = (culprit(5), undecided(1, 2), NotReproduced(WIDE, 0.05))
     steps: list[dict[int, float]] = [{}, {5: 0.1}]
     for world in (World(Graph.straight_history(10), each) for each in steps):  # nothing, or an improvement
@@ -98,15 +98,15 @@ def test_judgement_where_there_is_no_culprit_or_the_rest_of_the_range_does_not_b
     assert judged == [Judgement.RIGHT, Judgement.HONEST, Judgement.WRONG]
 
 
-def test_the_account_of_every_step() -> None:
+def test_steps_of_a_verdict_are_counted_by_outcome() -> None:
     world = World(Graph.straight_history(20), {5: -0.1, 9: -0.03, 12: -0.06, 15: 0.06, 18: -0.001})
     verdict = every(5, 6, 15, 18, left=(10, 13), detectable=0.04)  # 15 is a rise, named as a drop
-    assert account_of_steps(verdict, world, 0.02) == StepAccount(right=1, wrong=3, missed=1, unsettled=1, unseen=1)
-    assert account_of_steps(NotReproduced(WIDE, 0.05), world, 0.02) == StepAccount(missed=3, unseen=1)
-    assert account_of_steps(undecided(5), world, 0.02) == StepAccount(unsettled=4)
+    assert count_steps(verdict, world, 0.02) == StepCounts(right=1, wrong=3, missed=1, unsettled=1, unseen=1)
+    assert count_steps(NotReproduced(WIDE, 0.05), world, 0.02) == StepCounts(missed=3, unseen=1)
+    assert count_steps(undecided(5), world, 0.02) == StepCounts(unsettled=4)
 
 
-def test_the_favourite_and_the_suspects() -> None:
+def test_most_probable_candidate_and_suspects_of_a_verdict() -> None:
     sure = Inconclusive((4, 5), (0.6, 0.3), WIDE, Reason.BUILDS_SPENT)
     assert (most_probable_candidate(culprit(5)), most_probable_candidate(sure)) == ((5, 0.97), (4, 0.6))
     assert {most_probable_candidate(one)[0] for one in (every(), undecided(4, 5), NotReproduced(WIDE, 0.1))} == {None}
@@ -114,7 +114,7 @@ def test_the_favourite_and_the_suspects() -> None:
     assert suspect_set_and_probability(undecided(4, 5)) == suspect_set_and_probability(culprit(4)) == ((), None)
 
 
-def test_shares_and_costs() -> None:
+def test_intervals_of_shares_and_means_of_costs() -> None:
     assert ShareInterval.of(9, 10) == ShareInterval(pytest.approx(0.596, abs=1e-3), 0.9, pytest.approx(0.982, abs=1e-3))
     assert ShareInterval.of(0, 20) == ShareInterval(0.0, 0.0, pytest.approx(0.161, abs=1e-3))
     assert ShareInterval.of(0, 0).high == 1.0
@@ -122,7 +122,7 @@ def test_shares_and_costs() -> None:
     assert HuntCost.of([4]) == HuntCost(4, 0, 4)
 
 
-def test_hunts_add_up() -> None:
+def test_tally_of_judged_hunts() -> None:
     trials = [
         JudgedHunt(Judgement.RIGHT, True, 0.99, True, 12, 40, 120.0, 140.0),
         JudgedHunt(Judgement.WRONG, True, 0.97, False, 14, 60, 240.0, 180.0),
@@ -148,14 +148,14 @@ def test_hunts_add_up() -> None:
 @pytest.mark.parametrize(
     "graph", [Graph.straight_history(33), random_merging_graph(60), criss_cross(40), octopus(50), two_roots(40)]
 )
-def test_git_bisect_is_right_where_nothing_is_uncertain(graph: Graph) -> None:
+def test_git_bisect_finds_the_culprit_without_noise(graph: Graph) -> None:
     for first in range(1, graph.size):
         world = World(graph, {first: -0.2}, STILL, seed=first)
         assert found(rules.git_bisect(1)(world, Policy())).candidate == first
         assert world.builds <= 2 + 1.71 * math.log2(graph.size) + 1
 
 
-def test_git_bisect_splits_as_git_does(git: Repo) -> None:
+def test_git_bisect_splits_the_range_as_git_does(git: Repo) -> None:
     graph = random_merging_graph(80, seed=3)
     lines = []
     for v in range(graph.size):
@@ -170,7 +170,7 @@ def test_git_bisect_splits_as_git_does(git: Repo) -> None:
     assert max(below, 80 - below) - 1 == int(fields["bisect_nr"])
 
 
-def test_git_bisect_skips_what_does_not_build() -> None:
+def test_git_bisect_skips_unbuildable_commits() -> None:
     inside, outside = (
         World(Graph.straight_history(40), {step: -0.2}, STILL, unbuildable=frozenset(range(15, 25)))
         for step in (20, 30)
@@ -178,10 +178,10 @@ def test_git_bisect_skips_what_does_not_build() -> None:
     verdict = rules.git_bisect(1)(inside, Policy())
     assert isinstance(verdict, Inconclusive) and {*verdict.candidates} == {*range(15, 26)}
     assert judge_verdict(rules.git_bisect(5)(outside, Policy()), outside) is Judgement.RIGHT
-    assert outside.builds == len(outside.build_seconds)  # what fails once is not tried again
+    assert outside.builds == len(outside.build_seconds)  # a build that has failed is not repeated
 
 
-def test_git_bayesect_is_right_in_easy_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_bayesect_finds_the_culprit_with_little_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = random_merging_graph(60, seed=2)
     for first in range(1, 61, 12):
         world = World(graph, {first: -0.2}, STILL, seed=first)
@@ -193,8 +193,8 @@ def test_git_bayesect_is_right_in_easy_worlds(monkeypatch: pytest.MonkeyPatch) -
     )
 
 
-def test_bayes_by_the_book() -> None:
-    """The posterior against beta integrals done on a grid."""
+def test_bayesect_posterior_equals_numerical_integrals() -> None:
+    """The posterior and the expected entropy are compared with beta integrals on a grid."""
     fails, runs = np.array([0, 1, 0, 3, 2]), np.array([2, 2, 0, 3, 3])
     posterior, slow, fast = bayesect._believe(np.ones(5), fails, runs)
     x = np.linspace(-400, 400, 200_001)  # p = 1 / (1 + exp(-x)): no poles
@@ -212,7 +212,7 @@ def test_bayes_by_the_book() -> None:
         assert left[tested] == pytest.approx(-(joint * np.log2(joint / joint.sum(axis=1, keepdims=True))).sum())
 
 
-def test_bounds_and_cells() -> None:
+def test_bounds_match_known_values_and_cells_have_unique_names() -> None:
     assert bounds.capacity(0.2) == pytest.approx(0.1**2 / 2 / math.log(2), rel=0.02)
     assert [bounds.capacity(d) for d in (1, 2, 3, 5)] == pytest.approx([0.161, 0.486, 0.760, 0.975], abs=1e-3)
     assert (bounds.bits(1024, 1e-9), bounds.bits(1)) == (pytest.approx(10, abs=1e-6), 0)
@@ -221,7 +221,7 @@ def test_bounds_and_cells() -> None:
     assert len({cell.name for cell in cells.all_cells()}) == len(cells.all_cells())
 
 
-def test_the_oracle_takes_the_cheapest_that_is_right_often_enough() -> None:
+def test_oracle_takes_the_cheapest_rule_that_is_right_often_enough() -> None:
     def trial(right: bool, cost: float) -> JudgedHunt:
         return JudgedHunt(Judgement.RIGHT if right else Judgement.WRONG, True, math.nan, right, 1, 1, 1.0, cost)
 
@@ -233,14 +233,14 @@ def test_the_oracle_takes_the_cheapest_that_is_right_often_enough() -> None:
     assert ("b", contest.BEST) not in chosen
 
 
-def test_stated_probabilities_bin_by_bin() -> None:
+def test_stated_probabilities_are_grouped_in_bins() -> None:
     stated = [(0.5, True), (0.5, False), (0.995, True), (1.0, True), (None, True), (math.nan, False)]
     seen = [(name, count, mean, true.middle) for name, count, mean, true in figures.bins(stated)]
     assert seen == [("0.4 to 0.6", 2, 0.5, 0.5), ("0.99 to 1", 2, pytest.approx(0.9975), 1.0)]
 
 
 @pytest.mark.calibration
-def test_an_interrupted_benchmark_is_continued_to_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_benchmark_with_more_hunts_keeps_earlier_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "out.md"
 
     def benchmark(hunts: int) -> None:

@@ -1,4 +1,4 @@
-"""Histories and what is planted in them; and hunts there, whose state is their log."""
+"""Simulated histories, the changes that are planted in them, and simulated hunts."""
 
 from collections.abc import Callable
 
@@ -20,14 +20,14 @@ from perfbisect.simulate.tally import Judgement, judge_verdict
 from perfbisect.simulate.world import World
 from simulated_worlds import decide
 
-# A stretch of a history with merges does not build.
+# A history with merges, in which up to 60 successive commits do not build.
 BROKEN = Planted(random_merging_graph(300, seed=4, merge_chance=0.3, max_branch_age=60), effect=0.1, broken=60)
 POLICY = Policy(max_runs=60)
 
 
 @pytest.mark.parametrize("shape", [random_merging_graph, long_branch, criss_cross, octopus, two_roots])
 @pytest.mark.parametrize("commits", [30, 101])
-def test_a_history_has_its_size_and_leads_to_the_bad_end(shape: Callable[[int], Graph], commits: int) -> None:
+def test_simulated_history_has_its_size_and_ends_with_bad(shape: Callable[[int], Graph], commits: int) -> None:
     graph = shape(commits)
     assert graph.size == commits + 1
     assert Ancestry(graph).ancestors(commits)[1:].all()
@@ -35,7 +35,7 @@ def test_a_history_has_its_size_and_leads_to_the_bad_end(shape: Callable[[int], 
     assert len(first_parent_line(graph)) < graph.size
 
 
-def test_merges_are_as_frequent_as_requested() -> None:
+def test_simulated_history_has_the_requested_share_of_merges() -> None:
     graph = random_merging_graph(2000, seed=1)
     share = (np.diff(graph.parent_offsets) > 1).sum() / len(first_parent_line(graph))
     assert share == pytest.approx(0.1 + 0.05 * 0.6 * 0.9, abs=0.04)
@@ -44,7 +44,7 @@ def test_merges_are_as_frequent_as_requested() -> None:
     assert len(first_parent_line(long_branch(100))) < 45
 
 
-def test_only_known_answers_are_planted() -> None:
+def test_planted_changes_have_known_culprits() -> None:
     graph = Graph.straight_history(200)
     for name in STEPS:
         for seed in range(20):
@@ -56,7 +56,7 @@ def test_only_known_answers_are_planted() -> None:
                 assert answers <= drops and (name != "reverted" or len(answers) == 2)
             elif name in ("nothing", "improvement"):
                 assert not answers
-            else:  # a decoy may fall on the culprit
+            else:  # another planted change may be in the culprit
                 assert answers == {70} or (name in ("large", "smaller") and 70 in steps)
             assert all(1 <= v <= 200 for v in steps)
         for commits, last in ((2, 1), (2, 2), (3, 2)):
@@ -64,7 +64,7 @@ def test_only_known_answers_are_planted() -> None:
             assert all(1 <= v <= commits for v in steps)
 
 
-def test_places() -> None:
+def test_culprit_is_planted_at_the_requested_place() -> None:
     graph = random_merging_graph(100)
     merges = {v for v in range(101) if len(graph.parents_of(v)) > 1}
     branches = {*range(101)} - {*first_parent_line(graph)}
@@ -74,7 +74,7 @@ def test_places() -> None:
             assert culprit in fitting
 
 
-def test_what_does_not_build() -> None:
+def test_requested_share_of_commits_does_not_build() -> None:
     world = Planted(Graph.straight_history(5000), failing=0.3).world(1)
     assert len(world.unbuildable) / 5000 == pytest.approx(0.27, abs=0.03)
     assert not world.unbuildable & {0, 5000}
@@ -83,7 +83,7 @@ def test_what_does_not_build() -> None:
     assert len(Planted(Graph.straight_history(500), crashing=0.2).world(1).crashing) in range(60, 140)
 
 
-def test_identical_binaries_are_as_fast() -> None:
+def test_commits_with_identical_binaries_are_equally_fast() -> None:
     world = Planted(random_merging_graph(300), identical=0.5, changes="smaller").world(2)
     assert 60 < len(world.binaries) < 180
     assert not set(world.binaries) & set(world.steps)
@@ -94,7 +94,7 @@ def test_identical_binaries_are_as_fast() -> None:
     assert levels == {v: world.level(v) for v in range(301)}
 
 
-def test_a_layout_halfway() -> None:
+def test_odd_layout_shifts_one_build_by_half_of_the_effect() -> None:
     for odd, sign in ((Odd.CULPRIT, 1), (Odd.BEFORE, -1), (Odd.GOOD, -1), (Odd.BAD, 1)):
         scenario = Planted(Graph.straight_history(50), odd=odd)
         world = scenario.world(1)
@@ -104,7 +104,7 @@ def test_a_layout_halfway() -> None:
 
 
 @pytest.mark.calibration
-def test_a_culprit_in_a_broken_stretch_is_as_small_a_set_as_can_be() -> None:
+def test_verdict_lists_the_fewest_candidates_if_the_culprit_does_not_build() -> None:
     wide, world = BROKEN.world(1), BROKEN.world(3)
     assert len(wide.unbuildable) > 30 and wide.right_culprits < wide.unbuildable
     assert all(Ancestry(wide.graph).ancestors(v)[min(wide.unbuildable)] for v in wide.unbuildable)
@@ -114,9 +114,9 @@ def test_a_culprit_in_a_broken_stretch_is_as_small_a_set_as_can_be() -> None:
 
 
 @pytest.mark.calibration
-def test_the_same_seed_writes_the_same_log_and_it_says_all_that_a_decision_needs() -> None:
+def test_simulated_log_depends_on_the_seed_and_determines_decisions() -> None:
     def hunted(seed: int) -> HuntResult:
-        """In a world that shares nothing with that of another call, as in another process."""
+        """A hunt in a world that shares no object with the world of another call."""
         random_merging_graph.cache_clear()
         habits = HostModel(drift=0.02, flaky=0.1, host_spread=0.01)
         world = Planted(random_merging_graph(80), 0.08, "smaller", habits=habits, failing=0.1, identical=0.2).world(

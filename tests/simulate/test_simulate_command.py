@@ -1,4 +1,4 @@
-"""`bisect simulate` as people type it."""
+"""The command `bisect simulate`."""
 
 import json
 import sys
@@ -36,7 +36,7 @@ def figures(bisect: Bisect, *args: str) -> Any:
     return json.loads(bisect(*args, "--json")[1])
 
 
-def test_a_plan(bisect: Bisect) -> None:
+def test_simulation_prints_its_plan_and_results(bisect: Bisect) -> None:
     shares = ("--layout", "0.0", "--outliers", "0.0%", "--drift", "00", "--cached", "1.00")
     status, printed, errors = bisect(*EASY, *shares)
     assert (status, errors) == (0, ""), "nothing and all are shares, however they are written"
@@ -45,7 +45,7 @@ def test_a_plan(bisect: Bisect) -> None:
     assert bisect(*EASY)[1] == bisect(*EASY)[1]
 
 
-def test_numbers_for_programs(bisect: Bisect) -> None:
+def test_json_has_costs_in_runs_and_in_hours(bisect: Bisect) -> None:
     printed = figures(bisect, *EASY, "--build-cost", "30m", "--run-time", "3m", "--max-runs", "7")
     assert (printed["candidates"], printed["options"]["build_cost"]) == (30, "30.0 minutes")
     runs, builds = printed["runs"]["mean"], printed["builds"]["mean"]
@@ -54,20 +54,20 @@ def test_numbers_for_programs(bisect: Bisect) -> None:
     assert printed["hours"]["mean"] == pytest.approx((3 * runs + 30 * builds) / 60)
 
 
-def test_worlds_in_which_builds_can_be_linked_again(bisect: Bisect) -> None:
+def test_simulation_with_randomized_layouts_finds_the_culprit(bisect: Bisect) -> None:
     world = ("--commits", "30", "--effect", "5%", "--noise", "0.5%", "--modes", "15%", "--hunts", "2", "--seed", "3")
     again = figures(bisect, *world, "--layouts", "--link-cost", "30s")
     assert again["right"]["middle"] == 1.0
     assert again["options"].items() >= {"link_cost": "0.5 minutes", "layouts": True}.items()
 
 
-def test_habits_reach_the_hunts(bisect: Bisect) -> None:
+def test_noisier_host_needs_more_runs(bisect: Bisect) -> None:
     plan = ("--hunts", "1", "--commits", "8", "--effect", "30%")
     easy, hard = (figures(bisect, *plan, *noise)["runs"]["mean"] for noise in ((), ("--noise", "20%")))
     assert hard > easy
 
 
-def test_the_range_of_a_repository(bisect: Bisect, git: Repo) -> None:
+def test_simulation_uses_the_range_of_a_repository(bisect: Bisect, git: Repo) -> None:
     git.history({"code.c": str(number)} for number in range(6))
     status, printed, _ = bisect("v0", "v5", "--repo", str(git.path), "--effect", "30%", "--hunts", "1")
     assert status == 0 and printed.startswith("5 candidates; 1 hunt\n")
@@ -85,13 +85,13 @@ def test_the_range_of_a_repository(bisect: Bisect, git: Repo) -> None:
     (("--first-parent",), "GOOD BAD"),
     (("--builds-between",), "--build-hosts"),
 ])  # fmt: skip
-def test_mistakes(bisect: Bisect, args: tuple[str, ...], said: str) -> None:
+def test_invalid_options_are_refused(bisect: Bisect, args: tuple[str, ...], said: str) -> None:
     status, _, errors = bisect(*args)
     assert status == 3 and said in errors
 
 
 @pytest.mark.slow
-def test_every_change_is_accounted_for(bisect: Bisect) -> None:
+def test_simulation_of_all_changes_counts_the_steps(bisect: Bisect) -> None:
     asked = (*EASY, "--noise", "0.3%", "--layout", "0", "--steps", "before-and-after", "--all")
     steps = figures(bisect, *asked)["steps"]
     assert steps["right"] >= 4
@@ -100,11 +100,11 @@ def test_every_change_is_accounted_for(bisect: Bisect) -> None:
 
 
 @pytest.mark.parametrize("steps", STEPS)
-def test_the_least_range_and_the_default_that_is_shown(bisect: Bisect, steps: str) -> None:
+def test_smallest_range_works_with_all_kinds_of_steps(bisect: Bisect, steps: str) -> None:
     assert bisect("--commits", "1", "--hunts", "1", "--steps", steps, "--cached", "100%")[0] == 0
 
 
-def test_useless_builds_of_build_hosts_are_told(bisect: Bisect) -> None:
+def test_unmeasured_builds_of_build_hosts_are_printed(bisect: Bisect) -> None:
     short = ("--commits", "20", "--effect", "30%", "--hunts", "1")
     assert "  not measured" in bisect(*short, "--build-hosts", "2")[1]
     assert "  not measured" not in bisect(*short)[1]

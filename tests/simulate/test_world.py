@@ -1,4 +1,4 @@
-"""The simulated lab does what it says, and the same to everybody."""
+"""The simulated lab: its noise has the stated size, and each search rule gets the same noise."""
 
 import math
 from typing import Any
@@ -13,7 +13,7 @@ from perfbisect.core.inference.observations import Built, Observation, Reading, 
 from perfbisect.simulate.host_model import DAY, Drift, HostModel, HostSpeed, random_generator
 from perfbisect.simulate.host_model import RandomDraw as Draw
 from perfbisect.simulate.scenario import Scenario
-from perfbisect.simulate.world import World, build_host_number
+from perfbisect.simulate.world import World, world_host_number
 
 LINE = Graph.straight_history(20)
 STILL = HostModel(noise=0.0, layout=0.0, outliers=0.0)
@@ -27,7 +27,7 @@ def readings(seen: list[Observation]) -> list[Reading]:
     return [each for each in seen if isinstance(each, Reading)]
 
 
-def test_the_nth_run_of_a_build_is_the_same_whoever_asks_and_when() -> None:
+def test_nth_run_of_a_build_does_not_depend_on_other_runs() -> None:
     habits = HostModel(second_speed=(0.3, -0.04), outliers=0.2)
     mine, other = (World(LINE, {7: -0.1}, habits, seed=5) for _ in range(2))
     first = [mine.run(9) for _ in range(6)]
@@ -38,26 +38,26 @@ def test_the_nth_run_of_a_build_is_the_same_whoever_asks_and_when() -> None:
     assert World(LINE, {7: -0.1}, habits, seed=6).run(9) not in first
 
 
-def test_drift_is_a_matter_of_time_alone() -> None:
+def test_drift_depends_only_on_time() -> None:
     habits = HostModel(drift=0.05, jumps=(1 / 600, 0.1), phases=(0.4, -0.1, 300), daily=0.1, ramp=0.1)
     times = np.sort(np.random.default_rng(0).uniform(0, 50_000, 200)).tolist()
     ahead, back, other = HostSpeed(habits, 3, 0), HostSpeed(habits, 3, 0), HostSpeed(habits, 3, 1)
     assert [*map(ahead.at, times)] == [*map(back.at, times[::-1])][::-1]
-    assert other.at(100) != back.at(100)
+    assert other.value_at(100) != back.value_at(100)
 
 
-def test_drift_has_its_size_and_its_memory() -> None:
+def test_drift_has_the_stated_deviation_and_autocorrelation() -> None:
     drift = Drift(random_generator(1, Draw.DRIFT), memory=100.0)
-    path = np.array([drift.at(10.0 * i) for i in range(10_000)])
+    path = np.array([drift.value_at(10.0 * i) for i in range(10_000)])
     assert path.std() == pytest.approx(1, abs=0.1)
     assert np.corrcoef(path[:-10], path[10:])[0, 1] == pytest.approx(math.exp(-1), abs=0.1)
 
 
-def test_ramps_and_days() -> None:
+def test_ramp_is_linear_and_daily_change_repeats_after_a_day() -> None:
     for habits, gap, change in ((HostModel(ramp=0.03), 7200.0, 0.06), (HostModel(daily=0.05), DAY, 0.0)):
         course = HostSpeed(habits, 2, 0)
-        assert abs(course.at(1000 + gap) - course.at(1000)) == pytest.approx(change)
-        assert course.at(1000 + gap / 3) != pytest.approx(course.at(1000), abs=1e-4)
+        assert abs(course.value_at(1000 + gap) - course.value_at(1000)) == pytest.approx(change)
+        assert course.value_at(1000 + gap / 3) != pytest.approx(course.value_at(1000), abs=1e-4)
 
 
 def runs(count: int, candidate: int = 4, **habits: Any) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -66,7 +66,7 @@ def runs(count: int, candidate: int = 4, **habits: Any) -> np.ndarray[tuple[int]
     return np.array([world.run(candidate) for _ in range(count)])
 
 
-def test_outliers_and_second_speeds_come_as_often_as_asked() -> None:
+def test_outliers_and_second_speeds_have_the_stated_frequency() -> None:
     values = runs(2000, outliers=0.1, second_speed=(0.3, -1.0))
     assert (values < -0.9).mean() == pytest.approx(0.3, abs=0.03)
     assert (values[values > -0.5] < -0.035).mean() == pytest.approx(0.1 * 0.73, abs=0.03)
@@ -79,7 +79,7 @@ def test_slow_builds_can_be_noisier() -> None:
     assert slow / fast == pytest.approx(4, rel=0.2)
 
 
-def test_what_an_order_brings() -> None:
+def test_order_yields_a_build_and_readings_with_times() -> None:
     world = World(LINE, {7: -0.1}, STILL)
     seen = world.measure(order((9, 2)))
     assert seen[0] == Built(9, 600.0, None, 0)
@@ -88,14 +88,14 @@ def test_what_an_order_brings() -> None:
     assert (world.builds, world.runs, world.now) == (1, 3, 780.0)
 
 
-def test_what_fails() -> None:
+def test_unbuildable_and_crashing_candidates_are_skipped() -> None:
     world = World(LINE, {7: -0.1}, unbuildable=frozenset({5}), crashing=frozenset({6}))
     assert world.measure(order((5, 2), (0, 2))) == [Skipped(5, "does not build", 600.0)]
     assert world.measure(order((6, 2))) == [Built(6, 600.0, None, 0), Skipped(6, "crashes", 60.0)]
     assert (world.run(5), world.runs) == (None, 1)
 
 
-def test_a_flaky_build_may_work_the_next_time() -> None:
+def test_flaky_build_may_succeed_when_repeated() -> None:
     tries = []
     for v in range(21):
         world = World(LINE, {}, HostModel(flaky=0.5), seed=3)
@@ -110,7 +110,7 @@ def test_equal_binaries_are_known_once_both_are_built() -> None:
     assert world.level(4) == world.level(5) == world.level(3) != world.level(6)
 
 
-def test_a_build_near_another_is_cheap() -> None:
+def test_build_near_another_build_is_cheap() -> None:
     world = World(LINE, {}, HostModel(cached_share=0.1, cache_reach=10.0))
     assert [made.seconds for v in (0, 20, 19, 15) if (made := world.build(v))] == pytest.approx([600, 600, 120, 300])
     assert world.build_seconds == pytest.approx({0: 600, 20: 600, 19: 120, 15: 300})
@@ -127,21 +127,21 @@ def test_each_host_builds_for_itself() -> None:
     assert (world.build(3, host=0), world.builds) == (None, 3)
 
 
-def test_a_build_host_has_a_clock_and_a_cache_of_its_own_and_builds_for_all() -> None:
+def test_build_host_has_own_clock_and_cache_and_builds_for_all_hosts() -> None:
     world = World(LINE, {}, HostModel(cached_share=0.1, cache_reach=10.0), binaries={4: 3})
-    assert world.build(3, build_host_number(0)) == Built(3, 600.0, build_host=0)
-    assert world.build(4, build_host_number(1)) == Built(4, 600.0, build_host=1)  # nobody has finished the other yet
-    assert world.clock() == 0.0 and world.clock(build_host_number(0)) == 600.0 and world.now == 0.0
-    world.share(3)
+    assert world.build(3, world_host_number(0)) == Built(3, 600.0, build_host=0)
+    assert world.build(4, world_host_number(1)) == Built(4, 600.0, build_host=1)  # the build of 3 is not shared yet
+    assert world.clock() == 0.0 and world.clock(world_host_number(0)) == 600.0 and world.now == 0.0
+    world.add_shared_build(3)
     assert world.build(3) is world.build(3, host=1) is None and world.unused_builds == 1
     world.run(3)
     assert world.unused_builds == 0
-    world.cancel(4, 1, unspent=200.0)
-    assert (world.cancelled, world.clock(build_host_number(1)), world.build_seconds[4]) == (1, 400.0, 400.0)
-    assert world.build(4, build_host_number(1)) == Built(4, 600.0, 3, build_host=1)
+    world.cancel(4, 1, unspent_seconds=200.0)
+    assert (world.cancelled, world.clock(world_host_number(1)), world.build_seconds[4]) == (1, 400.0, 400.0)
+    assert world.build(4, world_host_number(1)) == Built(4, 600.0, 3, build_host=1)
 
 
-def test_the_runs_of_a_visit_share_its_effect() -> None:
+def test_runs_of_a_visit_share_the_effect_of_the_visit() -> None:
     world = World(LINE, {7: -0.1}, HostModel(noise=0.001, layout=0.0, outliers=0.0, visits=0.05), seed=1)
     visits: dict[int, list[float]] = {}
     for seen in (seen for _ in range(40) for seen in readings(world.measure(order((3, 2), (9, 2))))):
@@ -153,12 +153,12 @@ def test_the_runs_of_a_visit_share_its_effect() -> None:
     assert np.std(alone) == pytest.approx(0.05, rel=0.3)
 
 
-def test_the_largest_drops_are_the_answers() -> None:
+def test_right_culprits_are_the_largest_drops() -> None:
     ranges: list[dict[int, float]] = [{}, {3: 0.1}, {3: -0.1, 5: -0.07}, {3: -0.1, 4: 0.1, 5: -0.1}]
     assert [World(LINE, steps).right_culprits for steps in ranges] == [set(), set(), {3}, {3, 5}]
 
 
-def test_each_run_in_a_fresh_layout_has_one_of_its_own() -> None:
+def test_each_run_with_a_fresh_layout_has_a_different_layout() -> None:
     habits = HostModel(noise=0.0, layout=0.02, outliers=0.0, run_seconds=60, link_seconds=6)
     mine, other = (World(LINE, {}, habits, mode_gap=0.2, slow_modes=frozenset({7}), seed=3) for _ in range(2))
     fresh = Measure((PlannedRuns(7, 20), PlannedRuns(8, 1)), Purpose.CONFIRM, fresh=True)
@@ -175,7 +175,7 @@ def test_each_run_in_a_fresh_layout_has_one_of_its_own() -> None:
     assert [other.level(7, n) for n in range(1, 21)] == pytest.approx(values)
 
 
-def test_modes_of_layout_switch_along_the_history() -> None:
+def test_layout_modes_switch_along_the_history() -> None:
     worlds = [
         Scenario(Graph.straight_history(5000), habits=HostModel(modes=(0.1, 0.25))).world(seed) for seed in range(4)
     ]
@@ -186,7 +186,7 @@ def test_modes_of_layout_switch_along_the_history() -> None:
     assert not Scenario(Graph.straight_history(50)).world(1).slow_modes
 
 
-# Runs at the same time, in the worlds of the benchmark of pairs.
+# Paired runs, in the simulated worlds of benchmarks/duet.
 
 
 BOTH = (PlannedRuns(20, 200), PlannedRuns(0, 200))
@@ -197,7 +197,7 @@ BOTH = (PlannedRuns(20, 200), PlannedRuns(0, 200))
 @pytest.mark.parametrize("world", [
     "noise 10 %, own 0.3 %", "own noise five times the common", "twice the effect", "drift and jumps", "code moves, noise 30 %",
 ])  # fmt: skip
-def test_what_is_named_is_right_and_no_empty_range_is_accused(world: str) -> None:
+def test_paired_hunts_are_right_and_name_nothing_in_unchanged_ranges(world: str) -> None:
     for seed in (1, 2):
         changed, empty = one(Cell(world, True), seed), one(Cell(world, False), seed)
         assert (changed["named"], changed["judged"]) == (True, "right"), changed
@@ -205,13 +205,13 @@ def test_what_is_named_is_right_and_no_empty_range_is_accused(world: str) -> Non
         assert not empty["named"], empty
 
 
-def test_the_noise_of_ten_pairs() -> None:
+def test_noise_of_ten_pairs_has_the_expected_size() -> None:
     usual, starved = (noise_of_pairs(HostModel(own_noise=0.01, layout=0.0, starved=(x, x / 10))) for x in (0.0, 1.0))
     assert usual == pytest.approx(0.01 * math.sqrt(2 / 10), rel=0.02) and starved > 5 * usual
     assert all(noise_of_pairs(Cell(world, True).habits) < 0.03 for world in WORLDS)
 
 
-def test_cpu_time_does_not_show_what_the_cores_give_nor_what_a_build_waits() -> None:
+def test_cpu_time_excludes_lack_of_cores_and_waiting_time() -> None:
     habits = HostModel(
         noise=0.0, own_noise=0.001, layout=0.0, outliers=0.0, starved=(1.0, 0.05), waits=0.05, stalls=0.5
     )

@@ -1,4 +1,4 @@
-"""A history to write."""
+"""Fixtures: new histories, and histories with the sample hunt."""
 
 import shutil
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from perfbisect.store.history import History
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the history of this test is, or will be."""
+    """The path of the history of this test, which may not exist yet."""
     return tmp_path / "state" / "history.db"
 
 

@@ -1,4 +1,4 @@
-"""The central history in a real PostgreSQL: pushed to, and read."""
+"""The central history in a real PostgreSQL: pushes from local histories, and reading."""
 
 import json
 import math
@@ -33,7 +33,7 @@ from program import exits
 
 pytestmark = [
     pytest.mark.dbms,
-    pytest.mark.xdist_group("central"),  # a server that is started once
+    pytest.mark.xdist_group("central"),  # the tests share a server
     pytest.mark.skipif(not POSTGRES, reason="no PostgreSQL: apt-get install postgresql"),
 ]
 
@@ -64,7 +64,7 @@ def pushed(
 
 
 def refused(sentence: str, history: History, address: str, *how: Any) -> str:
-    """The advice where a push is refused for this reason."""
+    """The advice of the error that refuses a push with ``sentence``."""
     with pytest.raises(UsageError, match=sentence) as wrong:
         pushed(history, address, *how)
     return wrong.value.advice
@@ -76,8 +76,8 @@ def rows(address: str, sql: str) -> list[tuple[Any, ...]]:
 
 
 def cut(wire: socket.socket) -> None:
-    """End a connection as a network does that is gone."""
-    with wire, suppress(OSError):  # it has ended
+    """Break a connection, as a failure of the network does."""
+    with wire, suppress(OSError):  # the connection has ended already
         wire.shutdown(socket.SHUT_RDWR)
 
 
@@ -88,7 +88,7 @@ def logs(history: History) -> list[tuple[int, str]]:
 
 
 def same(local: object, there: object) -> bool:
-    """Whether two values are the same, one of which has the name of the origin before the number of a session."""
+    """Whether a local and a central value are equal. A central number of a session begins with the origin."""
     if isinstance(local, int | float) and not isinstance(there, str) and there is not None:
         return math.isclose(local, there, rel_tol=1e-9)  # type: ignore[arg-type]
     if isinstance(there, str) and there.startswith("{"):
@@ -96,7 +96,7 @@ def same(local: object, there: object) -> bool:
     return local == there or f"desk3:{local}" == there or there == f"desk3:{str(local)[:1]}{str(local)[1:]}"
 
 
-def test_tables_and_views_are_those_of_the_local_history(history: History, address: str) -> None:
+def test_central_tables_and_views_equal_the_local_history(history: History, address: str) -> None:
     hunt = sample.write(history)
     ways = sample.write_ways(history)
     compared = sample.comparison(2, ["scan", "load"])
@@ -108,7 +108,7 @@ def test_tables_and_views_are_those_of_the_local_history(history: History, addre
     assert pushed(history, address).sessions == 3
     for name in {*TABLES, *VIEWS} - {"batches", "batch_hunts"}:
         columns = [each[0] for each in history.connection.execute(f"SELECT * FROM {name} LIMIT 0").description]
-        chosen = [column for column in columns if column not in ("origin", "process")]  # which is without the secret
+        chosen = [column for column in columns if column not in ("origin", "process")]  # without the secret
         order = (
             central_primary_key(name) if name in TABLES else [str(place + 1) for place in range(min(4, len(chosen)))]
         )
@@ -141,7 +141,7 @@ def test_tables_and_views_are_those_of_the_local_history(history: History, addre
             )
 
 
-def test_only_what_is_new_is_sent(history: History, address: str) -> None:
+def test_push_sends_only_new_entries(history: History, address: str) -> None:
     hunt = sample.begin(history, sample.SETTINGS)
     with central_connection(address) as central:
         for at, event in sample.events():
@@ -153,7 +153,7 @@ def test_only_what_is_new_is_sent(history: History, address: str) -> None:
     assert rows(address, counts) == history.select(counts)
 
 
-def test_a_hunt_runs_while_its_process_is_heard_of(history: History, address: str) -> None:
+def test_hunt_is_running_while_its_process_pushes(history: History, address: str) -> None:
     hunt = sample.begin(history, sample.SETTINGS)
     for at, event in list(sample.events())[:20]:
         history.append(hunt, event, at)
@@ -164,14 +164,14 @@ def test_a_hunt_runs_while_its_process_is_heard_of(history: History, address: st
             return there.hunts_and_trials()[0].state
 
     assert [state(running=each) for each in (True, False, True)] == ["running", "interrupted", "running"]
-    assert pushed(history, address) == pushing.PushResult(0, 0)  # it is this process that works on it
+    assert pushed(history, address) == pushing.PushResult(0, 0)  # this process works on the hunt
     assert state(running=True) == "running"
     rows(address, "UPDATE pushes SET seen = seen - 1000 RETURNING 1")
     with reading(address) as there:
         assert there.hunts_and_trials()[0].state == "interrupted"
 
 
-def test_good_beside_the_merge_base_shows_no_culprit_there(history: History, address: str) -> None:
+def test_comparison_of_good_with_the_merge_base_lists_no_culprit(history: History, address: str) -> None:
     hunt, step = sample.begin(history, sample.SETTINGS), Step(1, 0.99, Interval(0.7, 0.8, 0.9), (0,))
     compared = replace(sample.started(sample.CANDIDATES[:2]), of_merge_base=True)
     found = Decided(Decision(Found(step), Belief(np.array([0.0, 1.0]), 0.9, 0.01, step.ratio)))
@@ -183,7 +183,7 @@ def test_good_beside_the_merge_base_shows_no_culprit_there(history: History, add
     assert (listed.state, listed.culprit) == ("running", None)
 
 
-def test_passwords_do_not_leave(history: History, address: str) -> None:
+def test_passwords_are_not_pushed(history: History, address: str) -> None:
     secret = "https://me:hunter2@cache.example/x?token=abcdef"
     settings = replace(sample.SETTINGS, configure=(f"--with={secret}", 'say "quoted"'), repository=f"/src/{secret}")
     hunt = sample.begin(history, settings)
@@ -197,7 +197,7 @@ def test_passwords_do_not_leave(history: History, address: str) -> None:
     assert json.loads(stored)["configure"][1] == 'say "quoted"'
 
 
-def test_the_batch_ends_last(history: History, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_end_is_pushed(history: History, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = begin_batch(history, Path("hunts.toml"), [PlannedHunt(("v1", "v2"), "/src", ())], 1.0)
     update_batch_hunt(history, batch, 0, hunt_id=sample.write(history))
     pushed(history, address)
@@ -211,20 +211,20 @@ def test_the_batch_ends_last(history: History, address: str, tmp_path: Path, mon
     assert (folder / "hunt-1.html").exists()
 
 
-def test_another_history_of_the_same_name_is_refused(history: History, address: str, tmp_path: Path) -> None:
+def test_second_history_with_the_same_name_is_refused(history: History, address: str, tmp_path: Path) -> None:
     sample.write(history)
     pushed(history, address)
     with closing(History.open(tmp_path / "other.db")) as other:
         sample.write(other)
         refused("another session with the id desk3:1", other, address)
-        later = sample.write(other)  # whose number is free there
+        later = sample.write(other)  # its number is free in the central history
         advice = refused("another history with the name desk3", other, address, "desk3", later)
         assert 'origin = "NAME" in [central] of config.toml' in advice
         assert pushed(other, address, "desk4").sessions == 2
     assert len(rows(address, "SELECT 1 FROM sessions")) == 3
 
 
-def test_a_history_has_one_name(history: History, address: str, tmp_path: Path) -> None:
+def test_history_is_not_pushed_with_a_second_name(history: History, address: str, tmp_path: Path) -> None:
     sample.write(history)
     pushed(history, address)
     history.connection.execute("VACUUM INTO ?", [str(tmp_path / "copy.db")])
@@ -236,11 +236,11 @@ def test_a_history_has_one_name(history: History, address: str, tmp_path: Path) 
     with closing(History.open(tmp_path / "copy.db")) as copy:
         sample.write(copy)
         refused("another session with the id desk3:2", copy, address)
-        assert pushed(copy, address, "desk4").sessions == 1  # since what both have is there
+        assert pushed(copy, address, "desk4").sessions == 1  # the shared session is there already
     assert rows(address, "SELECT id FROM sessions ORDER BY id") == [("desk3:1",), ("desk3:2",), ("desk4:2",)]
 
 
-def test_what_is_damaged_is_named_and_all_else_is_pushed(history: History, address: str) -> None:
+def test_damaged_session_is_named_and_other_sessions_are_pushed(history: History, address: str) -> None:
     first, second = sample.write(history), sample.write(history)
     history.connection.execute("UPDATE events SET body = '{' WHERE id = (SELECT min(id) + 3 FROM events)")
     done = pushed(history, address)
@@ -249,8 +249,8 @@ def test_what_is_damaged_is_named_and_all_else_is_pushed(history: History, addre
     assert rows(address, "SELECT DISTINCT session_id FROM events") == [(f"desk3:{second}",)]
 
 
-def test_odd_values_are_refused_and_odd_rows_hide_no_others(history: History, address: str) -> None:
-    """Such rows are in a central history that was made before it refused them."""
+def test_invalid_values_are_refused_and_invalid_rows_hide_no_others(history: History, address: str) -> None:
+    """Invalid rows may be in a central history that is older than the checks."""
     for _ in range(3):
         sample.write(history)
     pushed(history, address)
@@ -273,7 +273,7 @@ def test_odd_values_are_refused_and_odd_rows_hide_no_others(history: History, ad
             copy.session_summary(int(one))
 
 
-def test_rights(history: History, server: Server, address: str) -> None:
+def test_roles_limit_reading_and_pushing(history: History, server: Server, address: str) -> None:
     sample.write(history)
     database = address.rpartition("/")[2]
     with psycopg.connect(address, autocommit=True) as admin:
@@ -309,7 +309,7 @@ def test_rights(history: History, server: Server, address: str) -> None:
         pass
 
 
-def test_no_central_history(server: Server) -> None:
+def test_wrong_address_is_an_error_without_the_password(server: Server) -> None:
     secrets = ("hunter%zz", "hun/hunter", "hun@hunter:hunter")
     for address, error, sentence, advice in (
         (server.address("postgres"), UsageError, "has no central history", "bisect push --sql"),
@@ -323,7 +323,7 @@ def test_no_central_history(server: Server) -> None:
         assert "hunter" not in f"{wrong.value} {wrong.value.advice}"
 
 
-def test_what_is_read_is_of_one_moment(history: History, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_sees_the_state_of_one_moment(history: History, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     hunt = sample.begin(history, sample.SETTINGS)
     later = [*sample.events()]
     pushed(history, address, running=True)
@@ -345,10 +345,10 @@ def test_what_is_read_is_of_one_moment(history: History, address: str, monkeypat
 
 
 @pytest.mark.slow
-def test_many_push_while_they_hunt_and_the_server_is_restarted(
+def test_concurrent_pushes_survive_cut_connections_and_restarts(
     path: Path, server: Server, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twenty sessions, half of them of one history; each is cut off at random: its connection, or the server's end."""
+    """Twenty sessions, half of them of one history. At random times, connections break and the server restarts."""
     monkeypatch.setattr(pushing, "ENTRIES", 7)
     events = [*sample.events(), *((at + 1, Warned(f"warning {at}")) for at, _ in sample.events())]
     one, ends = tmp_path / "one.db", threading.Event()
@@ -363,7 +363,7 @@ def test_many_push_while_they_hunt_and_the_server_is_restarted(
                 history.append(session, event, at)
                 if chance.random() < 0.3:
                     with suppress(EnvironmentFailure), central_connection(address) as central:
-                        if chance.random() < 0.3:  # as where the process is killed, or the network is cut
+                        if chance.random() < 0.3:  # as if the process was killed or the network failed
                             wire = socket.socket(fileno=os.dup(central.fileno()))
                             threading.Timer(chance.random() / 50, cut, [wire]).start()
                         push(history, central, origin, session)

@@ -1,4 +1,4 @@
-"""What goes into the history comes out of it."""
+"""Sessions, events and settings are stored and read, also after kills, damage and loss of the file."""
 
 import os
 import signal
@@ -54,7 +54,7 @@ from perfbisect.store.history import History
 ODD_TEXT = "J\udce4 \0\n'é→\U0001f9ed"  # with a lone surrogate
 
 
-def test_every_kind_of_event_comes_back(history: History) -> None:
+def test_each_kind_of_event_is_read_as_it_was_written(history: History) -> None:
     step = Step(3, 0.97, Interval(0.7, 0.8, 0.9), (2,))
     run = replace(sample.run(1, 5.0), visit=ODD_TEXT, samples=(), counters={ODD_TEXT: None, "x": -5e-324}, log=ODD_TEXT)
     events = [
@@ -84,7 +84,7 @@ def test_every_kind_of_event_comes_back(history: History) -> None:
     assert history.connection.execute("PRAGMA foreign_key_check").fetchall() == []
 
 
-def test_progress_and_what_is_no_number_are_not_kept(history: History) -> None:
+def test_progress_is_not_stored_and_nan_is_refused(history: History) -> None:
     hunt = sample.begin(history)
     for event in (BuildProgress(1, 2, 3, "compile"), RunProgress(1, 2.0, 3.0)):
         history.append(hunt, event, 5.0)
@@ -93,7 +93,7 @@ def test_progress_and_what_is_no_number_are_not_kept(history: History) -> None:
     assert list(history.events(hunt)) == []
 
 
-def test_settings_come_back(history: History) -> None:
+def test_settings_are_read_as_they_were_written(history: History) -> None:
     policy = Policy(confidence=0.9, direction=Direction.RISE, max_minutes=1.5)
     prior = PriorKnowledge(4.5, 0.01, ("small", "large"))
     asked = replace(
@@ -102,7 +102,7 @@ def test_settings_come_back(history: History) -> None:
     assert history.settings(sample.begin(history, asked)) == asked
 
 
-def test_hunts_do_not_mix(history: History) -> None:
+def test_events_of_two_hunts_are_kept_apart(history: History) -> None:
     first, second = sample.begin(history), sample.begin(history)
     history.append(first, BuildFinished(1, sample.build(1), None), 1.0)
     history.append(second, BuildFinished(2, sample.build(2), None), 2.0)
@@ -114,7 +114,7 @@ def test_hunts_do_not_mix(history: History) -> None:
     assert history.start_time(first) == sample.BEGAN
 
 
-def test_a_range_is_stored_once_however_often_a_hunt_is_resumed(history: History) -> None:
+def test_range_is_stored_once_for_all_attempts_of_a_hunt(history: History) -> None:
     candidates = tuple(f"{number:040x}" for number in range(2000))
     hunt = history.begin_session(sample.SETTINGS, sample.started(candidates), 1.0)
     again = sample.started(candidates, resumed=True)
@@ -125,7 +125,7 @@ def test_a_range_is_stored_once_however_often_a_hunt_is_resumed(history: History
     assert longest < 1000
 
 
-def test_unknown_hunts(history: History) -> None:
+def test_unknown_hunt_is_an_error(history: History) -> None:
     for ask in (History.settings, History.start_time, sample.logged, History.candidates, History.session_summary):
         with pytest.raises(UsageError, match="no hunt 7"):
             ask(history, 7)
@@ -134,7 +134,7 @@ def test_unknown_hunts(history: History) -> None:
         history.latest_hunt()
 
 
-def test_a_hunt_runs_until_it_ends_and_runs_again_when_resumed(history: History) -> None:
+def test_hunt_is_running_until_its_end_and_after_its_resumption(history: History) -> None:
     hunt, ratio = sample.begin(history), Interval(0.9, 1.0, 1.1)
     moved = Step(1, 0.9, ratio, (0,), layouts=LayoutRatios(ratio, 7, 3))
     assert history.session_summary(hunt).state == "running"
@@ -167,14 +167,14 @@ for number in range(int(sys.argv[2])):
 
 
 def writer(path: Path, entries: int) -> "subprocess.Popen[str]":
-    """Another process that begins a hunt, and says its id and then each entry that it has appended."""
+    """Another process that begins a hunt, and prints its number and then the index of each appended event."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.Popen(
         [sys.executable, "-c", WRITE, str(path), str(entries)], stdout=subprocess.PIPE, text=True, env=environment
     )
 
 
-def test_a_kill_loses_nothing_that_was_acknowledged(path: Path) -> None:
+def test_kill_loses_no_acknowledged_event(path: Path) -> None:
     with writer(path, 10**6) as process:
         assert process.stdout is not None
         hunt = int(process.stdout.readline())
@@ -193,7 +193,7 @@ def test_a_kill_loses_nothing_that_was_acknowledged(path: Path) -> None:
         assert history.session_summary(hunt).state == "running"
 
 
-def test_two_hunts_write_at_the_same_time_and_a_third_reads(path: Path) -> None:
+def test_two_processes_write_while_a_third_process_reads(path: Path) -> None:
     with writer(path, 25) as first, writer(path, 25) as second:
         hunts = [int(process.stdout.readline()) for process in (first, second) if process.stdout]
         with closing(History.open(path, read_only=True)) as history:
@@ -207,7 +207,7 @@ def test_two_hunts_write_at_the_same_time_and_a_third_reads(path: Path) -> None:
 
 
 def decided(order: Measure | Verdict, culprit: list[float], **more: tuple[Step, ...]) -> Decided:
-    """What a hunt decides that believes so much of each candidate."""
+    """A decision with the probability ``culprit`` of each candidate."""
     return Decided(Decision(order, Belief(np.array(culprit), 0.9, 0.01, Interval(0.8, 0.9, 1.0)), **more))
 
 
@@ -222,10 +222,10 @@ UNCHANGED = SessionEnded(NotReproduced(Interval(0.98, 1.0, 1.02), 0.03))
         ([0.0] * 10 + [1.0], (10, 1.0)),
         ([0.0, *[0.1] * 10], None),
         ([0.0, 0.2, 0.25, 0.25, *[0.05] * 7], None),
-        ([0.0, 1.0], None),  # of the range before the branch point
+        ([0.0, 1.0], None),  # of the comparison of good with the merge base
     ],
 )
-def test_the_leader_is_listed(history: History, culprit: list[float], suspect: tuple[int, float] | None) -> None:
+def test_probable_suspect_is_listed(history: History, culprit: list[float], suspect: tuple[int, float] | None) -> None:
     hunt = sample.begin(history)
     assert history.session_summary(hunt).suspect == ""
     history.append(hunt, decided(ORDER, culprit), 5.0)
@@ -236,7 +236,7 @@ def test_the_leader_is_listed(history: History, culprit: list[float], suspect: t
     assert history.session_summary(hunt).suspect == ""
 
 
-def test_a_hunt_without_an_end_is_listed_with_what_it_has_found(history: History) -> None:
+def test_running_hunt_is_listed_with_its_found_culprit(history: History) -> None:
     hunt, step = sample.begin(history), Step(sample.CULPRIT, 0.99, Interval(0.706, 0.718, 0.731), (6,))
     for event, culprit in (
         (replace(sample.started(sample.CANDIDATES[:2]), of_merge_base=True), None),
@@ -244,7 +244,7 @@ def test_a_hunt_without_an_end_is_listed_with_what_it_has_found(history: History
         (sample.started(), None),
         (decided(ORDER, [0.0, 1.0]), None),
         (decided(ORDER, [0.0, 1.0], found=(step,)), sample.CANDIDATES[sample.CULPRIT]),
-        (decided(Several((replace(step, candidate=3),)), [0.0, 1.0]), sample.CANDIDATES[3]),  # its reason is measured
+        (decided(Several((replace(step, candidate=3),)), [0.0, 1.0]), sample.CANDIDATES[3]),  # not yet explained
         (UNCHANGED, None),
     ):
         history.append(hunt, event, 5.0)
@@ -258,15 +258,15 @@ def test_a_hunt_without_an_end_is_listed_with_what_it_has_found(history: History
     )
 
 
-def replaced(path: Path) -> None:
-    """Another history in its place."""
+def replace_history(path: Path) -> None:
+    """Replace the history by another history."""
     other = path.with_name("other.db")
     History.open(other).close()
     other.replace(path)
 
 
-def begun_anew(path: Path) -> None:
-    """It is moved away, and another is made in its place."""
+def begin_anew(path: Path) -> None:
+    """Move the history away, and begin another history in its place."""
     path.rename(path.with_name("moved.db"))
     with closing(History.open(path)) as another:
         sample.begin(another)
@@ -292,7 +292,7 @@ KINDS: list[tuple[Callable[[History], int], str]] = [
 
 
 @pytest.mark.parametrize(("write", "odd"), KINDS)
-def test_odd_sessions_are_named_and_hide_no_other(history: History, write: Callable[[History], int], odd: str) -> None:
+def test_damaged_session_is_named_others_are_shown(history: History, write: Callable[[History], int], odd: str) -> None:
     numbers = [write(history) for _ in range(3)]
     if write is not sample.write or "process" in odd:
         history.connection.execute("UPDATE sessions SET ended = NULL")
@@ -305,7 +305,7 @@ def test_odd_sessions_are_named_and_hide_no_other(history: History, write: Calla
             history.session_summary(numbers[1])
 
 
-def test_an_odd_batch_is_named_and_hides_no_other(history: History) -> None:
+def test_damaged_batch_is_named_and_hides_no_other(history: History) -> None:
     numbers = [begin_batch(history, f"{name}.toml", [], 1.0) for name in "abc"]
     history.connection.execute("UPDATE batches SET file = x'ff' WHERE id = ?", [numbers[1]])
     found = all_batches(history)
@@ -314,9 +314,9 @@ def test_an_odd_batch_is_named_and_hides_no_other(history: History) -> None:
 
 
 @pytest.mark.parametrize(
-    "lose", [Path.unlink, lambda path: path.rename(path.with_name("moved.db")), replaced, begun_anew]
+    "lose", [Path.unlink, lambda path: path.rename(path.with_name("moved.db")), replace_history, begin_anew]
 )
-def test_a_history_lost_while_written_is_saved(history: History, path: Path, lose: Callable[[Path], object]) -> None:
+def test_history_lost_while_written_is_saved(history: History, path: Path, lose: Callable[[Path], object]) -> None:
     hunt = sample.begin(history)
     events = [entry for entry in sample.events() if not isinstance(entry[1], LIVE_ONLY)]
     for at, event in events[:5]:
@@ -331,6 +331,6 @@ def test_a_history_lost_while_written_is_saved(history: History, path: Path, los
     with closing(History.open(history.path, read_only=True)) as saved:
         assert saved.select("SELECT * FROM events") == before
         assert saved.session_summary(hunt).failure == "the history was lost"
-    if lose is begun_anew:
+    if lose is begin_anew:
         with closing(History.open(path, read_only=True)) as another:
-            assert [one.id for one in another.hunts_and_trials()] == [1], "it is whole"
+            assert [one.id for one in another.hunts_and_trials()] == [1], "the new history is intact"

@@ -1,4 +1,4 @@
-"""Each problem with the file of a history has its own sentence, and reading neither loses nor creates anything."""
+"""Opening a history: each problem with the file has its own error, and reading neither changes nor creates files."""
 
 import os
 import re
@@ -28,12 +28,12 @@ def read(path: Path) -> History:
     return History.open(path, read_only=True)
 
 
-def test_the_default_is_in_the_users_state_folder(seal: Path) -> None:
+def test_default_history_is_in_the_users_state_folder(seal: Path) -> None:
     History.open().close()
     assert (seal / ".local" / "state" / "perfbisect" / "history.db").exists()
 
 
-def test_looking_never_creates_nor_writes(path: Path) -> None:
+def test_reading_never_creates_or_writes_a_history(path: Path) -> None:
     with pytest.raises(UsageError, match="no hunts yet"):
         read(path)
     assert not path.parent.exists()
@@ -51,7 +51,7 @@ def test_looking_never_creates_nor_writes(path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_odd_names_are_only_names(tmp_path: Path) -> None:
+def test_history_file_may_have_any_name(tmp_path: Path) -> None:
     for odd in ("a b", "100%", "x?mode=rwc", "#", "ä"):
         path = tmp_path / odd / f"{odd}.db"
         with closing(History.open(path)) as history:
@@ -63,7 +63,7 @@ def test_odd_names_are_only_names(tmp_path: Path) -> None:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that any user may enter, with a history in it that is closed."""
+    """A folder that any user may enter, with a closed history."""
     folder = Path(tempfile.mkdtemp())
     with closing(History.open(folder / "history.db")) as history:
         sample.begin(history)
@@ -74,7 +74,7 @@ def folder() -> Iterator[Path]:
 
 @contextmanager
 def unwritable(folder: Path) -> Iterator[None]:
-    """Within, this process cannot write in a folder; as user nobody if this is root."""
+    """In this context, the process cannot write to a folder. Root becomes the user nobody."""
     folder.chmod(0o555)
     user = os.geteuid()
     if user == 0:
@@ -86,8 +86,8 @@ def unwritable(folder: Path) -> Iterator[None]:
         folder.chmod(0o755)
 
 
-def test_a_history_in_a_folder_that_cannot_be_written_is_read_once_it_has_its_log(folder: Path) -> None:
-    """Without one, as an earlier version left it, or the shell of SQLite, an error says who can open it."""
+def test_history_in_a_read_only_folder_is_read_if_its_log_exists(folder: Path) -> None:
+    """Without a write-ahead log (after an earlier version or SQLite's shell), the error says who can open the file."""
     path = folder / "history.db"
     for kind in ("wal", "shm"):
         path.with_name(f"history.db-{kind}").unlink()
@@ -120,7 +120,7 @@ while len(history.hunts()) < 6 or queries < 1000:
 
 @pytest.mark.tools
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can write what its own reader cannot")
-def test_a_reader_who_cannot_write_sees_each_hunt_that_others_begin_and_end(folder: Path) -> None:
+def test_reader_without_write_permission_sees_new_hunts(folder: Path) -> None:
     path, without = folder / "history.db", "-dac_override,-dac_read_search"
     for each in (*folder.iterdir(), folder):
         each.chmod(0o555)
@@ -133,8 +133,8 @@ def test_a_reader_who_cannot_write_sees_each_hunt_that_others_begin_and_end(fold
         assert reader.wait(120) == 0
 
 
-def test_a_reader_waits_while_the_first_writer_makes_the_index_of_the_log(folder: Path) -> None:
-    """What a reader who cannot write meets between two system calls of a writer: an index without contents."""
+def test_reader_waits_while_the_first_writer_makes_the_log_index(folder: Path) -> None:
+    """Between two system calls of the writer, a reader without write permission finds an empty index."""
     writer = """
 import fcntl, sqlite3, sys, time
 with open(sys.argv[1] + "-shm", "r+b") as index:
@@ -155,10 +155,10 @@ with open(sys.argv[1] + "-shm", "r+b") as index:
         process.communicate("")
 
 
-def test_a_file_system_of_several_hosts_has_no_write_ahead_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_file_system_has_no_write_ahead_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     History.open(path).close()
     assert connection.shared_file_system(path) == ""
-    monkeypatch.setattr(connection, "SHARED_SYSTEMS", re.compile(r"\S+ "))  # as if that of the tests were one
+    monkeypatch.setattr(connection, "SHARED_SYSTEMS", re.compile(r"\S+ "))  # as if the tests' disk were shared
     assert connection.shared_file_system(path)
     with pytest.raises(UsageError, match="can be read only on the host that wrote it") as wrong:
         read(path)
@@ -170,7 +170,7 @@ def test_a_file_system_of_several_hosts_has_no_write_ahead_log(path: Path, monke
 
 
 def spoiled(path: Path, sql: str) -> None:
-    """A history after some SQL."""
+    """Make a history, and execute SQL on it."""
     History.open(path).close()
     with closing(sqlite3.connect(path)) as db:
         db.executescript(f"PRAGMA foreign_keys = OFF; {sql}")
@@ -209,7 +209,7 @@ SPOILS: dict[str | Callable[[Path], object], str] = {
 
 @pytest.mark.parametrize("opening", [History.open, read])
 @pytest.mark.parametrize("spoil", SPOILS)
-def test_something_else(path: Path, opening: Callable[[Path], History], spoil: str | Callable[[Path], object]) -> None:
+def test_bad_file_fails(path: Path, opening: Callable[[Path], History], spoil: str | Callable[[Path], object]) -> None:
     path.parent.mkdir()
     spoiled(path, spoil) if isinstance(spoil, str) else spoil(path)
     before = path.is_file() and path.read_bytes()
@@ -219,7 +219,7 @@ def test_something_else(path: Path, opening: Callable[[Path], History], spoil: s
     assert (path.is_file() and path.read_bytes()) == before
 
 
-def test_views_of_an_earlier_version_are_made_anew(tmp_path: Path) -> None:
+def test_views_of_an_earlier_version_are_replaced(tmp_path: Path) -> None:
     path, select = tmp_path / "history.db", "select rqps from candidates"
     with closing(History.open(path)) as history:
         sample.write_ways(history)
@@ -237,7 +237,7 @@ def test_views_of_an_earlier_version_are_made_anew(tmp_path: Path) -> None:
         assert db.execute(select).fetchall() == now
 
 
-def test_an_empty_file_holds_no_hunts_and_can_be_written(tmp_path: Path) -> None:
+def test_empty_file_has_no_hunts_and_can_be_written(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     path.touch()
     with pytest.raises(UsageError, match="no hunts yet"):
@@ -249,8 +249,8 @@ def test_an_empty_file_holds_no_hunts_and_can_be_written(tmp_path: Path) -> None
         assert sample.begin(history) == 1
 
 
-def test_no_space_left(history: History) -> None:
-    """A full disk, as SQLite sees it: it may not take another page."""
+def test_full_disk_is_reported_and_loses_no_stored_event(history: History) -> None:
+    """A limit of the number of pages has the same effect as a full disk."""
     hunt = sample.begin(history)
     [(pages,)] = history.query("select page_count from pragma_page_count").rows
     history.connection.execute(f"pragma max_page_count = {pages}")
@@ -264,7 +264,7 @@ def test_no_space_left(history: History) -> None:
     assert history.connection.execute("pragma integrity_check").fetchall() == [("ok",)]
 
 
-def test_a_writer_that_waited_too_long_says_so(history: History, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writer_reports_that_it_waited_too_long(history: History, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hunt = sample.begin(history)
     history.connection.execute("pragma busy_timeout = 50")
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -275,7 +275,7 @@ def test_a_writer_that_waited_too_long_says_so(history: History, path: Path, mon
     history.append(hunt, Warned("x"), 1.0)
 
 
-def test_a_history_that_is_made_while_it_is_opened_is_one(path: Path) -> None:
+def test_history_that_is_made_during_opening_is_valid(path: Path) -> None:
     class Interrupted(sqlite3.Connection):
         """Another process makes the history after the first statement."""
 
@@ -289,7 +289,7 @@ def test_a_history_that_is_made_while_it_is_opened_is_one(path: Path) -> None:
         assert not connection.prepare_and_check_schema(opened, path)
 
 
-def test_a_new_history_is_made_by_several_at_once(path: Path) -> None:
+def test_new_history_can_be_made_by_several_threads_at_once(path: Path) -> None:
     gate = threading.Barrier(4)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: (gate.wait(), History.open(path).close()), range(4)))

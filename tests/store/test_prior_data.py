@@ -1,4 +1,4 @@
-"""Data of earlier hunts, and what the next one begins with therefore."""
+"""Data of earlier hunts that the next hunt uses: costs, failures, noise, and keys of builds and datasets."""
 
 import math
 import random
@@ -37,8 +37,8 @@ OTHERS = [
 ]
 
 
-def test_costs_are_those_of_the_same_host_builder_variant_workload_and_args(sampled: History) -> None:
-    """Args that were set are known again."""
+def test_typical_costs_are_of_the_same_host_build_workload_and_args(sampled: History) -> None:
+    """Overridden args are compared, too."""
     assert read_typical_costs(sampled, sample.SETTINGS) == TypicalCosts(7.5, 12.5)
     for other in OTHERS:
         assert read_typical_costs(sampled, other) == TypicalCosts(None, None)
@@ -51,8 +51,8 @@ def test_costs_are_those_of_the_same_host_builder_variant_workload_and_args(samp
     assert read_typical_costs(sampled, replace(asked, overrides=given | {"table-size": 8})).run_seconds is None
 
 
-def test_nothing_that_others_measured_is_believed(sampled: History) -> None:
-    """In a file of theirs, to which own hunts may be added, and in a night of theirs, with which none goes on."""
+def test_sessions_of_other_users_are_not_used(sampled: History) -> None:
+    """A history may have hunts and trials of another user beside own hunts."""
     hunt = sample.begin(sampled)
     sampled.append(hunt, CandidateSkipped(3, sample.skip(3)), 1.0)
     assert read_failed_builds(sampled, sample.SETTINGS, 0.0) and sampled.latest_hunt() == hunt
@@ -68,8 +68,8 @@ def test_nothing_that_others_measured_is_believed(sampled: History) -> None:
     assert read_run_noise(sampled, sample.SETTINGS) is None and read_fitness_checks(sampled) == {}
 
 
-def test_another_command_of_a_name_has_a_number(history: History) -> None:
-    """Names are what remembered noise and costs are looked up by. The same command has its name again, whatever it builds."""
+def test_second_command_with_the_same_name_gets_a_number(history: History) -> None:
+    """Noise and costs are looked up by name. A repeated command gets its old name again, whatever it builds."""
     commands = [
         QuickCommand("./match", ("make",), "x: (.*)"),
         QuickCommand("match", (), "x: (.*)"),
@@ -97,7 +97,7 @@ def test_failures_are_remembered_until_the_commit_builds(history: History) -> No
     assert read_failed_builds(history, sample.SETTINGS, 0.0) == (failed[2],)
 
 
-def test_what_was_built_ahead_is_known_of_the_host_that_measures(history: History) -> None:
+def test_builds_on_build_hosts_count_for_the_measuring_host(history: History) -> None:
     hunt = sample.begin(history, replace(sample.SETTINGS, further_hosts=("second",)))
     for at, name in enumerate(("b1", "second")):
         history.append(hunt, CandidateSkipped(3 + at, sample.skip(3 + at), name), float(at))
@@ -108,7 +108,7 @@ def test_what_was_built_ahead_is_known_of_the_host_that_measures(history: Histor
     assert latest_build_and_dataset_keys(history, sample.SETTINGS)[0] == {sample.build(5).key}
 
 
-def test_a_failure_that_is_only_remembered_does_not_begin_its_time_anew(history: History) -> None:
+def test_remembered_failure_does_not_extend_its_time(history: History) -> None:
     for at, seconds in ((1.0, 4.0), (9.0, 0.0)):
         hunt = sample.begin(history)
         history.append(hunt, CandidateSkipped(3, replace(sample.skip(3), seconds=seconds)), at)
@@ -118,7 +118,7 @@ def test_a_failure_that_is_only_remembered_does_not_begin_its_time_anew(history:
 
 
 @pytest.mark.parametrize("noise", [0.003, 0.03])
-def test_noise_is_that_of_a_run_without_the_drift(history: History, noise: float) -> None:
+def test_noise_of_a_run_excludes_drift_and_outliers(history: History, noise: float) -> None:
     chance = random.Random(3)
     hunt = sample.begin(history)
     for turn in range(48):
@@ -131,7 +131,7 @@ def test_noise_is_that_of_a_run_without_the_drift(history: History, noise: float
     assert read_run_noise(history, replace(sample.SETTINGS, metric="p99")) is None
 
 
-def test_unfinished_hunts_pin_what_they_use_and_others_keep_what_they_built(sampled: History) -> None:
+def test_needed_keys_are_of_unfinished_hunts_only(sampled: History) -> None:
     keys, _ = latest_build_and_dataset_keys(sampled, sample.SETTINGS)
     assert keys and all(key.startswith("key-") for key in keys)
     assert latest_build_and_dataset_keys(sampled, OTHERS[1]) == (frozenset(), frozenset())
@@ -145,7 +145,7 @@ def test_unfinished_hunts_pin_what_they_use_and_others_keep_what_they_built(samp
     assert read_needed_keys(sampled, 0.0) == frozenset()
 
 
-def test_a_new_host_knows_what_a_host_of_its_class_knows(sampled: History) -> None:
+def test_new_host_uses_data_of_its_host_class(sampled: History) -> None:
     def on(*classes: str) -> Settings:
         prior = replace(sample.SETTINGS.prior, host_classes=classes)
         return replace(sample.SETTINGS, host="new", further_hosts=("local",), prior=prior)
@@ -158,12 +158,12 @@ def test_a_new_host_knows_what_a_host_of_its_class_knows(sampled: History) -> No
     [failed] = known_failures(sampled, on("c8", "c8"), sample.BEGAN + 1000)
     assert failed.commit == sample.CANDIDATES[4]
     assert known_failures(sampled, sample.SETTINGS, sample.BEGAN + 1000 + REMEMBERED) == (), "forgotten in the end"
-    for classes in (("c8", "arm"), ()):  # the latter before they are read
+    for classes in (("c8", "arm"), ()):  # (): classes that are not read yet
         assert with_prior_knowledge(sampled, on(*classes)) == on(*classes)
     assert known_failures(sampled, on("c8", "arm"), sample.BEGAN + 1000) == ()
 
 
-# What is read and written does not grow with the history: counted in steps of SQLite's virtual machine, not in seconds
+# The work of reads and writes does not grow with the history. It is counted in steps of SQLite's virtual machine.
 
 MANY = 20  # hunts
 
@@ -185,7 +185,7 @@ def sizes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[History, H
 
 
 def steps(history: History, work: Callable[[History], object]) -> int:
-    """The steps of one piece of work, whose statements have been prepared before."""
+    """The steps of ``work``, whose statements have been prepared by an earlier call."""
     work(history)
     counted = count()
     history.connection.set_progress_handler(lambda: next(counted) < 0, 10)
@@ -196,7 +196,7 @@ def steps(history: History, work: Callable[[History], object]) -> int:
         history.connection.set_progress_handler(None, 0)
 
 
-def test_adding_a_run_costs_the_same_in_a_large_history_and_a_long_hunt(sizes: tuple[History, History]) -> None:
+def test_cost_of_adding_a_run_does_not_grow_with_history_or_hunt(sizes: tuple[History, History]) -> None:
     times = count(int(sample.BEGAN + 1e7), 20)
 
     def add(history: History, hunt: int) -> None:
@@ -215,14 +215,14 @@ QUERIES = (
 )
 
 
-def test_queries_about_a_hunt_look_at_that_hunt(sizes: tuple[History, History]) -> None:
+def test_queries_about_a_hunt_read_only_that_hunt(sizes: tuple[History, History]) -> None:
     one, many = sizes
     for sql in QUERIES:
         found, most = (steps(history, lambda history, sql=sql: history.select(sql)) for history in (many, one))
         assert found <= 1.5 * most + 50, sql
 
 
-def test_the_list_does_not_look_at_runs(sizes: tuple[History, History]) -> None:
+def test_listing_of_hunts_does_not_read_runs(sizes: tuple[History, History]) -> None:
     one, many = sizes
     before = steps(many, History.hunts)
     assert before <= 1.2 * MANY * steps(one, History.hunts) + 50
@@ -232,8 +232,8 @@ def test_the_list_does_not_look_at_runs(sizes: tuple[History, History]) -> None:
 
 
 @pytest.mark.slow
-def test_a_new_hunt_reads_the_latest_runs_only(history: History) -> None:
-    """With the runs that it needs in the latest hunts, it does not matter how many others there are."""
+def test_new_hunt_reads_only_the_latest_runs(history: History) -> None:
+    """If the latest hunts have enough runs, the number of earlier runs does not matter."""
 
     def read(history: History) -> object:
         return [

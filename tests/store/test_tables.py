@@ -30,8 +30,8 @@ def ask(history: History, sql: str) -> list[tuple[object, ...]]:
     return list(history.query(sql).rows)
 
 
-def test_the_tables_are_derived_from_the_log_alone(sampled: History, tmp_path: Path) -> None:
-    """What a copy of the log makes anew is what was written as it happened."""
+def test_tables_are_derived_from_the_log_alone(sampled: History, tmp_path: Path) -> None:
+    """The tables that a copy of the log makes equal the tables that were written during the sessions."""
     trial = sample.begin_trial(sampled, replace(sample.comparison(2, ["scan", "load"]).request, kind=TrialType.NOISE))
     assert not sampled.select("SELECT * FROM build_phases"), "as of earlier versions"
     phases = {"configure": 2.5, "compile": 10.0}
@@ -82,12 +82,12 @@ SAID: dict[str, list[tuple[object, ...]]] = {
 
 
 @pytest.mark.parametrize("sql", SAID)
-def test_what_is_said_of_the_sample(asked: History, sql: str) -> None:
+def test_queries_of_the_sample_hunt(asked: History, sql: str) -> None:
     assert ask(asked, sql) == SAID[sql]
 
 
-def test_a_ratio_is_of_runs_that_were_made_in_the_same_way(history: History) -> None:
-    """At the same time as good where there is such a run, or else in turns; null where good was not run like that."""
+def test_rqps_compares_runs_that_were_made_in_the_same_way(history: History) -> None:
+    """Paired runs if there are any, otherwise interleaved runs; null if good has no runs of the same kind."""
     sample.write_ways(history)
     expected = [(0, 1.0), (1, 0.8), (2, None), (3, None), (5, 0.9), (6, None), (8, pytest.approx(0.7))]
     for view in ("candidates", "rqps"):
@@ -96,8 +96,8 @@ def test_a_ratio_is_of_runs_that_were_made_in_the_same_way(history: History) -> 
     assert ask(history, "select rqps from rqps where node = 4") == [(1.0,)]  # between two runs of good
 
 
-def test_what_is_hunted_has_a_column_in_its_unit(history: History) -> None:
-    """Also of runs that were made before the hunt went over to another metric."""
+def test_metric_of_the_hunt_has_a_column(history: History) -> None:
+    """Also for runs from before a change of the metric."""
     hunt = sample.begin(history)
     counters = {"instructions": 10.0, "cycles": 5.0}
     run = replace(sample.run(0, 0.0, qps=100.0), reported=7.2, latency={"avg": 1.0, "p95": 1.5}, counters=counters)
@@ -109,7 +109,7 @@ def test_what_is_hunted_has_a_column_in_its_unit(history: History) -> None:
             assert ask(history, f"select metric_value from {table} where node = 0") == [(value,)], metric
 
 
-def test_a_hunt_with_open_subranges_has_its_reason_and_no_culprit_in_them(sampled: History) -> None:
+def test_unsettled_subrange_has_a_reason_and_no_culprit(sampled: History) -> None:
     """Several culprits come oldest first."""
     steps = tuple(Step(node, 0.9, Interval(0.7, 0.8, 0.9), (node - 1,)) for node in (2, 5))
     known = Inconclusive((5, 6), (0.5, 0.4), Interval(0.7, 0.8, 0.9), Reason.UNBUILDABLE)
@@ -123,8 +123,8 @@ def test_a_hunt_with_open_subranges_has_its_reason_and_no_culprit_in_them(sample
         assert sampled.session_summary(1).state == state
 
 
-def test_single_rows(history: History) -> None:
-    """Runs of one visit share it; the merge base, which is not in the range, has no node; a skip stands beside runs."""
+def test_rows_of_visits_merge_base_and_skips(history: History) -> None:
+    """Runs of a visit share a row; the merge base, outside of the range, has no node; a skip may have runs."""
     hunt = sample.begin(history)
     for at in (1.0, 20.0):
         history.append(hunt, RunFinished(1, replace(sample.run(1, at), visit="one")), at + 10)
@@ -135,14 +135,13 @@ def test_single_rows(history: History) -> None:
     assert ask(history, "select runs, skipped like 'run:%' from candidates where node = 1") == [(2, 1)]
 
 
-def test_a_host_that_changed_is_another_host(history: History) -> None:
+def test_changed_host_is_stored_as_another_host(history: History) -> None:
     for at, kernel in ((7.0, "6.1"), (5.0, "6.2"), (9.0, "6.1")):
         history.begin_session(sample.SETTINGS, replace(sample.started(), host=replace(sample.HOST, kernel=kernel)), at)
     assert ask(history, "select kernel, first_seen from hosts order by kernel") == [("6.1", 7.0), ("6.2", 5.0)]
 
 
-def test_several_hosts(history: History) -> None:
-    """The cost of a run and its baseline are those of its own host."""
+def test_costs_and_ratios_are_of_the_same_host(history: History) -> None:
     hunt = sample.begin(history)
     good, other = sample.CANDIDATES[0], sample.CANDIDATES[1]
     for at, host, commit, operations in (
@@ -157,7 +156,7 @@ def test_several_hosts(history: History) -> None:
 
 
 def canned(both: History, name: str, hunt: str = "") -> list[dict[str, Any]]:
-    """The rows of a query, which names its columns once."""
+    """The rows of a canned query, whose columns have different names."""
     with closing(sqlite3.connect(both.path)) as connection:
         found = connection.execute(QUERIES[name][1], {"hunt": hunt})
         names = [column[0] for column in found.description]
@@ -165,8 +164,8 @@ def canned(both: History, name: str, hunt: str = "") -> list[dict[str, Any]]:
         return [dict(zip(names, row, strict=True)) for row in found]
 
 
-def test_canned_queries_of_a_hunt_that_has_ended_and_another_that_runs(sampled: History) -> None:
-    """None has the address of a table; each version of Datasette finds them where it looks."""
+def test_canned_queries_of_an_ended_hunt_and_a_running_hunt(sampled: History) -> None:
+    """No query has the name of a table. Each version of Datasette finds the queries."""
     sample.begin(sampled)
     rows = {name: canned(sampled, name) for name in QUERIES}
     running, found = rows["latest_hunts"]
@@ -217,7 +216,7 @@ WRITES = (
 )
 
 
-def test_queries_may_read_and_not_write(asked: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queries_can_read_but_not_write(asked: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     answer = asked.query("select id, good || '..' || bad as range from hunts")
     assert answer.columns == ("id", "range")
@@ -247,7 +246,7 @@ MISTAKES = {
 }
 
 
-def test_mistakes_are_one_sentence(asked: History) -> None:
+def test_mistake_in_a_query_is_one_sentence(asked: History) -> None:
     for sql, says in MISTAKES.items():
         with pytest.raises(UsageError, match=says) as wrong:
             list(asked.query(sql).rows)
@@ -256,7 +255,7 @@ def test_mistakes_are_one_sentence(asked: History) -> None:
             assert wrong.value.advice == "Give a single statement without parameters."
 
 
-def test_ctrl_c_ends_a_query_that_does_not(asked: History) -> None:
+def test_ctrl_c_ends_an_endless_query(asked: History) -> None:
     answer = "with recursive n(i) as (select 1 union all select i + 1 from n) select count(*) from n"
     alarm = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):

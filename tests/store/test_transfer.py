@@ -1,4 +1,4 @@
-"""Hunts and trials go from one history into another, whole or not at all, and nothing else does."""
+"""Export and import of hunts and trials, which are copied completely or not at all."""
 
 import shutil
 import signal
@@ -37,19 +37,19 @@ def bisect(*words: str | Path) -> program.Ended:
 
 
 def refused(*words: str | Path, status: int = 3) -> str:
-    """What the program says of a command that ends with this status."""
+    """The errors of a command, which must end with this status."""
     ended = bisect(*words)
     assert ended[0] == status, ended
     return ended[2]
 
 
 def importing(file: Path, history: Path, *how: str) -> program.Ended:
-    """What the program says of an import."""
+    """Run an import."""
     return bisect("history", "import", file, *how, "--history", history)
 
 
 def exporting(history: Path, file: Path, *which: str) -> program.Ended:
-    """What the program says of an export."""
+    """Run an export."""
     return bisect("history", "export", file, *which, "--history", history)
 
 
@@ -66,13 +66,13 @@ def log(path: Path, hunt: int) -> list[tuple[float, str]]:
 
 
 def dump(path: Path) -> list[str]:
-    """Everything in a history."""
+    """The SQL dump of a history."""
     with closing(sqlite3.connect(path)) as connection:
         return [*connection.iterdump()]
 
 
 def written(path: Path, hunts: int = 1, until: int | None = None) -> Path:
-    """A history with the sample hunt, some times."""
+    """A history with ``hunts`` copies of the sample hunt, each with the events before ``until``."""
     with closing(History.open(path)) as opened:
         for _ in range(hunts):
             hunt = sample.begin(opened)
@@ -100,7 +100,7 @@ def add_trial(path: Path, kind: TrialType, runs: int = 12, hunt: int | None = No
         return f"{kind[0]}{trial}"
 
 
-def test_two_histories_become_one_and_numbers_change(tmp_path: Path) -> None:
+def test_imported_sessions_get_new_numbers(tmp_path: Path) -> None:
     anna, ours, file = written(tmp_path / "a.db", 2), written(tmp_path / "ours.db"), tmp_path / "anna.db"
     proof = add_trial(anna, TrialType.PROVE, hunt=2)
     aa = add_trial(anna, TrialType.NOISE)
@@ -122,7 +122,7 @@ def test_two_histories_become_one_and_numbers_change(tmp_path: Path) -> None:
         assert both[1] == both[0] / 2 * 3, table  # type: ignore[operator]
 
 
-def test_batches_are_copied_with_their_hunts_and_nothing_of_them_is_begun(tmp_path: Path) -> None:
+def test_batches_are_copied_with_their_hunts_and_not_begun(tmp_path: Path) -> None:
     hers, ours, file = written(tmp_path / "hers.db", 4), written(tmp_path / "ours.db"), tmp_path / "two.db"
     with closing(History.open(hers)) as opened:
         planned = [PlannedHunt(("--build=touch ran", "--", "a", "b"), "/", (("local",),))] * 3
@@ -154,12 +154,12 @@ def test_batches_are_copied_with_their_hunts_and_nothing_of_them_is_begun(tmp_pa
         connection.execute("update sessions set uid = ? where id = 1", uid)
         connection.commit()
     importing(hers, ours, "--from", "two")
-    assert dump(ours) == before, "a batch with an own hunt is left alone"
+    assert dump(ours) == before, "a batch with a hunt of this history stays"
     status, _, said = exporting(hers, tmp_path / "none.db", "b9")
     assert status == 3 and "There is no batch b9" in said
 
 
-def test_importing_twice_adds_nothing_and_what_has_grown_is_added(tmp_path: Path) -> None:
+def test_second_import_adds_only_new_events_and_sessions(tmp_path: Path) -> None:
     hers, ours = written(tmp_path / "hers.db", until=20), tmp_path / "ours.db"
     assert importing(hers, ours)[0] == 0
     add_trial(hers, TrialType.COMPARE)
@@ -181,8 +181,8 @@ def went_on(path: Path, text: str) -> None:
         opened.append(1, Warned(text), sample.BEGAN + 9e5)
 
 
-def test_hosts_of_others_are_other_machines(tmp_path: Path) -> None:
-    """Also where they have the same name and look the same."""
+def test_hosts_of_imported_hunts_are_other_machines(tmp_path: Path) -> None:
+    """Even if the hosts have the same names and properties."""
     hers = written(tmp_path / "hers.db", 2, until=40)
     add_trial(hers, TrialType.NOISE)
     add_trial(hers, TrialType.COMPARE, 2)
@@ -201,8 +201,8 @@ def test_hosts_of_others_are_other_machines(tmp_path: Path) -> None:
     assert all(found["--own"])
 
 
-def test_a_file_of_others_adds_nothing_to_own_hunts_nor_one_that_went_on_in_both(tmp_path: Path) -> None:
-    """It could have commands that `bisect resume` would execute."""
+def test_import_does_not_change_own_hunts_or_hunts_that_diverged(tmp_path: Path) -> None:
+    """The imported events could contain commands that `bisect resume` would execute."""
     ours, hers = written(tmp_path / "ours.db", until=20), tmp_path / "hers.db"
     exporting(ours, hers)
     went_on(hers, "more")
@@ -226,8 +226,8 @@ def test_a_file_of_others_adds_nothing_to_own_hunts_nor_one_that_went_on_in_both
 
 
 @pytest.mark.parametrize("exported", [True, False])
-def test_commands_of_others_are_not_executed(tmp_path: Path, exported: bool) -> None:
-    """Of an export, a copy of a history that another user, or a user of another machine, has made, and an import."""
+def test_commands_of_other_users_are_not_executed(tmp_path: Path, exported: bool) -> None:
+    """The file is an export, or a copy of a history that another user made; or the session was imported."""
     hers, file, ours = written(tmp_path / "hers.db"), tmp_path / "mail.db", tmp_path / "ours.db"
     with closing(History.open(hers)) as opened:
         sample.begin(opened)
@@ -263,7 +263,7 @@ DAMAGES = [line for line in Path(__file__).with_name("damages.sql").read_text().
 
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Her history, which has two hunts and a comparison, and ours. Written once, never changed."""
+    """Another user's history with two hunts and a comparison, and an own history. Tests must not change them."""
     folder = tmp_path_factory.mktemp("originals")
     hers, ours = written(folder / "hers.db", 2), written(folder / "ours.db")
     add_trial(hers, TrialType.COMPARE)
@@ -272,14 +272,14 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture
 def both(originals: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path]:
-    """Copies of them."""
+    """Copies of the histories of ``originals``."""
     hers, ours = (Path(shutil.copy(each, tmp_path)) for each in originals)
     return hers, ours
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_or_hostile_file_changes_nothing(both: tuple[Path, Path], damage: str) -> None:
-    """Neither does what comes before it in the file."""
+def test_damaged_or_hostile_file_changes_nothing(both: tuple[Path, Path], damage: str) -> None:
+    """Sessions before the damage are not imported either."""
     hers, ours = both
     before = dump(ours)
     with closing(sqlite3.connect(hers)) as connection:
@@ -292,8 +292,8 @@ def test_a_damaged_or_hostile_file_changes_nothing(both: tuple[Path, Path], dama
     assert dump(ours) == before
 
 
-def test_a_file_that_is_no_history_or_cut_changes_nothing_and_is_told(both: tuple[Path, Path], tmp_path: Path) -> None:
-    """And what to give in its place."""
+def test_file_that_is_no_history_changes_nothing_and_is_reported(both: tuple[Path, Path], tmp_path: Path) -> None:
+    """The error says which file to give instead."""
     (hers, ours), file, other = both, tmp_path / "letter", tmp_path / "other.db"
     assert exporting(hers, file)[0] == 0
     with closing(sqlite3.connect(other)) as connection:
@@ -320,13 +320,13 @@ IMPORTED = "from perfbisect.store import transfer; transfer.TURN, transfer.PAUSE
 
 
 def started(before: str, hers: Path, ours: Path) -> "subprocess.Popen[bytes]":
-    """A program that does something before it imports a file."""
+    """A process that executes the code ``before``, and then imports a file."""
     argv = ["bisect", "history", "import", str(hers), "--history", str(ours)]
     code = f"{IMPORTED}{before}import sys; sys.argv = {argv}\nfrom perfbisect.cli.main import main; main()"
     return subprocess.Popen([sys.executable, "-c", code])
 
 
-def test_killed_in_the_midst_it_is_gone_on_with(both: tuple[Path, Path], tmp_path: Path) -> None:
+def test_import_continues_after_a_kill(both: tuple[Path, Path], tmp_path: Path) -> None:
     (hers, ours), whole = both, tmp_path / "whole.db"
     shutil.copy(ours, whole)
     importing(hers, whole)
@@ -348,7 +348,7 @@ def test_killed_in_the_midst_it_is_gone_on_with(both: tuple[Path, Path], tmp_pat
 
 
 @pytest.mark.slow
-def test_two_imports_of_a_file_at_once_add_it_once(both: tuple[Path, Path], tmp_path: Path) -> None:
+def test_two_imports_at_once_add_a_file_once(both: tuple[Path, Path], tmp_path: Path) -> None:
     (hers, ours), whole = both, tmp_path / "whole.db"
     shutil.copy(ours, whole)
     importing(hers, whole)
@@ -359,7 +359,7 @@ def test_two_imports_of_a_file_at_once_add_it_once(both: tuple[Path, Path], tmp_
     assert [log(ours, hunt) for hunt in (1, 2, 3)] == [log(whole, hunt) for hunt in (1, 2, 3)]
 
 
-def test_a_hunt_writes_between_the_turns_of_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hunt_can_write_during_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hers, ours = written(tmp_path / "hers.db"), tmp_path / "ours.db"
     add_trial(hers, TrialType.COMPARE)
     with closing(History.open(ours)) as running:
@@ -380,7 +380,7 @@ def test_a_hunt_writes_between_the_turns_of_an_import(tmp_path: Path, monkeypatc
 
 
 def test_passwords_are_not_exported(tmp_path: Path) -> None:
-    """Of hunts and of trials. Nor is the own history readable by others; what is exported is known when it comes back."""
+    """Other users cannot read the own history. An import of the exported file adds no session."""
     path, file, secret = tmp_path / "ours.db", tmp_path / "file.db", "https://me:secret@example.org/engine"
     settings = replace(sample.SETTINGS, repository=secret, overrides={"url": secret})
     with closing(History.open(path)) as opened:
@@ -397,7 +397,7 @@ def test_passwords_are_not_exported(tmp_path: Path) -> None:
     assert (status, "2 unchanged" in printed) == (0, True), printed
 
 
-def test_an_id_as_a_file_and_the_history_itself_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_to_an_id_and_import_of_itself_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = written(tmp_path / "ours.db")
     monkeypatch.chdir(tmp_path)
     for name in ("12", "c3", "p5", "n4", "b2"):
@@ -407,7 +407,7 @@ def test_an_id_as_a_file_and_the_history_itself_are_refused(tmp_path: Path, monk
     refused("history", "--history", ours, "import", ours)
 
 
-def test_an_error_in_the_midst_keeps_nothing(tmp_path: Path) -> None:
+def test_failed_transaction_stores_nothing(tmp_path: Path) -> None:
     path = written(tmp_path / "ours.db")
     before = dump(path)
     with closing(History.open(path)) as opened, pytest.raises(PerfBisectError), opened.transaction():

@@ -1,4 +1,4 @@
-"""Trials in the history, and what hunts learn from A/As."""
+"""Trials in the history, and the noise that hunts read from A/A tests."""
 
 import math
 import random
@@ -47,7 +47,7 @@ def visits(between: float, within: float, count: int = 20, runs: int = 2) -> lis
 
 
 def request(kind: TrialType, settings: Settings = sample.SETTINGS, *names: str) -> TrialRequest:
-    """A trial of the first commit, and of others by their names."""
+    """The request of a trial of v1.0, the first commit, and of the builds ``names``."""
     first, *_ = sample.COMMITS
     subjects = (TrialBuild("v1.0", first.sha), *(TrialBuild(name, path=f"/{name}", key=name) for name in names))
     works = (TrialWorkload(settings.workload, "write", 2.0, 10.0),)
@@ -56,7 +56,7 @@ def request(kind: TrialType, settings: Settings = sample.SETTINGS, *names: str) 
 
 
 def enter(history: History, runs: list[tuple[int, RunFacts]], settings: Settings = sample.SETTINGS) -> int:
-    """An A/A with these runs, which has not ended."""
+    """Store an A/A test with these runs, which has not ended. Return its number."""
     trial = sample.begin_trial(history, request(TrialType.NOISE, settings), settings=settings)
     for visit, run in runs:
         history.append(trial, RunFinished(0, run, round=visit), run.started + 12)
@@ -64,15 +64,15 @@ def enter(history: History, runs: list[tuple[int, RunFacts]], settings: Settings
 
 
 def left(history: History, trial: int, failure: str = "") -> None:
-    """No process works on a trial any more."""
+    """End the process that works on a trial, in the history."""
     history.connection.execute("UPDATE attempts SET process = 'gone 1 1' WHERE session_id = ?", [trial])
     history.sessions_of_process.clear()
     if failure:
         history.enter_failure(trial, failure, 9.0)
 
 
-def test_an_aa_goes_before_what_old_hunts_let_guess(history: History) -> None:
-    """In hunts on servers, runs that share a visit are similar, and visits differ."""
+def test_noise_of_an_aa_test_precedes_an_estimate_from_hunts(history: History) -> None:
+    """In this hunt on a server, runs of one visit are similar, and visits differ."""
     hunt = sample.begin(history)
     for number, (_, run) in enumerate(visits(0.03, 0.001, count=30, runs=3)):
         history.append(hunt, RunFinished(0, run), 20.0 * number + 12)
@@ -85,8 +85,8 @@ def test_an_aa_goes_before_what_old_hunts_let_guess(history: History) -> None:
     assert exact.run == pytest.approx(0.01, rel=0.5)
 
 
-def test_which_trials_teach_noise(history: History) -> None:
-    """Those of the same work. Not those with too few runs, failed ones, or comparisons; and of A/As the newest."""
+def test_noise_is_read_from_the_newest_suitable_aa_test(history: History) -> None:
+    """Suitable: the same host, builder, variant, workload and settings, enough runs, and no failure."""
     for change in ({"host": "x"}, {"builder": "x"}, {"variant": "lto"}, {"workload": "x"}, {"overrides": {"time": 60}}):
         enter(history, visits(0.01, 0.01), replace(sample.SETTINGS, **change))  # type: ignore[arg-type]
     enter(history, visits(0.01, 0.01)[:5])
@@ -101,7 +101,7 @@ def test_which_trials_teach_noise(history: History) -> None:
     assert read_run_noise(history, replace(sample.SETTINGS, metric="p99")) is None
 
 
-def test_every_run_is_kept_as_it_ends_and_the_noise_when_all_have(history: History) -> None:
+def test_runs_are_stored_as_they_end_and_the_noise_at_the_end(history: History) -> None:
     runs = visits(0.01, 0.01)[:3]
     trial = enter(history, runs)
     stored = "select between_visits, noise, run_count, max(round) from trials join runs on session_id = id"
@@ -112,8 +112,8 @@ def test_every_run_is_kept_as_it_ends_and_the_noise_when_all_have(history: Histo
     assert list(history.query(stored).rows) == [(found.between, found.run, 3, 1)]
 
 
-def test_a_trial_is_its_log(history: History) -> None:
-    """Runs and failures with their places; builds with what is known of them; seconds since the entry before."""
+def test_trial_is_read_from_its_log(history: History) -> None:
+    """Runs and failures with round and build, builds with their facts, and the seconds since the entry before."""
     sample.begin(history)  # hunts and trials are numbered together
     wanted = request(TrialType.COMPARE, sample.SETTINGS, "old", "new")
     trial = sample.begin_trial(history, wanted, 5.0)
@@ -150,7 +150,7 @@ def test_a_trial_is_its_log(history: History) -> None:
     assert history.settings(trial) == sample.SETTINGS
 
 
-def test_a_series_of_releases_and_a_proof_are_kept_and_are_no_hunts(history: History) -> None:
+def test_series_and_proof_are_stored_and_are_no_hunts(history: History) -> None:
     series = ReleaseSeries("1.0..1.9", (("1.3-rc1", "a pre-release"),), ("--builder", "demo", "--metric", "qps"))
     wanted = replace(request(TrialType.COMPARE), series=series)
     trial, hunt = sample.begin_trial(history, wanted), sample.begin(history)
@@ -167,8 +167,8 @@ def test_a_series_of_releases_and_a_proof_are_kept_and_are_no_hunts(history: His
 
 
 @pytest.mark.parametrize("runs", [0, 1])
-def test_a_comparison_that_has_failed_says_why_and_goes_on(history: History, runs: int) -> None:
-    """What kept it from measuring anything is tried again."""
+def test_failed_comparison_says_why_and_can_be_resumed(history: History, runs: int) -> None:
+    """If no run was measured, the skipped build is tried again."""
 
     def state() -> tuple[str, str]:
         [listed], known = history.trials_except_fitness_checks(), history.trial("c1")
@@ -194,7 +194,7 @@ def test_a_comparison_that_has_failed_says_why_and_goes_on(history: History, run
     ("table", "column", "named"),
     [("events", "body", "events, row"), ("sessions", "request", "sessions, row 2"), ("hosts", "tools", "hosts, row")],
 )
-def test_a_damaged_trial_is_named_and_not_used(history: History, table: str, column: str, named: str) -> None:
+def test_damaged_trial_is_named_and_not_used(history: History, table: str, column: str, named: str) -> None:
     one, two = (enter(history, visits(0.01, 0.002)) for _ in range(2))
     where = {"events": f"session_id = {two}", "sessions": f"id = {two}", "hosts": "true"}[table]
     for value in ("'{'", "7", "x'00ff'", "CAST(x'ff' AS TEXT)"):
@@ -202,13 +202,13 @@ def test_a_damaged_trial_is_named_and_not_used(history: History, table: str, col
         with pytest.raises(EnvironmentFailure, match=named):
             history.trial(f"n{two}")
         assert [each.id for each in history.trials_except_fitness_checks()] == [f"n{one}", f"n{two}"]
-        if table != "hosts":  # which both trials have
+        if table != "hosts":  # both trials have the host
             assert len(history.trial(f"n{one}").runs) == 40
             assert read_run_noise(history, sample.SETTINGS) is not None
 
 
 def comparison(history: History, *, hunted: bool = True) -> int:
-    """A comparison of two workloads, whose drop in the second was hunted by the sample."""
+    """A comparison of two workloads. The sample hunt is the hunt for the drop in the second workload."""
     wanted = request(TrialType.COMPARE, sample.SETTINGS, "new")
     works = (TrialWorkload("scan", "scan", 1.0, 2.0), *wanted.works)
     trial = sample.begin_trial(history, replace(wanted, works=works))
@@ -218,24 +218,24 @@ def comparison(history: History, *, hunted: bool = True) -> int:
     return trial
 
 
-def test_a_comparison_knows_its_hunts_in_their_present_states(history: History) -> None:
+def test_comparison_lists_its_hunts_with_their_present_states(history: History) -> None:
     trial = comparison(history)
     begun = sample.begin(history)
     history.enter_drop_hunt(trial, (0, 0, 1), begun)
     culprit = sample.COMMITS[sample.CULPRIT]
-    found = DropHunt(1, 0, 1, 2, "found", culprit.sha, culprit.title)
+    found = DropHunt(1, 0, 1, 2, "found", culprit.sha, culprit.short_subject)
     assert history.trial("c1").hunts == (DropHunt(0, 0, 1, begun, "running"), found)
-    again = sample.begin(history)  # it takes the place of the earlier one
+    again = sample.begin(history)  # replaces the earlier hunt
     history.enter_drop_hunt(trial, (0, 0, 1), again)
     assert [each.hunt for each in history.trial("c1").hunts] == [again, 2]
 
 
 @pytest.mark.parametrize("later", [False, True])
-def test_a_copy_has_the_hunts_under_their_numbers_there(tmp_path: Path, later: bool) -> None:
-    """Also those that began after the comparison was copied."""
+def test_copied_comparison_has_the_new_numbers_of_its_hunts(tmp_path: Path, later: bool) -> None:
+    """Also of hunts that began after the comparison was copied."""
     with closing(History.open(tmp_path / "a.db")) as source, closing(History.open(tmp_path / "b.db")) as target:
         trial = comparison(source, hunted=not later)
-        sample.begin(target)  # so that numbers differ
+        sample.begin(target)  # so that the numbers of sessions differ
         if later:
             copy_sessions(source, target, numbers_with_related(source, ["c1"]), "anna")
             assert target.trial("c2").hunts == ()

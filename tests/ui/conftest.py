@@ -1,4 +1,4 @@
-"""The sample's hunt for all tests of the views, as it is seen while it happens."""
+"""The sample hunt for the tests of views: its events, and the view after each event."""
 
 import pytest
 
@@ -14,5 +14,5 @@ def events() -> Events:
 
 @pytest.fixture(scope="session")
 def views(events: Events) -> list[SessionView]:
-    """The view after each of them."""
+    """The view after each event."""
     return followed(events)

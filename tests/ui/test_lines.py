@@ -1,4 +1,4 @@
-"""Events as lines: for people, of several metrics, with the reason; and as JSON."""
+"""Events as lines of text, with several metrics and with the explanation; and events as JSON."""
 
 import io
 import json
@@ -52,35 +52,33 @@ from perfbisect.ui.screen import verdict_lines
 from perfbisect.ui.session_update import view_after
 from perfbisect.ui.session_view import SessionView
 from pinned import pinned
-
-# Plain lines, one for each event that matters.
 from sample_hunt import Events
 from waiting import until
 
 
-def test_the_lines(events: Events, views: list[SessionView]) -> None:
-    """Every line of the hunt, with its time, is compared with lines.txt: to accept others, delete it and run twice."""
+def test_lines_of_the_sample_hunt_equal_lines_txt(events: Events, views: list[SessionView]) -> None:
+    """To accept other lines, delete lines.txt, and run the test twice."""
     written = []
     for (at, event), view in zip(events, views, strict=True):
-        said = [*event_lines(view, event, at)]
-        silent = isinstance(event, BuildProgress | RunProgress | RunStarted)  # and before a verdict is told
+        lines = [*event_lines(view, event, at)]
+        silent = isinstance(event, BuildProgress | RunProgress | RunStarted)  # and the decision before a verdict
         silent |= isinstance(event, Decided) and not isinstance(event.decision.order, Measure)
-        assert bool(said) != silent
-        written += said
+        assert bool(lines) != silent
+        written += lines
     assert all(re.match(r"\d\d:\d\d:\d\d  \w|          ", line) for line in written)
     pinned("ui/lines.txt", "".join(f"{line[10:]}\n" for line in written))
 
 
-def test_what_takes_long_has_a_line_each_minute(
+def test_long_build_or_run_has_a_line_each_minute(
     events: Events, views: list[SessionView], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runs and builds; and nothing where hosts are idle, or just after another line."""
+    """No line is written if hosts are idle, or shortly after another line."""
     begun = [place for place, (_, event) in enumerate(events) if isinstance(event, BuildStarted | RunStarted)]
     out, clock = io.StringIO(), [0.0]
     view = PlainLines(out, {12: ""}, now=lambda: clock[0])
 
     def reminded(*times: float) -> list[list[str]]:
-        """What is written at these times."""
+        """The words of the lines that are written at these times."""
         written = len(out.getvalue())
         for clock[0] in times:
             view.remind()
@@ -91,28 +89,28 @@ def test_what_takes_long_has_a_line_each_minute(
         view.add_events(12, [(at, event)])
         if place in (begun[0], begun[-1]):
             word = "building" if isinstance(event, BuildStarted) else "running"
-            said = reminded(*(at + later for later in (59, 61, 119, 121.5)))
-            assert [line[1:3] for line in said] == [[word, views[place].commit(event.candidate).short]] * 2
+            lines = reminded(*(at + later for later in (59, 61, 119, 121.5)))
+            assert [line[1:3] for line in lines] == [[word, views[place].commit(event.candidate).short_sha]] * 2
             assert out.getvalue().endswith("2 min 2 s so far\n")
     view.end_hunt(12, clock[0])
     assert reminded(clock[0] + 1000) == []
     monkeypatch.setattr("perfbisect.ui.lines.SILENCE", 0.01)
-    with closing(PlainLines(out, {12: ""}).start_reminders()) as told:
-        told.add_events(12, events[: begun[0] + 1])
+    with closing(PlainLines(out, {12: ""}).start_reminders()) as reminding:
+        reminding.add_events(12, events[: begun[0] + 1])
         until(lambda: out.getvalue().count(" so far") > 4)
 
 
-def test_a_build_that_is_used_again_has_one_line() -> None:
+def test_reused_build_has_one_line() -> None:
     commit = Commit(SHAS[0], "2023-01-01", "a", "Split keys")
     built = BuildFinished(0, replace(sample.build(0), commit=commit.sha, reused=True), None)
-    view, said = view_after(SessionView(), STARTED, 0.0), []
+    view, lines = view_after(SessionView(), STARTED, 0.0), []
     for event in (BuildStarted(0, commit, reused=True), built):
         view = view_after(view, event, 1.0)
-        said += [line[10:] for line in event_lines(view, event, 1.0)]
-    assert said == [f"built     {commit.short}  2023-01-01 Split keys: an earlier build is used again"]
+        lines += [line[10:] for line in event_lines(view, event, 1.0)]
+    assert lines == [f"built     {commit.short_sha}  2023-01-01 Split keys: an earlier build is used again"]
 
 
-def test_a_ratio_has_the_name_of_its_metric_and_a_counted_run_a_count(events: Events, views: list[SessionView]) -> None:
+def test_line_of_a_run_has_the_name_of_its_ratio_or_a_count(events: Events, views: list[SessionView]) -> None:
     at, event, view = next(
         (at, event, view)
         for (at, event), view in zip(events, views, strict=True)
@@ -126,11 +124,11 @@ def test_a_ratio_has_the_name_of_its_metric_and_a_counted_run_a_count(events: Ev
     facts = replace(event.facts, counted="perf-user", operations=1000, counters={"instructions": 5_432_000.0})
     (line,) = event_lines(view, replace(event, facts=facts), at)
     assert "5,432 instructions/o" in line
-    assert "QPS" not in line, "neither as its unit, nor in the ratio of the timed runs"
+    assert "QPS" not in line, "a counted run has no QPS and no ratio of QPS"
 
 
-def test_the_rate_of_a_row_is_of_the_runs_that_its_ratio_is_of(views: list[SessionView]) -> None:
-    """Of runs in randomized layouts only where the baseline has some, too."""
+def test_rate_of_a_row_is_from_the_runs_of_its_ratio(views: list[SessionView]) -> None:
+    """Runs in randomized layouts count only if the baseline has such runs, too."""
     view, bad = views[-1], len(views[-1].state.commits) - 1
     run = view.tested[bad].runs[0]
     fresh = tuple(replace(run, operations=run.operations * 9, layout=seed) for seed in range(1, 30))
@@ -140,10 +138,10 @@ def test_the_rate_of_a_row_is_of_the_runs_that_its_ratio_is_of(views: list[Sessi
         assert (row_texts(changed, bad)["rate"] == row_texts(view, bad)["rate"]) is (linked_again == {bad})
 
 
-def test_what_fresh_layouts_have_shown_is_on_the_line_of_the_commit(events: Events, views: list[SessionView]) -> None:
-    """And on the screen; not the ratio with the usual layout, which does not change any more.
+def test_ratio_in_randomized_layouts_is_on_the_line_of_the_commit(events: Events, views: list[SessionView]) -> None:
+    """And on the screen, instead of the ratio in the usual layout, which changes no more.
 
-    The other side is named: it may be no parent. Its own line has no ratio that is the commit's.
+    The line names the other commit, which may not be the parent. The line of the other commit has no ratio.
     """
     (at, event), view = next(
         (entry, view) for entry, view in zip(events, views, strict=True) if isinstance(entry[1], RunFinished)
@@ -158,13 +156,13 @@ def test_what_fresh_layouts_have_shown_is_on_the_line_of_the_commit(events: Even
         view = view_after(view, of_layout, at)
         [written[candidate]] = event_lines(view, of_layout, at)
         shown |= {*re.findall(r"\S+ \(\S+\) of \w+ in \d layouts", drawn(view, at))}
-    assert re.search(rf"QPS  0\.9\d\d \(\S+\) of {view.commit(2).short} in 2 layouts ", written[3])
+    assert re.search(rf"QPS  0\.9\d\d \(\S+\) of {view.commit(2).short_sha} in 2 layouts ", written[3])
     assert "rQPS" not in written[3] and "QPS  baseline  " in written[2]
-    assert len(shown) > 2 and {text.split()[-4] for text in shown} == {view.commit(2).short}
+    assert len(shown) > 2 and {text.split()[-4] for text in shown} == {view.commit(2).short_sha}
     assert "checking that the difference is not caused by code placement: 6 of about 10 runs" in drawn(view, at)
 
 
-def test_where_good_is_no_ancestor_the_first_lines_say_what_is_compared_and_why() -> None:
+def test_first_lines_explain_the_comparison_with_the_merge_base() -> None:
     begun = replace(STARTED, of_merge_base=True)
     view = view_after(SessionView(), begun, 1.0)
     [line, heading] = event_lines(view, begun, 1.0)
@@ -174,18 +172,18 @@ def test_where_good_is_no_ancestor_the_first_lines_say_what_is_compared_and_why(
     assert "good is not an ancestor of bad · comparison with the merge base" in drawn(view, 1.0)
 
 
-def test_a_ratio_of_cpu_time_beside_a_rate_by_the_time_of_day_says_so() -> None:
+def test_title_of_a_ratio_of_cpu_time_says_by_cpu() -> None:
     for together, title in ((True, "rQPS by CPU"), (False, "rQPS")):
         view = view_after(view_of("qps")[0], PairingChosen(together, "why", by_cpu=True), 1.0)
         assert view.ratio_title == title
         assert any(f" {title} " in text.plain for text in candidate_table(view, 160, 9))
 
 
-# Events as JSON lines, and back.
+# Events as JSON lines, written and decoded.
 
 
 def same(one: Event, other: Event) -> bool:
-    """Equality, in which beliefs, being arrays, are compared by value, to the digits that are written."""
+    """Whether two events are equal. Beliefs (arrays) are equal if they agree to the digits that are written."""
     if not (isinstance(one, Decided) and isinstance(other, Decided)):
         return one == other
     mine, theirs = one.decision.belief, other.decision.belief
@@ -197,7 +195,7 @@ def same(one: Event, other: Event) -> bool:
     )
 
 
-def test_every_event_comes_back(events: Events) -> None:
+def test_every_event_is_decoded_from_its_line(events: Events) -> None:
     hunted = [each for each in events if isinstance(each[1], SessionStarted)]
     cancelled = BuildCancelled(3, Commit("a" * 40), 2.5, "b1")
     names = set()
@@ -219,13 +217,13 @@ WRONG = [
 ]  # fmt: skip
 
 
-def test_what_is_no_event_is_refused() -> None:
+def test_line_that_is_no_event_is_refused() -> None:
     for line in WRONG:
         with pytest.raises(ValueError):
             decode(line)
 
 
-def test_each_event_is_written_at_once_on_its_own_line_in_any_encoding(events: Events) -> None:
+def test_each_event_is_written_at_once_on_one_line_in_any_encoding(events: Events) -> None:
     raw, plain = io.BytesIO(), io.BytesIO()
     view = JsonLines(io.TextIOWrapper(raw, encoding="ascii"), {12: ""})
     for number, entry in enumerate([*events[:20], (1.0, BuildStarted(1, Commit("ab" * 20, "", "Zoë", "Füße\x1b")))], 1):
@@ -234,19 +232,19 @@ def test_each_event_is_written_at_once_on_its_own_line_in_any_encoding(events: E
     assert raw.getvalue().isascii()
     found, at = decode(raw.getvalue().splitlines()[-1])
     assert at == 1.0 and isinstance(found, BuildStarted) and found.commit.author == "Zoë"
-    with closing(PlainLines(io.TextIOWrapper(plain, encoding="ascii"), {12: ""})) as told:
-        told.add_events(12, events[:40])
+    with closing(PlainLines(io.TextIOWrapper(plain, encoding="ascii"), {12: ""})) as plain_view:
+        plain_view.add_events(12, events[:40])
         assert b"update-index" in plain.getvalue()
 
 
-def test_what_has_no_bound_comes_back_without_one() -> None:
+def test_infinite_bound_is_decoded_as_infinite() -> None:
     verdict = Inconclusive((), (), Interval(0.0, 1.0, np.inf), Reason.UNBUILDABLE)
     line = event_json(SessionEnded(verdict), 1.0)
     assert json.loads(line)["verdict"]["ratio"]["high"] == sys.float_info.max
     assert decode(line) == (SessionEnded(verdict), 1.0)
 
 
-# Hunts whose metric is not operations per second: what a command reports, or how long it takes.
+# Hunts whose metric is not operations per second, but a number that a command prints, or its duration.
 
 
 SHAS = ("a" * 40, "b" * 40)
@@ -257,7 +255,7 @@ HUNTED = [("rate", "12,345 MB/s", "rrate"), ("cost", "12,345 MB/s", "rcost"), ("
 
 
 def view_of(metric: str) -> tuple[SessionView, list[Event]]:
-    """The view after a run of the good end, and what led to it."""
+    """The view after a run of good, and the events before."""
     events: list[Event] = [
         replace(STARTED, metric=metric),
         BuildStarted(0, Commit(SHAS[0], "2023-01-01", "A", "Subject")),
@@ -272,7 +270,7 @@ def view_of(metric: str) -> tuple[SessionView, list[Event]]:
 
 
 @pytest.mark.parametrize(("metric", "shown", "relative"), HUNTED)
-def test_what_is_hunted_is_shown(metric: str, shown: str, relative: str) -> None:
+def test_line_and_screen_show_the_metric_of_the_hunt(metric: str, shown: str, relative: str) -> None:
     view, events = view_of(metric)
     [line] = event_lines(view, events[-1], 1010.0)
     assert f"  {shown}  baseline" in line
@@ -283,7 +281,7 @@ def drawn(view: SessionView, at: float = 1017.0) -> str:
     return "\n".join(line.plain for line in screen(view, 120, None, at))
 
 
-def test_a_timed_run_keeps_its_unit_when_instructions_are_hunted_from_here_on() -> None:
+def test_timed_run_keeps_its_unit_after_a_change_to_instructions() -> None:
     view, events = view_of("rate")
     for event in (MetricChosen("instructions/o", "why", "rate"), *events[3:]):
         view = view_after(view, event, 1010.0)
@@ -291,34 +289,33 @@ def test_a_timed_run_keeps_its_unit_when_instructions_are_hunted_from_here_on() 
     assert "12,345 MB/s · " in drawn(view)
 
 
-def test_how_long_a_command_takes_is_not_known_before() -> None:
+def test_screen_shows_no_expected_duration_of_an_unknown_command() -> None:
     view, events = view_of("latency")
     shown = drawn(view_after(view, events[3], 1010.0))
     assert "running · 7 s" in shown and " of 0" not in shown
 
 
-def test_a_counted_run_says_what_it_executes() -> None:
-    """Under valgrind each execution takes a minute. Only the first of a run has a line of its own."""
+def test_counted_run_shows_its_current_execution() -> None:
+    """Under valgrind, an execution takes a minute. Only the first execution of a run has a line."""
     view, events = view_of("instructions/o")
-    for execution, said in (
+    for execution, text in (
         (ExecutionStarted(0, 2, 0, 16), "counting, how long is long enough: 16"),
         (ExecutionStarted(0, 2, 2, 50_000), "counting 50,000 operations, 2 of 2"),
         (ExecutionStarted(0, 1, 1, 0), "counting"),
     ):
         view = view_after(view_after(view, events[3], 1010.0), execution, 1012.0)
-        assert f"  {said} · 7 s" in drawn(view)
+        assert f"  {text} · 7 s" in drawn(view)
         printed = [line.split(maxsplit=1)[1] for line in event_lines(view, execution, 1012.0)]
-        assert printed == ([f"running   {SHAS[0][:10]}  {said}"] if execution.number == 1 else [])
+        assert printed == ([f"running   {SHAS[0][:10]}  {text}"] if execution.number == 1 else [])
 
 
-# The reason below the verdict, while the hunt is still on the screen.
+# The explanation below the verdict, while the hunt is still on the screen.
 
 
 SENTENCE = "100 % (98 to 102 %) of the loss is in `search`, which this commit changes."
 
 
-def test_views_say_why_once_that_was_studied(tmp_path: Path) -> None:
-    """And nothing of what was not."""
+def test_views_show_the_explanation_if_it_was_studied(tmp_path: Path) -> None:
     culprit, parent, search = sample.CANDIDATES[sample.CULPRIT], sample.CANDIDATES[6], ("main", "search")
     studied = [
         Profiled(sample.CULPRIT, profile(culprit, {search: 20_000, ("main",): 5000})),
@@ -330,7 +327,7 @@ def test_views_say_why_once_that_was_studied(tmp_path: Path) -> None:
     [ends] = [number for number, (_, event) in enumerate(stored) if isinstance(event, SessionEnded)]
 
     def shown(*more: Event) -> tuple[str, str]:
-        """What lines and screen show in the end, if ``more`` happen before the verdict."""
+        """The lines and the screen at the end, if the events ``more`` come before the verdict."""
         view, written = SessionView(), []
         for at, event in [*stored[:ends], *((stored[ends][0], event) for event in more), *stored[ends:]]:
             view = view_after(view, event, at)

@@ -44,9 +44,6 @@ from perfbisect.wording.glyphs import ASCII, UNICODE, Glyphs
 from pinned import pinned
 from sample_hunt import CANDIDATES, CULPRIT, Events, Tale, followed, started
 
-# The picture of a hunt, with a fixed clock, in terminals of many sizes.
-
-
 SHORT = CANDIDATES[CULPRIT][:10]
 
 
@@ -77,14 +74,14 @@ def with_state(view: SessionView, **changes: object) -> SessionView:
     return replace(view, state=replace(view.state, **changes))  # type: ignore[arg-type]
 
 
-def test_the_picture(events: Events, views: list[SessionView]) -> None:
-    """In the confirmation. It is what people see, so that every change of it is seen in picture.txt."""
+def test_picture_of_the_proof_is_as_recorded(events: Events, views: list[SessionView]) -> None:
+    """picture.txt shows every change of the picture in a diff."""
     view, now = moment(events, views, Purpose.CONFIRM, 4)
     pinned("ui/picture.txt", "".join(f"{line}\n" for line in picture(view, 90, 30, now)))
 
 
-def test_no_number_is_cut_and_ascii_will_do(events: Events) -> None:
-    """In two hunts, the second with long numbers: a narrow picture has only numbers that a very wide one has, too."""
+def test_narrow_picture_cuts_no_number_and_can_be_ascii(events: Events) -> None:
+    """In two hunts, the second with long numbers: all numbers of a narrow picture are also in a very wide picture."""
     wide = [*Tale(hunt=12, rate=1.2e8, progress=True).events()]
     for recorded in (events, wide):
         for view, (at, _) in [*zip(followed(recorded), recorded, strict=True)][1::40]:
@@ -100,7 +97,7 @@ def numbers(lines: list[str]) -> set[str]:
     return set(re.findall(r"[\d.,:]*\d[\d.,:]*…?", "\n".join(lines)))
 
 
-def test_while_the_reason_is_measured_that_is_said(events: Events, views: list[SessionView]) -> None:
+def test_picture_says_that_the_reason_is_being_measured(events: Events, views: list[SessionView]) -> None:
     at, ended = events[-1]
     assert isinstance(ended, SessionEnded)
     said = "\n".join(picture(view_after(views[-2], replace(ended, reason_follows=True), at), 100, 40, at))
@@ -109,18 +106,18 @@ def test_while_the_reason_is_measured_that_is_said(events: Events, views: list[S
     assert "measuring the reason" not in "\n".join(picture(views[-1], 100, 40, at))
 
 
-def test_nothing_is_wider_or_higher_than_the_terminal(events: Events, views: list[SessionView]) -> None:
+def test_picture_fits_the_terminal(events: Events, views: list[SessionView]) -> None:
     for width, height in product((20, 100), (3, 8, 24, None)):
         for view, (at, _) in list(zip(views, events, strict=True))[::45]:
             drawn = picture(view, width, height, at)
             assert max(map(len, drawn)) <= width
             assert height is None or len(drawn) <= height
     view, now = moment(events, views, Purpose.CONFIRM, 4)
-    assert "with its parent: 0 of about 6 runs" in "\n".join(picture(view, 80, 2, now)), "what runs now stays"
+    assert "with its parent: 0 of about 6 runs" in "\n".join(picture(view, 80, 2, now)), "the current run stays"
 
 
-def test_the_strip_shows_where_was_tested(events: Events, views: list[SessionView]) -> None:
-    """The clock ticks between events, and the time that is left passes."""
+def test_strip_marks_the_tested_candidates(events: Events, views: list[SessionView]) -> None:
+    """The elapsed and the remaining time also change between events."""
     view, now = moment(events, views, Purpose.CONFIRM, 4)
     blocks, axis, names = picture(view, 100, 40, now)[3:6]
     assert picture(view, 100, 30, now)[0] != picture(view, 100, 30, now + 1)[0]
@@ -132,7 +129,7 @@ def test_the_strip_shows_where_was_tested(events: Events, views: list[SessionVie
 
 
 def together(view: SessionView, *pairs: tuple[float, float]) -> SessionView:
-    """The view after pairs of the bad end beside the good one, with these rates."""
+    """The view after paired runs of bad and good with these rates."""
     bad = view.state.node[view.state.commits[-1]]
     for number, rates in enumerate(pairs):
         for candidate, rate in zip((bad, 0), rates, strict=True):
@@ -141,25 +138,25 @@ def together(view: SessionView, *pairs: tuple[float, float]) -> SessionView:
     return view
 
 
-def test_pairs_are_shown_as_pairs_while_they_are_made(events: Events, views: list[SessionView]) -> None:
+def test_paired_runs_are_drawn_as_pairs(events: Events, views: list[SessionView]) -> None:
     before, now = moment(events, views, Purpose.CONFIRM, 7)
     view = together(before, *((900.0 * rate, 1000.0 * rate) for rate in (5, 1, 2, 3, 4)))
     shown = picture(view, 90, 50, now)
-    bad, good = (view.commit(each).short for each in (len(view.state.commits) - 1, 0))
+    bad, good = (view.commit(each).short_sha for each in (len(view.state.commits) - 1, 0))
     place = shown.index(f" ● {bad} beside ○ {good}, QPS: ×0.900 in 5 pairs")
     latest = shown[place + 1 : place + 5]
     assert [line.split(" · ")[1] for line in latest] == [f"{900 * n:,} beside {1000 * n:,}" for n in (4, 3, 2, 1)]
     assert all(re.search(r"─*●━*○─*  ×0\.900 · ", line) for line in latest) and not shown[place + 5]
     starts = [line.index("●") for line in latest]
-    assert starts == sorted(starts, reverse=True), "what disturbs both moves both"
+    assert starts == sorted(starts, reverse=True), "a disturbance changes both runs of a pair"
     assert any("@==" in line for line in picture(view, 90, 50, now, ASCII))
     by_cpu = with_state(view, pairing=PairingChosen(True, "", by_cpu=True))
-    for other in (by_cpu, before):  # no CPU time was counted; runs in turns are no pairs
+    for other in (by_cpu, before):  # no CPU time was counted; interleaved runs are no pairs
         assert not any(" beside " in line for line in picture(other, 90, 50, now))
     assert all(len(picture(view, 90, height, now)) <= height for height in range(1, 30))
 
 
-def test_a_range_wider_than_the_terminal_is_binned() -> None:
+def test_range_wider_than_the_terminal_is_binned() -> None:
     shas, culprit = tuple(f"{number:040x}" for number in range(200)), np.eye(200)[100]
     decided = Decided(
         Decision(Measure((PlannedRuns(100, 1),), Purpose.SEARCH), Belief(culprit, 1.0, 0.01, Interval(0.7, 0.8, 0.9)))
@@ -176,7 +173,7 @@ def test_a_range_wider_than_the_terminal_is_binned() -> None:
         (Inconclusive((3, 4), (0.5, 0.4), Interval(0.8, 0.9, 0.95), Reason.BUILDS_SPENT), "one of these 2 commits"),
     ],
 )
-def test_the_verdict_is_shown(views: list[SessionView], verdict: Verdict, words: str) -> None:
+def test_picture_shows_the_verdict(views: list[SessionView], verdict: Verdict, words: str) -> None:
     view = with_state(views[-1], verdict=verdict)
     said = "\n".join(picture(view, 100, 40, 2e9))
     assert words in " ".join(said.split()) and "left" not in said and "bisect show 12\n" in f"{said}\n"
@@ -184,13 +181,13 @@ def test_the_verdict_is_shown(views: list[SessionView], verdict: Verdict, words:
     assert lines[lines.index(" Full report: bisect show 12 --history") + 1] == " mine.db"
 
 
-def test_before_anything_is_known() -> None:
+def test_picture_before_the_range_is_known() -> None:
     assert picture(SessionView(), 80, 24, 0.0)[0] == " preparing the hunt"
     warned = view_after(SessionView(), Warned("Slow disk.", "Buy another."), 0.0)
     assert picture(warned, 80, 24, 0.0)[-1] == " ! Slow disk. Buy another."
 
 
-def test_wide_characters_keep_the_columns(events: Events, views: list[SessionView]) -> None:
+def test_wide_characters_keep_columns_aligned(events: Events, views: list[SessionView]) -> None:
     at = events[-1][0]
     commit = Commit(CANDIDATES[CULPRIT], "2023-01-01", "A", "索引の更新を速くする" * 5)
     drawn = picture(view_after(with_state(views[-1], verdict=None), BuildStarted(CULPRIT, commit), at), 100, 40, at)
@@ -199,8 +196,8 @@ def test_wide_characters_keep_the_columns(events: Events, views: list[SessionVie
     assert len({cell_len(line[: line.index("0.7")]) for line in rows}) == 1
 
 
-def test_the_table_and_the_line_below_show_one_interval(events: Events, views: list[SessionView]) -> None:
-    """After every event of the hunt at which both are drawn, in the middle of a measurement as well."""
+def test_table_and_line_below_show_the_same_interval(events: Events, views: list[SessionView]) -> None:
+    """Checked after every event of the hunt, also during a measurement."""
     compared = 0
     for (at, _), view in zip(events, views, strict=True):
         drawn = "\n".join(picture(view, 120, 40, at))
@@ -220,7 +217,7 @@ def screen_of(stream: io.TextIOBase, events: Events) -> None:
             screen.add_events(12, [(at, event)])
 
 
-def test_the_last_picture_stays_and_the_terminal_is_given_back(events: Events) -> None:
+def test_last_picture_stays_and_the_terminal_is_restored(events: Events) -> None:
     stream = io.StringIO()
     screen_of(stream, events)
     during, _, after = stream.getvalue().rpartition("\x1b[?1049l")
@@ -229,7 +226,7 @@ def test_the_last_picture_stays_and_the_terminal_is_given_back(events: Events) -
     assert "\x1b[?25h" in stream.getvalue().rpartition("\x1b[?25l")[2]
 
 
-def test_a_terminal_without_unicode_or_colours(events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_picture_on_a_terminal_without_unicode_and_colours(events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     raw = io.BytesIO()
     screen_of(io.TextIOWrapper(raw, encoding="ascii", write_through=True), events)
@@ -240,8 +237,8 @@ def test_a_terminal_without_unicode_or_colours(events: Events, monkeypatch: pyte
     assert never.getvalue() == "", "it never opened"
 
 
-def test_nothing_is_drawn_by_the_work_itself(events: Events) -> None:
-    """Events only change what is known: a thousand of them cost no picture."""
+def test_events_do_not_draw_the_picture(events: Events) -> None:
+    """Events only change the view: a thousand events draw at most one picture."""
     pictures: list[None] = []
     console = Console(file=io.StringIO(), force_terminal=True, width=100, height=30)
     with closing(LiveScreen(console, {12: ""})) as screen:
@@ -254,7 +251,7 @@ def test_nothing_is_drawn_by_the_work_itself(events: Events) -> None:
         assert len(pictures) <= 1
 
 
-def test_signs_that_the_encoding_lacks_are_replaced_by_similar_ones() -> None:
+def test_characters_that_the_encoding_lacks_are_replaced() -> None:
     written = io.BytesIO()
     terminal = SafeConsole(io.TextIOWrapper(written, encoding="ascii", write_through=True))
     terminal.print("0.9–1.1 × \x1b]0;title", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""What views know after a sequence of events, also of a log that was stored."""
+"""The state of a view after a sequence of events, which are live or from a stored log."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -42,12 +42,10 @@ from perfbisect.ui.session_view import (
     ActiveBuild,
     ActiveRun,
     SessionView,
-    candidates_with_probability,
+    credible_set_size,
     entropy_in_bits,
     minutes_left,
 )
-
-# What views know after a sequence of events.
 from sample_hunt import HOST, Events
 
 SHAS = tuple(f"{n:040x}" for n in range(4))
@@ -94,7 +92,7 @@ def measured(*rates: tuple[int, float]) -> SessionView:
     return view
 
 
-def test_a_build_from_start_to_end() -> None:
+def test_view_follows_a_build_from_start_to_end() -> None:
     view = after(STARTED, building(1), BuildProgress(1, 30, 120, "compile"))
     assert view.latest_activity == ActiveBuild(1, 1001.0, 30, 120, "compile")
     assert view.classification(1) is Classification.NOW
@@ -103,7 +101,7 @@ def test_a_build_from_start_to_end() -> None:
     assert view.classification(1) is Classification.BUILT
 
 
-def test_a_run_from_start_to_end() -> None:
+def test_view_follows_a_run_from_start_to_end() -> None:
     view = after(STARTED, building(0), built(0), RunStarted(0, 2, 4, Purpose.ENDS, 12.0))
     view = after(RunProgress(0, 1.0, 90.0), RunProgress(0, 2.0, 110.0), view=view)
     assert isinstance(view.latest_activity, ActiveRun)
@@ -113,7 +111,7 @@ def test_a_run_from_start_to_end() -> None:
     assert ([run.qps for run in view.tested[0].runs], view.state.run_count) == ([100.0], 1)
 
 
-def test_a_skip_is_shown_with_its_reason_and_nothing_steers_the_terminal() -> None:
+def test_skip_is_shown_with_its_reason_without_control_characters() -> None:
     skip = CandidateSkipped(2, SkipFacts(SHAS[2], "compile", "no\x1b[31m such\nfield", "log", 4.0))
     view = after(STARTED, building(2, "clear\x1b[2J the\x07 screen\u202e"), skip)
     assert view.latest_activity is None
@@ -122,10 +120,10 @@ def test_a_skip_is_shown_with_its_reason_and_nothing_steers_the_terminal() -> No
     assert any(r"skipped, compile: no\x1b[31m such field" in line.plain for line in candidate_table(view, 200, 9))
 
 
-def test_of_the_comparison_with_the_merge_base_the_runs_in_the_range_stay() -> None:
-    """Events before the range is known are harmless."""
+def test_view_keeps_runs_in_the_range_of_the_merge_base_comparison() -> None:
+    """Events before the range is known cause no error."""
     view = after(Warned("Early."), BuildProgress(0, 1, 2, ""), RunProgress(0, 1.0, 5.0))
-    assert view.hunt is None and view.commit(3).short == "candidate "
+    assert view.hunt is None and view.commit(3).short_sha == "candidate "
     warning = Warned("Something.", "Do something.")
     first = replace(STARTED, candidates=SHAS[:2], commits=1)
     view = after(warning, first, building(1), built(1), ran(1, 100.0, "a"), decided(0.0, 1.0), warning, STARTED)
@@ -137,7 +135,7 @@ def test_of_the_comparison_with_the_merge_base_the_runs_in_the_range_stay() -> N
 ALIKE = NotReproduced(Interval(0.99, 1.0, 1.01), 0.02)
 
 
-def test_the_leader() -> None:
+def test_leader_is_the_most_probable_candidate_of_a_search() -> None:
     assert after(STARTED, decided(0.0, 1 / 3, 1 / 3, 1 / 3)).leader is None
     searching = after(STARTED, decided(0.0, 0.1, 0.8, 0.1))
     assert searching.leader == (2, 0.8) and searching.search_start is not None
@@ -147,7 +145,7 @@ def test_the_leader() -> None:
     assert view_after(searching, SessionEnded(ALIKE), 1100.0).leader is None
 
 
-def test_an_estimate_needs_a_run_and_falls_as_bits_are_gained() -> None:
+def test_remaining_time_decreases_as_information_is_gained() -> None:
     view = measured((0, 1000.0), (3, 700.0))
     assert minutes_left(view, 1100.0) is None
     early = view_after(view, decided(0.0, 0.34, 0.33, 0.33), 1100.0)
@@ -163,7 +161,7 @@ def test_an_estimate_needs_a_run_and_falls_as_bits_are_gained() -> None:
     )
 
 
-def test_a_resumed_hunt_recalls_what_was_measured(events: Events, views: list[SessionView]) -> None:
+def test_view_of_a_resumed_hunt_has_the_earlier_measurements(events: Events, views: list[SessionView]) -> None:
     half = 1 + [place for place, (_, event) in enumerate(events) if isinstance(event, RunFinished)][5]
     view = view_after_earlier_attempts(
         SessionView(), [each for each in events[:half] if not isinstance(each[1], LIVE_ONLY)]
@@ -180,49 +178,47 @@ def test_a_resumed_hunt_recalls_what_was_measured(events: Events, views: list[Se
     assert resumed.tested == view.tested and resumed.began == 2e9 and resumed.state.verdict is None
 
 
-# How much of a belief is still open.
+# How uncertain a belief is.
 
 
-def test_bits_are_the_questions_still_open() -> None:
+def test_entropy_and_credible_set_measure_the_uncertainty() -> None:
     open_ = [entropy_in_bits(belief(0.0, *culprit)) for culprit in ([1.0, 0.0], [1 / 16] * 16, [3.0, 3.0])]
     assert open_ == pytest.approx([0.0, 4.0, 1.0])  # they need not be normalised
-    assert [
-        candidates_with_probability(belief(0.0, *culprit), 0.95) for culprit in ([0.96, 0.02, 0.02], [0.1] * 10)
-    ] == [1, 10]
+    assert [credible_set_size(belief(0.0, *culprit), 0.95) for culprit in ([0.96, 0.02, 0.02], [0.1] * 10)] == [1, 10]
 
 
-# A stored log, completed: runs that begin are found again, though a history does not keep them.
+# A stored log, completed with the starts of runs, which a history does not store.
 
 
 PARENT = 6  # of the culprit
 
 
 def stored(events: Events) -> Iterator[tuple[float, Event]]:
-    """What a history keeps, completed."""
+    """The events that a history stores, completed with the starts of runs."""
     completed = CompletedEvents()
     for at, event in events:
         if not isinstance(event, LIVE_ONLY):
-            yield from ((at, each) for each in completed.after(event))
+            yield from ((at, each) for each in completed.with_run_starts(event))
 
 
-def test_in_a_new_session_builds_come_first(events: Events) -> None:
-    """A build of an earlier session is announced again before its runs."""
+def test_no_run_is_inferred_before_a_new_attempt_announces_its_build(events: Events) -> None:
+    """A build of an earlier attempt is announced again before its runs."""
     completed = CompletedEvents()
     [began] = [event for _, event in events if isinstance(event, SessionStarted)]
     decided = next(event for _, event in events if isinstance(event, Decided))
     for event in (*(event for _, event in events), began):
-        list(completed.after(event))
-    assert list(completed.after(decided)) == [decided]
+        list(completed.with_run_starts(event))
+    assert list(completed.with_run_starts(decided)) == [decided]
 
 
-def test_views_that_catch_up_are_as_those_that_followed(events: Events, views: list[SessionView]) -> None:
+def test_view_of_a_log_equals_the_view_that_followed_the_events(events: Events, views: list[SessionView]) -> None:
     for end in (30, 200, len(events)):
         other = view_after_events(SessionView(), events[:end])
         for field in ("tested", "ratios_to_good", "activity_by_host", "began", "ended", "search_start"):
             assert getattr(other, field) == getattr(views[end - 1], field), field
 
 
-def test_what_is_done_now(events: Events) -> None:
+def test_view_of_a_stored_log_shows_the_current_run(events: Events) -> None:
     last = max(place for place, (_, event) in enumerate(events) if isinstance(event, RunStarted))
     view = view_after_events(SessionView(), stored(events[: last + 1]))
     assert isinstance(view.latest_activity, ActiveRun)
@@ -234,8 +230,8 @@ def test_what_is_done_now(events: Events) -> None:
     ) == (6, 6, events[last][0], False)
 
 
-def test_after_the_verdict_the_reason_is_measured(events: Events) -> None:
-    """Not the last run of the search: of it only the end of each run is kept."""
+def test_view_of_a_stored_log_shows_the_study_after_the_verdict(events: Events) -> None:
+    """A history stores no starts of runs, but the view does not show the last run of the search."""
     place, at, found = next(
         (place, at, event.decision.order)
         for place, (at, event) in enumerate(events)

@@ -1,4 +1,4 @@
-"""Several hunts in one view: those of one process and those of a batch; a hunt on several hosts, with build hosts; trials."""
+"""Views of several hunts of a process or a batch, of a hunt on several hosts or with build hosts, and of trials."""
 
 import io
 import json
@@ -71,8 +71,8 @@ def shown(view: LiveScreen, height: int = 40) -> list[str]:
     return lines
 
 
-def test_each_hunt_has_a_line_and_the_one_that_is_measured_a_screen() -> None:
-    """A verdict is shown before the reason is measured, and at the end all hunts stay."""
+def test_each_hunt_has_a_line_and_the_measured_hunt_has_a_screen() -> None:
+    """A verdict is shown before the reason is measured, and at the end the lines of all hunts stay."""
     view = screen()
     first, second, *others = shown(view)
     assert first.startswith(" update-index  hunt 12") and "culprit" in first
@@ -86,8 +86,8 @@ def test_each_hunt_has_a_line_and_the_one_that_is_measured_a_screen() -> None:
     assert stays.count("The culprit is") == stays.count("  hunt 1") == 2
 
 
-def test_what_hunts_have_in_common_is_written_once() -> None:
-    """A build that fails is of all; a run is of one hunt, and so is its failure."""
+def test_event_that_several_hunts_share_is_written_once() -> None:
+    """A failed build concerns all hunts. A run, or a failed run, concerns one hunt."""
     out = io.StringIO()
     view = PlainLines(out, TITLES, together=True)
     build = next(each for each in EVENTS if isinstance(each[1], BuildFinished))
@@ -102,13 +102,13 @@ def test_what_hunts_have_in_common_is_written_once() -> None:
     assert {line[:14] for line in written.splitlines()} == {"update-index  ", "sc\\x1b[2Jan   "}
     times = {"  hunt  ": 2, "the host is busy": 1, "  built  ": 1, "fails in run": 2, "fails in compile": 1}
     assert {words: written.count(words) for words in times} == times
-    assert view.views[13].tested, "it knows the build all the same"
+    assert view.views[13].tested, "the view of hunt 13 has the build, too"
     view.add_events(12, [each for each in EVENTS if not isinstance(each[1], SessionEnded)])
-    assert "  decided   culprit " in out.getvalue(), "as soon as it is reached"
+    assert "  decided   culprit " in out.getvalue(), "as soon as the verdict is reached"
 
 
-def test_each_object_has_the_number_of_its_hunt() -> None:
-    """But that of a view of one hunt."""
+def test_json_object_has_the_number_of_its_hunt() -> None:
+    """Objects of a view of a single hunt have no number."""
     out, again = io.StringIO(), io.StringIO()
     view = JsonLines(out, TITLES)
     for hunt in TITLES:
@@ -132,7 +132,7 @@ ROWS = [
 
 
 def screen_batch(width: int = 100, height: int = 40) -> LiveScreen:
-    """A screen_batch with one hunt that runs and one that has ended."""
+    """The screen of a batch with one hunt that runs, one that has ended, and one that waits."""
     view = empty(width, height, {}, together=False)
     for hunt in (12, 13):
         view.add_earlier_events(hunt, [])
@@ -141,20 +141,20 @@ def screen_batch(width: int = 100, height: int = 40) -> LiveScreen:
     return view
 
 
-def test_each_hunt_has_a_line_and_only_those_that_run_a_screen() -> None:
-    """At the end the states stay."""
+def test_each_hunt_of_a_batch_has_a_line_and_running_hunts_a_screen() -> None:
+    """At the end, the lines of all hunts stay."""
     view = screen_batch()
     lines = shown(view)
     assert [line.split("  ")[0].strip() for line in lines[:2]] == ["sqlite scan 1..2", "sqlite scan 2..3"]
     assert "hunt 12" in lines[0] and "running on m1" in lines[0] and "waiting" in lines[2]
     assert sum("update-index" in line for line in lines) == 1  # one header
     assert len(lines) > 10
-    view.set_states(ROWS)
+    view.set_rows(ROWS)
     stays = left(view)
     assert "found abcdef0123 97 %" in stays and "update-index" not in stays
 
 
-def test_it_never_takes_more_than_the_terminal_has() -> None:
+def test_screen_of_several_hunts_fits_the_terminal() -> None:
     for screen_of, height in product((screen, screen_batch), (1, 2, 3, 5, 8, 13, 24)):
         with closing(screen_of(60, height)) as view:
             lines = [*view.picture_lines(height)]
@@ -168,14 +168,14 @@ def left(view: LiveScreen) -> str:
     return view.console.file.getvalue().rpartition("\x1b[?1049l")[2]
 
 
-def test_lines_tell_what_changes_once() -> None:
+def test_plain_lines_report_each_change_of_a_batch_once() -> None:
     out = io.StringIO()
     view = PlainLines(out, {})
-    view.set_states(ROWS)
+    view.set_rows(ROWS)
     view.add_earlier_events(12, [])
     view.add_events(12, EVENTS[:5])
-    view.set_states(ROWS)
-    view.set_states([SessionRow(ROWS[0].title, 12, "failed: it broke", is_running=False), *ROWS[1:]])
+    view.set_rows(ROWS)
+    view.set_rows([SessionRow(ROWS[0].title, 12, "failed: it broke", is_running=False), *ROWS[1:]])
     lines = out.getvalue().splitlines()
     told = [line for line in lines if line.startswith("batch")]
     assert len(told) == 4 and told[-1].endswith("sqlite scan 1..2: failed: it broke")
@@ -190,7 +190,7 @@ AHEAD = BuildStarted | BuildProgress | BuildFinished
 
 
 def on_hosts(events: Events, started: dict[str, Any], hosts_of: Callable[[LabEvent], tuple[str, ...]]) -> Events:
-    """The hunt of the sample, which begins so, and in which other hosts do what one did."""
+    """The sample hunt, whose start has the fields ``started``; ``hosts_of`` gives the hosts of an event."""
     found: Events = []
     for at, event in events[:400]:
         if isinstance(event, LabEvent) and not isinstance(event, Warned):
@@ -202,7 +202,7 @@ def on_hosts(events: Events, started: dict[str, Any], hosts_of: Callable[[LabEve
 
 @pytest.fixture(scope="session")
 def ahead(events: Events) -> Events:
-    """What it builds is built on b1 and b2 in turns."""
+    """The sample hunt with build hosts b1 and b2, which build in turns."""
     return on_hosts(
         events,
         {"build_hosts": ("b1", "b2")},
@@ -221,7 +221,7 @@ def of(host: str, view: SessionView, at: float) -> str:
     return line.removeprefix(f" {host} ").strip()
 
 
-def test_a_run_and_two_builds_at_once(ahead: Events, views: list[SessionView]) -> None:
+def test_screen_shows_a_run_and_two_builds_at_once(ahead: Events, views: list[SessionView]) -> None:
     place = next(place for place, (_, event) in enumerate(ahead) if isinstance(event, RunProgress))
     at, view = ahead[place][0], views[place]
     for candidate, host in ((4, "b1"), (5, "b2")):
@@ -234,12 +234,12 @@ def test_a_run_and_two_builds_at_once(ahead: Events, views: list[SessionView]) -
     cancelled = BuildCancelled(5, Commit(view.sha(5)), 65.0, "b2")
     ended = view_after(view, cancelled, at + 65)
     assert of("b2", ended, at) == "free"
-    assert isinstance(ended.latest_activity, ActiveRun), "what is measured is not disturbed"
+    assert isinstance(ended.latest_activity, ActiveRun), "the activity of the measuring host stays"
     [told] = event_lines(ended, cancelled, at)
     assert f"{'ended':9} b2  {view.sha(5)[:10]}  the build is no longer needed; stopped after 1 min 5 s" in told
 
 
-def test_between_two_runs_the_host_waits_for_a_build(ahead: Events, views: list[SessionView]) -> None:
+def test_screen_shows_that_a_host_waits_for_a_build(ahead: Events, views: list[SessionView]) -> None:
     builds = next(place for place, (_, event) in enumerate(ahead) if isinstance(event, BuildProgress))
     assert of(HOST.name, views[builds], ahead[builds][0]) == "waiting for a build"
     at, view = next(
@@ -254,7 +254,7 @@ def test_between_two_runs_the_host_waits_for_a_build(ahead: Events, views: list[
     assert "waiting for a build, after  " in of(HOST.name, view, at)
 
 
-def test_lines_name_the_host(
+def test_plain_lines_name_the_host(
     ahead: Events, views: list[SessionView], two: Events, views_of_two: list[SessionView]
 ) -> None:
     for log, seen, first, hosts in (
@@ -267,9 +267,9 @@ def test_lines_name_the_host(
             assert any(f"{word:9} {host}  " in text for text in said), word
 
 
-def test_runs_that_begin_are_found_in_a_stored_log(ahead: Events) -> None:
+def test_starts_of_runs_are_inferred_from_a_stored_log(ahead: Events) -> None:
     completed, passing = CompletedEvents(), RunStarted | RunProgress | BuildProgress
-    stored = [each for _, event in ahead if not isinstance(event, passing) for each in completed.after(event)]
+    stored = [each for _, event in ahead if not isinstance(event, passing) for each in completed.with_run_starts(event)]
     begun, real = (
         [(event.candidate, event.number, event.host) for event in log if isinstance(event, RunStarted)]
         for log in (stored, [event for _, event in ahead])
@@ -277,12 +277,12 @@ def test_runs_that_begin_are_found_in_a_stored_log(ahead: Events) -> None:
     assert begun[:7] == real[:7], "those before a build that needs no runs"
 
 
-# A hunt on two hosts, as the views show it: who does what.
+# A hunt on two hosts, as the views show it: the activity of each host.
 
 
 @pytest.fixture(scope="session")
 def two(events: Events) -> Events:
-    """The hunt is on a; meanwhile b does the same a little later."""
+    """The sample hunt with a second host b, which repeats each event of the first host."""
     further = replace(HOST, name="b")
     return on_hosts(events, {"further": (further,), "host_classes": ("x", "x")}, lambda _: (HOST.name, "b"))
 
@@ -292,7 +292,7 @@ def views_of_two(two: Events) -> list[SessionView]:
     return followed(two)
 
 
-def test_each_host_has_two_lines(two: Events, views_of_two: list[SessionView]) -> None:
+def test_screen_has_a_line_for_each_host(two: Events, views_of_two: list[SessionView]) -> None:
     passing = BuildProgress | RunProgress
     of_b = [place for place, (_, event) in enumerate(two) if isinstance(event, passing) and event.host == "b"]
     for place in of_b[:: len(of_b) // 9]:
@@ -303,14 +303,14 @@ def test_each_host_has_two_lines(two: Events, views_of_two: list[SessionView]) -
         assert drawn(view, 60, 20, at)
 
 
-def test_what_one_host_does_does_not_disturb_the_other(two: Events, views_of_two: list[SessionView]) -> None:
+def test_event_of_one_host_keeps_the_activity_of_the_other(two: Events, views_of_two: list[SessionView]) -> None:
     first = next(place for place, (_, event) in enumerate(two) if isinstance(event, BuildStarted))
     after = view_after(views_of_two[first], replace(two[first][1], candidate=9, host="b"), 1.0)  # type: ignore[call-arg]
     assert after.activity_by_host["local"] == views_of_two[first].activity_by_host["local"]
     assert not view_after_earlier_attempts(after, []).activity_by_host
 
 
-# A trial: what is done, how far it is, and the ratios so far.
+# A trial: its activity, its progress, and the ratios so far.
 
 
 BUILDS = (TrialBuild("v1", "a" * 40), TrialBuild("v2\x1b[2J", "b" * 40, variant="lto"), TrialBuild("v3", "c" * 40))
@@ -320,7 +320,7 @@ FAILED = SkipFacts("c" * 40, "compile", "no such field", "build.log", 1.0)
 
 
 def comparing(metric: str = "qps") -> Events:
-    """Two of three builds are made, and measured in a round of two."""
+    """The events of a comparison in which two of three builds succeed, and are measured in one of two rounds."""
     happened: list[Event] = [SessionStarted(3, sample.HOST, False, request=replace(REQUEST, metric=metric))]
     happened.append(Warned("the host is busy", "Wait."))
     for number, build in enumerate(BUILDS[:2]):
@@ -334,7 +334,7 @@ def comparing(metric: str = "qps") -> Events:
 
 
 def told(log: Events, recall: Sequence[tuple[float, Event]] = (), **more: Any) -> list[str]:
-    """The lines about a trial."""
+    """The plain lines of a trial."""
     out = io.StringIO()
     view = PlainLines(out, {3: "comparison"}, **more)
     view.add_earlier_events(3, recall)
@@ -343,7 +343,7 @@ def told(log: Events, recall: Sequence[tuple[float, Event]] = (), **more: Any) -
     return out.getvalue().splitlines()
 
 
-def test_each_step_and_each_run_is_a_line() -> None:
+def test_each_step_and_each_run_of_a_trial_is_a_line() -> None:
     assert told(comparing())[:4] == [
         "warning: the host is busy. Wait.",
         r"building aaaaaaaaaa Subject\x07 0",
@@ -358,7 +358,7 @@ def test_each_step_and_each_run_is_a_line() -> None:
     assert [decode(line) for line in every.getvalue().splitlines()] == [(event, at) for at, event in comparing()]
 
 
-def test_a_run_that_takes_long_is_a_line_each_minute() -> None:
+def test_long_run_has_a_line_each_minute() -> None:
     out, clock = io.StringIO(), [1000.0]
     view = PlainLines(out, {3: ""}, now=lambda: clock[0])
     view.add_events(3, [*comparing(), (1100.0, RunStarted(0, 1, 1, Purpose.ENDS, 0.0, round=1))])
@@ -367,7 +367,7 @@ def test_a_run_that_takes_long_is_a_line_each_minute() -> None:
     assert out.getvalue().endswith("  running   round 2 of 2: scan, v1  run 1 of 1, 1 min 26 s so far\n")
 
 
-def test_a_resumed_trial_recalls_what_was_measured() -> None:
+def test_resumed_trial_continues_after_the_earlier_runs() -> None:
     begins = RunStarted(0, 1, 1, Purpose.ENDS, 1.0, workload=1, round=1)
     fails = CandidateSkipped(1, replace(FAILED, stage="run", reason="it crashes"), workload=1)
     resumed = SessionStarted(3, sample.HOST, True, request=REQUEST)
@@ -385,7 +385,7 @@ def picture(log: Events, width: int = 70) -> tuple[LiveScreen, list[str]]:
     return view, shown(view, 24)
 
 
-def test_the_picture_has_the_ratios_so_far() -> None:
+def test_picture_of_a_trial_has_the_ratios_so_far() -> None:
     view, lines = picture(comparing())
     assert lines[0].startswith(" c3 · kv · scan · write · local") and "0:20 elapsed" in lines[0]
     assert "  4 of 12 runs" in lines[1]
@@ -399,7 +399,7 @@ def test_the_picture_has_the_ratios_so_far() -> None:
     assert "and 1 further column" in [line.strip() for line in lines], "no number is cut"
 
 
-def test_pairs_of_a_trial_are_shown_as_pairs() -> None:
+def test_paired_runs_of_a_trial_are_drawn_as_pairs() -> None:
     pairs: Events = []
     for number, rate in ((1, 900.0), (0, 1000.0)):
         run = replace(sample.run(0, 0.0, qps=rate), commit=BUILDS[number].commit, round="r1")

@@ -1,7 +1,7 @@
-"""Every ending without a name, from simulated hunts and trials: what is known, what is excluded, what to try next.
+"""The texts of every kind of verdict that names no culprit, and of every kind of trial, from simulated sessions.
 
-They are in endings.txt, to be read as prose. Numbers there are not compared: the last digits of a hunt differ from processor
-to processor. To accept another wording, delete the file and run twice.
+endings.txt has the texts, to be read as prose. Its numbers are not compared: the last digits of a hunt differ between
+processors. To accept another wording, delete the file and run the test twice.
 """
 
 import math
@@ -53,7 +53,7 @@ IMPATIENT = ImpatientWorld(
 )
 NO_HOST = {"prior": PriorKnowledge(host_classes=("old", "new")), "fleet": Fleet(gone=(0, 1), hosts=2)}
 
-Ended = tuple[Verdict, int]  # and the size of the range
+Ended = tuple[Verdict, int]  # a verdict, and the size of the range
 
 
 def ended(world: World, policy: Policy = Policy(), prior: PriorKnowledge = NOTHING_KNOWN) -> Ended:  # noqa: B008
@@ -68,7 +68,7 @@ def on_line(
     broken: Iterable[int] = (),
     **more: Any,
 ) -> Ended:
-    """A hunt for these changes, on a line unless there is another graph."""
+    """The verdict of a hunt for ``steps``, on a straight history unless ``graph`` is another graph."""
     return ended(World(graph, steps, habits, unbuildable=frozenset(broken), **more), policy)
 
 
@@ -77,7 +77,7 @@ def drop(size: float, habits: HostModel, seed: int, commits: int = 30, **policy:
 
 
 def left_out() -> Ended:
-    """As if the user had left out what does not build."""
+    """A hunt in which the user left out the commits that do not build."""
     outcome = simulate_hunt(World(LINE, {12: -0.1}, QUIET, unbuildable=frozenset(HOLE)), Policy())
     seen = (replace(each, left_out=True) if isinstance(each, Skipped) else each for each in outcome.observations)
     return decided([*seen])
@@ -96,7 +96,7 @@ def merge_base() -> Ended:
 
 
 def every(steps: dict[int, float], budget: int = 0, broken: Iterable[int] = ()) -> Ended:
-    """A hunt for every change, by exact counts."""
+    """A hunt for all changes, by exact counts of instructions."""
     world = World(LINE, steps, COUNTS, seed=1, unbuildable=frozenset(broken))
     return ended(world, Policy(all_steps=True, max_builds=budget), EXACT)
 
@@ -154,7 +154,7 @@ def of_size(size: int) -> SessionState:
 
 
 def trial(kind: TrialType, *rates: Sequence[float], state: str = "done", failure: str = "") -> SessionState:
-    """A trial with one run of each build in each round; a proof has good, bad and the revert."""
+    """A trial with one run of each build in each round. The builds of a proof: good, bad, the revert."""
     names = ["1.0", "1.1", "1.1 without cc"][: {TrialType.NOISE: 1, TrialType.COMPARE: 2}.get(kind, 3)]
     request = TrialRequest(
         kind, "demo", "o2nofp", "local", "qps", {}, tuple(TrialBuild(name, name * 10, key=name) for name in names),
@@ -169,28 +169,28 @@ def trial(kind: TrialType, *rates: Sequence[float], state: str = "done", failure
 
 
 def near(*levels: float) -> SessionState:
-    """Four rounds with a noise of about 1 %."""
+    """A trial of four rounds with a noise of about 1 %. ``levels``: the true rate of each build."""
     noise = (0.99, 1.012, 1.0, 1.003)
     kind = list(TrialType)[len(levels) - 1]
     each = [noise, (*noise[1:], noise[0]), (*noise[2:], *noise[:2])]
     return trial(kind, *([level * each[place][n] for place, level in enumerate(levels)] for n in range(4)))
 
 
-def broken(made: SessionState, *, built: bool) -> SessionState:
+def broken(session: SessionState, *, built: bool) -> SessionState:
     if built:
-        made.skips.append(TrialSkip(0, 1, 1.0, SkipFacts("1.1", "run", "it crashed", "/log", 1.0)))
-        return made
-    first, second, *others = made.request.subjects
-    request = replace(made.request, subjects=(first, replace(second, trouble="a.c:1: error"), *others))
-    return replace(made, request=request, runs=[run for run in made.runs if run.subject != 1])
+        session.skips.append(TrialSkip(0, 1, 1.0, SkipFacts("1.1", "run", "it crashed", "/log", 1.0)))
+        return session
+    first, second, *others = session.request.subjects
+    request = replace(session.request, subjects=(first, replace(second, trouble="a.c:1: error"), *others))
+    return replace(session, request=request, runs=[run for run in session.runs if run.subject != 1])
 
 
 def costs() -> SessionState:
-    """Of a metric of which less is better, a rise is lost."""
-    made = trial(TrialType.PROVE, *[(1, 1, 1)] * 3)
-    for run, milliseconds in zip(made.runs, (1000.0, 2000.0, 1000.0) * 3, strict=True):
+    """A proof in which the culprit doubles CPU time, a metric of which less is better."""
+    session = trial(TrialType.PROVE, *[(1, 1, 1)] * 3)
+    for run, milliseconds in zip(session.runs, (1000.0, 2000.0, 1000.0) * 3, strict=True):
         run.facts.counters["task-clock"] = milliseconds + run.round
-    return replace(made, request=replace(made.request, metric="cpu/o"))
+    return replace(session, request=replace(session.request, metric="cpu/o"))
 
 
 FAILED = {"state": "failed", "failure": "no room on /"}
@@ -220,21 +220,21 @@ OTHERS = {
 }
 
 
-def test_every_ending() -> None:
-    ends = {name: of() for name, of in HUNTS.items()}
+def test_texts_of_all_endings_equal_endings_txt() -> None:
+    ends = {name: end() for name, end in HUNTS.items()}
     assert {type(verdict) for verdict, _ in ends.values()} == {*get_args(Verdict)} - {Found}
-    assert {one.reason for one, _ in ends.values() if isinstance(one, Inconclusive)} == set(Reason)
+    assert {outcome.reason for outcome, _ in ends.values() if isinstance(outcome, Inconclusive)} == set(Reason)
     rendered = {
         name: VerdictSentences(of_size(size), commit_of).sentences(verdict) for name, (verdict, size) in ends.items()
     }
     assert [name for name, lines in rendered.items() if not lines[-1].startswith("Try next: ")] == []
     trials = {name: made for name, (_, made) in PROOFS.items()} | OTHERS
     rendered |= {name: document(made).summary for name, made in trials.items()}
-    blocks = (f"{name}\n{''.join(f'  {line}{chr(10)}' for line in said)}" for name, said in rendered.items())
+    blocks = (f"{name}\n{''.join(f'  {line}{chr(10)}' for line in lines)}" for name, lines in rendered.items())
     pinned("wording/endings.txt", "\n".join(blocks), lambda text: re.sub(r"\d[\d.,]*", "#", re.sub(" +", " ", text)))
 
 
-def test_the_status_of_a_proof() -> None:
+def test_exit_status_of_a_proof_follows_from_its_outcome() -> None:
     assert {name: proof_exit_status(made) for name, (_, made) in PROOFS.items()} == {
         name: status for name, (status, _) in PROOFS.items()
     }

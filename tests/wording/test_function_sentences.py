@@ -1,4 +1,4 @@
-"""The sentences about functions of two profiles, compared with functions.txt: to accept others, delete it and run twice."""
+"""Sentences about functions of two profiles, compared with functions.txt. To accept others, delete it and run twice."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -6,11 +6,11 @@ from itertools import chain
 
 from counted import profile
 from perfbisect.core.domain.facts import ChangeFacts
-from perfbisect.core.explain.calls import locate_difference, one_sided_calls
+from perfbisect.core.explain.calls import locate_difference, calls_in_one_build
 from perfbisect.core.explain.evidence import Cause, Evidence, Explanation, Sureness
 from perfbisect.core.explain.functions import function_rows, off_cpu_rows
 from perfbisect.core.explain.profiles import functions_in, waits_by_kind
-from perfbisect.wording.functions import sentences
+from perfbisect.wording.functions import location_and_behaviour
 from perfbisect.wording.reasons import function_notes
 from pinned import pinned
 
@@ -27,7 +27,7 @@ FEW = {("main", "scan"): 40, SEARCH: 30, ("main", "insert"): 90}
 MANY = {("main", f"f{number}"): 100 for number in range(150)}
 FIND, LOW, HIGH, INSERT = *(("main", "scan", name) for name in ("find", "low", "high")), ("main", "insert")
 LONG = "void store::Page<std::string>::insert(std::string const&, int) const"
-# Shapes of reasons in public reports: a callee that is replaced, one that is lost, code that is generated, another path.
+# Profiles like the profiles of public reports: a replaced callee, a missing callee, generated code, another path.
 REPLY = ("main", "aeMain", "zrangeCommand", "addReplyDouble")
 PRINTED = (*REPLY, "snprintf@libc.so.6", "vfprintf@libc.so.6")
 SENT = {
@@ -59,7 +59,7 @@ WRITTEN = (*FORMAT, "fmt::v8::detail::bigint::multiply(unsigned int)")
 
 @dataclass(frozen=True)
 class Case:
-    """What the culprit costs, and what it changes."""
+    """The samples of parent and culprit, and the functions that the culprit changes."""
 
     after: Samples
     changed: tuple[str, ...] = ()
@@ -143,25 +143,26 @@ CASES = {
 }
 
 
-def said(case: Case) -> str:
+def sentences_of(case: Case) -> str:
+    """The sentences about the functions of a case."""
     change = ChangeFacts("c", "p", case.changed, case.callers, 1) if case.known else None
     both = [profile("p", case.before)], [profile("c", case.after)]
     rows = function_rows(both, change)
     seen = functions_in(chain(*both))
     place = locate_difference(both, rows, change, seen)
     facts = {"changed": case.changed, "change_known": case.known, "metric": case.metric, "location": place}
-    facts |= {} if place else {"calls": one_sided_calls(both, rows, change, seen)}
-    return " ".join(filter(None, sentences(Explanation("p", "c", functions=rows, unit="us", **facts))))
+    facts |= {} if place else {"calls": calls_in_one_build(both, rows, change, seen)}
+    return " ".join(filter(None, location_and_behaviour(Explanation("p", "c", functions=rows, unit="us", **facts))))
 
 
-def test_where_the_loss_is() -> None:
-    texts = {name: said(case) for name, case in CASES.items()}
+def test_sentences_about_functions_equal_functions_txt() -> None:
+    texts = {name: sentences_of(case) for name, case in CASES.items()}
     pinned("wording/functions.txt", "".join(f"{name}\n  {text}\n" for name, text in texts.items()))
     assert not [name for name, text in texts.items() if "\x1b" in text or len(text) > 400]
 
 
-def test_below_a_function_into_which_a_changed_one_is_inlined() -> None:
-    """Neither the sentence nor the note says that the commit changes `insert`; `outer` has no cost of its own."""
+def test_sentence_says_that_a_changed_function_is_inlined_into_a_caller() -> None:
+    """The commit changes `less`, inlined into ``around``. No text says that the commit changes `insert`."""
     inlined, why = (
         "into which a function that this commit changes is inlined",
         "into which `less` is inlined, which this commit changes",
@@ -175,18 +176,18 @@ def test_below_a_function_into_which_a_changed_one_is_inlined() -> None:
         rows = function_rows(both, change)
         place = locate_difference(both, rows, change, functions_in(chain(*both)))
         found = Explanation("p", "c", functions=rows, location=place, unit="us", changed=("less",), change_known=True)
-        assert f"is in `copy`, called below `{around}`, {why}." in " ".join(sentences(found))
+        assert f"is in `copy`, called below `{around}`, {why}." in " ".join(location_and_behaviour(found))
         assert next(function_notes(rows[0], found.changed)) == f"called below {around}, {inlined}"
         assert next(function_notes(rows[0], (around,))) == f"called below {around}, which this commit changes"
 
 
 def kernel(*functions: str) -> tuple[str, ...]:
-    """A stack of a thread that waits."""
+    """The stack of a thread that waits in these functions of the kernel."""
     return ("main", *(f"{name}@[kernel]" for name in functions), "schedule@[kernel]")
 
 
-def test_what_a_commit_waits_for() -> None:
-    """By functions of the kernel; a function of the program has such a name by chance only."""
+def test_sentence_names_the_kind_of_longer_waits() -> None:
+    """Functions of the kernel show the kind. A function of the program with such a name shows nothing."""
     lock, disk = kernel("do_futex", "futex_wait"), kernel("ext4_sync_file", "io_schedule")
     client, other, named = kernel("do_epoll_wait"), kernel("do_nanosleep"), ("main", "my_futex", "schedule@[kernel]")
     before = {lock: 300, disk: 200, client: 500, other: 100, named: 100}
@@ -196,8 +197,9 @@ def test_what_a_commit_waits_for() -> None:
     assert {row.function for row in rows} == {"locks (futex)", "storage", "others' answers (sockets, pipes)"}
     waits, waiting = off_cpu_rows(([parent] * 2, [culprit] * 2)), (Evidence(Cause.WAITING, None, Sureness.SURE),)
     found = Explanation("p", "c", waiting, waits=waits, kinds_of_waits=rows, unit="us")
-    assert "In an operation, this commit waits 1.20 ms (± 72.0 µs) longer for locks (futex)." in sentences(found)
-    assert "locks" not in " ".join(sentences(replace(found, classes=())))
+    sentence = "In an operation, this commit waits 1.20 ms (± 72.0 µs) longer for locks (futex)."
+    assert sentence in location_and_behaviour(found)
+    assert "locks" not in " ".join(location_and_behaviour(replace(found, classes=())))
 
 
 IDLE, FLUSH = ("main", "scan", "schedule@[kernel]"), ("main", "log", "fdatasync@libc.so.6", "schedule@[kernel]")
@@ -214,18 +216,19 @@ def waited(after: Samples, cause: Cause = Cause.WAITING, rounds: int = 2, longer
         (Evidence(cause, None, Sureness.SURE),),
     )
     found = Explanation("p", "c", classes, waits=rows, unit="us", changed=("log",), change_known=True)
-    return " ".join(filter(None, sentences(found)))
+    return " ".join(filter(None, location_and_behaviour(found)))
 
 
-def test_where_a_commit_waits_longer() -> None:
-    """All waits are in the kernel's scheduler, and this one was called by way of libc: the engine's own function is named."""
+def test_sentence_names_the_function_that_waits_longer() -> None:
+    """The innermost frames are functions of the kernel and libc. The sentence names the function of the program."""
     longer = {IDLE: 900, FLUSH: 2000}
     assert waited(longer).endswith(" of the longer waiting is in `log`, which this commit changes.")
     assert waited(longer, Cause.INSTRUCTIONS) == "", "another reason"
     assert waited(longer, rounds=1) == "", "one round does not show how much waits vary"
-    # No longer than noise, shorter, less of one and more of another.
+    # A longer wait within noise, a shorter wait, and a wait in place of another wait.
     assert [waited(after) for after in ({IDLE: 930}, {IDLE: 400}, {FLUSH: 300})] == [""] * 3
-    assert sentences(Explanation("p", "c", changed=("f",), change_known=True)) == ("", ""), "without profiles"
-    # Threads without work wait as long as others work.
+    without_profiles = Explanation("p", "c", changed=("f",), change_known=True)
+    assert location_and_behaviour(without_profiles) == ("", "")
+    # Threads without work wait until the run ends.
     assert waited({IDLE: 2700}, longer=3.0) == ""
     assert "is in `log`" in waited({IDLE: 2700, FLUSH: 2000}, longer=3.0)

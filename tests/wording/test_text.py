@@ -1,4 +1,4 @@
-"""Foreign text made safe, quantities, tables, signs for terminals with and without Unicode, and long lines of plans."""
+"""Escaped foreign text, quantities, tables, glyphs with and without Unicode, and long lists in query plans."""
 
 import json
 import subprocess
@@ -19,7 +19,6 @@ from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.orders import Interval
 from perfbisect.wording.glyphs import ASCII, UNICODE, bar, dumbbell, glyphs_for, sparkline, writable
 from perfbisect.wording.quantities import (
-    between,
     chance,
     change,
     clock,
@@ -28,6 +27,7 @@ from perfbisect.wording.quantities import (
     estimate,
     factor,
     figure,
+    low_to_high,
     moment,
     percent,
     ratio,
@@ -59,7 +59,7 @@ def test_control_characters_of_a_commit_are_shown_as_escapes() -> None:
     assert printable_commit(Commit("ab", "\x1b1", "\x072", "\u202e3")) == Commit("ab", r"\x1b1", r"\x072", r"\u202e3")
 
 
-def test_an_attack_becomes_visible_and_ordinary_text_stays() -> None:
+def test_attacks_are_escaped_and_ordinary_text_is_unchanged() -> None:
     for attack in ATTACKS.values():
         shown, encoded = safe(attack), safe_json(json.dumps(attack, ensure_ascii=False))
         assert shown.isascii() and not UNSAFE.search(shown)
@@ -70,14 +70,14 @@ def test_an_attack_becomes_visible_and_ordinary_text_stays() -> None:
         assert safe_json(json.dumps(text, ensure_ascii=False)) == json.dumps(text, ensure_ascii=False)
 
 
-def test_every_character_without_a_shape_is_unsafe() -> None:
+def test_every_invisible_character_is_unsafe() -> None:
     """By the tables of this Python: control, format, surrogate, and separators of lines and paragraphs."""
     without = {"Cc", "Cf", "Cs", "Zl", "Zp"}
     signs = map(chr, range(sys.maxunicode + 1))
     assert {sign for sign in signs if unicodedata.category(sign) in without and not UNSAFE.match(sign)} == {"\t", "\n"}
 
 
-def test_a_command_that_is_copied_does_what_it_says() -> None:
+def test_printed_command_works_in_a_shell() -> None:
     odd = ["a b", "it's", "\x1b]0;x\x07", "new\nline", "\u202erev", "tab\t", "$(echo no)", "`x`", "é\\n"]
     line = shell_words(["printf", "%s\\0", *odd])
     assert "\n" not in line and not UNSAFE.search(line)
@@ -85,7 +85,7 @@ def test_a_command_that_is_copied_does_what_it_says() -> None:
     assert done.stdout.decode().split("\0")[:-1] == odd
 
 
-def test_sentences() -> None:
+def test_parts_of_sentences_are_joined() -> None:
     assert advised("the host is busy", "Inspection at `top`.") == "the host is busy. Inspection at `top`."
     assert advised("The host drifts.", "Wait.") == "The host drifts. Wait."
     assert advised("the host drifts", "") == "the host drifts"
@@ -113,12 +113,12 @@ FORMS: list[tuple[Callable[[float], str], dict[float, str]]] = [
 
 
 @pytest.mark.parametrize(("form", "expected"), FORMS, ids=[form.__name__ for form, _ in FORMS])
-def test_a_quantity(form: Callable[[float], str], expected: dict[float, str]) -> None:
+def test_quantities_are_formatted(form: Callable[[float], str], expected: dict[float, str]) -> None:
     assert {value: form(value) for value in expected} == expected
 
 
-def test_missing_values_counts_intervals_and_moments() -> None:
-    assert [figure(None), share(None), between(None)] == ["–", "–", "–"]
+def test_missing_values_counts_intervals_and_times_are_formatted() -> None:
+    assert [figure(None), share(None), low_to_high(None)] == ["–", "–", "–"]
     assert [count(1, "run"), count(2300, "run"), count(0, "merge")] == ["1 run", "2,300 runs", "0 merges"]
     assert ratio(Interval(0.698, 0.712, 0.7264)) == "0.712 (0.698–0.726)"
     assert ratio(Interval(0.000424, 0.000623, 0.105)) == "0.000623 (0.000424–0.105)"
@@ -134,7 +134,7 @@ def test_missing_values_counts_intervals_and_moments() -> None:
     assert f"{moment(at)} {time_of_day(at)}" == f"{local[:16]} {local[11:]}"
 
 
-def test_tables_line_up_in_any_script() -> None:
+def test_columns_of_tables_are_aligned_in_any_script() -> None:
     lines = table(("name", "n", "rest"), [("数据库", "1", "a"), ("e\u0301", "22", "b")], right=("n",))
     assert {cell_len(line) for line in lines[1:]} == {6 + 2 + 2 + 2 + 1}
     assert [cut("数据库", width) for width in (0, 1, 3, 4, 6)] == ["", "…", "数…", "数…", "数据库"]
@@ -143,13 +143,13 @@ def test_tables_line_up_in_any_script() -> None:
     assert columns([]) == []
 
 
-def test_a_narrow_table_leaves_out_columns_before_it_cuts() -> None:
+def test_narrow_table_leaves_out_columns_before_it_cuts_text() -> None:
     a, b, c = (sign * size for sign, size in (("a", 10), ("b", 10), ("c", 30)))
     for width, line in ((44, f"{a}  {b}  {c[:19]}…"), (36, f"{a}  {c[:23]}…"), (None, f"{a}  {b}  {c}")):
         assert table(("one", "two", "three"), [(a, b, c)], width=width, drop=("two",))[1] == line
 
 
-def test_both_sets_have_the_same_shape() -> None:
+def test_unicode_and_ascii_glyphs_have_the_same_widths() -> None:
     assert glyphs_for("utf-8") == UNICODE
     assert [glyphs_for(each) for each in ("ascii", "latin-1", "no such thing")] == [ASCII] * 3
     assert "".join(astuple(ASCII)).isascii()
@@ -157,12 +157,12 @@ def test_both_sets_have_the_same_shape() -> None:
         assert cell_len(one) == len(one) and (len(one) == len(other) or one == UNICODE.arrow)
 
 
-def test_replaced_signs_keep_the_length() -> None:
+def test_replaced_characters_keep_the_length_of_the_text() -> None:
     text, shown = "“Füße” · 日本 … ok", {"ascii": "'F??e' | ?? ~ ok", "latin-1": "'Füße' · ?? ~ ok"}
     assert {encoding: writable(text, encoding) for encoding in ("utf-8", *shown)} == {"utf-8": text, **shown}
 
 
-def test_small_drawings() -> None:
+def test_sparklines_dumbbells_and_bars_are_drawn() -> None:
     """A sparkline starts at zero and shows the latest, a dumbbell joins two values, and a bar has one length."""
     assert sparkline([0.0, 50.0, 100.0], 100.0, 10, UNICODE) == "▁▅█"
     assert sparkline(list(range(100)), 100.0, 3, UNICODE) == "███"
@@ -180,7 +180,7 @@ def test_small_drawings() -> None:
 
 
 def test_long_lists_of_values_are_shortened() -> None:
-    """Lines of plans and how they are shown, in lists.txt."""
+    """lists.txt has lines of query plans, each with its shortened form."""
     pairs = [each.splitlines() for each in Path(__file__).with_name("lists.txt").read_text().split("\n\n")]
     assert [with_short_lists(plan) for plan, _ in pairs] == [shown for _, shown in pairs]
 

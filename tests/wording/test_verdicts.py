@@ -1,6 +1,6 @@
-"""What a verdict says and which status it ends with; of those without a name what depends on numbers.
+"""The sentences and the exit status of each kind of verdict.
 
-Whole verdicts are compared with verdicts.txt. To accept another wording, delete the file and run twice.
+Whole verdicts are compared with verdicts.txt. To accept changed sentences, delete the file and run the test twice.
 """
 
 import math
@@ -29,7 +29,7 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.domain.settings import Direction
-from perfbisect.wording.quantities import between, middle, ratio, stopped_run
+from perfbisect.wording.quantities import low_to_high, middle, ratio, stopped_run
 from perfbisect.wording.verdicts import VerdictSentences, effect, exit_status
 from pinned import pinned
 
@@ -61,7 +61,7 @@ class Told:
     verdict: Verdict
     metric: str = "qps"
     built: bool = False
-    qps: Interval | str | None = ""  # what the step does to QPS, or what is usual; None where that was not measured
+    qps: Interval | str | None = ""  # the step's ratio of QPS or of the usual metric; None: not measured
     usual: str = "qps"
     by_cpu: bool = False
 
@@ -135,7 +135,7 @@ def commit_of(candidate: int) -> Commit:
 
 
 def teller_of(metric: str = "qps", usual: str = "qps", **known: Any) -> VerdictSentences:
-    """Of a hunt of which nothing is known but what is given."""
+    """The sentences about a hunt whose state has only the values ``known``."""
     state = {"id": 7, "pairing": None, "belief": None, "started": None, "hosts": (), "latest_build": lambda _: None}
     state |= {
         "commits": ("",) * 1000,
@@ -155,14 +155,14 @@ def said(told: Told) -> tuple[str, ...]:
         return teller.sentences(told.verdict)
 
 
-def test_every_verdict() -> None:
+def test_sentences_and_status_of_every_verdict() -> None:
     blocks = (f"{name}\n{''.join(f'  {line}{chr(10)}' for line in said(told))}" for name, told in VERDICTS.items())
     pinned("wording/verdicts.txt", "\n".join(blocks))
     statuses = {name: told.status for name, told in VERDICTS.items()}
     assert {name: exit_status(told.verdict) for name, told in VERDICTS.items()} == statuses
 
 
-def test_a_bad_end_that_has_most_of_the_loss_no_more_is_said() -> None:
+def test_sentence_says_if_other_commits_undo_most_of_the_change() -> None:
     told = []
     for each in ((1.12, 1.14, 1.16), (0.86, 0.88, 0.9), (1.7, 1.9, 2.1), (3.2, 3.3, 3.4), (1.1, 1.14, math.inf)):
         ends = Interval(*each)
@@ -174,7 +174,7 @@ def test_a_bad_end_that_has_most_of_the_loss_no_more_is_said() -> None:
     assert told == [True, True, False, False, False]
 
 
-def test_the_advice_of_a_set_fits_why_its_commits_were_skipped() -> None:
+def test_advice_depends_on_why_the_commits_were_skipped() -> None:
     for stages, why, next_ in (
         (("compile", "install"), "do not build.", "the failing commits build, with --patch"),
         (("run", "start"), "build, but fail when they run.", "the failing commits run, with --patch"),
@@ -190,10 +190,10 @@ def test_the_advice_of_a_set_fits_why_its_commits_were_skipped() -> None:
 # Ratios of which only one end is known: runs that were stopped.
 
 
-def test_a_ratio_with_one_end_or_two() -> None:
+def test_ratios_with_one_or_two_known_ends_are_formatted() -> None:
     less, more, known = Interval(0.0, 0.2, 0.204), Interval(4.92, 5.0, math.inf), Interval(0.7, 0.71, 0.72)
     for interval, short in ((less, "<0.204"), (more, ">4.920")):
-        assert ratio(interval) == between(interval) == middle(interval) == short
+        assert ratio(interval) == low_to_high(interval) == middle(interval) == short
     assert [effect(each, "qps") for each in (less, more)] == [
         "at least 4.90 times slower",
         "at least 4.92 times faster",
@@ -202,6 +202,6 @@ def test_a_ratio_with_one_end_or_two() -> None:
     assert effect(more, "latency") == "at least 4.92 times slower"
     assert (ratio(known), middle(known), effect(known, "qps")) == ("0.710 (0.700–0.720)", "0.710", "a drop of 29 %")
     wild = Interval(3.54e-07, 0.56, 261_663_739.84)
-    assert (between(wild), ratio(wild), between(Interval(0.0, 1.0, math.inf))) == ("–", "0.560 (–)", "–")
+    assert (low_to_high(wild), ratio(wild), low_to_high(Interval(0.0, 1.0, math.inf))) == ("–", "0.560 (–)", "–")
     assert ratio(Interval(98.0, 2160.4, 47_600.2)) == "2,160 (98.000–47,600)"
     assert stopped_run(5.0, 12.0) == "slower than 5 × good (stopped after 12 s)"

@@ -1,4 +1,4 @@
-"""A PostgreSQL and a MariaDB for the suites of servers: each is started once, and has a database for each suite."""
+"""A PostgreSQL and a MariaDB server for tests of suites. Each is started once, and has a database for each suite."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ SLOW = [
 
 @pytest.fixture(scope="session", params=SLOW)
 def installed_server(request: pytest.FixtureRequest) -> Iterator[tuple[Builder, Values]]:
-    """A server that runs, by its recipe, and the values of its placeholders."""
+    """A running server: its builder, and the values of the builder's placeholders."""
     builder: Builder = request.param
     assert builder.server
     with started(builder.server) as values:

@@ -1,4 +1,4 @@
-"""The Insert Benchmark on a real PostgreSQL and a real MariaDB: each step against what the server counts itself."""
+"""The Insert Benchmark on PostgreSQL and MariaDB: the results of each step equal the counters of the server."""
 
 import dataclasses
 import tempfile
@@ -32,7 +32,7 @@ LIMIT = 10  # rows of a query
 
 
 class Server(Installed):
-    """A server with databases that this suite loads."""
+    """A running server, whose databases the suite loads."""
 
     def load(self, database: str, after: str, **args: Option) -> None:
         self.create(database)
@@ -40,18 +40,18 @@ class Server(Installed):
         workload = replace(STEPS["qr100"], prepare_args=sizes)
         self.sysbench(sysbench.prepare_argv(workload, SUITE / workload.prepare_script, self.options(database)))
 
-    def said(self, step: Workload, database: str = "steps", **args: Option) -> list[str]:
-        """What a second of a step prints, without warm-up."""
+    def printed_lines(self, step: Workload, database: str = "steps", **args: Option) -> list[str]:
+        """The lines that a step prints in a run of one second without warm-up."""
         quick = replace(step, time=1, threads=CLIENTS * step.threads, args={**step.args, "tables": CLIENTS, **args})
         return self.sysbench(sysbench.run_argv(quick, SUITE / step.script, self.options(database))).splitlines()
 
     def step(self, name: str, database: str = "steps", **args: Option) -> RunResult:
-        return sysbench.parse_output(self.said(STEPS[name], database, **args), STEPS[name].operation)
+        return sysbench.parse_output(self.printed_lines(STEPS[name], database, **args), STEPS[name].operation)
 
     def written(self, database: str) -> tuple[int, int]:
-        """Rows inserted and deleted so far, as the server has counted them.
+        """The numbers of inserted and deleted rows, counted by the server.
 
-        PostgreSQL adds most of what a connection has done only when its process ends, after the client has gone.
+        PostgreSQL adds most counts of a connection when its process ends, after the client has disconnected.
         """
         if self.mysql:
             inserted, deleted = self.status("Handler_write", "Handler_delete")
@@ -62,7 +62,7 @@ class Server(Installed):
         return int(inserted), int(deleted)
 
     def answered(self) -> tuple[int, int]:
-        """Queries so far, and the rows that they have returned."""
+        """The number of queries, and of the rows that they returned, counted by the server."""
         if self.mysql:
             queries, rows = self.status("Com_select", "Rows_sent")
             return queries, rows
@@ -71,13 +71,13 @@ class Server(Installed):
         return int(calls), int(rows)
 
     def state(self) -> list[list[int]]:
-        """Of each table: rows, the first and the last key."""
+        """The number of rows, the first key and the last key of each table."""
         asked = "select count(*), coalesce(min(transactionid), 0), coalesce(max(transactionid), 0) from pi{}"
         found = [self.sql(asked.format(client + 1), "steps").split() for client in range(CLIENTS)]
         return [[int(number) for number in each] for each in found]
 
     def indexes(self) -> int:
-        """The secondary indexes of all tables."""
+        """The number of secondary indexes of all tables."""
         if self.mysql:
             where = "table_schema = 'steps' and seq_in_index = 1 and index_name <> 'PRIMARY'"
             return int(self.sql(f"select count(*) from information_schema.statistics where {where}", "steps"))
@@ -94,7 +94,7 @@ def server(installed_server: tuple[Builder, Values]) -> Server:
 
 
 def counted(server: Server, name: str, database: str = "steps", **args: Option) -> tuple[RunResult, int, int]:
-    """A step, and the rows that the server has inserted and deleted meanwhile."""
+    """The result of a step, and the numbers of rows that the server inserted and deleted meanwhile."""
     before = server.written(database)
     outcome = server.step(name, database, **args)
     after = server.written(database)
@@ -105,8 +105,8 @@ def done(outcome: RunResult, role: str) -> float:
     return outcome.counters[f"{role}-done"] or 0
 
 
-def test_the_steps_in_their_order(server: Server) -> None:
-    """What each step says that it did is what the server counts, and leaves the tables as the next one needs them."""
+def test_results_of_successive_steps_equal_counters_of_the_server(server: Server) -> None:
+    """Each step leaves the tables as the next step needs them."""
     outcome, inserted, deleted = counted(server, "l.i0")
     assert (inserted, deleted) == (outcome.operations, 0)
     assert sum(rows for rows, _, _ in server.state()) == outcome.operations
@@ -114,7 +114,7 @@ def test_the_steps_in_their_order(server: Server) -> None:
 
     assert server.indexes() == 0
     assert server.step("l.x").operations == loaded
-    assert server.step("l.x").operations == loaded, "what an earlier run has made, it makes again"
+    assert server.step("l.x").operations == loaded, "a second run makes the indexes again"
     assert server.indexes() == 3 * CLIENTS
 
     for name in ("l.i1", "l.i2"):
@@ -123,31 +123,31 @@ def test_the_steps_in_their_order(server: Server) -> None:
         outcome, inserted, deleted = counted(server, name)
         assert inserted == outcome.operations == done(outcome, "insert") > 0
         assert deleted == done(outcome, "delete") > 0
-        assert 0 <= inserted - deleted <= 11 * batch * CLIENTS, "as many: ten transactions ahead at most"
+        assert 0 <= inserted - deleted <= 11 * batch * CLIENTS, "a client is at most ten transactions ahead"
         for (_, oldest, newest), (rows, first, last) in zip(before, server.state(), strict=True):
-            assert first >= oldest, "the oldest are deleted; on a busy machine one client may not have come to it"
-            assert last > newest, "at the other end new ones are added"
-            assert last - first + 1 == rows, "nothing is missing between"
+            assert first >= oldest, "the oldest rows are deleted, except by a client that a busy machine delays"
+            assert last > newest, "new rows are added after the last row"
+            assert last - first + 1 == rows, "no row is missing in between"
 
     for name in ("qr100", "qp1000"):
         rate = int(STEPS[name].args["background"])
         queries, sent = server.answered()
         outcome, inserted, deleted = counted(server, name)
         assert (inserted, deleted) == (done(outcome, "insert"), done(outcome, "delete"))
-        due = rate * CLIENTS  # on a busy machine not all of it is done
+        due = rate * CLIENTS  # a busy machine does less than is due
         assert outcome.counters["insert-due"] == due >= max(inserted, deleted) > 0
         now_queries, now_sent = server.answered()
         assert outcome.operations == done(outcome, "query")
         beyond = now_queries - queries - outcome.operations
-        assert 0 <= beyond <= 6 * CLIENTS, "and those for the oldest and newest keys"
-        fewest = 9 if name == "qr100" else 0.9 * LIMIT  # at the end of an index, or of ids just deleted
+        assert 0 <= beyond <= 6 * CLIENTS, "also queries for the oldest and newest keys"
+        fewest = 9 if name == "qr100" else 0.9 * LIMIT  # fewer at the end of an index, or for ids just deleted
         assert fewest * outcome.operations < now_sent - sent < LIMIT * outcome.operations + 100
         assert 0 < (outcome.counters[CLIENT_BUSY] or 0) < 1
         p95, p99, longest = (outcome.latency[kind] or 0 for kind in ("p95", "p99", "max"))
         assert 0 < p95 <= p99 <= 1.05 * longest
 
 
-def test_a_rate_that_cannot_be_sustained_is_a_result(server: Server) -> None:
+def test_unsustainable_background_rate_is_reported(server: Server) -> None:
     server.load("behind", "l.x")
     outcome, inserted, deleted = counted(server, "qr1000", "behind", background=10_000_000)
     assert (inserted, deleted) == (done(outcome, "insert"), done(outcome, "delete"))
@@ -158,8 +158,8 @@ def test_a_rate_that_cannot_be_sustained_is_a_result(server: Server) -> None:
     assert not found.sustained
 
 
-def test_what_is_due_is_what_there_is_time_for(server: Server) -> None:
-    """Of 100 rows in the second of a run; the first transaction of each client is due after half an interval."""
+def test_due_rows_are_the_transactions_that_fit_into_the_run(server: Server) -> None:
+    """A client does 100 rows in the second of a run. Its first transaction is due after half an interval."""
     server.load("due", "l.x")
     for rows in (60, 40):
         outcome = server.step("qr100", "due", **{"rows-per-commit": rows})
@@ -167,11 +167,11 @@ def test_what_is_due_is_what_there_is_time_for(server: Server) -> None:
         assert outcome.counters["insert-batch"] == rows * CLIENTS
     too_few = "background=100 rows per second are not half a transaction of rows-per-commit=200"
     with pytest.raises(AssertionError, match=too_few):
-        server.said(STEPS["qr100"], "due", **{"rows-per-commit": 200})
+        server.printed_lines(STEPS["qr100"], "due", **{"rows-per-commit": 200})
 
 
-def test_all_rows_that_are_asked_for_are_written(server: Server) -> None:
-    """4/5 of 93 are no whole number of transactions of 50, and 1/5 none of 5."""
+def test_prepare_writes_all_requested_rows(server: Server) -> None:
+    """4/5 of 93 rows are no multiple of the 50 rows of a transaction, and 1/5 is no multiple of 5 rows."""
     for after, written in (("l.i1", 74), ("l.i2", 93)):
         name = f"of_{written}"
         server.load(name, after, written=93, tables=1)
@@ -179,7 +179,7 @@ def test_all_rows_that_are_asked_for_are_written(server: Server) -> None:
         assert counts.split() == [str(ROWS), str(written + 1), str(ROWS + written)]
 
 
-def test_a_single_thread_shows_the_statements_of_all_roles(server: Server) -> None:
+def test_single_thread_executes_the_statements_of_all_roles(server: Server) -> None:
     server.load("planned", "l.i2", written=100)
     argv = sysbench.run_argv(
         shortened_for_statements(STEPS["qp100"]), WORKLOADS / "plans.lua", server.options("planned")
@@ -190,16 +190,16 @@ def test_a_single_thread_shows_the_statements_of_all_roles(server: Server) -> No
     }  # fmt: skip
 
 
-def test_threads_without_a_table_are_refused(server: Server) -> None:
+def test_number_of_threads_that_does_not_fit_the_tables_is_refused(server: Server) -> None:
     with pytest.raises(AssertionError, match="this step has 3 threads for each table: give --threads 9"):
-        server.said(STEPS["qr100"], tables=3)
+        server.printed_lines(STEPS["qr100"], tables=3)
 
 
 @pytest.mark.parametrize("builder", BUILDERS)
-def test_a_visit_measures_a_step(builder: Builder, git: Repo) -> None:
-    """The whole way: from the shipped suite, by its name, to a run on the tables as they are after l.i2."""
-    asked = {"rows": "1000", "tables": "2", "threads": 6, "time": 1, "warmup": 0.2}
-    workload = with_overrides(load_workload("insert-benchmark/qp500", builder.driver), asked)
+def test_visit_measures_a_step_of_the_suite(builder: Builder, git: Repo) -> None:
+    """From the name of the shipped workload to a run on the tables that l.i2 leaves."""
+    overrides = {"rows": "1000", "tables": "2", "threads": 6, "time": 1, "warmup": 0.2}
+    workload = with_overrides(load_workload("insert-benchmark/qp500", builder.driver), overrides)
     with tempfile.TemporaryDirectory(prefix="lab") as root:
         host = LocalHost("here", PurePosixPath(root))
         lab = lab_of(host, builder, workload, git.path, (git.commit({"some.conf": ""}),))

@@ -1,5 +1,6 @@
-"""Suites without a server, as they are shipped: SQLite's on the library that Python itself uses, RocksDB's on what its script asks of
-a db_bench; and every workload of pgbench and of db_bench, by two builds that are the same, as they are installed.
+"""Shipped suites without a server: SQLite, RocksDB by a simulated db_bench, and all workloads of pgbench and db_bench.
+
+SQLite is the library that Python uses. pgbench and db_bench compare two equal builds that are installed.
 """
 
 import ctypes.util
@@ -26,7 +27,7 @@ SIZE = 1000
 
 
 def sysbench(script: str, command: str, data: Path, options: dict[str, object], **sql: str) -> str:
-    """What sysbench prints; raises CalledProcessError when it fails."""
+    """The output of sysbench. Raises CalledProcessError if sysbench fails."""
     library = ctypes.util.find_library("sqlite3")
     if library is None:
         pytest.skip("no shared libsqlite3 on this machine")
@@ -59,7 +60,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def data(loaded: Path, tmp_path: Path) -> Path:
-    """A copy of what is loaded."""
+    """A copy of the loaded database."""
     shutil.copy(loaded / "data.db", tmp_path)
     return tmp_path
 
@@ -72,12 +73,12 @@ def query(data: Path, sql: str) -> list[tuple[object, ...]]:
         connection.close()
 
 
-def test_the_suite_measures_the_fields_operations() -> None:
+def test_sqlite_suite_has_the_usual_operations() -> None:
     assert {"point-query", "range-notcovered-pk", "scan", "update-index", "update-nonindex"} <= SUITE.workloads.keys()
     assert {workload.group for workload in SUITE.workloads.values()} == {"point", "range", "scan", "write", "join"}
 
 
-def test_the_table_is_sysbenchs(data: Path) -> None:
+def test_sqlite_table_has_the_form_of_sysbenchs_table(data: Path) -> None:
     shape = "-".join(["[0-9]" * 11] * 10)
     for sql, found in (
         ("SELECT count(*), min(id), max(id), max(k) <= 1000, min(k) >= 1 FROM sbtest1", (SIZE, 1, SIZE, 1, 1)),
@@ -88,27 +89,27 @@ def test_the_table_is_sysbenchs(data: Path) -> None:
         assert query(data, sql) == [found]
 
 
-def test_every_dataset_is_the_same(loaded: Path, tmp_path: Path) -> None:
+def test_sqlite_datasets_are_identical(loaded: Path, tmp_path: Path) -> None:
     sysbench("prepare.lua", "prepare", tmp_path, {"table-size": SIZE})
     assert (tmp_path / "data.db").read_bytes() == (loaded / "data.db").read_bytes()
 
 
-def test_each_workload_counts_its_operations(data: Path) -> None:
+def test_each_sqlite_workload_counts_its_operations(data: Path) -> None:
     for workload in SUITE.workloads:
         assert "total number of events:              20\n" in run(workload, data, events=20), workload
 
 
-def test_updates_change_what_they_say_and_keep_the_index_right(data: Path) -> None:
+def test_sqlite_updates_change_their_column_and_keep_the_index_correct(data: Path) -> None:
     ((before,),) = query(data, "SELECT sum(k) FROM sbtest1")
     for workload in ("update-index", "update-nonindex"):
         run(workload, data, events=50)
-        assert query(data, "SELECT sum(k) FROM sbtest1") == [(before + 50,)], "one for each; and then none"  # type: ignore[operator]
+        assert query(data, "SELECT sum(k) FROM sbtest1") == [(before + 50,)]  # type: ignore[operator]
     assert query(data, "PRAGMA integrity_check") == [("ok",)]
     ((changed,),) = query(data, "SELECT count(*) FROM sbtest1 WHERE c NOT GLOB '*-*'")
     assert 1 < changed <= 50  # type: ignore[operator]
 
 
-def test_wrong_sql_ends_with_sqlites_own_message(tmp_path: Path) -> None:
+def test_wrong_sql_ends_with_the_message_of_sqlite(tmp_path: Path) -> None:
     with pytest.raises(subprocess.CalledProcessError) as failure:
         sysbench("sql.lua", "run", tmp_path, {"events": 1}, setup="", statement="SELECT a FROM nowhere")
     assert "no such table: nowhere" in failure.value.output
@@ -121,7 +122,7 @@ OLD_FILL = "fillseq      :       2.437 micros/op 410340 ops/sec;   45.3 MB/s"
 
 
 def asked(folder: Path, line: str, *words: str, status: int = 0) -> tuple[list[str], str]:
-    """The arguments that the script gives a db_bench which prints ``line``, and what the script prints."""
+    """The arguments that the script gives to a db_bench that prints ``line``, and the output of the script."""
     program = f'#!/bin/sh\nprintf "%s\\n" "$@" >{folder}/given\necho "{line}"\nexit {status}\n'
     executable(folder / "bin" / "db_bench", program)
     done = subprocess.run([SCRIPT, folder, "2", *words], capture_output=True, text=True, check=False)
@@ -129,59 +130,59 @@ def asked(folder: Path, line: str, *words: str, status: int = 0) -> tuple[list[s
     return (folder / "given").read_text().splitlines(), done.stdout
 
 
-def test_all_that_is_pinned_may_be_unknown_to_a_version_and_nothing_else(tmp_path: Path) -> None:
+def test_db_bench_may_ignore_only_the_options_that_the_script_sets(tmp_path: Path) -> None:
     (first, *given), _ = asked(tmp_path, NEW, "--write_buffer_size=1 --sync=*", "--num=5", "--format_version=4")
     wanted = ["--cache_size=2097152", "--num=5", "--format_version=4", "--write_buffer_size=1", "--sync=*"]
-    assert given[-5:] == wanted, "the last of several counts"
+    assert given[-5:] == wanted, "db_bench uses the last value of an option"
     pinned = [option.removeprefix("--").partition("=")[0] for option in given[:-5]]
     assert first == f"--undefok={','.join(pinned)}"
     assert {"write_buffer_size", "format_version", "stats_dump_period_sec"} <= {*pinned}
 
 
-def test_operations_are_reported_by_every_version(tmp_path: Path) -> None:
+def test_operations_of_every_db_bench_version_are_read(tmp_path: Path) -> None:
     [workload] = [each for each in load_workloads() if each.name == "readrandom" and each.driver == "rocksdb"]
     for line, operations in ((NEW, 4103999), (OLD, 4103400), (OLD_FILL, 77)):
-        said = asked(tmp_path, f"Read rate: 0 ops/second\n{line}", "", "--duration=10", "--num=11", "--threads=7")[1]
-        assert find_number(workload.rate, said) == 410340
-        assert find_number(workload.operations, said) == operations
+        output = asked(tmp_path, f"Read rate: 0 ops/second\n{line}", "", "--duration=10", "--num=11", "--threads=7")[1]
+        assert find_number(workload.rate, output) == 410340
+        assert find_number(workload.operations, output) == operations
 
 
-def test_a_failure_stays_one(tmp_path: Path) -> None:
+def test_db_bench_script_ends_with_the_status_of_db_bench(tmp_path: Path) -> None:
     asked(tmp_path, "Unknown benchmark", "", status=3)
 
 
 def compared(builder: str, suite: str, setting: str, *installed: Path) -> Any:
-    """What a short comparison of two installations tells."""
+    """The result of a short comparison of two installations."""
     same = [f"{name}={folder}" for name, folder in zip(("one", "two"), installed, strict=True)]
     short = ["--visits", "1", "--runs", "1", "--time", "1", "--set", setting, "--json"]
     done = bisect("compare", *same, "--builder", builder, "--workload", suite, *short)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert all(row["ratios"][0]["ratio"] > 0 for row in told["workloads"])
-    return told
+    result = json.loads(done.stdout)
+    assert all(row["ratios"][0]["ratio"] > 0 for row in result["workloads"])
+    return result
 
 
 @pytest.mark.calibrate
 @pytest.mark.dbms
 @needs_postgres
-def test_of_pgbench() -> None:
-    told = compared("postgres", "pgbench", "scale=1", BIN.parent, BIN.parent)
-    assert [row["work"] for row in told["workloads"]] == ["pgbench-select", "pgbench-simple-update", "pgbench-tpcb"]
+def test_pgbench_suite_compares_two_installations() -> None:
+    result = compared("postgres", "pgbench", "scale=1", BIN.parent, BIN.parent)
+    assert [row["work"] for row in result["workloads"]] == ["pgbench-select", "pgbench-simple-update", "pgbench-tpcb"]
 
 
 @pytest.mark.calibrate
 @pytest.mark.dbms
 @pytest.mark.skipif(not shutil.which("db_bench"), reason="no db_bench: apt-get install rocksdb-tools")
-def test_of_db_bench(tmp_path: Path, seal: Path) -> None:
-    """What is installed needs no [build]."""
+def test_db_bench_suite_compares_two_installations(tmp_path: Path, seal: Path) -> None:
+    """Installed builds need no section [build]."""
     found = shutil.which("db_bench")
     assert found
     for name in ("one", "two"):
         (tmp_path / name / "bin").mkdir(parents=True)
         (tmp_path / name / "bin" / "db_bench").symlink_to(found)
-    told = compared("rocksdb", "rocksdb", "num=5000", tmp_path / "one", tmp_path / "two")
+    result = compared("rocksdb", "rocksdb", "num=5000", tmp_path / "one", tmp_path / "two")
     names = {each.name for each in load_workloads() if each.driver == "rocksdb"}
-    assert {row["work"] for row in told["workloads"]} == names
-    assert all(row["counters"]["cpu/o"][0] > 0 for row in told["workloads"])
-    assert told["settings"]["subjects"][0]["version"].count(".") == 2
-    assert len(list((seal / ".cache" / "perfbisect" / "datasets").iterdir())) == 1, "all share what was loaded once"
+    assert {row["work"] for row in result["workloads"]} == names
+    assert all(row["counters"]["cpu/o"][0] > 0 for row in result["workloads"])
+    assert result["settings"]["subjects"][0]["version"].count(".") == 2
+    assert len(list((seal / ".cache" / "perfbisect" / "datasets").iterdir())) == 1, "all workloads share one dataset"

@@ -1,4 +1,4 @@
-"""sysbench's suite for servers, as its file has it; and on a real PostgreSQL and a real MariaDB: what every workload does."""
+"""The file of the suite sysbench, and what each workload does on a real PostgreSQL and a real MariaDB."""
 
 import re
 import tomllib
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from installed_servers import WORKLOADS, Installed
 from perfbisect.lab.workload import sysbench
-from perfbisect.lab.workload.lua import SYSBENCH_DRIVERS, prepare_script, timed_run_script, with_modules
+from perfbisect.lab.workload.lua import SYSBENCH_DRIVERS, prepare_script, script_and_modules, timed_run_script
 from perfbisect.lab.workload.sysbench import RunResult
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import Values
@@ -25,8 +25,8 @@ TABLES, SIZE, EVENTS = 2, 1000, 20
 SMALL: Mapping[str, Option] = {"tables": TABLES, "table-size": SIZE}
 
 
-def test_kinds_of_workloads() -> None:
-    """Each serves both of sysbench's drivers; runs that change the data draw other keys each time; transactions count queries."""
+def test_drivers_seeds_and_operations_of_workloads() -> None:
+    """Each workload has both drivers. Workloads that write have a new seed in each run. Transactions count queries."""
     found = workloads_by_driver(SUITE)
     assert (len(found), {workload.driver for workload in found}) == (2 * len(ALL), set(SYSBENCH_DRIVERS))
     assert {name for name, workload in ALL.items() if workload.args.get("rand-seed") == 0} == WRITE
@@ -34,7 +34,7 @@ def test_kinds_of_workloads() -> None:
         assert (workload.operation == "query") == (workload.script == "transaction.lua")
 
 
-def test_pre_differs_from_its_like_in_the_data_only() -> None:
+def test_pre_workloads_differ_only_in_the_dataset() -> None:
     for name, workload in ALL.items():
         churned = workload.prepare_args.get("churn", 0)
         assert churned == (0 if name.endswith(".pre") or name in WRITE else 1), name
@@ -44,7 +44,7 @@ def test_pre_differs_from_its_like_in_the_data_only() -> None:
             assert replace(like, **same) == workload
 
 
-def test_args_are_options_of_the_scripts_and_agree_on_the_tables() -> None:
+def test_args_are_script_options_with_equal_tables_for_loading_and_runs() -> None:
     declared = re.findall(r"^    (\w+) = \{\"", (FOLDER / "sbtest.lua").read_text(), re.MULTILINE)
     known = {name.replace("_", "-") for name in declared} | {"rand-seed"}
     for workload in ALL.values():
@@ -54,10 +54,10 @@ def test_args_are_options_of_the_scripts_and_agree_on_the_tables() -> None:
         assert workload.args.get("range-size", 0) <= workload.args["table-size"]  # type: ignore[operator]
 
 
-def test_no_script_is_left_over() -> None:
+def test_each_script_of_the_suite_is_used() -> None:
     scripts = [(each, script) for each in ALL.values() for script in (timed_run_script(each), prepare_script(each))]
     assert all(script for _, script in scripts)
-    used = {path.name for each, script in scripts if script for path in with_modules(each, script)}
+    used = {path.name for each, script in scripts if script for path in script_and_modules(each, script)}
     assert used - {"perfbisect.lua"} == {path.name for path in FOLDER.glob("*.lua")}
 
 
@@ -72,34 +72,34 @@ class Rows:
 
 
 class Running(Installed):
-    """A server that runs, with the suite's tables."""
+    """A running server with the tables of the suite."""
 
     def load(self, database: str, **args: Option) -> None:
-        """A new database with the suite's tables."""
+        """Create a database with the tables of the suite."""
         self.create(database)
         workload = replace(ALL["point-query"], prepare_args={**SMALL, **args})
         script = FOLDER / workload.prepare_script
         self.sysbench(sysbench.prepare_argv(workload, script, self.options(database)))
 
     def lines(self, workload: Workload, **args: Option) -> list[str]:
-        """What a run in the database sbtest, on small tables, prints."""
+        """The output of a run in the database sbtest, on small tables."""
         width = min(SIZE, int(workload.args.get("range-size", 1)))
         workload = replace(workload, args={**workload.args, **SMALL, "range-size": width, **args})
         argv = sysbench.run_argv(workload, FOLDER / workload.script, self.options("sbtest"))
         return self.sysbench(argv, PERFBISECT_WARMUP=str(workload.warmup)).splitlines()
 
     def run(self, workload: Workload, **args: Option) -> RunResult:
-        """Such a run's outcome."""
+        """The parsed output of ``lines``."""
         return sysbench.parse_output(self.lines(workload, **args), workload.operation)
 
     def rows(self, work: Callable[[], object]) -> Rows:
-        """The rows that ``work`` had the server return and change."""
+        """The rows that the server returned and changed during ``work``."""
         if self.mysql:
             names = ("Rows_sent", "Handler_update", "Handler_delete", "Handler_write")
             before = self.status(*names)
             work()
             sent, *changed = (now - then for now, then in zip(self.status(*names), before, strict=True))
-            return Rows(sent - len(names), *changed)  # asking sends rows, too
+            return Rows(sent - len(names), *changed)  # the queries of the status return rows, too
         self.sql("select pg_stat_statements_reset()", "postgres")
         work()
         counts = "coalesce(sum(rows) filter (where query like '{}%'), 0)"
@@ -123,7 +123,7 @@ def everything(server: Running, database: str = "sbtest") -> str:
     return "".join(server.sql(f"select * from sbtest{number} order by id", database) for number in range(1, TABLES + 1))
 
 
-def test_the_tables_are_sysbenchs(server: Running) -> None:
+def test_tables_have_the_columns_and_values_of_sysbench(server: Running) -> None:
     match = "regexp" if server.mysql else "~"
     groups = "^([0-9]{11}-){%d}[0-9]{11} *$"
     for number in range(1, TABLES + 1):
@@ -144,7 +144,7 @@ def test_the_tables_are_sysbenchs(server: Running) -> None:
             assert f"sbtest{number} USING btree (k)" in found
 
 
-def test_the_same_is_loaded_each_time(server: Running) -> None:
+def test_each_loading_makes_the_same_data(server: Running) -> None:
     server.load("once", churn=1)
     server.load("again", churn=1)
     assert everything(server, "once") == everything(server, "again")
@@ -161,7 +161,7 @@ QUERIES = {"read-only": 16, "read-write": 20, "write-only": 6}
 OF_ONE_RANGE = dict.fromkeys(("read-only-simple", "read-only-sum", "read-only-order", "read-only-distinct"), 13)
 
 
-def test_every_workload_does_what_it_says(server: Running) -> None:
+def test_each_workload_reads_and_changes_the_stated_rows(server: Running) -> None:
     wrong = {}
     for seed, (name, workload) in enumerate(ALL.items(), 1):
         plain = name.removesuffix(".pre")
@@ -194,15 +194,15 @@ def test_zipfian_updates_prefer_low_ids(server: Running) -> None:
     assert 0.02 < sum(each > 900 for each in ids) / len(ids) < 0.1
 
 
-def test_what_the_warmup_does_is_not_counted(server: Running) -> None:
+def test_operations_of_the_warmup_are_not_counted(server: Running) -> None:
     threads = 2
     lines = server.lines(replace(ALL["read-only-10"], warmup=0.5, time=1, threads=threads))
     events, queries = (sysbench.parse_output(lines, operation).operations for operation in ("event", "query"))
-    assert abs(queries - 16 * events) <= 16 * threads, "but for events that the window cuts"
+    assert abs(queries - 16 * events) <= 16 * threads, "except events that the window cuts"
 
 
-def test_a_conflict_stops_no_run(server: Running) -> None:
-    """Four threads write to the same three rows, and servers give some transactions up, in the warm-up, too."""
+def test_conflicts_of_transactions_stop_no_run(server: Running) -> None:
+    """Four threads write to the same three rows, so the server aborts some transactions, also in the warm-up."""
     count = "select count(*) from sbtest1 where id <= 3"
     before = server.sql(count)
     narrow: dict[str, Option] = {"tables": 1, "table-size": 3, "ranges": ""}

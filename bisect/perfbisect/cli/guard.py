@@ -25,14 +25,14 @@ from perfbisect.errors import PerfBisectError, UsageError
 from perfbisect.wording.text import printable, shell_words
 
 NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
-HASH = re.compile(r"\$2[aby]\$(0[4-9]|1[0-5])\$[./A-Za-z0-9]{53}")  # of a cost that takes seconds at most
-NO_HASH = "." * 53  # salt and hash of no password
-SHORTEST = 8, 20  # characters of a password, of a token
+HASH = re.compile(r"\$2[aby]\$(0[4-9]|1[0-5])\$[./A-Za-z0-9]{53}")  # bcrypt, with a cost of at most some seconds
+NO_HASH = "." * 53  # salt and hash that no password has
+SHORTEST = 8, 20  # fewest characters of a password, and of a token
 LONGEST_PASSWORD = 72  # bytes: bcrypt ignores further ones
-LONGEST = 2**20  # bytes of a file
+LONGEST = 2**20  # most bytes of a file that are read
 DELAY = 1.0  # seconds by which the answer to a wrong password or token is delayed
-HOST = re.compile(r"(?:\[([\da-f:.]+)\]|([\w.-]+))(?::\d{1,5})?", re.ASCII | re.IGNORECASE)  # the header of that name
-# Of every answer: no page of others may show it in a frame, and no copy of it stays after a login has ended.
+HOST = re.compile(r"(?:\[([\da-f:.]+)\]|([\w.-]+))(?::\d{1,5})?", re.ASCII | re.IGNORECASE)  # the HTTP header Host
+# Headers of every answer: foreign pages must not show it in a frame, and the browser must not store it.
 HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Cache-Control": "no-store"}
 Answer = tuple[int, dict[str, str], str]  # status, headers and text
 STRANGE = "This server answers only requests from its own machine. There, open http://localhost with the same port.\n"
@@ -40,7 +40,7 @@ UNKNOWN = "This server requires a login.\n"
 
 
 def matches_hash(password: bytes, password_hash: str) -> bool:
-    """Whether the hash of a password is this hash."""
+    """Whether a password has this bcrypt hash."""
     return len(password) <= LONGEST_PASSWORD and bcrypt.checkpw(password, password_hash.encode())
 
 
@@ -50,8 +50,8 @@ class LoginGuard:
 
     password_file: Path | None
     token_file: Path | None
-    address: str  # on which the server listens; without a login, an address of this machine only
-    admitted: set[bytes] = field(default_factory=set)  # digests of right passwords, with their hashes
+    address: str  # address on which the server listens; without a login, other machines must not reach it
+    admitted: set[bytes] = field(default_factory=set)  # digests of (stored hash, right password), which save time later
     turn: threading.Lock = field(default_factory=threading.Lock)  # one hash is computed at a time
 
     def has_login(self) -> bool:
@@ -70,7 +70,7 @@ class LoginGuard:
         return bool(self.password_file or self.token_file)
 
     def refusal(self, host: str, authorization: str) -> Answer | None:
-        """The answer that refuses a request with these two headers; None if the request is admitted."""
+        """The answer that refuses a request with these headers Host and Authorization; None if the request is admitted."""
         if not (self.password_file or self.token_file):
             return None if names_this_machine(host, self.address) else (421, {}, STRANGE)
         if self.is_admitted(authorization):
@@ -81,11 +81,12 @@ class LoginGuard:
     def is_admitted(self, authorization: str) -> bool:
         """Whether the header is right.
 
-        The answer to a wrong header is delayed by a second; if the files cannot be read, every header is wrong.
+        After a wrong header, the function waits for a second, to slow down the guessing of passwords. If the password
+        file or the token file cannot be read, every header is wrong.
         """
         scheme, _, words = authorization.partition(" ")
         sent = words.strip()
-        with suppress(PerfBisectError):  # the files were in order when serving began
+        with suppress(PerfBisectError):  # if a file became unreadable, the header is wrong
             if scheme.lower() == "basic" and self.is_known_user(sent):
                 return True
             token = read_token(self.token_file) if scheme.lower() == "bearer" and self.token_file else ""
@@ -107,7 +108,8 @@ class LoginGuard:
             user, _, password = b64decode(credentials, validate=True).partition(b":")
         except ValueError:
             return False
-        # An unknown name takes as long as the most expensive hash of a line: other programs make cheaper hashes than we do.
+        # The check of an unknown name takes as long as the check of the most expensive stored hash, so that the time
+        # does not show which names exist. The costs of hashes vary, because other programs make cheaper hashes.
         cost = max((stored[4:6] for stored in lines.values()), default="12")
         stored = lines.get(user.decode(errors="replace"), f"$2b${cost}${NO_HASH}")
         digest = hashlib.sha256(stored.encode() + password).digest()
@@ -127,9 +129,9 @@ def names_this_machine(host: str, address: str) -> bool:
     """Whether the header Host names this machine: as localhost, by a loopback address, or by the ``address`` of the
     option --address.
 
-    The page of a stranger can let its own name resolve to 127.0.0.1 (DNS rebinding). The browser of a user of this
-    machine would then let the stranger's page read these pages; but the header of each request has the name of the
-    stranger's page.
+    A web page of an attacker can make its own host name resolve to 127.0.0.1 (DNS rebinding). A browser on this machine
+    would then let the attacker's page read the pages of perfbisect. But the header Host of such a request has the
+    attacker's host name, so the request can be refused.
     """
     if not (match := HOST.fullmatch(host)):
         return False

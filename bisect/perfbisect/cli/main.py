@@ -1,7 +1,7 @@
 """The command line: arguments → settings → hunt → exit status.
 
 Each verb is a module that is imported when the verb is used, so that `bisect --help` and shell completion are fast;
-therefore the list of verbs has its help texts here.
+therefore this module contains the help text of each verb for the list of verbs.
 """
 
 import importlib
@@ -68,7 +68,7 @@ IN = {  # verb → its module, if their names differ
 }  # fmt: skip
 
 
-HABITS = {  # commands of git bisect → the verb here
+HABITS = {  # command of git bisect → the command of perfbisect for the same purpose
     "start": "run GOOD BAD", "good": "run GOOD BAD", "bad": "run GOOD BAD", "skip": "run GOOD BAD --skip REV", "next": "resume",
     "log": "show", "status": "history", "visualize": "report", "view": "report", "reset": "history (nothing must be reset: perfbisect does not change your clone)",
 }  # fmt: skip
@@ -132,7 +132,9 @@ Tab completion: eval "$(_BISECT_COMPLETE=bash_source bisect)"   (or zsh_source, 
 
 
 def refuse_empty_words(command: click.Command, words: Sequence[str]) -> None:
-    """Raise UsageError for an empty word, as from an unset variable of a script; only --notify gives it a meaning."""
+    """Raise UsageError for an empty word, as from an unset variable of a script. An empty word is allowed only after
+    --notify.
+    """
     options = {spelling for param in command.params if isinstance(param, click.Option) for spelling in param.opts}
     for previous, word in pairwise(["", *words]):
         option = word[:-1] if word else previous
@@ -156,7 +158,7 @@ def bisect() -> None:
 def use_fixed_locale() -> None:
     """Make the behaviour of this program the same in every locale; its output keeps the encoding of the user's locale.
 
-    If that encoding lacks most characters, the program starts again in Python's UTF-8 mode, in which names of files and
+    If the encoding of file names is not UTF-8, the program starts again in Python's UTF-8 mode, in which file names and
     arguments keep their bytes. In a Turkish locale, sqlite3 would not recognise INSERT as a statement that changes
     data.
     """
@@ -167,12 +169,12 @@ def use_fixed_locale() -> None:
         locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
 
 
-MEMORY = 192 << 20  # bytes
+MEMORY = 192 << 20  # bytes that must be free to import numpy
 
 
 class NumpyMemoryCheck:
-    """Finder of modules that finds none; raises MemoryError if numpy is imported with too little memory: its library
-    would end the process.
+    """An import hook that raises MemoryError if numpy is imported while too little memory is free, because the library
+    of numpy would end the process.
     """
 
     @staticmethod
@@ -187,7 +189,7 @@ class NumpyMemoryCheck:
 
 def raise_interrupted(number: int, _frame: FrameType | None) -> None:
     """On SIGTERM and SIGHUP (the end of the terminal), stop cleanly and resumably, as on Ctrl-C."""
-    if number == signal.SIGHUP:  # the shell may send it again, which must not interrupt the clean stop
+    if number == signal.SIGHUP:  # the shell may send SIGHUP again, which must not interrupt the clean stop
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         discard_output()
     raise KeyboardInterrupt
@@ -197,8 +199,8 @@ def discard_output() -> None:
     """Discard further output: writing to a terminal that has ended fails, and would interrupt the clean stop."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
-        with suppress(OSError):  # a closed stream
-            if stat.S_ISCHR(os.fstat(stream).st_mode):  # isatty says no when the terminal has ended
+        with suppress(OSError):  # raised if the stream is closed
+            if stat.S_ISCHR(os.fstat(stream).st_mode):  # isatty returns False if the terminal was closed
                 os.dup2(nowhere, stream)
     os.close(nowhere)
 
@@ -206,16 +208,16 @@ def discard_output() -> None:
 def main() -> None:
     """Entry point of the `bisect` program: runs a verb, and turns every failure into a message and an exit status."""
     use_fixed_locale()
-    os.umask(os.umask(0o022) | 0o002)  # others may not change the files that it writes
+    os.umask(os.umask(0o022) | 0o002)  # other users must not change files of perfbisect
     if NumpyMemoryCheck not in sys.meta_path:
         sys.meta_path.insert(0, NumpyMemoryCheck)
     signal.signal(signal.SIGTERM, raise_interrupted)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # ignored, as under nohup
         signal.signal(signal.SIGHUP, raise_interrupted)
-    # Matrices here are small: more threads would only spin on the processors that are being measured.
+    # The matrices are small, so more threads would be no faster, and would disturb measurements on this machine.
     for library in ("OPENBLAS", "OMP", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
-    if os.environ.get("_BISECT_COMPLETE") == "fish_source":  # click's script cuts words and texts at their first comma
+    if os.environ.get("_BISECT_COMPLETE") == "fish_source":  # click's script for fish splits a completion at each comma
         from click.shell_completion import FishComplete
 
         FishComplete.source_template = FishComplete.source_template.replace('split ","', 'split --max 1 ","')
@@ -273,8 +275,8 @@ def write_traceback() -> str:
     If no file can be written, returns the traceback itself.
     """
     text = f"perfbisect {__version__}\n{' '.join(sys.argv)}\n{traceback.format_exc()}"
-    text = mask_credentials(text).encode(errors="backslashreplace").decode()  # arguments need not be text
-    with suppress(OSError, PerfBisectError):  # the latter without a home folder
+    text = mask_credentials(text).encode(errors="backslashreplace").decode()  # arguments may not be UTF-8
+    with suppress(OSError, PerfBisectError):  # PerfBisectError: there is no home folder
         from perfbisect.folders import state_folder
 
         folder = state_folder()
@@ -282,7 +284,7 @@ def write_traceback() -> str:
         (folder / "error.log").write_text(text, encoding="utf-8")
         return str(folder / "error.log")
     with suppress(OSError):
-        from tempfile import mkstemp  # slow to load
+        from tempfile import mkstemp  # imported here because the import is slow
 
         descriptor, path = mkstemp(prefix="perfbisect-", suffix=".log")
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -1,6 +1,6 @@
 """The pages of a history over HTTP: the dashboard, the list, and a page for each hunt and trial, made on request.
 
-Or Datasette with the history, protected by the same guard.
+With --sql, Datasette serves the history, and the same login protects Datasette.
 """
 
 import asyncio
@@ -46,12 +46,11 @@ class Pages:
 
     history: Path | None
     central: str | None
-    drawn_lines: "dict[tuple[str, ...], list[WatchedLine]]" = field(
-        default_factory=dict
-    )  # by the ids of trials that have ended
+    # Ids of ended trials → the lines that these trials show.
+    drawn_lines: "dict[tuple[str, ...], list[WatchedLine]]" = field(default_factory=dict)
 
     def answer(self, path: str) -> Answer:
-        """The page at a path; status 404 and a sentence if there is none."""
+        """The page at a path; status 404 and a sentence if no page has this path."""
         from perfbisect.cli.commands.report import session_page_html
         from perfbisect.report.page.pages import dashboard_page, index_page
 
@@ -79,7 +78,8 @@ class Pages:
         return str(session.id) if self.central is None else f"{session.origin}:{session.id}"
 
     def opened_session(self, session_id: str) -> AbstractContextManager[tuple[History, int | str, int | str]]:
-        """The history that has the session, the id of the session in that history, and its id in this history.
+        """A context with the history that contains the session, the id of the session in this history, and its id in
+        the history in which it was made.
 
         Raises UsageError if there is no such session.
         """
@@ -96,7 +96,9 @@ class Pages:
         return Cell(name, link=quote(page_name(name)))
 
     def watched_lines(self, sessions: Sequence[SessionSummary]) -> "list[WatchedLine]":
-        """The lines of the watched branches, then of the newest series, one for each range and way of measuring."""
+        """The speed lines of the watched branches, then of the newest series. Trials of a branch or series with the
+        same builder, host, metric and workloads form one line.
+        """
         from perfbisect.core.stats.watched_branch import LONGEST
         from perfbisect.report.page.pages import LINES
 
@@ -109,12 +111,12 @@ class Pages:
         shown = [trials[-LONGEST if trials[-1].branch else -1 :] for trials in newest[:LINES]]
         by_names = {tuple(map(self.session_id, trials)): trials for trials in shown}
         self.drawn_lines = drawn = {
-            key: self.drawn_lines.get(key) or self.lines_of(trials) for key, trials in by_names.items()
+            key: self.drawn_lines.get(key) or self.lines_of_trials(trials) for key, trials in by_names.items()
         }
         return [line for lines_of_group in drawn.values() for line in lines_of_group]
 
-    def lines_of(self, trials: Sequence[SessionSummary]) -> "list[WatchedLine]":
-        """The lines of a series, or of the nights of a branch; one line for each way of measuring.
+    def lines_of_trials(self, trials: Sequence[SessionSummary]) -> "list[WatchedLine]":
+        """The speed lines of a series, or of the nights of a branch; trials with other settings are on another line.
 
         Damaged sessions are left out.
         """
@@ -143,7 +145,7 @@ def serve_pages(family: int, port: int, guard: LoginGuard, pages: Pages, *, open
         server_version, sys_version = "perfbisect", ""
 
         def handle(self) -> None:
-            with suppress(ConnectionError):  # the browser has gone on
+            with suppress(ConnectionError):  # raised if the browser has closed the connection
                 super().handle()
 
         def do_GET(self) -> None:

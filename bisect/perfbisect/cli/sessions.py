@@ -26,7 +26,7 @@ from perfbisect.wording.text import printable
 if TYPE_CHECKING:
     from perfbisect.core.domain.session_state import SessionState
     from perfbisect.core.domain.settings import Settings
-    from perfbisect.hunt.attempt import Caller, HuntOutcome, OpenView
+    from perfbisect.hunt.attempt import CommandCallbacks, HuntOutcome, OpenView
     from perfbisect.hunt.batch import Task
     from perfbisect.hunt.notification import Notifier
     from perfbisect.hunt.setup import SessionSetup
@@ -34,13 +34,14 @@ if TYPE_CHECKING:
     from perfbisect.recipes.outputs import SeveralResults
 
     Ended = tuple[SessionState, Interrupted | None]
-    CarryOut = Callable[[Caller], object]
+    CarryOut = Callable[[CommandCallbacks], object]
 
 NOTHING = 1  # exit status: there is nothing to hunt
 
 
 def is_no_screen(stream: TextIO | None = None) -> bool:
-    """Whether a stream (None: standard output) is not a terminal on which a screen can be drawn."""
+    """Whether the live screen cannot be drawn on a stream (None: standard output): it is no terminal, or a "dumb"
+    terminal."""
     return not (stream or sys.stdout).isatty() or os.environ.get("TERM") == "dumb"
 
 
@@ -52,11 +53,12 @@ def view_opener(
     together: bool | None = None,
     quiet: bool = False,
 ) -> "OpenView":
-    """A function that opens the view of that name (None: the view that suits the stream) for sessions; see ``ui.live``.
+    """A function that opens a view of sessions. ``view_name`` is "json" or "plain"; None means the live screen if
+    ``stream`` is a terminal, otherwise "plain".
 
-    Without a ``stream``, the view is shown on standard output, and its last picture stays on the screen. ``together``:
-    whether the sessions share their builds; None means that all sessions of the process do. ``quiet``: only lines about
-    problems.
+    If ``stream`` is None, the view is shown on standard output, and the last picture of the live screen stays.
+    ``together``: whether the sessions share their builds; if None, several sessions are assumed to share their builds.
+    ``quiet``: only lines about problems.
     """
 
     def report(hunt: int) -> str:
@@ -79,31 +81,32 @@ def view_opener(
 
 @contextmanager
 def leases_with_messages(names: Sequence[str], hosts_path: str | Path, **lease_terms: Any) -> Iterator[None]:
-    """Hold the leases of these hosts for a block, and print the scheduler's messages; ``lease_terms``: see
-    ``LeaseTerms``.
+    """During the ``with`` block, hold leases of the leased hosts among ``names``, and print the scheduler's messages;
+    ``lease_terms``: see ``LeaseTerms``.
     """
-    from perfbisect.hunt.session_hosts import LeaseTerms, leased_hosts
+    from perfbisect.hunt.session_hosts import LeaseTerms, hold_leases
 
     line = WaitingLine()
 
     def show(machine: str, state: str) -> None:
         if state:
-            line.show(f"{machine}: {state}")
+            line.show_waiting(f"{machine}: {state}")
         else:
             line.say(f"{machine} is leased, after a wait of {line.waited_clock}.")
 
     with ExitStack() as stack:
         try:
-            stack.enter_context(leased_hosts(names, hosts_path, show, line.say, LeaseTerms(**lease_terms)))
-        finally:  # else an error would be printed behind the line
-            line.clear()
+            stack.enter_context(hold_leases(names, hosts_path, show, line.say, LeaseTerms(**lease_terms)))
+        finally:  # the line is erased before an error is printed
+            line.erase()
         yield
 
 
-def leased_session_hosts(
+def hold_session_leases(
     settings: "Settings", history: Path | None, nodes: Mapping[str, str] | None = None, minutes: float = 0
 ) -> AbstractContextManager[None]:
-    """Hold the leases of a session's hosts for a block; hosts that the history shows to be unfit are not chosen."""
+    """During the ``with`` block, hold leases of a session's leased hosts. Machines that failed a fitness check in the
+    history are not used."""
     from perfbisect.hunt.fitness import unfit_hosts
 
     purpose = f"{settings.builder} {settings.good}..{settings.bad}"
@@ -113,15 +116,15 @@ def leased_session_hosts(
 
 @contextmanager
 def leases_and_notifier(given: CommandOptions, settings: "Settings", minutes: float = 0) -> Iterator["Notifier"]:
-    """Hold the leases of a session's hosts for a block; yields a notifier, to be called with the name of each begun
-    session.
+    """During the ``with`` block, hold leases of a session's leased hosts. Yields a notifier, which must be called with
+    the name of each session that begins.
 
-    The command of --notify is run at the end of that session. ``minutes`` is the time for which the hosts are needed; 0
-    if the time is unknown.
+    The command of --notify is run when such a session has ended. ``minutes`` is the time for which the hosts are
+    needed; 0 if the time is unknown.
     """
     from perfbisect.hunt.notification import notifying
 
-    leases = leased_session_hosts(settings, given.history, minutes=minutes)
+    leases = hold_session_leases(settings, given.history, minutes=minutes)
     with notifying(given.notify, given.history, note) as notifier, leases:
         yield notifier
 
@@ -131,9 +134,8 @@ def print_failures(outcomes: "Sequence[HuntOutcome]", history: Path | None) -> i
     for outcome in outcomes:
         if outcome.failure:
             note(f"Hunt {outcome.hunt} failed: {printable(str(outcome.failure))}")
-            again = bisect_command(
-                "resume", str(outcome.hunt), history
-            )  # resumes all hunts of its batch without a verdict
+            # This command resumes all hunts of the batch that have no verdict.
+            again = bisect_command("resume", str(outcome.hunt), history)
             note("\n".join(filter(None, (printable(outcome.failure.advice), f"To continue: {again}"))))
     return max(outcome.status for outcome in outcomes)
 
@@ -149,9 +151,7 @@ def run_and_print_hunts(
     from perfbisect.ui.session_view import SessionRow
 
     def show() -> None:
-        view.set_states(
-            [SessionRow(task.title, task.hunt, state_text(task, history), task.is_running) for task in tasks]
-        )
+        view.set_rows([SessionRow(task.title, task.hunt, state_text(task, history), task.is_running) for task in tasks])
 
     try:
         carry_out(tasks, history, view, show, time.sleep, locked_hosts)
@@ -177,7 +177,7 @@ def run_and_print_hunts(
 
 
 def measured_trial(setup: "SessionSetup", given: CommandOptions, notifier: "Notifier") -> "Ended":
-    """Begin a trial; see ``carried_out``."""
+    """Begin a trial; see ``trial_after``."""
     from perfbisect.hunt.session import begin
 
     if not given.form:
@@ -186,15 +186,16 @@ def measured_trial(setup: "SessionSetup", given: CommandOptions, notifier: "Noti
 
 
 def trial_after(carry_out: "CarryOut", given: CommandOptions, notifier: "Notifier", view: str | None = None) -> "Ended":
-    """A tuple: the trial after ``carry_out``; and the interruption, if the trial was interrupted after it had begun.
+    """Carry out a trial by ``carry_out``. Returns the trial, and the interruption if the trial was interrupted after
+    its begin, otherwise None.
 
-    If the trial is printed in a form for programs, only warnings are shown before it.
+    If the trial will be printed in a form for programs, such as JSON, only problems are shown while it runs.
     """
-    from perfbisect.hunt.attempt import Caller
+    from perfbisect.hunt.attempt import CommandCallbacks
 
     shown, cut = view_opener(given.history, view, sys.stderr, quiet=bool(given.form)), None
     try:
-        carry_out(Caller(given.history, shown, given.waiting, notifier, note))
+        carry_out(CommandCallbacks(given.history, shown, given.waiting, notifier, note))
     except Interrupted as interrupted:
         if not notifier.names:
             raise
@@ -204,10 +205,10 @@ def trial_after(carry_out: "CarryOut", given: CommandOptions, notifier: "Notifie
 
 
 def hunt_differing_results(
-    given: CommandOptions, settings: "Settings", several: "SeveralResults", caller: "Caller"
+    given: CommandOptions, settings: "Settings", several: "SeveralResults", caller: "CommandCallbacks"
 ) -> int:
-    """Compare both ends in all results of a command, and hunt the results that differ, in common runs; returns the
-    highest exit status.
+    """For a command that prints several results: compare good and bad in each result, and hunt each result that
+    differs. The hunts of all results use the same runs. Returns the highest exit status of the hunts.
     """
     from dataclasses import replace
 
@@ -220,11 +221,11 @@ def hunt_differing_results(
     from perfbisect.hunt.session import begin
     from perfbisect.hunt.setup import SessionSetup
     from perfbisect.report.command_line import command_to_run
-    from perfbisect.wording.trials import results_that_differ
+    from perfbisect.wording.trials import difference_lines
 
     history, notifier = given.history, caller.begun
     assert isinstance(notifier, Notifier)
-    begun = int(notifier.names.pop())  # the hunt that was begun for one result
+    begun = int(notifier.names.pop())  # number of the hunt, which the comparison of all results replaces
     note(f"{several} First, both ends are compared in all results.")
     with closing(History.open(history)) as opened:
         recognised = with_outputs(opened, settings, several.outputs)
@@ -234,13 +235,13 @@ def hunt_differing_results(
         lambda results_caller: begin([ends], results_caller, replaced=begun), quiet, Notifier((), history, note)
     )
     tell = note if given.view == "json" else say
-    tell("\n".join(results_that_differ(trial, compare_builds(trial, trial.request.metric))))
+    tell("\n".join(difference_lines(trial, compare_builds(trial, trial.request.metric))))
     policy, again = recognised.policy, f"{bisect_command('compare', trial.name, history)} --hunt"
     again = f"to continue: {again}{'' if recognised.explain else ' --no-explain'}"
     if policy != replace(
         policy.unlimited(), direction=worse_direction(recognised.metric), min_effect=Policy().min_effect
     ):
-        again = f"to begin again: {command_to_run(recognised, history)}"  # hunts of a comparison have the usual rules
+        again = f"to begin again: {command_to_run(recognised, history)}"  # hunts of a comparison use the default policy
     note(f"To see all results: {bisect_command('show', trial.name, history)}; after an interruption, {again}")
     if cut:
         note(str(cut))

@@ -1,17 +1,17 @@
-"""The demo's repository: a storage engine from v1.0 to v1.1, in which one commit slows update-index down.
+"""Writes the demo's repository: a storage engine in which one commit slows down the workload update-index.
 
-A seed determines the plan: the order of the changes, the side branches, and how much cost the planted commit adds.
-Plans are drawn until the planted commits have some distance from commits that do not compile, so that a hunt can name
-the planted commits.
+A seed determines the order of the changes, the side branches, and how much cost the planted commit (the commit that
+slows down the workload) adds. Random histories are drawn until all commits near a planted commit compile, so that a
+hunt can name the planted commit.
 
-Changes are small edits of the engine's sources, stored as TOML in ``changes/``. An edit is located by a passage of
-text, not by a line number, so that changes can be applied in almost any order; a change that depends on other changes
-names these changes in ``needs``.
+Changes are small edits of the engine's sources, stored as TOML in ``changes/``. The place of an edit is given by a
+passage of text, not by a line number, so that changes can be applied in almost any order. A change lists in ``needs``
+the changes that must be applied before it.
 
-Each feature in ``changes/index.toml`` has two parameters: EFFORT_EVERY, the number of changes of the index between two
-checks, and EFFORT_SIZE, the size of the data that a check reads. The cost of these parameters was measured in one
-thread on a server of 2021, as a multiple of the time of one update-index. On other machines the multiples differ by a
-few hundredths.
+Each feature in ``changes/index.toml`` adds checks of the index, and has two parameters: EFFORT_EVERY, the number of
+changes of the index between two checks, and EFFORT_SIZE, the number of bytes that a check reads. ``COST_BY_CHECK_SIZE``
+has the time that checks add to an operation of update-index, relative to the time of the operation, measured in one
+thread on a server of 2021. On other machines these ratios differ by a few hundredths.
 
 A seed always gives the same commit hashes, because author, dates and texts are fixed, and the machine's configuration
 of git is not read.
@@ -39,7 +39,7 @@ Tree = dict[str, str]  # path → text
 
 
 class Edit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Puts ``text`` in place of a passage, or after or before it; without a passage, at the end of the file.
+    """Replaces a passage by ``text``, or inserts ``text`` before or after it; without a passage, appends ``text``.
 
     The passage is in ``replace``, ``after`` or ``before``; at most one of them is set.
     """
@@ -71,7 +71,7 @@ class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def read_changes(kind: str) -> tuple[Change, ...]:
-    """The changes of the file ``changes/KIND.toml``, in the order of the file."""
+    """The changes that the file ``changes/KIND.toml`` lists, in the order of the file."""
     tables = msgspec.toml.decode((FOLDER / "changes" / f"{kind}.toml").read_bytes(), type=dict[str, tuple[Change, ...]])
     return tables["change"]
 
@@ -83,7 +83,7 @@ def first_release_tree() -> Tree:
 
 
 def tree_after(changes: Iterable[Change], tree: Tree) -> Tree:
-    """The source tree after the changes, applied in order. Raises ValueError for a change that cannot be applied."""
+    """The tree after ``changes``, applied one after the other. Raises ValueError if a change cannot be applied."""
     tree = dict(tree)
     for name, edit in ((change.name, edit) for change in changes for edit in change.edits):
         try:
@@ -96,14 +96,15 @@ def tree_after(changes: Iterable[Change], tree: Tree) -> Tree:
 Unit = tuple[Change, ...]  # successive changes on one branch
 
 OPTIONAL = ("documentation", "comments", "refactorings", "tests", "features")
-ALWAYS = {"children-without-division"}  # every history has this small improvement
+ALWAYS = {"children-without-division"}  # a small improvement that every history has
 FIXED_TOGETHER = "both-fixed"
 
 
 def choose_units(random: Random, commit_count: int, features: Iterable[Change]) -> list[Unit]:
-    """The units of a history with ``commit_count`` changes, ``features`` among them, in an order that can be applied.
+    """Units (successive changes on one branch) with ``commit_count`` changes in all, in an order that can be applied.
 
-    ``commit_count`` does not include the release. Raises ValueError if the number of commits is not possible.
+    The changes include ``features``. Raises ValueError if there are too few or too
+    many changes for ``commit_count``.
     """
     units = [*_broken_units(random), *((change,) for change in features)]
     optional_count = commit_count - sum(map(len, units))
@@ -121,7 +122,8 @@ def choose_units(random: Random, commit_count: int, features: Iterable[Change]) 
 
 
 def _broken_units(random: Random) -> list[Unit]:
-    """Units with two commits that do not compile; a following commit fixes each of them, or a later commit both."""
+    """The units with the two changes that do not compile, and with their fixes. Either each change is followed by its
+    fix, or both changes are followed by a single fix."""
     first, first_fix, second, second_fix = read_changes("broken")
     if random.random() < 0.5:
         return [(first, first_fix), (second, second_fix)]
@@ -130,7 +132,7 @@ def _broken_units(random: Random) -> list[Unit]:
 
 
 def _ordered_by_needs(units: Sequence[Unit]) -> list[Unit]:
-    """The units in their order, except that a unit follows the changes that its first change needs."""
+    """The units in the given order, except that each unit comes after the changes that its first change needs."""
     waiting, ordered = list(units), list[Unit]()
     while waiting:
         done = {change.name for change in chain(*ordered)}
@@ -140,44 +142,43 @@ def _ordered_by_needs(units: Sequence[Unit]) -> list[Unit]:
     return ordered
 
 
-# feature → (size, extra time with a check at every change), both ascending; time in units of one update-index
+# feature → (size of a check, time that checks at every change add, relative to update-index), both ascending
 COST_BY_CHECK_SIZE: Mapping[str, tuple[tuple[int, float], ...]] = {
     "order": ((4, 0.42), (24, 0.60), (100, 1.00), (170, 1.30), (250, 1.50)),
     "repeats": ((32, 0.13), (108, 0.36), (150, 0.54), (256, 1.05), (384, 1.70)),
     "trail": ((64, 0.20), (360, 0.44), (560, 0.66), (1280, 1.55)),
 }
-GRAIN = 8  # sizes above the smallest are multiples of it; a checksum needs whole words
+GRAIN = 8  # check sizes above the smallest are multiples of it: a checksum needs whole words
 LARGEST_DROP = 0.6
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureCost:
-    """The two parameters of a feature's cost: the number of index changes between checks, and the bytes that a check reads."""
+    """The parameters of a feature: the number of changes of the index between checks, and the bytes that a check reads.
+    """
 
     check_interval: int
     check_size: int
 
     def fill_placeholders(self, change: Change) -> Change:
-        """The change, in which the placeholders in its texts are replaced by the two numbers."""
-        edits = []
-        for edit in change.edits:
-            text = edit.text.replace("EFFORT_EVERY", str(self.check_interval)).replace(
-                "EFFORT_SIZE", str(self.check_size)
-            )
-            edits.append(msgspec.structs.replace(edit, text=text))
+        """The change, with the values of the two parameters instead of EFFORT_EVERY and EFFORT_SIZE in its texts."""
+        interval, size = str(self.check_interval), str(self.check_size)
+        texts = (edit.text.replace("EFFORT_EVERY", interval).replace("EFFORT_SIZE", size) for edit in change.edits)
+        edits = (msgspec.structs.replace(edit, text=text) for edit, text in zip(change.edits, texts, strict=True))
         return msgspec.structs.replace(change, edits=tuple(edits))
 
 
-RARE = FeatureCost(check_interval=512, check_size=128)  # under a hundredth of an update
+RARE = FeatureCost(check_interval=512, check_size=128)  # the checks take less than 1 % of an update
 
 
 def cost_for_drop(feature: str, drop: float) -> FeatureCost:
-    """The cost that lowers the throughput of update-index by the fraction ``drop``. Raises ValueError unless 0 < drop ≤ 0.6."""
+    """The parameters with which ``feature`` lowers the throughput of update-index by the fraction ``drop``. Raises
+    ValueError unless 0 < drop ≤ 0.6."""
     if not 0 < drop <= LARGEST_DROP:
         raise ValueError(f"a planted drop of {drop} is not possible: it must be between 0 and {LARGEST_DROP}")
     extra = drop / (1 - drop)
     sizes, costs = zip(*COST_BY_CHECK_SIZE[feature], strict=True)
-    every = ceil(costs[0] / extra)  # if the smallest size costs too much, checks are rarer
+    every = ceil(costs[0] / extra)  # not every change is checked if checks of the smallest size cost too much
     return FeatureCost(every, max(sizes[0], round(np.interp(extra * every, costs, sizes) / GRAIN) * GRAIN))
 
 
@@ -192,7 +193,7 @@ SHORTEST = 30  # commits
 
 @dataclass(frozen=True, slots=True)
 class PlannedCommit:
-    """A commit: a change, or a merge of a side branch, which has no edits."""
+    """A commit of the history: a change with edits, or a merge of a side branch, without edits."""
 
     change: Change
     parents: tuple[int, ...]  # positions of earlier commits, first parent first; position 0 is the first release
@@ -204,13 +205,12 @@ class HistoryPlan:
 
     commits: tuple[PlannedCommit, ...]
     planted_position: int
-    drop: float  # planned, a fraction
-    further_positions: tuple[
-        int, ...
-    ] = ()  # positions of the other changes that slow a workload, each named like the workload
+    drop: float  # planned drop of the throughput, as a fraction
+    # positions of the other slow changes; each change has the name of the workload that it slows
+    further_positions: tuple[int, ...] = ()
 
     def changes_up_to(self, position: int) -> list[Change]:
-        """The changes that the commit at ``position`` contains, oldest first; the last is the change of this commit."""
+        """The changes of the commit at ``position`` and of all its ancestors, oldest first."""
         contained = {position}
         for at in range(position, 0, -1):  # parents come earlier
             contained |= {*self.commits[at - 1].parents} if at in contained else set()
@@ -227,7 +227,7 @@ class HistoryPlan:
 
 
 def draw_plan(seed: int, commit_count: int, drop: float | None, planted_count: int = 1) -> HistoryPlan:
-    """A seed's plan, with ``planted_count`` planted changes. Raises ValueError for impossible numbers or drops."""
+    """The history of a seed, with ``planted_count`` slow changes. Raises ValueError if no such history is possible."""
     if commit_count < SHORTEST:
         raise ValueError(f"{commit_count} commits are too few: not possible below {SHORTEST}")
     random = Random(seed)
@@ -242,7 +242,7 @@ def draw_plan(seed: int, commit_count: int, drop: float | None, planted_count: i
         steps = _planned_commits(units, random)
         position_of = {step.change.name: at for at, step in enumerate(steps, 1)}
         planted = position_of.get(feature, 0)
-        on_main = len(steps)  # follows first parents from the end back to the planted commit or beyond it
+        on_main = len(steps)  # the walk along first parents ends at the planted commit or before it
         while on_main > planted:
             on_main = steps[on_main - 1].parents[0]
         if planted and on_side == (on_main != planted):
@@ -253,7 +253,7 @@ def draw_plan(seed: int, commit_count: int, drop: float | None, planted_count: i
 
 
 def _planned_commits(units: Sequence[Unit], random: Random) -> tuple[PlannedCommit, ...]:
-    """The commits of ``units``, with two side branches and the release; empty if no side branch is possible."""
+    """The commits of ``units`` and of the release, with two side branches; empty if these are not possible."""
     names = random.sample(BRANCHES, 2)
     lengths = random.choices(LENGTHS, k=2)
     middle = len(units) // 2
@@ -277,7 +277,7 @@ def _planned_commits(units: Sequence[Unit], random: Random) -> tuple[PlannedComm
 
 
 def _append_units(commits: list[PlannedCommit], units: Sequence[Unit], parent: int) -> int:
-    """Append the commits of ``units`` as a chain that begins after ``parent``; return the position of the last."""
+    """Append the changes of ``units`` as a chain of commits after ``parent``; return the position of the last."""
     for change in chain(*units):
         commits.append(PlannedCommit(change, (parent,)))
         parent = len(commits)
@@ -285,8 +285,8 @@ def _append_units(commits: list[PlannedCommit], units: Sequence[Unit], parent: i
 
 
 def _side_branch_members(units: Sequence[Unit], random: Random) -> list[bool]:
-    """For each unit, whether it is on the side branch; empty if one branch needs the other, or if the draw cannot be
-    used.
+    """For each unit, whether the unit is on the side branch, drawn at random; empty if the drawn branches are not
+    possible, for example because a change on one branch needs a change on the other branch.
     """
     sides = [random.random() < 0.5 for _ in units]
     placed = [*zip(units, sides, strict=True)]
@@ -313,14 +313,15 @@ PACE = timedelta(hours=11, minutes=7)  # between two commits
 
 @dataclass(frozen=True, slots=True)
 class DemoAnswer:
-    """The expected result of a hunt in the demo. The caller stores the answer outside of the repository."""
+    """The planted commits, which a hunt should find. They are stored outside of the repository, and no hunt reads them.
+    """
 
     commit: str  # full hash of the planted commit
     parent: str
     subject: str
     position: int  # among the commits after GOOD, in the order of their creation, from 1
     commits: int  # after GOOD, merges included
-    drop: float  # planned fraction of update-index's throughput that is lost
+    drop: float  # fraction of its throughput that the workload update-index loses by plan
     broken: tuple[str, ...]  # commits that do not compile, oldest first
     further: Mapping[str, str] = field(default_factory=dict)  # other workload → the commit that slows it
 
@@ -328,10 +329,10 @@ class DemoAnswer:
 def write_history(
     folder: Path, seed: int, commit_count: int = 60, drop: float | None = None, planted_count: int = 1
 ) -> DemoAnswer:
-    """Write the repository of ``seed`` to ``folder``, which must not exist or be empty.
+    """Write the repository with the history of ``seed`` to ``folder``, which must be empty or missing.
 
-    ``drop``, a fraction, replaces the drop that the seed chooses; ``planted_count`` is the number of planted changes.
-    Raises UsageError if the history is not possible. Raises EnvironmentFailure if git is missing or fails.
+    ``drop`` is the drop that the planted commit causes, as a fraction; if None, the seed determines the drop. Raises
+    UsageError if no such history is possible. Raises EnvironmentFailure if git is missing or fails.
     """
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty.", "Give a new folder.")
@@ -345,7 +346,7 @@ def write_history(
         marks = Path(aside) / "marks"
         _git(folder, "fast-import", "--quiet", f"--export-marks={marks}", stdin="".join(_fast_import_input(plan)))
         pairs = dict(line[1:].split() for line in marks.read_text().splitlines())
-    hashes = [pairs[str(position + 1)] for position in range(len(plan.commits) + 1)]  # with the first release
+    hashes = [pairs[str(position + 1)] for position in range(len(plan.commits) + 1)]  # hashes[0] is the first release
     _git(folder, "reset", "-q", "--hard", "main")
     step = plan.commits[plan.planted_position - 1]
     broken = tuple(hashes[position] for position in plan.broken_positions)
@@ -357,7 +358,7 @@ def write_history(
 
 
 def _fast_import_input(plan: HistoryPlan) -> Iterator[str]:
-    """The input of git fast-import. Position p has mark p + 1, because marks begin at 1."""
+    """The input of git fast-import. Marks begin at 1 and positions at 0, so the commit at position p has mark p + 1."""
     trees = [first_release_tree()]
     yield _fast_import_commit(0, "Release 1.0\n", (), {}, trees[0])
     for position, step in enumerate(plan.commits, 1):
@@ -372,9 +373,7 @@ def _fast_import_input(plan: HistoryPlan) -> Iterator[str]:
 
 
 def _fast_import_commit(position: int, message: str, parents: tuple[int, ...], former_tree: Tree, tree: Tree) -> str:
-    """A commit for git fast-import: files that differ from ``former_tree``, its first parent's tree. No change removes
-    a file.
-    """
+    """A commit for `git fast-import`: the files that differ from the first parent's tree. No change removes a file."""
     links = [f"{'merge' if rank else 'from'} :{parent + 1}\n" for rank, parent in enumerate(parents)]
     changed = sorted((path, text) for path, text in tree.items() if former_tree.get(path) != text)
     files = (f"M 100644 inline {path}\n{_data(text)}" for path, text in changed)

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from perfbisect.core.domain.facts import HostFacts
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.host.packages import read_system
+from perfbisect.host.packages import system_family
 from perfbisect.host.protocol import Host
 
 FULL = 32 << 20  # bytes of free space, below which a disk counts as full
@@ -33,12 +33,13 @@ class Fact(Generic[T_co]):
 
 
 def fact_from_command(*argv: str) -> Callable[[Callable[[str], T | None]], Fact[T]]:
-    """A decorator that turns a parser into a fact; the parser gets the stdout of ``argv``."""
+    """A decorator that turns a parser into a Fact; the parser gets the stdout of the command ``argv``."""
     return lambda read: Fact(argv, read)
 
 
 def read_fact(host: Host, fact: Fact[T]) -> T | None:
-    """The fact, or None if the host has no answer: a program or a file is missing, or the output lacks the answer."""
+    """The value of a fact; None if the host has no answer: a program or a file is missing, or the output lacks the
+    answer."""
     try:
         answer = host.run(fact.argv, check=False)
     except EnvironmentFailure:
@@ -53,7 +54,7 @@ class FactAnswers:
     outputs: Mapping[tuple[str, ...], str]  # argv → stdout; without commands that failed
 
     def get(self, fact: Fact[T]) -> T | None:
-        """The fact, or None if the host has no answer."""
+        """The value of a fact; None if the host has no answer."""
         output = self.outputs.get(fact.argv)
         return None if output is None else fact.read(output)
 
@@ -64,7 +65,7 @@ for command do said=$(sh -c "$command" 2>/dev/null </dev/null); printf '%s\\f%s\
 
 
 def read_facts(host: Host, facts: Iterable[Fact[object]]) -> FactAnswers:
-    """The answers for many facts. A single command asks for all facts, to save round trips."""
+    """The answers for many facts. perfbisect reads all facts by a single command, to save round trips to the host."""
     commands = list(dict.fromkeys(fact.argv for fact in facts))
     parts = host.script(_ALL, *map(shlex.join, commands), timeout=120).stdout.split("\f")
     return FactAnswers(
@@ -83,7 +84,7 @@ def cpu_numbers(cpus: str) -> frozenset[int]:
 
 
 def first_line(text: str) -> str | None:
-    """The first line; None if it is empty."""
+    """The first line of ``text``; None if it is empty."""
     return text.strip().partition("\n")[0].strip() or None
 
 
@@ -101,14 +102,14 @@ def _parser_of_first_group(pattern: str, convert: Callable[[str], T]) -> Callabl
     return read
 
 
-def _parser_of_choice(**answers: T) -> Callable[[str], T | None]:
-    """A parser that returns the value for the whole output."""
+def _lookup_parser(**answers: T) -> Callable[[str], T | None]:
+    """A parser that looks up the output in ``answers``; None if the output is not in ``answers``."""
     return lambda text: answers.get(text.strip())
 
 
 def _lscpu_fact(field: str, convert: Callable[[str], T | None]) -> Fact[T]:
-    """A fact from a field of ``lscpu -J``. The list of fields is flat in most versions of util-linux and nested in
-    some."""
+    """A fact from a field of ``lscpu -J``. The list of fields in the output of lscpu is flat in most versions of
+    util-linux and nested in some."""
 
     def read(text: str) -> T | None:
         try:
@@ -196,7 +197,7 @@ HYPERVISOR = _lscpu_fact("Hypervisor vendor", str)  # None for a physical machin
 MEMORY_MIB = Fact(
     ("cat", "/proc/meminfo"), _parser_of_first_group(r"^MemTotal:\s+(\d+) kB", lambda kib: int(kib) // 1024)
 )
-LOAD = Fact(("cat", "/proc/loadavg"), _parser_of_first_group(r"^\s*([\d.]+)", float))  # over one minute
+LOAD = Fact(("cat", "/proc/loadavg"), _parser_of_first_group(r"^\s*([\d.]+)", float))  # load average over one minute
 KERNEL = Fact(("uname", "-r"), first_line)
 BOOT = Fact(("cat", "/proc/sys/kernel/random/boot_id"), first_line)
 COMPILER = Fact(("gcc", "--version"), first_line)
@@ -207,15 +208,13 @@ SETTINGS = {
         _shell_argv(f"cat {_CPUS}/cpu[0-9]*/cpufreq/scaling_governor"),
         lambda text: "/".join(dict.fromkeys(text.split())) or None,
     ),
-    # Intel's driver and other drivers mean the opposite.
+    # ``no_turbo`` of Intel's driver is the opposite of ``boost`` of other drivers.
     "turbo": Fact(
         _shell_argv(_TURBO),
-        _parser_of_choice(**{"no_turbo 0": "on", "no_turbo 1": "off", "boost 1": "on", "boost 0": "off"}),
+        _lookup_parser(**{"no_turbo 0": "on", "no_turbo 1": "off", "boost 1": "on", "boost 0": "off"}),
     ),
-    "smt": Fact(("cat", f"{_CPUS}/smt/control"), _parser_of_choice(on="on", off="off", forceoff="forceoff")),
-    "aslr": Fact(
-        ("cat", "/proc/sys/kernel/randomize_va_space"), _parser_of_choice(**{"0": "off", "1": "on", "2": "on"})
-    ),
+    "smt": Fact(("cat", f"{_CPUS}/smt/control"), _lookup_parser(on="on", off="off", forceoff="forceoff")),
+    "aslr": Fact(("cat", "/proc/sys/kernel/randomize_va_space"), _lookup_parser(**{"0": "off", "1": "on", "2": "on"})),
     "huge pages": Fact(
         ("cat", "/sys/kernel/mm/transparent_hugepage/enabled"), _parser_of_first_group(r"\[([^]]+)\]", str)
     ),
@@ -225,16 +224,16 @@ SETTINGS = {
     "mitigations": MITIGATIONS,
 }
 DEB_SRC = Fact(_shell_argv("grep -rhsE '^(deb-src |Types:.*deb-src)' /etc/apt | head -n 1"), first_line)
-SYSTEM = Fact(("cat", "/etc/os-release"), read_system)
+SYSTEM = Fact(("cat", "/etc/os-release"), system_family)
 THROTTLED = Fact(
     _shell_argv(f"cat {_CPUS}/cpu*/thermal_throttle/core_throttle_count"),
     lambda counts: sum(map(int, counts.split())) if counts.strip() else None,
 )
 TURBO_SWITCH = Fact(_shell_argv(f"ls {_CPUS}/intel_pstate/no_turbo {_CPUS}/cpufreq/boost | head -n 1"), first_line)
 CLOCK_SOURCE = Fact(("cat", "/sys/devices/system/clocksource/clocksource0/current_clocksource"), first_line)
-SYNCHRONISED = Fact(  # with a time server
+SYNCHRONISED = Fact(  # whether a time server synchronises the clock
     ("timedatectl", "show", "--property=NTPSynchronized"),
-    _parser_of_choice(**{"NTPSynchronized=yes": True, "NTPSynchronized=no": False}),
+    _lookup_parser(**{"NTPSynchronized=yes": True, "NTPSynchronized=no": False}),
 )
 TIME = Fact(("date", "+%s.%N"), _parser_of_first_group(r"^(\d+(?:\.\d*)?)$", float))  # seconds since the epoch
 DRIVERS = Fact(  # the databases for which sysbench was compiled
@@ -283,8 +282,8 @@ def fingerprint_facts(host: Host) -> tuple[Fact[object], ...]:
 
 
 def read_fingerprint(host: Host, answers: FactAnswers) -> HostFacts:
-    """The fingerprint of a host, from the answers to ``fingerprint_facts``. It shows whether measurements on the host
-    are comparable."""
+    """The fingerprint of a host, from the answers to ``fingerprint_facts``. Measurements are comparable only if they
+    were made with the same hardware, system and settings, which the fingerprint records."""
     tools = {tool: answers.get(fact) for tool, fact in TOOLS.items()}
     settings = {setting: answers.get(fact) for setting, fact in {**SETTINGS, "disk": file_system_fact(host)}.items()}
     return HostFacts(

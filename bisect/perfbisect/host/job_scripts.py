@@ -100,9 +100,9 @@ esac
 [ -n "$signalled" ] || printf '%s\\n' "${torn:-$status}" 1<>"$1/status"
 """
 
-# Starts the leader $7 in folder $1, unless it was started. The command comes on stdin. It enters the working directory $2
-# itself, so that it fails if there is none. Writes go through cat, whose message names a full disk; a shell's printf only
-# says "I/O error".
+# Starts the leader script $7 of a job in the job's folder $1, unless the leader was started before. Standard input is
+# the command, which fails if its working directory $2 does not exist. cat writes the files, because its error message
+# names a full disk; a shell's printf only says "I/O error".
 START = """\
 ! cd -- "$2" 2>/dev/null || command -v -- "$3" >/dev/null || exit 127
 (umask 077; mkdir -p "$1") && mkdir -p "$4" || exit 1
@@ -132,8 +132,8 @@ cat "$1/pid"
 # which is printed, or nothing runs any more.
 ABANDON = 'rm -f "$1/command"; cat "$1/pid" 2>/dev/null || rm -rf -- "$1"'
 
-# Prints the state: "running", "lost", "torn" if the output could not be written, or the exit status. A zombie has ended:
-# its parent does not reap it.
+# Prints the state: "running", "lost", "torn" if the output could not be written, or the exit status. A zombie counts as
+# ended, because its parent does not reap it.
 STATE = """\
 from_this_boot() {
     { read -r then <"$1/boot" && read -r now </proc/sys/kernel/random/boot_id; } 2>/dev/null && [ "$then" = "$now" ]
@@ -150,8 +150,8 @@ state() {
 }
 """
 
-# Follows STATE, like the next two scripts. Prints the state, then a chunk of the output; before, it waits up to $7
-# seconds for the leader's end. The state is read first, so that the output of an ended job is complete.
+# This script and the next two scripts are appended to STATE. Waits up to $7 seconds for the leader's end; then prints
+# the state, and a chunk of the output. The state is read first, so that the output of an ended job is complete.
 POLL = """\
 [ "$7" = 0 ] || flock -s -w "$7" "$1/alive" true || :
 state=$(state "$1" "$2" "$3") || exit

@@ -1,4 +1,5 @@
-"""Long commands on a host: detached, each with a folder, so that the controller can disconnect and reconnect.
+"""Runs long commands on a host as jobs: a job has its own folder on the host, and continues while the controller (the
+machine on which perfbisect runs) is disconnected.
 
 A job is the folder ``root/jobs/ID`` with
 
@@ -13,10 +14,11 @@ A job is the folder ``root/jobs/ID`` with
               could not be written
     alive     locked by the leader while it lives: at most one leader runs, and its end is noticed at once
 
-The leader is a shell that leads its own session, runs the command under ``timeout`` and writes the status. So time
-limits hold on the host, even while the controller is disconnected. A leader is identified by its pid, the tick of its
-start and the boot, as another process may have its pid later. Every action is one idempotent call of ``Host.run``, so a
-lost connection does not end a job or start a job twice.
+The leader is a shell that leads its own session, runs the command under ``timeout`` and writes the status. Therefore a
+time limit ends a job even while the controller is disconnected. A leader is identified by its pid, the clock tick at
+which it started, and the id of the boot, because a later process may have the same pid. Each function of this module
+that acts on a job calls ``Host.run`` with a command that may be repeated, so a lost connection neither ends a job nor
+starts a job twice.
 """
 
 import base64
@@ -34,23 +36,23 @@ from perfbisect.host.job_scripts import ABANDON, COLLECT, FINISH, KILL, LEADER, 
 from perfbisect.host.packages import missing_needs_error, missing_programs
 from perfbisect.host.protocol import ARGUMENT, HEAD, LINE, NO_SPACE, TAIL, Host, Result, disk_full_error, last_line
 
-LOST = -1  # instead of the status of a job that was killed from outside, or whose host was restarted
+LOST = -1  # in place of the exit status of a job that another program killed, or whose host was restarted
 GRACE = 10.0  # seconds between TERM and KILL for a command that exceeds its time limit
 SOON = 0.5  # seconds between TERM and KILL for a job that is no longer needed, such as a run or a build
-PINNED = 3  # number of words of ``pinned``
+PINNED = 3  # number of words before the program in a command that taskset pins to CPUs
 NOT_THERE = 127  # status of a shell, of env and of timeout for a program that does not exist
 
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
-ID = r"[0-9]{8}-[0-9]{6}-[A-Za-z0-9._-]+-[0-9a-f]{6}"  # for re and for find
-_PATIENCE = 5.0  # seconds of one poll for the end of a job; a cancelled job ends at most this much later
+ID = r"[0-9]{8}-[0-9]{6}-[A-Za-z0-9._-]+-[0-9a-f]{6}"  # a regular expression for Python and for find
+_PATIENCE = 5.0  # seconds that one poll waits for the end of a job; a cancellation is noticed after a poll
 _CHUNK = 1 << 20  # most bytes of output in one poll
-# What the leader writes after the first HEAD bytes instead of omitted output, and the line that the omission cuts.
+# The line that the leader of a job writes in place of omitted output, and the rest of the line that the omission cuts.
 _LEFT_OUT = re.compile(rb"\n\[perfbisect left out (\d+) bytes here\]\n[^\n]*\n?")
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A started job; everything else about the job is in its folder on the host."""
+    """A started job; all other data of the job are in its folder on the host."""
 
     folder: PurePosixPath
     pid: int  # of its leader
@@ -58,7 +60,7 @@ class Job:
 
     @property
     def id(self) -> str:
-        """The name of the folder: start time, the job's name, and some random letters."""
+        """The name of the job's folder: the start time, the job's name, and six random hexadecimal digits."""
         return self.folder.name
 
     @property
@@ -69,14 +71,14 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class JobOutput:
-    """The text that a job wrote to one stream; of too much text, only the last whole lines."""
+    """The text that a job wrote to one stream; only the last whole lines if the text exceeds a limit."""
 
     text: str
     omitted_bytes: int  # bytes that were not kept
 
     @property
     def omitted_output_note(self) -> str:
-        """A clause about omitted output, to be added to a sentence; "" if no output is omitted."""
+        """A clause that says how much output is missing, to be added to a sentence; "" if no output is missing."""
         return (
             f"; {self.omitted_bytes / 1e6:,.1f} MB from the middle of its output are missing"
             if self.omitted_bytes
@@ -94,11 +96,12 @@ def start(
     env: Mapping[str, str] | None = None,
     merge_stderr: bool = False,
 ) -> Job:
-    """Start ``argv`` as a job and return at once.
+    """Start ``argv`` as a job, and return without waiting for its end.
 
     The command has a clean environment: PATH, HOME and USER of the host, LC_ALL=C, a TMPDIR below the root folder, and
-    ``env``. Any other variable would shift the stack, and would differ between terminals. After ``timeout`` seconds the
-    command gets TERM, and GRACE seconds later KILL; the status is then 124 or 137. ``merge_stderr`` sends stderr to stdout.
+    ``env``. The command gets no other variables, because each variable shifts the addresses of the stack, and because
+    variables differ between terminals. After ``timeout`` seconds the command gets TERM, and GRACE seconds later KILL;
+    the status is then 124 or 137. ``merge_stderr`` sends stderr to stdout.
 
     Raises EnvironmentFailure if the program does not exist, or an argument is too long. If the folder ``cwd`` does not
     exist, the command fails: the folder may belong to a build, and the build may have deleted it.
@@ -116,7 +119,7 @@ def start(
     try:
         started = host.run(["sh", "-c", START, "start", *arguments], env=search, stdin=command, check=False)
     except (KeyboardInterrupt, SystemExit, Cancelled):
-        with contextlib.suppress(EnvironmentFailure):  # the leader does nothing if its command does not exist
+        with contextlib.suppress(EnvironmentFailure):  # if the command file is missing, the job does nothing
             if stat := host.script(ABANDON, folder).stdout:
                 kill(host, _job_from_stat(folder, stat))
         raise
@@ -136,13 +139,15 @@ def run(
     cwd: PurePosixPath | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Result:
-    """Run a short command to its end without a job, in the folder and environment that ``start`` would give it.
+    """Run a short command, and wait for its end. The command is not a job, but has the same folder and environment as a
+    job that ``start`` would start.
 
-    Raises EnvironmentFailure if the program does not exist on the host. A program with a path belongs to a build; if it
-    does not exist, the status is 127. A command that prints too much has failed, too.
+    Raises EnvironmentFailure if the program does not exist on the host. If ``argv[0]`` is a path, the program belongs
+    to a build; then no error is raised for a missing program, and the exit status is 127. The exit status is 1 if the
+    command prints more than the limits allow.
     """
     _check_length(argv, env or {})
-    # The time limit of the script never applies before the limit of ``run``.
+    # The script's own time limit is longer, so that the time limit of ``run`` applies first.
     command = _command_file(host, argv, cwd or host.root, env, timeout + GRACE)
     try:
         result = host.run(["sh", "-c", command], timeout=timeout, check=False)
@@ -159,21 +164,21 @@ def running_jobs(host: Host) -> tuple[Job, ...]:
 
 
 def orphaned_jobs(host: Host) -> tuple[Job, ...]:
-    """The jobs whose leader alone was killed: they have no status, and some of their processes still run."""
+    """The jobs without an exit status whose leader was killed, and of which other processes still run."""
     return _jobs_in_state(host, "orphaned")
 
 
 def status(host: Host, job: Job, *, wait_seconds: float = 0) -> int | None:
     """The exit status; None while the job runs, LOST if the job ended without an exit status.
 
-    For a running job, the call returns when the job ends, or after ``wait_seconds`` seconds. Raises EnvironmentFailure if
-    its output could not be written, as on a full disk.
+    For a running job, the call returns when the job ends, or after ``wait_seconds`` seconds. Raises EnvironmentFailure
+    if the job's output could not be written, for example because the disk was full.
     """
     return _poll(host, job, patience=wait_seconds)[0]
 
 
 def job_output(host: Host, job: Job, stream: str = "stdout") -> JobOutput:
-    """What an ended job has written to ``stream``."""
+    """The output that an ended job has written to ``stream``."""
     came, omitted = _output_from(host, job, stream, HEAD), 0
     if gap := _LEFT_OUT.match(came):
         came, omitted = came[gap.end() :], int(gap[1])
@@ -191,14 +196,14 @@ def _output_from(host: Host, job: Job, stream: str, offset: int) -> bytes:
 
 
 def omitted_output_note(host: Host, job: Job) -> str:
-    """A clause about omitted stdout of an ended job, like ``JobOutput.omitted_output_note``."""
+    """A clause that says how much of the stdout of an ended job is missing; "" if nothing is missing."""
     gap = _LEFT_OUT.match(_poll(host, job, HEAD, LINE)[1])
     return JobOutput("", int(gap[1]) if gap else 0).omitted_output_note
 
 
 def wait_for_status(host: Host, job: Job) -> int:
-    """Wait for the job's end, whatever it prints, and return the exit status. Interruptions and losses are handled as in
-    ``follow_stdout``.
+    """Wait for the job's end, and return the exit status. The output is not read. Ctrl-C kills the job. Raises JobLost
+    if the job ended without an exit status.
     """
     try:
         while (ended := _poll(host, job, patience=_PATIENCE)[0]) is None:
@@ -210,12 +215,13 @@ def wait_for_status(host: Host, job: Job) -> int:
 
 
 def follow_stdout(host: Host, job: Job, *, poll_seconds: float = 1.0, offset: int = 0) -> Generator[str, None, int]:
-    """Yield the lines of the job's stdout from byte ``offset`` on as they come; the exit status is the return value.
+    """Yield each line of the job's stdout from byte ``offset`` on when it is written; return the exit status.
 
-    Of a long line only the beginning is yielded. The host is polled every ``poll_seconds`` seconds, and reports the end of the
-    job at once. Ctrl-C, or closing the generator, kills the job. If the host cannot be reached any more, the job is
-    left running; call ``follow_stdout`` again. Raises JobLost if the job ended without a status; processes that its leader left
-    are killed first, because the work will be repeated. Raises EnvironmentFailure if its output could not be written.
+    Of a line longer than ``LINE`` bytes, only the beginning is yielded. The host is polled every ``poll_seconds``
+    seconds, and reports the end of the job immediately. Ctrl-C, or closing the generator, kills the job. If the
+    connection to the host is lost, the job continues, and the caller may call ``follow_stdout`` again. If the job ended
+    without an exit status, kills the remaining processes of the job, because the work will be repeated, and raises
+    JobLost. Raises EnvironmentFailure if the job's output could not be written.
     """
     line_begun = b""
     ended: int | None = None
@@ -253,13 +259,16 @@ def lost_job_error(host: Host, job: Job) -> JobLost:
 
 
 def kill(host: Host, job: Job, *, grace_seconds: float = SOON) -> None:
-    """End the job and all its processes: TERM, and KILL after ``grace_seconds`` seconds. Does nothing if it has ended."""
+    """End the job and all its processes: send TERM, and KILL after ``grace_seconds`` seconds. Does nothing if the job
+    has ended.
+    """
     tries = max(1, round(grace_seconds / 0.05))
     host.script(STATE + KILL, job.folder, job.pid, job.start_ticks, tries, timeout=grace_seconds + 60)
 
 
 def kill_all(host: Host) -> None:
-    """End all running jobs, if the host can be reached; whatever waits for one continues at once."""
+    """End all running jobs, if the host can be reached. Code that waits for the end of one of these jobs continues
+    immediately."""
     with contextlib.suppress(EnvironmentFailure):
         for job in running_jobs(host):
             kill(host, job)
@@ -283,7 +292,8 @@ def taskset(cpus: str) -> list[str]:
 
 
 def temp_folder(host: Host) -> PurePosixPath:
-    """The folder of temporary files. Files that killed processes leave there are removed when the next hunt begins."""
+    """The folder of temporary files. A hunt that begins removes the temporary files that killed processes have left in
+    this folder."""
     return host.root / "tmp"
 
 
@@ -302,7 +312,8 @@ def _command_file(
 
 
 def _job_from_stat(folder: PurePosixPath, stat: str) -> Job:
-    """A job from the /proc/PID/stat of its leader; the name in brackets may itself contain blanks and brackets."""
+    """The job whose leader has the text ``stat`` in /proc/PID/stat. The program's name in this text is in brackets, and
+    may contain blanks and brackets."""
     pid, _, _ = stat.partition(" ")
     return Job(folder, int(pid), int(stat.rpartition(") ")[2].split()[19]))
 
@@ -310,10 +321,10 @@ def _job_from_stat(folder: PurePosixPath, stat: str) -> Job:
 def _poll(
     host: Host, job: Job, offset: int = 0, limit: int = 0, stream: str = "stdout", patience: float = 0
 ) -> tuple[int | None, bytes]:
-    """The status of a job if it has ended, and the next chunk of its output, in one call.
+    """The exit status of a job (None while the job runs), and the next chunk of its output, by one command.
 
-    Base64 keeps offsets exact, whatever bytes a program writes. The answer comes when the job ends, or after ``patience``
-    seconds.
+    The host sends the output in base64, because offsets in bytes would be wrong in decoded text. The host answers when
+    the job ends, at the latest after ``patience`` seconds.
     """
     arguments = [job.folder, job.pid, job.start_ticks, offset, limit, stream, f"{patience:g}"]
     answer = host.script(STATE + POLL, *arguments, timeout=60 + patience).stdout
@@ -329,7 +340,7 @@ def _poll(
 
 
 def _check_length(argv: Sequence[str], env: Mapping[str, str]) -> None:
-    """Raise EnvironmentFailure if these arguments and variables are too long for starting a program."""
+    """Raise EnvironmentFailure if an argument or a variable is longer than Linux allows for starting a program."""
     for text in (*argv, *(f"{name}={value}" for name, value in env.items())):
         if len(text.encode(errors="replace")) > ARGUMENT:
             raise EnvironmentFailure(

@@ -1,13 +1,15 @@
-"""Machines that are leased from a scheduler, by the commands of hosts.toml. This module waits in the scheduler's queue;
-no other module does.
+"""Leases machines from a scheduler such as Slurm, by the commands in hosts.toml. Only this module waits in the
+scheduler's queue.
 
-The steps of a job are: write a record, acquire, renew every minute, release, remove the record. If a session ends
-between these steps, however it ends, the job is released by its name, by this session or by the next session.
+A lease is a job of the scheduler. perfbisect writes a record of the job, acquires the machines, renews the lease every
+minute, releases the job, and removes the record. If a session is interrupted or killed between two of these steps, this
+session or the next session finds the record, and releases the job by its name.
 
-So no machine stays leased for a killed session. The state folder has a file for each job; the file has the name of the
-job, which is chosen at random before the scheduler is asked. Whether the session of a job has ended is known only for
-sessions on this machine. A job of another machine with the same home folder is left alone until it is old. A process
-that releases an abandoned job locks the job's file until the release has ended.
+So no machine stays leased for a killed session. The record is a file in the state folder, and contains the name of the
+job, which is chosen at random before the job is given to the scheduler. perfbisect knows whether a session has ended
+only for sessions on this machine. A job whose record another machine has written (into the same home folder) is
+released only after seven days. A process that releases the job of an ended session locks the record, so that no other
+process releases the job.
 """
 
 import fcntl
@@ -38,13 +40,13 @@ from perfbisect.recipes.inventory import LeaseEntry
 from perfbisect.recipes.placeholders import fill_command
 
 FOLDER = "leases"  # of records, in the state folder
-LIMIT = 60.0  # seconds for a command that does not wait
-LOOK = 10.0  # seconds between two questions about the queue
-STOP = 15.0  # seconds in which an interrupted acquire ends
-ENDED = 1  # status of renew that means that the lease has ended
+LIMIT = 60.0  # time limit in seconds of commands that do not wait for a machine
+LOOK = 10.0  # seconds between two looks at the scheduler's queue
+STOP = 15.0  # seconds that an interrupted acquire gets to end
+ENDED = 1  # exit status with which renew reports that the lease has ended
 MARGIN = 60  # minutes for which a machine is requested in addition to the time in which a hunt may measure
 _KEPT = 64 << 10  # bytes of the output of acquire that are read
-OLD = timedelta(days=7)  # age of a session on another machine from which on it counts as ended
+OLD = timedelta(days=7)  # a session on another machine counts as ended after this time
 
 ShowQueue = Callable[[str, str], None]
 """Called every second of waiting in a queue, with the machines and the scheduler's answer; with "" after they are leased."""
@@ -58,7 +60,7 @@ class LeaseEnded(EnvironmentFailure):
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """A request for machines that are leased together."""
+    """A request for machines that are leased by a single job."""
 
     lease: LeaseEntry
     features: str
@@ -69,14 +71,14 @@ class LeaseRequest:
     minutes: float = 0  # minutes in which the hunt may measure; 0: unlimited
 
     @property
-    def kind(self) -> str:
-        """The prefix of a leased machine's name in messages: the lease, then the features."""
+    def label(self) -> str:
+        """The lease and the features, such as slurm:quiet, in messages about leased machines."""
         return f"{self.lease.name}:{self.features}"
 
 
 @dataclass
 class LeasedMachine:
-    """A leased machine, under the name of a host."""
+    """A leased machine, which is used as the host ``name``."""
 
     name: str
     address: str
@@ -86,7 +88,7 @@ class LeasedMachine:
 
     @property
     def connection_placeholders(self) -> dict[str, str]:
-        """The values of the placeholders in the connection to the machine."""
+        """The values of the placeholders in the address, the root and ``through`` of the machine."""
         return {**self.job.values, "address": self.address, "lease": self.lease}
 
     def raise_if_ended(self) -> None:
@@ -97,28 +99,29 @@ class LeasedMachine:
             )
 
     def renew_now(self) -> None:
-        """Renew the lease now, for instance because the machine does not answer. Raises LeaseEnded."""
+        """Renew the lease immediately, for example if the machine does not answer. Raises LeaseEnded if it has ended.
+        """
         self.job.renew(self)
         self.raise_if_ended()
 
 
 @dataclass
 class Acquisition:
-    """The machines leased by one acquisition."""
+    """The machines that one run of the command ``acquire`` leases."""
 
     request: LeaseRequest
     values: dict[str, str]
-    refused: bool = False  # nothing was leased: acquire failed by itself
+    refused: bool = False  # whether acquire failed by itself, so that nothing was leased
     machines: list[LeasedMachine] = field(default_factory=list)
-    stopped: threading.Event = field(default_factory=threading.Event)  # set: do not renew any more
+    stopped: threading.Event = field(default_factory=threading.Event)  # when set, no lease is renewed any more
 
     def renew(self, machine: LeasedMachine) -> None:
-        """Renew the lease of a machine, and note if it has ended."""
+        """Renew the lease of a machine, and store in ``machine`` whether the lease has ended."""
         command = self.request.lease.renew
         if command and not machine.ended and not self.stopped.is_set():
             status, _ = run_briefly(fill_command(command, machine.connection_placeholders))
             if status == ENDED and not self.stopped.is_set():
-                machine.ended = True  # permanently: two threads renew
+                machine.ended = True  # never reset, because two threads renew leases
 
     def renew_until_stopped(self) -> None:
         """Renew all leases until ``stopped`` is set."""
@@ -148,8 +151,8 @@ class LeaseJobRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     """The record of a job that was given to a scheduler, or is about to be."""
 
     job: str
-    kind: str  # "slurm:quiet"
-    count: int  # machines
+    kind: str  # name of the leased hosts, such as "slurm:quiet"
+    count: int  # number of machines
     since: str  # ISO 8601, UTC
     process: str  # the session's process: see ``perfbisect.process.this_process_identity``
     machine: str  # name of the session's machine, for messages
@@ -162,7 +165,7 @@ class LeaseJobRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
 
 
 def store_record(record: LeaseJobRecord) -> Path:
-    """Store the record of a job that exists or will perhaps exist, and return the file of the record."""
+    """Store the record of a job, before or after the job is given to the scheduler; return the file of the record."""
     path = state_folder() / FOLDER / f"{record.job}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
@@ -179,19 +182,19 @@ def store_record(record: LeaseJobRecord) -> Path:
 
 
 def records_with_running() -> list[tuple[LeaseJobRecord, bool]]:
-    """All records, and whether the session of each still runs."""
+    """All records of jobs, each with whether the job's session still runs."""
     return [(record, not _has_session_ended(record)) for record, _ in _records_with_files()]
 
 
 def release_jobs_of_killed_sessions(say: PrintMessage) -> None:
-    """Release the jobs of sessions that were killed."""
+    """Release the jobs of sessions that were killed; ``say`` is called with a message about each such job."""
     for record, path in _records_with_files():
         if _has_session_ended(record):
             with suppress(FileNotFoundError), path.open("rb+") as file:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    continue  # another session releases it
+                    continue  # another session releases this job
                 except OSError:
                     pass  # a file system without locks
                 if not path.exists():
@@ -210,19 +213,19 @@ def _records_with_files() -> Iterator[tuple[LeaseJobRecord, Path]]:
 
 
 def _has_session_ended(record: LeaseJobRecord) -> bool:
-    """Whether the session of a record has ended."""
+    """Whether the session that stored ``record`` has ended."""
     if process.is_local_process(record.process):
         return not process.is_running(record.process)
     try:
         return datetime.now(UTC) - datetime.fromisoformat(record.since) > OLD
-    except (ValueError, TypeError):  # no time, or a time without a zone
+    except (ValueError, TypeError):  # ``since`` is not a time, or has no time zone
         return False
 
 
 @contextmanager
 def lease_machines(request: LeaseRequest, show: ShowQueue, say: PrintMessage) -> Iterator[Acquisition]:
-    """Lease machines for the ``with`` block, and release them however the block ends. ``say`` is called for jobs that
-    could not be released.
+    """Lease machines for the ``with`` block, and release them at its end, also after an error. ``say`` is called with a
+    message for each job that could not be released.
 
     Raises EnvironmentFailure if the scheduler grants no machine.
     """
@@ -231,7 +234,7 @@ def lease_machines(request: LeaseRequest, show: ShowQueue, say: PrintMessage) ->
     release = fill_command(lease.release, values)
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     session = (since, process.this_process_identity(), platform.node())
-    record = LeaseJobRecord(values["job"], request.kind, len(request.names), *session, release, request.purpose)
+    record = LeaseJobRecord(values["job"], request.label, len(request.names), *session, release, request.purpose)
     job = Acquisition(request, values)
     path = store_record(record)
     try:
@@ -239,7 +242,7 @@ def lease_machines(request: LeaseRequest, show: ShowQueue, say: PrintMessage) ->
             job.machines.append(LeasedMachine(name, address, number, job))
         _held.update({leased_machine.name: leased_machine for leased_machine in job.machines})
         if lease.renew:
-            threading.Thread(target=job.renew_until_stopped, name=f"leases of {request.kind}", daemon=True).start()
+            threading.Thread(target=job.renew_until_stopped, name=f"leases of {request.label}", daemon=True).start()
         yield job
     finally:
         job.stopped.set()
@@ -249,16 +252,16 @@ def lease_machines(request: LeaseRequest, show: ShowQueue, say: PrintMessage) ->
         if why := "" if job.refused else _release_error(release):
             store_record(
                 msgspec.structs.replace(record, process=f"{process.machine_identity()} 0 0")
-            )  # no process has it any more
+            )  # the record then names no process
             say(f"{record} could not be released: {why}. The next session will try again; or run `bisect gc`.")
         else:
             path.unlink(missing_ok=True)
 
 
 def _acquire(job: Acquisition, show: ShowQueue) -> list[tuple[str, str]]:
-    """Wait in the queue; return the address of each machine, and the scheduler's name of its lease.
+    """Wait in the queue; return the address of each machine, and the scheduler's name for its lease.
 
-    If the wait is interrupted, the scheduler's command is ended, and its place in the queue is lost.
+    If the user interrupts the wait, the scheduler's command is ended, and its place in the queue is lost.
     """
     wanted, lease = job.request, job.request.lease
     count = len(wanted.names)
@@ -266,7 +269,7 @@ def _acquire(job: Acquisition, show: ShowQueue) -> list[tuple[str, str]]:
     nodes = ",".join(wanted.earlier_addresses.values())
     asked = {**job.values, "features": wanted.features, "count": str(count), "node": nodes}
     asked |= {"minutes": minutes, "every": str(lease.every)}
-    machines = wanted.kind if count == 1 else f"{wanted.kind}*{count}"
+    machines = wanted.label if count == 1 else f"{wanted.label}*{count}"
     command = fill_command(lease.acquire, asked)
 
     def failure(why: str) -> EnvironmentFailure:
@@ -282,14 +285,14 @@ def _acquire(job: Acquisition, show: ShowQueue) -> list[tuple[str, str]]:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                start_new_session=True,  # Ctrl-C in the terminal reaches it only through ``end``
+                start_new_session=True,  # so that Ctrl-C in the terminal does not reach it
             )
         except OSError as error:
             raise EnvironmentFailure(
                 f"{command[0]} does not start on this machine: {error.strerror}",
                 "Correct the command of the lease in hosts.toml.",
             ) from error
-        job.refused = False  # it may be interrupted, with a place in the queue or a lease
+        job.refused = False  # an interrupted acquire may leave a place in the queue, or a lease
         waited, looked, state = False, 0.0, ""
         try:
             while True:
@@ -303,7 +306,7 @@ def _acquire(job: Acquisition, show: ShowQueue) -> list[tuple[str, str]]:
         finally:
             terminate_group(running, STOP)
         if running.returncode:
-            job.refused = running.returncode > 0  # if a signal killed it, it may have leased something
+            job.refused = running.returncode > 0  # a killed command may have leased a machine
             reason = last_line(_end_of_stream(err)) or last_line(_end_of_stream(out))
             raise failure(reason or f"{command[0]} ended with status {running.returncode}")
         rows = [line.split() for line in _end_of_stream(out).splitlines() if line.strip()]
@@ -317,9 +320,7 @@ def _acquire(job: Acquisition, show: ShowQueue) -> list[tuple[str, str]]:
 
 
 def _addresses_by_host(wanted: LeaseRequest, found: Sequence[tuple[str, str]]) -> list[tuple[str, tuple[str, str]]]:
-    """Assigns the machines to hosts: a host gets its earlier machine again; the other machines are assigned in the
-    order in which ``acquire`` printed them.
-    """
+    """Pairs (host, machine): a host gets its earlier machine again, or else the next that ``acquire`` printed."""
     unassigned = list(found)
     by_name: dict[str, tuple[str, str]] = {}
     for name, node in wanted.earlier_addresses.items():
@@ -330,24 +331,24 @@ def _addresses_by_host(wanted: LeaseRequest, found: Sequence[tuple[str, str]]) -
 
 
 def _end_of_stream(stream: IO[bytes]) -> str:
-    """The end of a stream's content, also while a process writes; reading does not move the writer's position."""
+    """The last bytes of a stream as text; the file position is not moved, because another process writes the stream."""
     size = os.fstat(stream.fileno()).st_size
     return os.pread(stream.fileno(), _KEPT, max(0, size - _KEPT)).decode(errors="replace")
 
 
-def run_briefly(command: Sequence[str], text: str = "", limit: float = LIMIT) -> tuple[int, str]:
-    """Run a command that ends soon; returns its status and its output, or the status -1 if it does not end within
-    ``limit`` seconds.
+def run_briefly(command: Sequence[str], stdin: str = "", timeout: float = LIMIT) -> tuple[int, str]:
+    """Run a short command; return its exit status and its output. The exit status is -1 if the command does not end
+    within ``timeout`` seconds.
 
-    For a failed command, the output is only its last line. ``text`` is the input of the command.
+    If the command fails, only the last line of its output is returned.
     """
     try:
         done = subprocess.run(
-            command, input=text, capture_output=True, text=True, errors="replace", timeout=limit, check=False,
+            command, input=stdin, capture_output=True, text=True, errors="replace", timeout=timeout, check=False,
             start_new_session=True,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return -1, f"{command[0]} did not end within {limit:.0f} s"
+        return -1, f"{command[0]} did not end within {timeout:.0f} s"
     except OSError as error:
         return -1, f"{command[0]} does not start: {error.strerror}"
     return done.returncode, last_line(done.stderr or done.stdout) if done.returncode else done.stdout
@@ -362,7 +363,7 @@ def _release_error(command: Sequence[str]) -> str:
 class LeasedHost(DelegatingHost):
     """``host``, while ``machine`` is leased. The methods raise LeaseEnded if the lease has ended.
 
-    The host is given up as soon as the end of its lease is known, even if the connection could still be retried.
+    After the end of the lease, a failed connection is not tried again.
     """
 
     def __init__(self, host: Host, machine: LeasedMachine) -> None:
@@ -371,14 +372,12 @@ class LeasedHost(DelegatingHost):
         host.subscribe(lambda _: machine.renew_now())
 
     def acquire(self) -> None:
-        """Acquire the host itself. The lease of the host is released at the end of the session."""
+        """Acquire ``host``. The lease is not released here, but at the end of the session."""
         with self.command_context():
             super().acquire()
 
     def execute(self, command: Command) -> Result:
-        """Run a command. If the command failed after the end of the lease, raises LeaseEnded instead of returning the
-        failure.
-        """
+        """Run a command. Raises LeaseEnded if the command failed and the lease has ended."""
         result = super().execute(command)
         if not result.ok:
             self.machine.raise_if_ended()
@@ -386,8 +385,8 @@ class LeasedHost(DelegatingHost):
 
     @contextmanager
     def command_context(self) -> Iterator[None]:
-        """Raise LeaseEnded before the command if the lease has ended. After a failure of the host, ask the scheduler
-        whether the lease has ended.
+        """Raise LeaseEnded before the command if the lease has ended. If the host fails, the scheduler is asked whether
+        the lease has ended.
         """
         self.machine.raise_if_ended()
         try:

@@ -59,10 +59,10 @@ class LocalHost(Host):
         return command.result_of(process.returncode, *streams)
 
     @contextmanager
-    def begin_stream(self, argv: tuple[str, ...], far: socket.socket) -> Iterator[StreamedCommand]:
+    def begin_stream(self, argv: tuple[str, ...], peer: socket.socket) -> Iterator[StreamedCommand]:
         """Start a command whose stdin and stdout are the socket; see ``Host.begin_stream``."""
-        with self._started(Command(argv), far.fileno()) as process:
-            far.close()
+        with self._started(Command(argv), peer.fileno()) as process:
+            peer.close()
             assert process.stderr
             yield StreamedCommand(
                 process.stderr.read, lambda said: (process.wait(), said), lambda: kill_process_group(process)

@@ -1,18 +1,20 @@
-"""The lock of a machine: one session at a time measures on it, for all users and all root folders.
+"""Locks a machine, so that only one session at a time measures on the machine, also if the sessions have different
+users and root folders.
 
-A process that has the lock or waits for it keeps a ticket: a file in a folder that all users of the machine share,
-where no user can remove a file of another user. The process with a read-only ticket has the lock. A process that finds
-no read-only ticket, and no ticket with an earlier place in the queue, makes its own ticket read-only and looks again.
-If two processes do this at the same time, at least one process sees the ticket of the other process and withdraws. So
-which process gets the lock depends neither on a clock nor on a file lock that a process may keep.
+A process that has the lock, or waits for the lock, keeps a ticket: a file in a folder such as /var/tmp, in which all
+users of the machine can write, but no user can remove files of another user. The process with a read-only ticket has
+the lock. A process that finds no read-only ticket, and no ticket with an earlier place in the queue, makes its own
+ticket read-only and then looks at all tickets again. If two processes make their tickets read-only at the same time, at
+least one of them sees the other's read-only ticket, and makes its own ticket writable again. So the lock needs neither
+equal clocks nor file locks of the kernel.
 
-The owner of a ticket touches the ticket once a minute (the heartbeat); after ten minutes without a heartbeat the ticket
-is abandoned. The modification time of a ticket is the uptime of the machine at the last heartbeat, so that a change of
-the clock does not make the ticket seem abandoned. A user may forge the modification time of a ticket, but not the time
-of the last change of the file's metadata; if the two times disagree, the lock waits for a heartbeat. The owner is a
-process on the controller, which may be another machine. If the owner ran in the same boot and container as the process
-that reads the ticket, and has ended, the ticket is ignored. An owner that was disconnected for more than ten minutes
-notices that it has lost the lock, and stops.
+The owner of a ticket is a bisect process, which may run on another machine. It touches the ticket once a minute (the
+heartbeat); other processes ignore a ticket that had no heartbeat for ten minutes. A heartbeat sets the modification
+time of the ticket to the uptime of the machine, so that the time without a heartbeat is right even if the clock is set.
+A user may forge the modification time of a ticket, but not the time at which the kernel changed the file's metadata
+(ctime); if the two times disagree, a process that reads the ticket waits for the next heartbeat. A process also ignores
+a ticket if it can see that the owner has ended, because both processes run in the same container since the same boot. A
+session that was disconnected for more than ten minutes stops if another session has taken the lock.
 """
 
 import atexit
@@ -36,7 +38,7 @@ from perfbisect.process import is_local_process, is_running, start_ticks, this_p
 BEAT = 60.0  # seconds between two heartbeats
 ABANDONED = 10 * BEAT  # seconds without a heartbeat after which the owner has ended, or cannot reach the host
 POLL = 5.0  # seconds between two looks at a lock while waiting for it
-FOLDERS = ("/var/tmp", "/dev/shm")  # the second if the first is full or read-only, so that `bisect gc` can start
+FOLDERS = ("/var/tmp", "/dev/shm")  # /dev/shm is used if /var/tmp is full or read-only, so that `bisect gc` can start
 OTHER_FOLDER = "PERFBISECT_LOCKS"  # environment variable with another folder, for all hosts
 SESSION = secrets.token_hex(8)  # session of this process, which may lock several hosts of one machine
 
@@ -71,7 +73,8 @@ find -H "$@" -maxdepth 1 -type f -size -9 -name 'perfbisect-lock.???????????????
     -printf '%f %m %C@ ' '(' -exec base64 -w 0 {{}} ';' -o -true ')' -printf ' %u\\n' 2>/dev/null || :
 find -H "$@" -maxdepth 1 -name 'perfbisect-lock.*' -user "$(id -u)" -cmin +1440 ! '(' $lives ')' -delete 2>/dev/null || :
 """
-# $1 is a root folder, $2 its present user. Prints its last user, unless that session has released it.
+# $1 is a root folder, $2 a text about the session that uses the folder now. Prints the text about the session that used
+# the folder last, unless that session has released the folder.
 _NOTE = """{ read -r last <"$1/lock"; } 2>/dev/null; echo "$last"; echo "$2" >"$1/lock" || :"""
 _APART = (
     """[ "$(readlink /proc/self/ns/pid)" != 'pid:[4026531836]' ] && [ "$(stat -Lc %d "$1")" = "$(stat -c %d /)" ]"""
@@ -83,16 +86,17 @@ WaitCallback = Callable[["LockOwner | None"], None]
 
 
 class LockOwner(msgspec.Struct, frozen=True):
-    """The process that owns a ticket, distinguishable from a later process with the same pid."""
+    """The process that owns a ticket. ``process`` also identifies the boot and the start time, because a later process
+    may have the same pid."""
 
     process: str  # see perfbisect.process.here
-    pid: int  # for messages, like the name of the machine, which is not unique
+    pid: int  # only for messages, like ``machine``: neither is unique
     machine: str
     purpose: str  # "hunt 12"
-    since: str  # ISO 8601, UTC: when it took the lock, or started to wait
-    user: str  # on the controller
+    since: str  # ISO 8601, UTC: when the process took the lock, or began to wait
+    user: str  # name of the user on the controller
     session: str
-    account: str = ""  # user on the machine, by the owner of the file, which nobody can forge
+    account: str = ""  # name of the user on the machine: the owner of the ticket file, which nobody can forge
 
     def __str__(self) -> str:
         account = "" if self.account == self.user else f", as {self.account}"
@@ -101,18 +105,18 @@ class LockOwner(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A ticket with a heartbeat."""
+    """A ticket whose last heartbeat is less than ten minutes old."""
 
     name: str
     has_lock: bool
     queue_place: tuple[float, str]  # place in the queue: the uptime of the machine at its arrival, then its name
-    changed: float  # by the clock of the machine
-    silent_seconds: float  # seconds since ``changed``, if the clock was not set
+    changed: float  # time of the ticket's last change, by the clock of the machine
+    silent_seconds: float  # seconds since ``changed``; wrong if the clock was set in the meantime
     owner: LockOwner
 
 
 class HostLock:
-    """The lock of a host's machine, or a place in the queue for the lock, as of the last heartbeat."""
+    """The lock of a host's machine, or a place in the queue for the lock."""
 
     def __init__(self, host: Host, purpose: str, session: str = "") -> None:
         self.host, self.purpose = host, purpose
@@ -122,17 +126,17 @@ class HostLock:
         self.lost = False
         self.seen = uptime()  # when the last heartbeat arrived
         self._mode, self._since = _WAITS, ""
-        self._shared = False  # the session has the machine by another host, and earlier sessions wait for it
+        self._shared = False  # whether the session has the machine as another host, for which the queue waits
         self._ended = threading.Event()
         self._writing = threading.RLock()
 
     def wait_for_turn(self, on_wait: WaitCallback | None, *, take_lock: bool) -> None:
-        """Wait for the turn of this session; with ``take_lock``, take the lock. Without ``on_wait``, raise
-        EnvironmentFailure if it is not the turn of this session.
+        """Wait until this session is the first in the queue for the lock; if ``take_lock``, then take the lock. If
+        ``on_wait`` is None, do not wait, but raise EnvironmentFailure if this session is not the first.
         """
         self._ended.set()
         self._ended = threading.Event()
-        tickets = self._write(_WAITS)
+        tickets = self._write_ticket(_WAITS)
         threading.Thread(
             target=self.send_heartbeats, args=(self._ended,), name=f"lock of {self.host.name}", daemon=True
         ).start()
@@ -146,35 +150,35 @@ class HostLock:
                 first = min(ahead, key=lambda ticket: (not ticket.has_lock, ticket.queue_place))
                 if on_wait is None:
                     raise busy_error(self.host, first)
-                # while waiting here, leave other queues, so that no two sessions wait for each other
+                # While this lock waits, other waiting locks leave their queues: no two sessions wait for each other.
                 for lock in _waited.values():
                     if lock is not self:
                         lock.release()
                 waited = True
                 on_wait(first.owner)
                 time.sleep(POLL)
-            elif not take_lock or not any(ticket.has_lock for ticket in self._write(_HOLDS)):
+            elif not take_lock or not any(ticket.has_lock for ticket in self._write_ticket(_HOLDS)):
                 break
-            tickets = self._write(_WAITS)  # also if both took it at the same moment
+            tickets = self._write_ticket(_WAITS)  # two sessions that took the lock at the same moment wait again
         self.lost = False
         if on_wait and waited:
             on_wait(None)
 
     def set_session_name(self, name: str) -> None:
-        """Put the number of a hunt, or the name of a trial, into the text that other users see: "a hunt for …" becomes
-        "hunt 12 for …".
+        """Write the name of the session into the ticket, where other users see it: "a hunt for …" becomes "hunt 12 for
+        …".
         """
         _, kind, about = self.purpose.split(" ", 2)
         self.purpose = f"{kind} {name} {about}"
-        self._write(_HOLDS)
+        self._write_ticket(_HOLDS)
 
-    def _write(self, mode: str) -> list[Ticket]:
+    def _write_ticket(self, mode: str) -> list[Ticket]:
         """Write the ticket with the file mode ``mode``, and return the tickets of other sessions."""
         with self._writing:
             if mode != self._mode or not self._since:
                 self._since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             self._mode = mode
-            about = (self.purpose[:500], self._since, user_name(), self.session)  # a file of a few kB would be ignored
+            about = (self.purpose[:500], self._since, user_name(), self.session)  # shortened: long tickets are ignored
             owner = LockOwner(this_process_identity(), os.getpid(), platform.node(), *about)
             tickets = _valid_tickets(self.host, self.ticket, mode, self.place, msgspec.json.encode(owner).decode())
             self.place = next((str(ticket.queue_place[0]) for ticket in tickets if ticket.name == self.ticket), "")
@@ -188,7 +192,8 @@ class HostLock:
             return foreign
 
     def check_held(self) -> None:
-        """Raise EnvironmentFailure if the lock had no heartbeat for too long and another process has taken it."""
+        """Raise EnvironmentFailure if another session has taken the lock, because this lock had no heartbeat for too
+        long."""
         if uptime() - self.seen > 2 * BEAT:  # the host was unreachable, or this process was suspended
             self._sign()
         if self.lost:
@@ -198,7 +203,7 @@ class HostLock:
             )
 
     def check_root(self) -> None:
-        """Raise EnvironmentFailure if the root folder was removed since the lock was taken, unless the lock is lost."""
+        """Raise EnvironmentFailure if the root folder was removed while this session held the lock."""
         noted = str(self.host.root / "lock")
         if not self.lost and self.host.run(["test", "-e", noted], check=False).status == 1:
             raise EnvironmentFailure(
@@ -207,9 +212,9 @@ class HostLock:
             )
 
     def send_heartbeats(self, stop: threading.Event) -> None:
-        """Send a heartbeat every minute, until the event ``stop``."""
+        """Send a heartbeat every minute, until the event ``stop`` is set."""
         while not stop.wait(BEAT):
-            with suppress(Exception):  # an unreachable host may be reachable later
+            with suppress(Exception):  # a failed heartbeat is ignored: the host may be reachable later
                 self._sign()
 
     def _sign(self) -> None:
@@ -217,31 +222,32 @@ class HostLock:
             silent = uptime() - self.seen > ABANDONED - BEAT
             tickets = _tickets(self.host, self.ticket)
             if all(ticket.name != self.ticket for ticket in tickets) and not self._ended.is_set():
-                silent, tickets = True, self._write(self._mode)  # the ticket was removed, as temporary files may be
+                silent, tickets = True, self._write_ticket(self._mode)  # the ticket file was removed
             self.lost = self.lost or (
                 silent and any(ticket.has_lock and ticket.owner.session != self.session for ticket in tickets)
             )
             self.seen = uptime()
 
     def release(self) -> None:
-        """Release the lock, or leave the queue; ``wait_for_turn`` enters the queue again at the same place."""
+        """Release the lock, or leave the queue; a later ``wait_for_turn`` enters the queue at the same place."""
         with self._writing:
             self._ended.set()
             with suppress(PerfBisectError):  # unreachable: the earlier error is reported, and the ticket expires
                 self.host.run(["rm", "-f", *(f"{folder}/{self.ticket}" for folder in _folders())])
 
 
-_waited: dict[tuple[str, PurePosixPath], HostLock] = {}  # places of this process in queues, of which it had its turn
+# (name of a host, root) → a lock that had its turn in the queue, but that this process has not yet taken.
+_waited: dict[tuple[str, PurePosixPath], HostLock] = {}
 
 
 @contextmanager
 def hold_lock(host: Host, purpose: str, on_wait: WaitCallback | None = None, session: str = "") -> Iterator[HostLock]:
-    """Acquire the host, and hold the lock of its machine. When a session acquires the lock, jobs that still run on the
-    machine belong to an earlier owner.
+    """Hold the lock of the host's machine in the ``with`` block. Jobs that still run on the machine at the begin of the
+    block were started by earlier owners of the lock.
 
-    If another session holds the lock or came earlier, wait for it if ``on_wait`` is given; otherwise raise
-    EnvironmentFailure with the name of the owner. Raises UsageError if ``session`` itself already uses the root folder,
-    under another host name.
+    If another session holds the lock, or is earlier in the queue: wait for the end of that session if ``on_wait`` is
+    given, otherwise raise EnvironmentFailure with the name of that session. Raises UsageError if this session already
+    uses the root folder as the root folder of another host.
     """
     with host:
         held = _waited.pop((host.name, host.root), None) or HostLock(host, purpose)
@@ -262,8 +268,8 @@ def hold_lock(host: Host, purpose: str, on_wait: WaitCallback | None = None, ses
 
 
 def wait_for_turn(host: Host, on_wait: WaitCallback) -> None:
-    """Wait for the turn of this process; ``hold_lock`` then takes the lock. Other sessions must wait until this process
-    waits for another host.
+    """Wait until this process is the first in the queue for the host's lock, which ``hold_lock`` takes later. The
+    process keeps this place in the queue until it has to wait for another host.
     """
     key = host.name, host.root
     if key not in _waited:
@@ -273,24 +279,23 @@ def wait_for_turn(host: Host, on_wait: WaitCallback) -> None:
 
 
 def lock_owner(host: Host) -> LockOwner | None:
-    """The present owner of the lock; None if it is free or its owner has ended."""
+    """The present owner of the lock; None if the lock is free, or if its owner has ended."""
     return next((ticket.owner for ticket in _valid_tickets(host) if ticket.has_lock), None)
 
 
 def locked_machine_identity(host: Host) -> str:
-    """The identity of a machine, as its lock files show it; hosts are locked in the order of these identities."""
+    """A text that is equal for two hosts if they have the same lock. The text identifies the machine's boot and lock
+    folder. Several hosts are locked in the order of these texts, so that sessions do not wait for each other."""
     return host.script(_MACHINE, _folders()[0], check=False).stdout
 
 
 def has_separate_locks(host: Host) -> bool:
-    """Whether the host is a container with a separate folder for locks, which the container's machine and other
-    containers do not see.
-    """
+    """Whether the host is a container whose lock folder is not visible to its machine and to other containers."""
     return host.script(_APART, _folders()[0], check=False).ok
 
 
 def busy_error(host: Host, first_ticket: Ticket) -> EnvironmentFailure:
-    """The error for a host that is busy: another session holds its lock, or will have the lock next."""
+    """The error for a host whose lock another session holds, or will have next."""
     owner, state = first_ticket.owner, "measures there" if first_ticket.has_lock else "is next in the queue"
     later = f" If that session has ended, the host becomes free {ABANDONED / 60:.0f} minutes later."
     advice = f"Add --wait to wait for its end, or stop that session.{'' if is_local_process(owner.process) else later}"
@@ -298,7 +303,8 @@ def busy_error(host: Host, first_ticket: Ticket) -> EnvironmentFailure:
 
 
 def _valid_tickets(host: Host, *written: str) -> list[Ticket]:
-    """The tickets that are valid. If the clock was set, or a heartbeat may be forged, wait for the next heartbeat."""
+    """The valid tickets. If the clock was set or a heartbeat is forged, the two times of a ticket disagree; the ticket
+    is then valid only if a further heartbeat arrives."""
     tickets = _tickets(host, *written)
     doubted = {ticket.name: ticket.changed for ticket in tickets if ticket.silent_seconds > ABANDONED}
     began = uptime()
@@ -310,7 +316,7 @@ def _valid_tickets(host: Host, *written: str) -> list[Ticket]:
 
 
 def _tickets(host: Host, ticket: str = "", mode: str = "", queue_place: str = "", content: str = "") -> list[Ticket]:
-    """The tickets with a heartbeat whose owners are not known to have ended; see ``_TICKETS``."""
+    """The tickets that are not abandoned and whose owners may still run; see ``_TICKETS``."""
     done = host.script(_TICKETS, ticket, mode, queue_place, content, *_folders(), check=False)
     if not done.ok:
         raise _no_ticket_error(host, (done.stderr.strip().splitlines() or ["no file can be written there"])[-1])
@@ -322,7 +328,7 @@ def _tickets(host: Host, ticket: str = "", mode: str = "", queue_place: str = ""
             name, mode, changed, encoded, account = line.split(" ", 4)
             boot_of, queue_place, text = b64decode(encoded).decode().split(" ", 2)
             owner = msgspec.structs.replace(msgspec.json.decode(text, type=LockOwner), account=account)
-            # If even the first process is hidden, other users' processes may be hidden as well.
+            # If process 1 is hidden, processes of other users may be hidden, too: then a missing process may still run.
             ended = is_local_process(owner.process) and start_ticks(1) != "" and not is_running(owner.process)
             if boot_of == boot and not ended:
                 at, silent = float(changed), float(now) - float(changed)

@@ -1,7 +1,7 @@
-"""Needs of a build or a measurement: which needs a host lacks, and which package provides each need on the known
-families of systems.
+"""Finds the needs of a build or a measurement that a host lacks, and the packages that provide them. A need is a
+program, a header or a library.
 
-The name of a need says how it is found: a program ("bison"), a header ("openssl/ssl.h"), a library for pkg-config
+The form of a name shows the kind of the need: a program ("bison"), a header ("openssl/ssl.h"), a library for pkg-config
 ("libzstd.pc"), or a shared library that programs are linked with ("libaio.so.1").
 """
 
@@ -31,7 +31,8 @@ class Package(NamedTuple):
 
 @cache
 def known_packages() -> Mapping[str, Package]:
-    """The packages of ``packages.toml``: need → package. An unlisted program is in a package of the same name."""
+    """The packages of ``packages.toml``: need → package. A program that is not listed is assumed to be in a package of
+    the same name."""
     return msgspec.toml.decode(Path(__file__).with_name("packages.toml").read_bytes(), type=dict[str, Package])
 
 
@@ -41,8 +42,8 @@ def packages_and_unknown_needs(
     """The packages for ``system`` ("debian", "ubuntu", "fedora") that provide ``needs``, and the needs without a known
     package.
 
-    A recipe's ``recipe_packages`` packages are added to ``known_packages``. On Fedora the name of a file or a library can be used
-    as the name of its package.
+    The packages of a recipe, ``recipe_packages``, take precedence over ``known_packages``. On Fedora, no header or
+    library is unknown, because dnf finds the package of a file.
     """
     names: list[str] = []
     unknown: list[str] = []
@@ -62,8 +63,8 @@ def packages_and_unknown_needs(
 def how_to_install(needs: Iterable[str], system: str = "", recipe_packages: Mapping[str, Package] | None = None) -> str:
     """One or two sentences with the command that installs the packages for ``needs``.
 
-    ``system`` is "debian", "ubuntu" or "fedora" (see ``read_system``); if it is "", the commands for both families are
-    given.
+    ``system`` is "debian", "ubuntu" or "fedora" (see ``system_family``); if it is "", the commands for both families
+    are given.
     """
     names = list(needs)
     debian, unknown = packages_and_unknown_needs(names, system or "debian", recipe_packages or {})
@@ -83,10 +84,10 @@ def how_to_install(needs: Iterable[str], system: str = "", recipe_packages: Mapp
 def how_to_install_build_dependencies(
     source_package: Package, system: str = "", *, has_source_lines: bool = True
 ) -> str:
-    """A sentence with the command that installs what the distribution needs to build its package ``source_package``.
+    """A sentence with the command that installs the needs of the distribution's own build of ``source_package``.
 
-    It is "" if the package for ``system`` (as in ``how_to_install``) is unknown. ``has_source_lines`` says whether apt knows
-    source packages; apt needs a line ``deb-src`` for that.
+    The result is "" if the name of the package on ``system`` is unknown. ``has_source_lines`` says whether apt is
+    configured with source packages (lines ``deb-src``), which this command needs.
     """
     first = "" if has_source_lines else " (needs a `deb-src` line in /etc/apt)"
     apt = f"apt-get build-dep {_of_debian(source_package, system)}" if source_package.debian else ""
@@ -103,7 +104,7 @@ def _of_debian(package: Package, system: str) -> str:
     return (system == "ubuntu" and package.ubuntu) or package.debian
 
 
-def read_system(os_release: str) -> str | None:
+def system_family(os_release: str) -> str | None:
     """The family of a system, from its /etc/os-release: "debian", "ubuntu" or "fedora"; None for any other system."""
     pairs = (line.strip().partition("=") for line in os_release.splitlines())
     fields = {key: value.strip().strip("\"'").lower().split() for key, _, value in pairs}
@@ -112,8 +113,8 @@ def read_system(os_release: str) -> str | None:
     return next((families[name] for name in names if name in families), None)
 
 
-# The preprocessor finds a header even if another header has to be included before it. $1 is the preprocessor's command.
-# Missing headers and libraries are printed.
+# These scripts print missing headers and missing libraries. $1 of the first script is the command of the preprocessor,
+# because the preprocessor, unlike the compiler, accepts a header that requires another header before it.
 _LACKING_HEADERS = """\
 compiler=$1; shift
 for header do
@@ -134,9 +135,10 @@ def missing_needs_error(
     recipe_packages: Mapping[str, Package] | None = None,
     extra_advice: str = "",
 ) -> EnvironmentFailure:
-    """The error for needs that the host named ``name`` lacks; ``system`` and ``recipe_packages`` as in ``how_to_install``.
+    """The error for ``needs`` that a host lacks; ``system`` and ``recipe_packages`` are arguments of
+    ``how_to_install``.
 
-    ``extra_advice`` is a further sentence of advice.
+    ``extra_advice`` is a sentence that is added to the advice.
     """
     names = list(dict.fromkeys(needs))
     verb = "is" if len(names) == 1 else "are"
@@ -151,10 +153,10 @@ def missing_programs(host: Host, programs: Iterable[str]) -> tuple[str, ...]:
 
 
 def missing_needs(host: Host, needs: Iterable[str], c: str, cxx: str) -> tuple[str, ...]:
-    """Those of ``needs`` (programs, headers and libraries, written as for ``packages``) that the host does not have.
+    """Those of ``needs`` (names of programs, headers and libraries) that the host does not have.
 
-    ``c`` and ``cxx`` are the shell commands of the compilers, with options. If a compiler or pkg-config is missing,
-    only this need is reported, because the others cannot be checked without it.
+    ``c`` and ``cxx`` are the shell commands of the compilers, with options. If a compiler is missing, it is reported in
+    place of the headers, and a missing pkg-config in place of the libraries.
     """
     unique = list(dict.fromkeys(needs))
     headers = [need for need in unique if need.endswith(HEADERS)]
@@ -177,6 +179,6 @@ def missing_needs(host: Host, needs: Iterable[str], c: str, cxx: str) -> tuple[s
 
 
 def require_programs(host: Host, programs: Iterable[str]) -> None:
-    """Raise EnvironmentFailure, which names the packages to install, unless the host has all ``programs``."""
+    """Raise EnvironmentFailure, which names the packages to install, if the host lacks any of ``programs``."""
     if names := missing_programs(host, programs):
         raise missing_needs_error(names, host.name)

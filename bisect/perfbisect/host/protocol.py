@@ -1,5 +1,5 @@
-"""The interface through which all effects on a machine happen, the meaning of a command's end, and hosts that wrap
-another host.
+"""The interface through which perfbisect runs all commands on a machine, the results and errors of commands, and hosts
+that wrap another host.
 
 A command may print output without end. Output beyond the limits of this module is stored neither in memory nor on a
 disk.
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from perfbisect.host.remote import Connection, Listener, Unsubscribe
 
 HEAD = 8 << 20  # bytes of each stream of a job that are kept from its beginning: several times the log of a long build
-TAIL = 2 << 20  # bytes that are kept from its end, with totals and reasons of failures
-PRINTED = 64 << 20  # bytes of each stream of a short command; the list of half a million files by git is shorter
+TAIL = 2 << 20  # bytes of each stream of a job that are kept from its end, where totals and reasons of failures are
+PRINTED = 64 << 20  # most bytes of each stream of a short command; git's list of half a million files is shorter
 LINE = 64 << 10  # characters of a line that are parsed for progress and errors; lines of linkers are the longest
 ARGUMENT = (128 << 10) - 1  # bytes of one argument or variable of a program: the limit of Linux
 
@@ -34,7 +34,7 @@ ARGUMENT = (128 << 10) - 1  # bytes of one argument or variable of a program: th
 LOCALE = {"LC_ALL": "C.UTF-8", "LANGUAGE": "C"}
 TIMED_OUT = 124  # status of coreutils' timeout
 NO_SPACE = os.strerror(errno.ENOSPC)
-_LAST = 1000  # characters at the end of an output, whose last line is its reason
+_LAST = 1000  # characters at the end of an output; the last line of these is shown as the reason of a failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,9 @@ class Result:
 class StreamedCommand(NamedTuple):
     """A running command whose stdin and stdout are a socket; see ``Host.stream``."""
 
-    read_stderr: Callable[[int], bytes]  # reads its stderr
-    # waits for it; takes the end of its stderr, and returns its status and its stderr without additions of ours
+    read_stderr: Callable[[int], bytes]  # reads the stderr of the command
+    # Waits for the command. The argument is the end of its stderr; returns its status, and this stderr without lines
+    # that perfbisect added.
     wait: Callable[[str], tuple[int, str]]
     kill: Callable[[], object]
 
@@ -88,10 +89,9 @@ class StreamedCommand(NamedTuple):
 class Host(ABC):
     """A machine on which commands run. Commands write only below ``root``.
 
-    ``run`` is for short commands. Long commands are jobs (``perfbisect.host.jobs``), which use only ``run``. A host
-    is a context manager, which acquires the host on entry and releases it on exit. The module
-    ``perfbisect.host.lock`` gives a session the exclusive right to measure on a host. A kind of host implements
-    ``execute`` and ``begin_stream``.
+    ``run`` is for short commands. Long commands are jobs (``perfbisect.host.jobs``), which use only ``run``. A host is
+    a context manager, which acquires the host on entry and releases it on exit. The module ``perfbisect.host.lock``
+    gives a session the exclusive right to measure on a host. Each subclass implements ``execute`` and ``begin_stream``.
     """
 
     __slots__ = ()
@@ -136,9 +136,9 @@ class Host(ABC):
     ) -> Result:
         """Run ``argv`` (never through a shell) and wait until it ends; ``env`` is added to the host's environment.
 
-        If the connection is lost during the command, it is unknown how far the command came: the command is killed
-        and run once more. So every command must be idempotent: killed at any point and run again, it has the same
-        effect and prints the same output.
+        If the connection is lost during the command, it is unknown how far the command came: the command is killed and
+        run once more. Therefore every command must be idempotent: a command that is killed at any point and run again
+        has the same effect, and prints the same output.
 
         Raises CommandFailed if ``check`` is true and the status is not 0 (the status is 124 after ``timeout``
         seconds), EnvironmentFailure if the host cannot be reached or the program does not exist.
@@ -160,13 +160,14 @@ class Host(ABC):
         """Run ``argv`` with its stdin and stdout connected to a socket, which is yielded; for data that is too large
         for ``run``.
 
-        Leaving the context closes the socket and waits until the command has ended. The command is not run again.
+        Leaving the context closes the socket and waits until the command has ended. If the connection is lost, the
+        command is not run again.
 
         Raises CommandFailed if the status is not 0, ConnectionLost if the connection is lost, EnvironmentFailure like
         ``run``.
         """
-        near, far = socket.socketpair()
-        with near, far, self.begin_stream(tuple(argv), far) as running, ThreadPoolExecutor(1) as pool:
+        near, peer = socket.socketpair()
+        with near, peer, self.begin_stream(tuple(argv), peer) as running, ThreadPoolExecutor(1) as pool:
             try:
                 errors = pool.submit(read_last_bytes, running.read_stderr)
                 yield near
@@ -179,12 +180,12 @@ class Host(ABC):
         check_result(self.name, Result(tuple(argv), status, "", stderr), True)
 
     @abstractmethod
-    def begin_stream(self, argv: tuple[str, ...], far: socket.socket) -> AbstractContextManager[StreamedCommand]:
+    def begin_stream(self, argv: tuple[str, ...], peer: socket.socket) -> AbstractContextManager[StreamedCommand]:
         """Start a command whose stdin and stdout are the other end of a stream's socket."""
 
 
 def check_result(host: str, result: Result, check: bool) -> Result:
-    """The result of a command, or the errors of ``Host.run``."""
+    """Returns ``result``, or raises the errors of ``Host.run``."""
     if not result.ok and NO_SPACE in result.stderr:
         raise disk_full_error(host, last_line(result.stderr))
     if check and not result.ok:
@@ -257,9 +258,9 @@ class DelegatingHost(Host):
             return self.host.execute(command)
 
     @contextmanager
-    def begin_stream(self, argv: tuple[str, ...], far: socket.socket) -> Iterator[StreamedCommand]:
+    def begin_stream(self, argv: tuple[str, ...], peer: socket.socket) -> Iterator[StreamedCommand]:
         """Start a command; see ``Host.begin_stream``."""
-        with self.command_context(), self.host.begin_stream(argv, far) as running:
+        with self.command_context(), self.host.begin_stream(argv, peer) as running:
             yield running
 
 

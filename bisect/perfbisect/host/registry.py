@@ -10,7 +10,8 @@ or empty folder becomes a root and gets a marker. A folder that has contents but
 adopts it. Also refused is a folder in which other users may have put links to files of this user: a folder of another
 user (except the superuser), or a folder that anyone may write to, unless the marker belongs to this user. Always
 refused are ``/``, a folder that is or contains the home folder, a repository, a folder of its git directory, and a
-folder inside the folders of another root. For a symbolic link, these rules apply to the target of the link.
+folder inside the folders of another root. If a root folder is a symbolic link, these rules apply to the target of the
+link.
 """
 
 import shlex
@@ -27,23 +28,23 @@ from perfbisect.recipes.inventory import HostEntry, leased_host_with_address
 
 MARKER = ".perfbisect"
 FOLDERS = ("git", "recipes", "scripts", "work", "builds", "datasets", "visit", "jobs", "logs", "ccache", "tmp")
-REMOVED = ("builds", "datasets", "jobs", "logs", "tmp", "visit", "work")  # by hunts and `bisect gc`
+REMOVED = ("builds", "datasets", "jobs", "logs", "tmp", "visit", "work")  # removed by hunts and `bisect gc`
 _PRIVATE = "jobs logs scripts"  # folders with commands, which may contain passwords
-_PASSING = (f"{MARKER}.??????", "reflink.??????")  # left by a killed process
+_PASSING = (f"{MARKER}.??????", "reflink.??????")  # temporary files that a killed process may have left
 _LEFT_OUT = " ".join(f"! -name {shlex.quote(pattern)}" for pattern in ("lost+found", *_PASSING))
-# folders of ~/.cache/perfbisect, which may be a root; never removed
+# If ~/.cache/perfbisect is a root, it also has these folders, which perfbisect never removes as parts of the root.
 _IN_CACHE = ("archives", "demo", "repositories", "submodules", "temporary")
-_SHOWN = 4  # names that a message shows
+_SHOWN = 4  # most names that a message shows
 
-_REFUSED = 3  # status of the script, which then prints _TAG with the reason, and lines about the reason
+_REFUSED = 3  # exit status of _CLAIM if it refuses the root; it then prints _TAG with the reason, and details
 _TAG = "perfbisect root: "
 
 
-# $1 is the root as in hosts.toml, absolute or with ~; $2 the line of a marker; $3 "adopt" or ""; then tests of find that
-# exclude further names. Prints the path of the root, and the contents of a folder that is adopted. The contents are
-# listed before the last look for a marker, as another process that creates the same root at this moment writes its marker
-# first. Other users may pass through a root of this user, which a server needs that runs as nobody, but may not read
-# commands or their output, unless the root is shared (by its setgid bit, or with all).
+# $1: the root as in hosts.toml, absolute or with ~. $2: the line of a marker. $3: "adopt" or "". Then tests of find
+# that exclude further names. Prints the path of the root, and the contents of a folder that is adopted. The contents
+# are listed before the last test for a marker, because another process that creates the same root at this moment writes
+# its marker first. Other users may pass through the root, because a server may run as the user nobody. Other users must
+# not read commands or their output, unless the root is shared (by its setgid bit, or with all users).
 _CLAIM = f"""\
 root=$1 line=$2 adopt=$3; shift 3
 unset CDPATH
@@ -114,7 +115,7 @@ printf '%s\\n' "$shown"
 
 _ADVICE = "Set `root` of this host in hosts.toml to a new or empty folder."
 _REMOVES = ", but perfbisect removes files below a root folder"
-_WRONG = {  # reason of the script → the rest of a sentence, and more advice
+_WRONG = {  # reason that _CLAIM prints → the rest of the error's sentence, and further advice
     "top": (f"is the top of the file system{_REMOVES}", ""),
     "home": (f"is your home folder{_REMOVES}", ""),
     "above": (f"contains your home folder{_REMOVES}", ""),
@@ -145,9 +146,9 @@ CONNECTIONS: dict[str, Connect] = {"local": local.connect, "ssh": ssh.connect, "
 def connect(entry: HostEntry) -> Host:
     """The host of ``entry``, acquired and with a root folder that perfbisect may use; see ``_claim_root``.
 
-    An entry with ``through`` needs no address. The address ``local`` is itself a scheme; any other address without a
-    scheme is an ssh destination. Raises EnvironmentFailure if the host cannot be reached, if its root folder cannot be
-    created or does not belong to perfbisect, or if this process does not hold the lease of the host.
+    An entry that has the key ``through`` needs no address. The address ``local`` means this machine. Any other address
+    without a scheme is an ssh destination. Raises EnvironmentFailure if the host cannot be reached, if its root folder
+    cannot be created or does not belong to perfbisect, or if this process does not hold the lease of the host.
     """
     return connect_and_adopt_root(entry, allow_foreign=False)[0]
 
@@ -183,7 +184,7 @@ def _claim_root(host: Host, entry: HostEntry, *, adopt: bool) -> tuple[PurePosix
     """Create or check the root folder of a connected host, and return its path on the host.
 
     ``host.root`` is the path as the user wrote it: absolute, or with ``~``. A folder that does not belong to perfbisect
-    is refused, or accepted with ``adopt``; in this case the names of its contents are returned, too. Raises
+    is refused, unless ``adopt`` is true. If the folder is adopted, the names of its contents are returned, too. Raises
     EnvironmentFailure.
     """
     line = f"perfbisect {__version__} uses this folder as its root, and may remove all files below it at any time"
@@ -210,7 +211,7 @@ def _claim_root(host: Host, entry: HostEntry, *, adopt: bool) -> tuple[PurePosix
 
 
 def _root_refusal(entry: HostEntry, lines: list[str]) -> EnvironmentFailure:
-    # a start-up file may print before it
+    # A start-up file of the host's shell may have printed lines before the line with the tag.
     at = next(number for number, line in enumerate(lines) if line.startswith(_TAG))
     about = lines[at + 1 :]
     others = f" and {len(about) - _SHOWN:,} more" if len(about) > _SHOWN else ""

@@ -1,5 +1,5 @@
-"""A host behind a connection that may break: the events of the connection, how commands are sent, and how long they
-are retried.
+"""Runs commands on a host over a connection that may break: reopens a lost connection, and runs the interrupted command
+again.
 
 A command is sent as a script for a POSIX shell on the host.
 """
@@ -23,7 +23,7 @@ from perfbisect.host.protocol import TIMED_OUT, Command, Host, Result, missing_f
 
 PATIENCE = 300.0  # seconds in which a lost connection is reopened: enough for a restart of the host
 SILENCE = 20  # seconds without an answer after which a connection counts as lost
-LONGEST_PAUSE = 10.0  # seconds between two attempts to reopen it, at most
+LONGEST_PAUSE = 10.0  # most seconds between two attempts to reopen a lost connection
 
 Listener = Callable[[str], None]
 """Called with a sentence if a connection is lost and being reopened, or restored; in the thread whose command needs it.
@@ -44,8 +44,8 @@ T = TypeVar("T")
 class Connection(ABC, Generic[T]):
     """A connection to a host, opened at first use and reopened after it is lost. Thread-safe."""
 
-    tells_at_once = False  # whether the loss is reported before the first attempt to reopen it has failed
-    final: tuple[type[EnvironmentFailure], ...] = ()  # failures to open it that cannot be overcome by trying again
+    tells_at_once = False  # whether a lost connection is reported before the first attempt to reopen it has failed
+    final: tuple[type[EnvironmentFailure], ...] = ()  # errors after which no further attempt to open it is made
 
     def __init__(self, name: str) -> None:
         """Store the host's ``name``, which messages show; no connection is opened."""
@@ -58,16 +58,16 @@ class Connection(ABC, Generic[T]):
         self._lock = threading.Lock()
 
     @abstractmethod
-    def connected(self) -> T:
-        """The state of a new connection. Raises EnvironmentFailure."""
+    def new_connection(self) -> T:
+        """Open a new connection, and return its state. Raises EnvironmentFailure."""
 
     @abstractmethod
     def is_connected(self, state: T) -> bool:
-        """Whether the connection is not lost."""
+        """Whether the connection with this ``state`` still works."""
 
     @abstractmethod
     def drop(self, state: T) -> None:
-        """Close a connection, given its state."""
+        """Close the connection with this ``state``."""
 
     def open(self) -> T:
         """The state of the connection; the connection is opened if it is closed. Raises EnvironmentFailure, or
@@ -77,8 +77,8 @@ class Connection(ABC, Generic[T]):
             if self._now is None or not self.is_connected(self._now):
                 self._drop()
                 try:
-                    self._now = self.connected()
-                except EnvironmentFailure as failure:  # a starting host refuses connections or logins
+                    self._now = self.new_connection()
+                except EnvironmentFailure as failure:  # a host that is restarting refuses connections or logins
                     if not self._was_open or isinstance(failure, self.final):
                         raise
                     lost = f"the connection to host {self.name} is lost: {failure}"
@@ -97,7 +97,8 @@ class Connection(ABC, Generic[T]):
             self.drop(now)
 
     def subscribe(self, listener: Listener) -> Unsubscribe:
-        """Report connection events to ``listener`` until the returned function is called."""
+        """Call ``listener`` with a sentence when the connection is lost or restored, until the returned function is
+        called."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
@@ -138,7 +139,8 @@ class Connection(ABC, Generic[T]):
 GRACE = 5.0  # seconds between TERM and KILL for a command that takes too long
 _ABSENT, _NOWHERE = "perfbisect: no such program", "perfbisect: no such folder"
 
-# A command cannot know that a lost connection truncated its stdin: it is started after all of it has arrived.
+# A command cannot know that a lost connection truncated its stdin, so the command is started after all of its stdin has
+# arrived.
 _WHOLE = """\
 perfbisect_stdin=$(head -c {length} | base64 -w 0)
 [ "${{#perfbisect_stdin}}" -eq {encoded} ] || {{ echo "perfbisect: stdin was cut short" >&2; exit 1; }}
@@ -146,8 +148,8 @@ perfbisect_stdin=$(head -c {length} | base64 -w 0)
 
 
 def shell_script(command: Command) -> str:
-    """The script for a POSIX shell on the host. The shell remains the parent of the command, so that death by a
-    signal is reported as an exit status.
+    """A script for a POSIX shell that runs the command. The shell remains the parent process of the command, so that
+    the shell reports a command that was killed by a signal as an exit status (128 + signal).
     """
     length = len(command.stdin)
     check_stdin = _WHOLE.format(length=length, encoded=-(-length // 3) * 4) if length else ""
@@ -169,7 +171,7 @@ def script_prologue(command: Command) -> str:
 
 
 def check_started(host: str, argv: Sequence[str], stderr: str, cwd: PurePosixPath | None = None) -> None:
-    """Raise EnvironmentFailure if the program or the folder of a script does not exist."""
+    """Raise EnvironmentFailure if ``stderr`` of a script says that its program or its working folder does not exist."""
     if stderr.strip() == _ABSENT:
         raise missing_needs_error([argv[0]], host)
     if stderr.strip() == _NOWHERE:
@@ -189,7 +191,7 @@ class RemoteHost(Host, Generic[T]):
     name: str
     root: PurePosixPath
     connection: Connection[T]
-    is_local = False  # even if it connects to this machine
+    is_local = False  # also if the connection is to this machine
 
     @abstractmethod
     def run_script_once(self, script: str, stdin: bytes, mark: str, limit: float) -> tuple[int, bytes, bytes]:
@@ -200,12 +202,13 @@ class RemoteHost(Host, Generic[T]):
         """
 
     def kill_script(self, mark: str) -> None:
-        """Kill everything that is left of the script with that mark. By default, this does nothing, because nothing
-        of a script is left. Raises EnvironmentFailure.
+        """Kill the processes that remain of the script with that mark. The default does nothing, for connections whose
+        scripts end with the connection. Raises EnvironmentFailure.
         """
 
     def execute(self, command: Command) -> Result:
-        """Run a command, and repeat it if the connection was lost; see ``Host.execute``."""
+        """Run a command; if the connection is lost, reopen the connection and run the command again. See
+        ``Host.execute``."""
         text, limit = shell_script(command), command.timeout
         mark = f"perfbisect-{secrets.token_hex(8)}"
         deadline: float | None = None
@@ -215,12 +218,12 @@ class RemoteHost(Host, Generic[T]):
                 status, out, err = self.run_script_once(text, command.stdin, mark, limit + GRACE + SILENCE)
                 break
             except OutputLimitExceeded:
-                with suppress(ConnectionLost):  # a program that prints to a closed channel ends soon
+                with suppress(ConnectionLost):  # if the kill fails, the program soon ends, because its output is closed
                     self.kill_script(mark)
                 raise too_much_output_error(self.name, command.argv) from None
             except ConnectionLost as lost:
                 now, patience = time.monotonic(), self.connection.patience
-                deadline = deadline or now + limit + patience  # also for a connection that is lost repeatedly
+                deadline = deadline or now + limit + patience  # one deadline, also if the connection is lost repeatedly
                 if now > deadline:
                     raise
                 self.connection.reopen(lost, min(deadline, now + patience))

@@ -1,8 +1,8 @@
-"""A machine reached over SSH as a host, with the user's settings.
+"""Connects to a host over SSH, with the user's SSH settings.
 
-Settings, keys, agent and jump hosts are from ~/.ssh/config, as fabric and paramiko read it. A host or jump host with an
-unknown key is refused. Commands run in channels of fabric's connection, not by its ``run``, which sends stdin byte by
-byte, and keeps all output of a command.
+Settings, keys, the agent and jump hosts are from ~/.ssh/config, as fabric and paramiko read it. A host or jump host
+with an unknown key is refused. Commands run in SSH channels of fabric's connection. fabric's method ``run`` is not
+used, because it sends stdin byte by byte, and keeps all output of a command in memory.
 """
 
 import logging
@@ -44,8 +44,8 @@ ps -e -o pid= -o sess= -o args= | awk -v mark="$1" '
 
 
 def connect(entry: HostEntry, destination: str) -> "SshHost":
-    """The host at an ssh destination; a relative root is a path in the remote user's home folder. See
-    ``registry.Connect``.
+    """The host at an ssh destination. If the root folder of ``entry`` is relative, it is in the remote user's home
+    folder. See ``registry.Connect``.
     """
     root = entry.root if entry.root.startswith(("/", "~")) else f"~/{entry.root}"
     return SshHost(entry.name, PurePosixPath(root), SshConnection(entry.name, destination, entry.port))
@@ -53,13 +53,13 @@ def connect(entry: HostEntry, destination: str) -> "SshHost":
 
 @dataclass(frozen=True, slots=True)
 class SshHost(RemoteHost["Connection"]):
-    """A host whose commands run in channels of one connection."""
+    """A host whose commands run in channels of one SSH connection."""
 
     connection: "SshConnection"
 
     @contextmanager
-    def begin_stream(self, argv: tuple[str, ...], far: socket.socket) -> Iterator[StreamedCommand]:
-        """Start a command with its stdin and stdout on the socket; see ``Host.begin_stream``."""
+    def begin_stream(self, argv: tuple[str, ...], peer: socket.socket) -> Iterator[StreamedCommand]:
+        """Start a command whose stdin and stdout are the socket ``peer``; see ``Host.begin_stream``."""
         script = f"{remote.script_prologue(Command(argv))}\n{shlex.join(argv)}"
         with self._channel(script, "perfbisect-stream") as channel, ThreadPoolExecutor(2) as pool:
 
@@ -69,13 +69,13 @@ class SshHost(RemoteHost["Connection"]):
 
             # If the command stops reading, writing to the other end of the socket fails instead of blocking.
             pool.submit(
-                copy_stream, far.recv, channel.sendall, partial(far.shutdown, socket.SHUT_RD), channel.shutdown_write
+                copy_stream, peer.recv, channel.sendall, partial(peer.shutdown, socket.SHUT_RD), channel.shutdown_write
             )
-            pool.submit(copy_stream, channel.recv, far.sendall, partial(far.shutdown, socket.SHUT_WR))
+            pool.submit(copy_stream, channel.recv, peer.sendall, partial(peer.shutdown, socket.SHUT_WR))
             yield StreamedCommand(channel.recv_stderr, end, channel.close)
 
     def _channel(self, script: str, mark: str) -> "Channel":
-        """A channel in which ``script`` runs. Raises ConnectionLost."""
+        """A new SSH channel in which ``script`` runs. Raises ConnectionLost."""
         from paramiko import SSHException
 
         text = f"{{\n{script}\n}}".encode()
@@ -116,7 +116,8 @@ class SshHost(RemoteHost["Connection"]):
             return self._status(channel), stdout, stderr
 
     def kill_script(self, mark: str) -> None:
-        """Kill the remaining processes of the command with that mark, after a lost connection or an interruption."""
+        """Kill the remaining processes of the command that has the mark ``mark``, after a lost connection or an
+        interruption."""
         self.run_script_once(remote.shell_script(Command(("sh", "-c", _END, "end", mark))), b"", "perfbisect-end", 60)
 
 
@@ -125,21 +126,22 @@ def script_receiver(length: int, mark: str) -> str:
 
     The command line is valid in every login shell that a user may have, and has the same text for all scripts except
     the length and the mark. head reads exactly ``length`` bytes. A truncated script is not executed at all, because a
-    shell refuses a script without its last brace. If ``head`` is killed, the shell kills itself, because it would run
-    an empty script with status 0.
+    shell refuses a script without its last brace. If ``head`` is killed, the shell kills itself, because otherwise it
+    would run an empty script, which has the exit status 0.
     """
     receive = f'perfbisect_script=$(head -c {length}) || kill -s KILL $$; eval "$perfbisect_script"'
     return f"exec sh -c '{receive}' {mark}"
 
 
 def _read(receive: Callable[[int], bytes], close: Callable[[], None]) -> bytes:
-    """The bytes of a stream up to its end. The status of the command shows whether the connection was lost.
+    """The bytes of a stream up to its end. The stream also ends if the connection is lost; the exit status of the
+    command then shows the loss.
 
-    For a stream that is too long, the function closes the channel, which also ends the other stream, and raises
-    OutputLimitExceeded.
+    If the stream is longer than ``PRINTED``, the function closes the channel, which also ends the command's other
+    stream, and raises OutputLimitExceeded.
     """
     came = bytearray()
-    with suppress(EOFError):  # the end of a channel without its connection
+    with suppress(EOFError):  # raised at the end of a channel whose connection is closed
         while data := receive(1 << 16):
             came += data
             if len(came) > PRINTED:
@@ -149,10 +151,10 @@ def _read(receive: Callable[[int], bytes], close: Callable[[], None]) -> bytes:
 
 
 def copy_stream(read: Callable[[int], bytes], write: Callable[[bytes], object], *closing: Callable[[], object]) -> None:
-    """Copy all data from one end to the other, then close both ends. Copying ends if an end is closed or reads no more;
-    the status of the command shows this.
+    """Copy data from ``read`` to ``write`` until the data ends or one side is closed; then call the functions
+    ``closing``. If a side was closed too early, the exit status of the command shows this, so no error is raised.
     """
-    closed = suppress(OSError, EOFError)  # EOFError: from a channel without its connection
+    closed = suppress(OSError, EOFError)  # a channel raises EOFError if its connection is closed
     with closed:
         while data := read(1 << 16):
             write(data)
@@ -173,8 +175,8 @@ class SshConnection(HostConnection["Connection"]):
     def __init__(self, name: str, address: str, port: int = 0) -> None:
         """Open nothing yet.
 
-        ``address`` is an ssh destination: a name, an alias of the user's settings, or user@name; ``port`` 0 leaves the
-        port to these settings.
+        ``address`` is an ssh destination: a name, an alias of the user's settings, or user@name; if ``port`` is 0, the
+        port is from these settings.
         """
         super().__init__(name)
         self.address = address
@@ -189,7 +191,7 @@ class SshConnection(HostConnection["Connection"]):
         for hop in _hops(state):
             hop.client.close()
 
-    def connected(self) -> "Connection":
+    def new_connection(self) -> "Connection":
         """Open a new connection.
 
         Raises EnvironmentFailure with advice if the host cannot be reached or refuses the login, HostKeyRefused if the
@@ -199,7 +201,7 @@ class SshConnection(HostConnection["Connection"]):
         from fabric import Connection
         from paramiko.hostkeys import InvalidHostKey
 
-        logging.getLogger("paramiko").addHandler(logging.NullHandler())  # our errors repeat its messages
+        logging.getLogger("paramiko").addHandler(logging.NullHandler())  # our errors contain paramiko's messages
         user, _, host = self.address.rpartition("@")
         try:
             connection = Connection(host, user=user or None, port=self.port or None)
@@ -209,13 +211,13 @@ class SshConnection(HostConnection["Connection"]):
             ) from error
         try:
             for hop in reversed(_hops(connection)):
-                # Each step answers in PROMPT seconds; the first in the ConnectTimeout of the user's settings.
+                # Each step must end within PROMPT seconds; the first step within the user's ConnectTimeout, if set.
                 hop.connect_timeout = hop.connect_timeout or PROMPT
                 for step in ("banner_timeout", "auth_timeout"):
                     hop.connect_kwargs.setdefault(step, PROMPT)
                 _accept_only_known_keys(self.name, hop)
                 hop.open()
-                # A missing answer is noticed after SILENCE seconds, and small messages are sent without delay.
+                # A connection without answers ends after SILENCE seconds, and small messages are sent without delay.
                 hop.transport.set_keepalive(5)
                 if isinstance(hop.transport.sock, socket.socket):
                     to = partial(hop.transport.sock.setsockopt, socket.IPPROTO_TCP)
@@ -230,8 +232,8 @@ class SshConnection(HostConnection["Connection"]):
 
 
 def _hops(connection: "Connection") -> list[Any]:
-    """A connection and the connections to its jump hosts; the jump host next to the host comes first. A gateway that is
-    a string is left out, because it is a command of the user's settings and not a connection.
+    """A connection, followed by the connections to its jump hosts, from the host to this machine. A gateway that is a
+    string is left out, because it is a command (ProxyCommand) of the user's settings, and not a connection.
     """
     hops: list[Any] = [connection]
     while hops[-1].gateway is not None and not isinstance(hops[-1].gateway, str):
@@ -240,7 +242,7 @@ def _hops(connection: "Connection") -> list[Any]:
 
 
 def _login_error(name: str, hop: "Connection", where: str, error: Exception) -> EnvironmentFailure:
-    """The error for a failed attempt to connect to ``where``."""
+    """The error for a failed login; ``where`` is the text that names the host or the jump host."""
     import paramiko
 
     at = f"{hop.host}:{hop.port}"
@@ -278,7 +280,7 @@ def _login_error(name: str, hop: "Connection", where: str, error: Exception) -> 
 
 
 def _accept_only_known_keys(name: str, hop: "Connection") -> None:
-    """Accept only hosts whose keys are in the user's known_hosts files."""
+    """Accept only hosts whose keys are in the known_hosts files of the user or of the system."""
     from paramiko import MissingHostKeyPolicy
 
     class Refuse(MissingHostKeyPolicy):

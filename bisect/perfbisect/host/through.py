@@ -1,8 +1,8 @@
 """A host behind a command such as ``srun`` or ``docker exec``: a machine, an allocation or a container.
 
-One shell on the host runs many commands at once. So all commands run in one step or container of the scheduler, and a
-command needs no separate step. An answer is one line with the outputs in base64. Other lines on stdout are skipped,
-because they are from the command that leads to the host, such as a notice of a scheduler.
+One shell on the host runs many commands at once, so that all commands run in one step or container of the scheduler.
+The answer to a command is one line on stdout, which contains the outputs of the command in base64. Other lines on
+stdout are skipped, because they are from the command that leads to the host, such as a notice of a scheduler.
 """
 
 import base64
@@ -35,14 +35,15 @@ from perfbisect.host.remote import (
 from perfbisect.masking import mask_credentials
 from perfbisect.recipes.inventory import HostEntry
 
-OPENING = 120.0  # seconds until the shell answers, at most
-ENDING = 10.0  # seconds in which the shell ends after it is asked to
+OPENING = 120.0  # most seconds from the start of the shell to its first answer
+ENDING = 10.0  # seconds that the shell gets to end after its last request
 ANSWER = re.compile(rb"perfbisect: (\d+) (\d*) ([\w+/=]*) ([\w+/=]*) end\s")
 
-# Reads requests: "run ID N M", then a script of N bytes and its stdin of M bytes; or "end ID". Prints an ANSWER for each
-# script that has ended: ID, status, stdout, stderr; the first answer has ID 0. head reads exactly that many bytes. Each
-# script leads a session, by which it is ended; jobs that it started have other sessions. $1 is the number of bytes that
-# are kept of a stream.
+# A shell that runs scripts. A request is "run ID N M", followed by a script of N bytes and its stdin of M bytes (head
+# reads exactly N and M bytes); or "end ID", which kills the session (setsid) of a script, but not the jobs of the
+# script, which have other sessions. When a script has ended, the shell prints an ANSWER: ID, status, stdout, stderr.
+# The first answer, with ID 0, shows that the shell is ready. $1 is the number of bytes that are kept of stdout and of
+# stderr.
 _SERVER = """\
 limit=$1
 folder=$(mktemp -d "${TMPDIR:-/tmp}/perfbisect-shell-XXXXXXXX") || exit 1
@@ -86,14 +87,16 @@ done
 """
 
 _STATUS = "perfbisect: ended with status "
-# Runs the script $1, and prints its status, because the command that leads here may have a different status. tar writes
-# to no terminal, which stdout is below `srun --unbuffered`.
+# Runs the script $1, and prints its status on stderr, because the command that leads to the host may end with a
+# different status. stdout goes through cat, because tar does not write to a terminal, which stdout is under `srun
+# --unbuffered`.
 _STREAM = f"""\
 exec 4>&1
 status=$({{ {{ sh -c "$1" stream 3>&- 4>&-; echo "$?" >&3; }} | cat >&4; }} 3>&1)
 echo '{_STATUS}'"$status" >&2
 """
-# Not every program can reopen its stdin if that is a socket. After the program ends, its stdin is not read any more.
+# The first cat makes the program's stdin a pipe, because not every program can reopen a stdin that is a socket. kill 0
+# ends this cat when the program has ended.
 _PIPES = """cat | { { "$@"; echo "it ended with status $?" >&2; } | cat; kill 0; }"""
 
 Answer = tuple[int, bytes, bytes]  # status, stdout, stderr
@@ -134,11 +137,11 @@ class ThroughHost(RemoteHost["ShellProcess"]):
         return status, out, err
 
     @contextmanager
-    def begin_stream(self, argv: tuple[str, ...], far: socket.socket) -> Iterator[StreamedCommand]:
+    def begin_stream(self, argv: tuple[str, ...], peer: socket.socket) -> Iterator[StreamedCommand]:
         """Start a command with its stdin and stdout on the socket; see ``Host.begin_stream``."""
         script = f"{script_prologue(Command(argv))}\nexec {shlex.join(argv)}"
         leading = ("sh", "-c", _PIPES, "pipes", *self.connection.command, "sh", "-c", _STREAM, "stream", script)
-        with LocalHost(self.name, self.root).begin_stream(leading, far) as running:
+        with LocalHost(self.name, self.root).begin_stream(leading, peer) as running:
 
             def ended(stderr: str) -> tuple[int, str]:
                 running.wait(stderr)
@@ -161,7 +164,7 @@ class Shell(Connection["ShellProcess"]):
         super().__init__(name)
         self.command = tuple(command)
 
-    def connected(self) -> "ShellProcess":
+    def new_connection(self) -> "ShellProcess":
         """Start a new shell. Raises EnvironmentFailure if the shell does not start."""
         return ShellProcess(self.name, self.command)
 
@@ -184,11 +187,11 @@ class ShellProcess:
         self._waiting = {0: ready}
         self._numbers = count(1)
         self._lock = threading.Lock()
-        self._requests: SimpleQueue[bytes] = SimpleQueue()  # b"" ends it
+        self._requests: SimpleQueue[bytes] = SimpleQueue()  # b"" is the last request
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``close``
         program = [*command, "sh", "-c", _SERVER, "perfbisect", str(PRINTED + 1)]
         pipe = subprocess.PIPE
-        try:  # Ctrl-C in the terminal does not reach it
+        try:  # start_new_session: Ctrl-C does not reach the shell
             self._process = subprocess.Popen(
                 program, stdin=pipe, stdout=pipe, stderr=self._errors, start_new_session=True
             )
@@ -197,7 +200,7 @@ class ShellProcess:
             raise EnvironmentFailure(
                 f"host {name} cannot be reached: {command[0]} does not start on this machine: {error.strerror}"
             ) from error
-        work = (self._read, self._write, self._watch)
+        work = (self._read, self._write_requests, self._clean_up_at_end)
         self._threads = [threading.Thread(target=target, name=f"shell of {name}", daemon=True) for target in work]
         for thread in self._threads:
             thread.start()
@@ -211,10 +214,10 @@ class ShellProcess:
             raise
 
     def last_output_line(self) -> str:
-        """The last message of the command itself, such as the reason why it ended."""
+        """The last line on stderr of the command that leads to the host, such as the reason why this command ended."""
         if self._errors.closed:
             return ""
-        written = self._errors.fileno()  # its offset is the writer's position
+        written = self._errors.fileno()  # pread keeps the file offset, at which the command writes
         lines = os.pread(written, 4096, max(0, os.fstat(written).st_size - 4096)).decode(errors="replace").split("\n")
         return mask_credentials(next((line.strip() for line in reversed(lines) if line.strip()), ""))
 
@@ -232,8 +235,8 @@ class ShellProcess:
         """Kill a script and its processes."""
         self._requests.put(b"end %d\n" % number)
 
-    def _write(self) -> None:
-        """Write the requests while the shell reads them."""
+    def _write_requests(self) -> None:
+        """Write the requests to the shell's stdin, until a request is empty or the shell has ended."""
         assert self._process.stdin
         with suppress(OSError), self._process.stdin as stdin:
             while request := self._requests.get():
@@ -251,7 +254,7 @@ class ShellProcess:
                     if future:
                         future.set_result((int(status or b"137"), base64.b64decode(out), base64.b64decode(err)))
 
-    def _watch(self) -> None:
+    def _clean_up_at_end(self) -> None:
         """Wait for the end of the command, kill the processes that it left on this machine and that keep its output
         open, and let all requests fail.
         """

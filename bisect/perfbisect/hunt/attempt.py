@@ -56,10 +56,10 @@ OpenView = Callable[[Mapping[int, str]], View]  # takes the titles of the member
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
-    """The callbacks of the command that begins or resumes a session, and its history."""
+class CommandCallbacks:
+    """The callbacks of the command that begins or resumes a session, and the path of the history."""
 
-    path: Path | None  # of the history
+    path: Path | None  # path of the history
     open_view: OpenView
     waiting: WaitCallback | None = None  # is called while the session waits for a host; None: the session does not wait
     begun: Begun | None = None  # is called with the name of each hunt or trial, once the history has it
@@ -68,7 +68,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class HuntOutcome:
-    """The end of a hunt: its verdict, or its failure. A trial has neither a verdict nor a failure."""
+    """The end of a hunt: its verdict, or its failure. The outcome of a trial has neither a verdict nor a failure."""
 
     hunt: int
     verdict: Verdict | None
@@ -82,12 +82,12 @@ class HuntOutcome:
 
 @dataclass(slots=True)
 class SessionAttempt:
-    """The work of this process on a session: on a trial, or on the hunts with these numbers."""
+    """The work of this process on a session: on one trial, or on one or several hunts."""
 
     history: History
-    caller: Caller
+    caller: CommandCallbacks
     numbers: Sequence[int]
-    batch: Batch | None  # of several hunts
+    batch: Batch | None  # None for a single hunt or a trial
     held: Mapping[str, HostLock]
     # Index of a hunt that cannot go on → the error; None: the session is not resumed.
     resume_failures: Mapping[int, PerfBisectError] | None = None
@@ -114,7 +114,7 @@ class SessionAttempt:
         is_trial = bool(first.request.works)
         names = [f"{first.request.kind[0]}{number}" if is_trial else str(number) for number in numbers]
         self.name = self.batch.name if self.batch else names[0]
-        for lock in self.held.values():  # other sessions see the name
+        for lock in self.held.values():  # sessions that wait for the host show this name
             lock.set_session_name(self.name)
         locks = HostLocks(self.held, [build_host.host.name for build_host in first.common_build_hosts], first.shared)
         is_resumed = self.resume_failures is not None
@@ -130,11 +130,8 @@ class SessionAttempt:
             problem = lifecycle.problem if lifecycle else problem
             lacks_verdict = (lifecycle and self.reason_seconds is None) or index in failures
             verdict = None if lacks_verdict else verdict_of(history, log.hunt)
-            change_metric = (
-                lifecycle.change_metric
-                if lifecycle and settings.choose_metric and not (is_trial or settings.narrows or settings.outputs)
-                else None
-            )
+            may_change = settings.choose_metric and not (is_trial or settings.narrows or settings.outputs)
+            change_metric = lifecycle.change_metric if lifecycle and may_change else None
             output = settings.output if settings.outputs else None
             member = SessionMember(problem, log, lifecycle, verdict, failures.get(index), change_metric, output=output)
             if lifecycle and lifecycle.setup.parts:
@@ -143,11 +140,9 @@ class SessionAttempt:
 
         def workers() -> Workers[LabEvent]:
             """The hosts of the session as workers for the hunts or trials that have not ended."""
-            open_labs = {
-                index: lifecycle.labs for index, lifecycle in lifecycles.items() if self.members[index].is_open
-            }
-            span = next(iter(lifecycles.values())).setup.span  # of the present round
-            return workers_of(open_labs, span.candidates, together=len(logs) > 1)
+            labs = {index: lifecycle.labs for index, lifecycle in lifecycles.items() if self.members[index].is_open}
+            span = next(iter(lifecycles.values())).setup.span  # the range, in `bisect narrow` of the present round
+            return workers_of(labs, span.candidates, together=len(logs) > 1)
 
         for index, member in enumerate(self.members):
             if member.failure:
@@ -164,12 +159,12 @@ class SessionAttempt:
         try:
             with pushing(history.path, numbers, note):
                 driver = Driver(self.members, plan, workers, self.store_failure)
-                interruption = self._show_events(driver, titles, first)
+                interruption = self._carry_out_in_view(driver, titles, first)
         except (RemedyWorked, OutputRecognised):
             self.resume_failures, next_setups = failures, {}
             for index, setup in setups.items():
                 if verdict_of(history, numbers[index]) is None:
-                    settings = history.settings(numbers[index])  # a hunt may have chosen a new metric
+                    settings = history.settings(numbers[index])  # with the new metric, if the hunt has chosen one
                     next_setups[index] = setup.for_next_attempt(settings)
                     if settings.output or settings.outputs:
                         settings = replace(settings, run_hash=next_setups[index].settings.run_hash)
@@ -186,9 +181,10 @@ class SessionAttempt:
         return outcomes
 
     def _with_limits(self, logs: Sequence[SavedLog], setups: Mapping[int, SessionSetup]) -> Mapping[int, SessionSetup]:
-        """The setups with new limits: the amounts that all hunts have spent so far, plus ``added_limits``.
+        """The setups with new limits of the session: the runs, builds and minutes that all hunts have spent so far,
+        plus the amounts in ``added_limits``.
 
-        The new limits are stored with the hunts.
+        The new limits are stored in the settings of each hunt.
         """
         states, added, self.added_limits = [log.state for log in logs], self.added_limits, {}
         attempted = {sha for state in states for sha, row in state.tested.items() if row.builds or row.failed_seconds}
@@ -208,7 +204,7 @@ class SessionAttempt:
 
     def store_failure(self, index: int, failure: PerfBisectError) -> None:
         """Store in the history, and in the batch of the hunt, that a hunt or trial cannot continue."""
-        with suppress(PerfBisectError):  # of the history itself
+        with suppress(PerfBisectError):  # an error of the history itself cannot be stored
             self.history.enter_failure(self.numbers[index], str(failure), CLOCK.now())
             self._store_status(index, ENVIRONMENT, str(failure))
 
@@ -220,11 +216,11 @@ class SessionAttempt:
             for batch, number, _ in batch_jobs_of_hunt(self.history, self.numbers[index]):
                 enter_batch_hunt_status(self.history, batch, number, status, failure)
 
-    def _show_events(self, driver: Driver, titles: Sequence[str], setup: SessionSetup) -> Interrupted | None:
+    def _carry_out_in_view(self, driver: Driver, titles: Sequence[str], setup: SessionSetup) -> Interrupted | None:
         """Carry out the session, and show its events in a view.
 
-        Returns the interruption if the session was interrupted while it studied the reasons, after all verdicts;
-        otherwise None.
+        Returns the exception if the session was interrupted after all verdicts, while the reasons of the changes were
+        measured; otherwise None.
         """
         history, numbers, begun = self.history, self.numbers, self.caller.begun
         view = self.caller.open_view(dict(zip(numbers, titles, strict=True)))
@@ -236,7 +232,7 @@ class SessionAttempt:
                 self._store_status(index, exit_status(verdict))
             view.add_events(numbers[index], [timed_event])
             if verdict and isinstance(begun, Notifier):
-                begun.ended(str(numbers[index]))
+                begun.notify_end(str(numbers[index]))
 
         with closing(view):
             try:
@@ -251,9 +247,7 @@ class SessionAttempt:
                 if len(verdicts) == len(numbers):
                     return self._interrupted_reason_study(numbers, verdicts)
                 named = [number for number, member in zip(numbers, self.members, strict=True) if member.named]
-                lines = [
-                    f"\n{line}" for number in named for line in read_hunt_report(self.history, number).proven_sentences
-                ]
+                lines = [f"\n{line}" for number in named for line in read_hunt_report(history, number).proven_sentences]
                 message = f"Interrupted. All measurements are kept; to continue: {self._resume_command}"
                 raise Interrupted(f"{message}{''.join(lines)}") from None
             except RemedyWorked as mended:
@@ -267,7 +261,7 @@ class SessionAttempt:
                 raise
             except OutputRecognised as recognised:
                 try:
-                    outputs = recognised.workload.known or measured_outputs(recognised.found, setup.request)
+                    outputs = recognised.workload.known_outputs or measured_outputs(recognised.found, setup.request)
                 except SeveralResults as several:
                     raise self._with_advice(several, setup.settings) from None
                 for index, member in enumerate(self.members):
@@ -275,7 +269,7 @@ class SessionAttempt:
                     workloads = (of_member.workload, *of_member.works) if of_member else ()
                     if of_member and (recognised.workload in workloads or member.output):
                         stored = history.settings(numbers[index])
-                        if recognised.workload.known:  # only the filter is new, with which one result is measured alone
+                        if recognised.workload.known_outputs:  # only the filter, which selects one result, is new
                             history.update_settings(numbers[index], replace(stored, filter=recognised.words))
                             continue
                         settings = replace(with_outputs(history, stored, outputs), filter=recognised.words)
@@ -283,7 +277,7 @@ class SessionAttempt:
                             history.update_settings(numbers[index], settings)
                             words = cut(shell_words(recognised.words), MAX_FILTER_LENGTH)
                             alone = f", alone by {words}" if recognised.words else ""
-                            chosen = MetricChosen(settings.metric, f"{recognised.found.why}{alone}.", stored.metric)
+                            chosen = MetricChosen(settings.metric, f"{recognised.found.summary}{alone}.", stored.metric)
                             timed_event = member.log.append(chosen)
                         show(index, timed_event)
                 raise
@@ -316,7 +310,9 @@ class SessionAttempt:
         return f"{correction}; or install what the machine lacks. To continue: {self._resume_command}"
 
     def _interrupted_reason_study(self, hunt_numbers: Sequence[int], verdicts: Sequence[Verdict]) -> Interrupted:
-        """The interruption of the studies of a reason; it has the exit status of the verdicts."""
+        """The exception for an interruption after the verdicts, while the reasons of the changes were measured. The
+        exit status of the exception is the exit status of the verdicts.
+        """
         commands = " and ".join(bisect_command("why", str(number), self.history.path) for number in hunt_numbers)
         verdict = "The verdict is final" if len(hunt_numbers) == 1 else "The verdicts are final"
         interruption = Interrupted(f"Interrupted. {verdict}; to measure the rest of the reason: {commands}")
@@ -334,20 +330,19 @@ def measured_outputs(recognised: RecognisedOutput, request: TrialRequest) -> tup
     Raises SeveralResults if an output has several results and the user has not chosen one of them.
     """
     has_several = request.kind is TrialType.COMPARE and not (request.series or request.branch)
-    return recognised.outputs if has_several else (recognised.one,)
+    return recognised.outputs if has_several else (recognised.only_result,)
 
 
 def with_outputs(history: History, settings: Settings, outputs: Sequence[Output]) -> Settings:
-    """The settings with the results of an output that are measured, and with the noise of earlier hunts by the metric
-    of these results.
+    """The settings of a hunt that measures ``outputs`` (results in a recognised output), with the noise of earlier
+    hunts that measured the same metric.
 
-    If the new metric has the opposite direction, the hunt's direction is reversed, so that a hunt for a change for the
-    worse remains a hunt for a change for the worse.
+    If a rise is worse by one metric, and a drop is worse by the new metric, the direction of the hunt is reversed. A
+    hunt for a change for the worse thus remains a hunt for a change for the worse.
     """
     policy, metric = settings.policy, outputs[0].metric
     if policy.direction is not Direction.ANY and worse_direction(metric) is not worse_direction(settings.metric):
-        opposite = Direction.DROP if policy.direction is Direction.RISE else Direction.RISE
-        policy = replace(policy, direction=opposite)
+        policy = replace(policy, direction=Direction.DROP if policy.direction is Direction.RISE else Direction.RISE)
     settings = replace(settings, metric=metric, policy=policy)
     settings = replace(settings, outputs=tuple(outputs)) if outputs[1:] else replace(settings, output=outputs[0])
     return replace(settings, prior=replace(settings.prior, noise=read_run_noise(history, settings)))
@@ -365,8 +360,8 @@ def verdict_of(history: History, number: int) -> Verdict | None:
 def refuse_imported(history: History, session: int, consequence: str, name: str = "") -> None:
     """Raise UsageError for a session of another user, because its settings contain commands of this other user.
 
-    ``consequence`` is a clause that ends the message, such as "it cannot be resumed here". ``name`` is the name of the
-    trial, if the session is a trial.
+    ``consequence`` is a clause that ends the message, such as "it cannot be resumed here". ``name`` is the name of a
+    trial; "" for a hunt.
     """
     if owner := history.origin(session):
         relation, if_own = "imported from", ""

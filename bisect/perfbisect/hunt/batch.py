@@ -1,14 +1,16 @@
-"""Carries out the hunts of a batch, each in a process of its own. As many hunts run at once as the hosts allow.
+"""Carries out the hunts of a batch, each hunt in a separate process. Hunts run at the same time if they need different
+hosts.
 
-A signal, a lack of memory or an error ends the process of one hunt, but not the processes of other hunts. The process
-of a hunt is a `bisect run`, with the same locks as one started in a terminal. The process continues if the process of
-the batch ends. The process of the batch reads the states of the hunts from the history, as `bisect watch` does.
+An error, a signal or a lack of memory that ends the process of one hunt does not end other hunts. The process of a hunt
+runs `bisect run`, and takes the same locks of hosts as a `bisect run` in a terminal. The process of a hunt continues if
+the process of the batch is killed. The process of the batch reads the states of the hunts from the history, like
+`bisect watch`.
 
-A host measures for one hunt at a time. Hunts begin in the order of the file. A hunt begins only on hosts that no
-earlier hunt waits for, so no hunt waits forever. The home of a range consists of the hosts on which hunts of the range
-were built. A hunt with a choice of hosts prefers the home of its range, because the hunt can share the builds there. If
-the home of its range is busy, a hunt takes another free host, unless a hunt of a range without a home waits for this
-host.
+A host measures for one hunt at a time. Hunts begin in the order in which the batch lists them. A hunt does not begin on
+a host for which an earlier hunt of the batch waits, so no hunt waits forever. The *home* of a range is the set of hosts
+that earlier hunts of this range have used. A hunt that may run on several hosts prefers the home of its range, because
+the builds on these hosts can be used again. If all hosts of the home are busy, the hunt takes another host, but only
+after hunts of ranges without a home have chosen their hosts.
 """
 
 import json
@@ -35,12 +37,12 @@ from perfbisect.wording.quantities import chance
 
 PROGRAM = (sys.executable, "-P", "-c", "from perfbisect.cli.main import main; main()")
 SIGNALLED = 128  # the exit status of a process that signal n has ended is 128 + n
-STATUS = {  # state of a hunt that another process has carried out → exit status; 2 for other states
+STATUS = {  # state of a hunt of another process → the exit status for this state; other states: 2
     "found": 0, "several": 0, "not reproduced": 1, "code placement": 1, "failed": ENVIRONMENT, "interrupted": INTERRUPTED,
 }  # fmt: skip
 LEASED = ":"  # the names of leased hosts have this character: slurm:quiet
 VERDICTS = (0, 1, 2)  # exit statuses of hunts with a verdict
-OF_PYTHON = (1, 2)  # exit statuses that Python has, too, if Python cannot start or import the program
+OF_PYTHON = (1, 2)  # exit statuses that Python also has if it cannot start or cannot import perfbisect
 TAIL = 20_000  # bytes at the end of a log, in which the error is looked for
 
 Hosts = tuple[str, ...]
@@ -57,7 +59,7 @@ class Stage(StrEnum):
 
 @dataclass(eq=False)
 class Task:
-    """A hunt to be carried out by a process: a hunt of a batch, or an interrupted hunt."""
+    """A hunt that is carried out by a separate process: a hunt of a batch, or an interrupted hunt that is resumed."""
 
     title: str
     arguments: tuple[str, ...]  # of `bisect run`
@@ -72,7 +74,7 @@ class Task:
     status: int | None = None
     failure: str = ""
     unfit: dict[str, str] = field(default_factory=dict)  # unfit host of a former choice → why the host is unfit
-    log_start: int = 0  # bytes of the log before this process; the output of this process follows
+    log_start: int = 0  # length of the log, in bytes, when this process began
     process: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
 
     @property
@@ -82,7 +84,7 @@ class Task:
 
     def log(self, history: History) -> Path:
         """The file with the output of the hunt. Each batch has its own folder for output, because several batches may
-        run at once."""
+        run at the same time."""
         return log_of(history, self.batch, self.number) if self.batch else log_folder(history) / f"hunt-{self.hunt}.log"
 
 
@@ -101,12 +103,12 @@ def tasks_of(batch: Batch, history: History, ranges: Sequence[str] = ()) -> list
     tasks = []
     for hunt in batch.hunts:
         planned = hunt.planned
-        span = ranges[hunt.number] if ranges else range_key(planned.folder, planned.arguments[-2:])
+        span = ranges[hunt.number] if ranges else sharing_key(planned.folder, planned.arguments[-2:])
         task = Task(
             title_of(planned), planned.arguments, planned.folder, planned.hosts, span, batch.id, hunt.number, hunt.hunt
         )
         if hunt.hunt is not None:
-            with suppress(PerfBisectError) if hunt.status in VERDICTS else ending_on_error(task, history):
+            with suppress(PerfBisectError) if hunt.status in VERDICTS else errors_end_task(task, history):
                 task.choices = (history.settings(hunt.hunt).hosts,)
         if hunt.status in VERDICTS:
             task.stage, task.status = Stage.ENDED, hunt.status
@@ -115,8 +117,7 @@ def tasks_of(batch: Batch, history: History, ranges: Sequence[str] = ()) -> list
 
 
 def title_of(planned: PlannedHunt) -> str:
-    """The title of a hunt, which is the same before and after the hunt has begun: system or repository, workload,
-    range."""
+    """The title of a hunt: the system or repository, the workload, and the range."""
     *options, good, bad = planned.arguments
     values = option_values(options)
     system = values.get("builder") or Path(planned.folder, values.get("repo", "")).name
@@ -124,13 +125,14 @@ def title_of(planned: PlannedHunt) -> str:
 
 
 def option_values(arguments: Sequence[str]) -> dict[str, str]:
-    """The options of a command line that have a value: name without dashes → value."""
+    """The values of the options of a command line, by the option's name without dashes; options without a value are
+    left out."""
     return dict(word.removeprefix("--").split("=", 1) for word in arguments if word.startswith("--") and "=" in word)
 
 
 def read_batch_at_end(history: History, number: int) -> Batch:
-    """The batch of that number. If all hunts of the batch have verdicts, the function stores that the batch has
-    ended."""
+    """The batch ``number``. If all hunts of the batch have verdicts, the time at which the batch ended is stored first.
+    """
     batch = read_batch(history, number)
     if not batch.ended and all(hunt.status in VERDICTS for hunt in batch.hunts):
         end_batch(history, number, time.time())
@@ -148,11 +150,9 @@ def state_text(task: Task, history: History) -> str:
     if task.status == INTERRUPTED:
         return "interrupted"
     if task.status in VERDICTS and task.hunt is not None:
-        with suppress(PerfBisectError):  # of damaged rows; the exit status shows that there is a verdict
-            listed = history.session_summary(task.hunt)
-            return (
-                f"{listed.state} {listed.culprit[:10]} {chance(listed.probability)}" if listed.culprit else listed.state
-            )
+        with suppress(PerfBisectError):  # if rows are damaged, only "ended" is shown
+            hunt = history.session_summary(task.hunt)
+            return f"{hunt.state} {hunt.culprit[:10]} {chance(hunt.probability)}" if hunt.culprit else hunt.state
         return "ended"
     return f"failed: {task.failure or f'status {task.status}'}"
 
@@ -165,12 +165,12 @@ def carry_out(
     pause: Callable[[float], None],
     locked_hosts: Callable[[Task, str], Sequence[str]],
 ) -> None:
-    """Carry out all tasks; as many tasks run at once as the hosts allow. Afterwards each task has its stage, status and
-    failure.
+    """Carry out all tasks; tasks that need different hosts run at the same time. At the end, ``stage``, ``status`` and
+    ``failure`` of each task say how its hunt ended.
 
-    ``show`` is called whenever the state of a task may have changed. ``locked_hosts`` returns the hosts that a hunt
-    must lock in order to measure on one host; it is called once for each hunt and host. Raises KeyboardInterrupt only
-    after all processes have stopped.
+    ``show`` is called whenever the state of a task may have changed. ``locked_hosts(task, host)`` returns the hosts
+    that the hunt must lock in order to measure on ``host``. After Ctrl-C, raises KeyboardInterrupt when all processes
+    have stopped.
     """
 
     @cache
@@ -181,25 +181,24 @@ def carry_out(
     homes: dict[str, set[Hosts]] = {}
     for task in tasks:
         if task.stage is Stage.WAITING:
-            with ending_on_error(task, history):
+            with errors_end_task(task, history):
                 # Another process may already work on the hunt.
-                if is_claimed(task, history) or (
-                    task.hunt is not None and history.session_summary(task.hunt).state == RUNNING
-                ):
+                claimed = is_claimed(task, history)
+                if claimed or (task.hunt is not None and history.session_summary(task.hunt).state == RUNNING):
                     task.stage, task.hosts = Stage.ELSEWHERE, task.choices[0]
-    with closing(view), stopping_processes(tasks):
+    with closing(view), stop_processes_at_end(tasks):
         while any(task.stage is not Stage.ENDED for task in tasks):
             busy = {host for task in tasks if task.is_running for host in needed_hosts(task, task.hosts)}
             waiting = [task for task in tasks if task.stage is Stage.WAITING]
             for task, hosts in tasks_to_start(waiting, busy, homes, needed_hosts).items():
-                with ending_on_error(task, history):
+                with errors_end_task(task, history):
                     if remove_unfit_choice(task, hosts, history):
                         continue
                     homes.setdefault(task.range, set()).add(needed_hosts(task, hosts))
                     start(task, hosts, history)
             for task in tasks:
                 if task.is_running:
-                    update(task, history, view, followed)
+                    follow(task, history, view, followed)
             show()
             if any(task.stage is not Stage.ENDED for task in tasks):
                 pause(POLL_SECONDS)
@@ -214,12 +213,12 @@ def tasks_to_start(
     """The tasks that can start now, each with the hosts on which it starts.
 
     ``busy`` are hosts in use. ``homes`` maps each range to the hosts that hunts of this range have used.
-    ``needed_hosts`` returns the hosts that a hunt must lock in order to measure on a choice of hosts.
+    ``needed_hosts(task, hosts)`` returns the hosts that the task must lock in order to measure on ``hosts``.
     """
     busy_hosts, started = set(busy), dict[Task, Hosts]()
     range_homes = {name: set(locked_sets) for name, locked_sets in homes.items()}
     for only_at_home in (True, False):
-        held = set(busy_hosts)  # also the hosts that earlier tasks wait for
+        held = set(busy_hosts)  # hosts in use, and hosts for which earlier tasks wait
         for task in waiting:
             if task in started:
                 continue
@@ -238,41 +237,41 @@ def tasks_to_start(
 
 
 @contextmanager
-def ending_on_error(task: Task, history: History) -> Iterator[None]:
-    """An error within the block ends only this task. While the process of the task works, errors are ignored."""
+def errors_end_task(task: Task, history: History) -> Iterator[None]:
+    """Within the ``with`` block, an error ends only this task, so that other tasks continue. If the task's process
+    still runs, the error is ignored."""
     try:
         yield
     except (OSError, PerfBisectError) as error:
-        if task.process and task.process.poll() is None:  # the view lacks some events, and the next update may succeed
+        if task.process and task.process.poll() is None:  # the hunt continues; only the view lacks events
             return
         task.stage, task.status, task.failure = Stage.ENDED, ENVIRONMENT, str(as_perfbisect_error(error))
         if task.batch is not None:
-            with suppress(PerfBisectError):  # of the history itself
+            with suppress(PerfBisectError):  # errors of the history
                 enter_batch_hunt_status(history, task.batch, task.number, task.status, task.failure)
 
 
 def is_claimed(task: Task, history: History) -> bool:
-    """Whether a process works on a hunt of a batch that has no number in the history yet.
+    """Whether a process has begun the hunt of a batch, but the hunt has no number in the history yet.
 
-    If the history meanwhile has a number for the hunt, the number is stored in the task.
+    If the hunt has a number in the history by now, the number is stored in the task.
     """
     if task.hunt is not None or task.batch is None:
         return False
     stored = read_batch(history, task.batch).hunts[task.number]
-    if stored.hunt is None and not stored.running:  # the process may have stored the number between both reads
+    if stored.hunt is None and not stored.running:  # the process may have ended after the number was read: read again
         stored = read_batch(history, task.batch).hunts[task.number]
     task.hunt = stored.hunt
     return stored.hunt is None and stored.running
 
 
 def remove_unfit_choice(task: Task, hosts: Hosts, history: History) -> bool:
-    """Remove ``hosts`` from the choices of hosts of a task if one of these hosts is unfit. The function returns whether
-    the choice was removed.
+    """If the fitness check of one of ``hosts`` failed, remove ``hosts`` from the task's ``choices``. Returns whether
+    ``hosts`` were removed.
 
-    An unfit host is kept if the task has had no other choice. Raises EnvironmentFailure if the task has no choice any
-    more.
+    If ``hosts`` were always the only choice, they are kept. Raises EnvironmentFailure if no choice is left.
     """
-    from perfbisect.hunt.fitness import unfit_hosts  # imported when used, because `bisect history` must answer at once
+    from perfbisect.hunt.fitness import unfit_hosts  # imported when used, so that `bisect history` answers at once
 
     unfit = unfit_hosts(history.path, hosts) if len(task.choices) > 1 or task.unfit else {}
     if unfit:
@@ -284,8 +283,8 @@ def remove_unfit_choice(task: Task, hosts: Hosts, history: History) -> bool:
 
 
 def start(task: Task, hosts: Hosts, history: History) -> None:
-    """Start the process of a hunt in a new process session, so that Ctrl-C in the terminal of this process does not
-    interrupt the hunt."""
+    """Start the process of a hunt. The process leads a new process session (setsid), so that Ctrl-C in the terminal
+    does not interrupt the hunt."""
     task.hosts, task.stage = hosts, Stage.RUNNING
     options = ("--history", str(history.path.absolute()), "--wait", "--plain")
     if task.hunt is not None:
@@ -307,11 +306,11 @@ def start(task: Task, hosts: Hosts, history: History) -> None:
         )
 
 
-def update(task: Task, history: History, view: View, followed: dict[int, FollowedHunt]) -> None:
-    """Show the new events of a running hunt in the view; if the hunt has ended, note its end."""
+def follow(task: Task, history: History, view: View, followed: dict[int, FollowedHunt]) -> None:
+    """Show the new events of a running hunt in the view. If the hunt has ended, store how it ended."""
     status = task.process.poll() if task.process else None
     view_updates: list[Callable[[], None]] = []
-    with ending_on_error(task, history):
+    with errors_end_task(task, history):
         if not is_claimed(task, history) and task.hunt is None and task.process is None:
             task.stage, task.hosts = Stage.WAITING, ()  # the other process has ended before the hunt began
         if task.hunt is not None:
@@ -323,16 +322,16 @@ def update(task: Task, history: History, view: View, followed: dict[int, Followe
                 view_updates.append(partial(view.add_events, task.hunt, events))
             if task.process is None and listed.state != RUNNING:
                 status = STATUS.get(listed.state, 2)
-    for update_view in view_updates:  # outside of the block above: an error of the view is no error of the hunt
+    for update_view in view_updates:  # outside of errors_end_task: an error of the view must not end a hunt
         update_view()
     if status is not None and task.stage is not Stage.ENDED:
-        with ending_on_error(task, history):
-            end(task, status, history)
+        with errors_end_task(task, history):
+            note_end(task, status, history)
 
 
-def end(task: Task, status: int, history: History) -> None:
-    """Note the end of a hunt, and why it failed; ``status`` is the exit status of its process."""
-    if status < 0:  # a signal; the exit status becomes 128 + signal, as in a shell
+def note_end(task: Task, status: int, history: History) -> None:
+    """Store the end of a hunt and the reason of a failure; ``status`` is the exit status of the hunt's process."""
+    if status < 0:  # -n: signal n ended the process; a shell would report 128 + n
         task.failure, status = f"killed by signal {-status}", SIGNALLED - status
     if status in OF_PYTHON and (task.hunt is None or history.session_summary(task.hunt).state not in STATES.values()):
         status = ENVIRONMENT
@@ -341,16 +340,13 @@ def end(task: Task, status: int, history: History) -> None:
         task.failure = task.failure or (history.session_summary(task.hunt).failure if task.hunt is not None else "")
         task.failure = task.failure or last_error(task.log(history), task.log_start)
     if task.batch is not None:
-        enter_batch_hunt_status(
-            history, task.batch, task.number, None if status == INTERRUPTED else status, task.failure
-        )
+        stored = None if status == INTERRUPTED else status
+        enter_batch_hunt_status(history, task.batch, task.number, stored, task.failure)
 
 
 def last_error(log: Path, start: int = 0) -> str:
-    """The last error in a log after the first ``start`` bytes; "" without a log.
-
-    If the log has no error message, the result is the last line of the log.
-    """
+    """The last error message in the log file ``log`` after its first ``start`` bytes; if there is no error message, the
+    last line; "" if the file cannot be read."""
     with suppress(OSError), log.open("rb") as file:
         file.seek(max(start, log.stat().st_size - TAIL))
         lines = file.read().decode(errors="replace").splitlines()
@@ -360,10 +356,10 @@ def last_error(log: Path, start: int = 0) -> str:
 
 
 @contextmanager
-def stopping_processes(tasks: Sequence[Task]) -> Iterator[None]:
-    """At the end of a block, stop the processes that still run, as Ctrl-C would stop them. If Ctrl-C is pressed while
-    the processes are stopping, they are killed, which loses no data. The processes get SIGTERM instead of SIGINT,
-    because programs that a script has started in the background ignore SIGINT."""
+def stop_processes_at_end(tasks: Sequence[Task]) -> Iterator[None]:
+    """At the end of the ``with`` block, send SIGTERM to the processes that still run, which interrupts their hunts like
+    Ctrl-C. SIGINT is not used, because programs that a script has started in the background ignore SIGINT. If the user
+    presses Ctrl-C while the processes are stopping, the processes are killed; no data is lost."""
     try:
         yield
     finally:
@@ -381,15 +377,15 @@ def stopping_processes(tasks: Sequence[Task]) -> Iterator[None]:
             raise
 
 
-def range_key(folder: str, parts: Sequence[object]) -> str:
-    """A key that is equal for hunts that can share builds. Such hunts have the same folder, system, clone, ends and
+def sharing_key(folder: str, parts: Sequence[object]) -> str:
+    """A key that is equal for hunts that can share builds: hunts with the same folder, system, clone, ends and
     variant."""
     return json.dumps([folder, *map(str, parts)])
 
 
 def locked_hosts(task: Task, host: str) -> tuple[str, ...]:
-    """The hosts that a hunt locks to measure on ``host``: this host and its build hosts, without leased hosts."""
-    if LEASED in host:  # the hunt waits in the queue of the scheduler
+    """The hosts that a hunt locks to measure on ``host``: ``host`` and its build hosts, except leased hosts."""
+    if LEASED in host:  # a leased host needs no lock: the scheduler's queue decides
         return ()
     hosts_option = option_values(task.arguments).get("hosts", "")
     file = Path(task.folder, hosts_option or HOSTS)

@@ -5,8 +5,8 @@ member has a log. The plan of the session gives the orders; each order names its
 
 In a session of several hunts, a build or a failed build is an event in the logs of all hunts without a verdict. A run
 or a failed run is an event in the log of the hunt that has ordered the run. Hunts for several results of one command
-share runs: the log of each hunt has the value of the hunt's result. Each log is therefore the complete log of one hunt,
-and can be read alone.
+share runs: the log of each hunt has the value of the hunt's result. Therefore the log of each hunt is complete, and can
+be read without the other logs.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from perfbisect.hunt.lifecycle import SessionLifecycle
 
 T = TypeVar("T")
-Numbered = tuple[int, TimedEvent]  # the number of a member, and its event
+Numbered = tuple[int, TimedEvent]  # (number of a member, event of this member)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,8 @@ class WorkloadFailed:
 class SessionMember:
     """A member of a session: a hunt, or a trial, with its log.
 
-    A hunt is measured until it has a verdict or fails. A trial is measured until its plan ends.
+    A hunt is measured until its log has a verdict or the hunt fails. A trial is measured until the plan of the trial
+    ends.
     """
 
     problem: SearchProblem | None  # None: a trial
@@ -103,7 +104,7 @@ class SessionMember:
     def log_decision(self, event: Decided) -> Iterator[TimedEvent]:
         """Store a decision and its consequences: a choice of pairing, a forecast, a warning about the runs.
 
-        The forecast and the warning are stored once in a hunt.
+        A hunt stores at most one forecast and one warning.
         """
         earlier_purpose = self.log.state.purpose
         yield self.log.append(event)
@@ -142,7 +143,7 @@ class HuntsPlanner:
         situations = [member.problem.situation(member.log.state) for member in members if member.problem]
         several = len(members) > 1
         common = several and all(member.output for member in members)
-        number, decision = decide_together(situations, ended, fleet, common=common)
+        number, decision = decide_together(situations, ended, fleet, has_common_runs=common)
         member, numbers = members[number], range(len(members))
         for candidate in numbers if common and orders_layouts(decision) else ():
             if members[candidate].is_open and not members[candidate].uses_layouts:
@@ -178,14 +179,14 @@ class Driver:
         """
         self.members = members
         self._plan, self._workers, self._failed = plan, workers, failed
-        self._current = 0  # the number of the member of the latest event
+        self._current = 0  # number of the hunt or trial to which the latest event belongs
 
     def events(self) -> Generator[Numbered]:
         """The events of a session: the preparations of each member, the plan, then the work after each verdict."""
         for number, member in enumerate(self.members):
             if lifecycle := member.lifecycle:
                 if (yield from self._events_of(number, lifecycle.opening())) is False:
-                    member.lifecycle = None  # the member has its verdict, and nothing follows
+                    member.lifecycle = None  # the hunt already has its verdict, and adds no more events
                 member.problem = lifecycle.problem
         for number, member in enumerate(self.members):
             if member.is_open:
@@ -197,17 +198,18 @@ class Driver:
                     yield from numbered_events
                     member = self.members[self._current]
                     if len(self.members) > 1 and member.verdict and not has_runs_after_verdict(member):
-                        yield from self._closing(self._current)
+                        yield from self._closing_events(self._current)
             for number, member in enumerate(self.members):
                 yield from self._continue_search(number, member)
-            goes_on = any(member.problem for member in self.members)  # a trial is always open, but its plan has ended
-        closings = [self._closing(number) for number in range(len(self.members))]
+            # ``is_open`` does not show the end of the plan: a trial is open even after its plan.
+            goes_on = any(member.problem for member in self.members)
+        closings = [self._closing_events(number) for number in range(len(self.members))]
         for member_closing in closings:  # the events up to each verdict
             while numbered_event := next(member_closing, None):
                 yield numbered_event
                 if isinstance(numbered_event[1][1], SessionEnded):
                     break
-        for member_closing in closings:  # the events of the reasons
+        for member_closing in closings:  # the events about the reasons of changes
             yield from member_closing
 
     def append(self, event: Event | WorkloadFailed, workload: int | None = None) -> tuple[Numbered, ...]:
@@ -216,7 +218,7 @@ class Driver:
         target = self.members[number]
         if isinstance(event, WorkloadFailed):
             if target.failure is None:  # otherwise the workload has failed on another host already
-                self._fail(number, event.trouble)
+                self._note_failure(number, event.trouble)
             return ()
         if isinstance(event, Decided):
             order = event.decision.order
@@ -226,7 +228,7 @@ class Driver:
         if isinstance(event, RunFinished) and target.output:
             with target.log.history.transaction():
                 return tuple(
-                    (index, member.log.append(run_of_result(event, member.output, is_ordered=member is target)))
+                    (index, member.log.append(event_for_result(event, member.output, is_ordered=member is target)))
                     for index, member in enumerate(self.members)
                     if member is target or (member.is_open and (member.uses_layouts or not event.facts.layout))
                     if member.output
@@ -257,17 +259,19 @@ class Driver:
             return workload
         return self._current if self.members[self._current].is_open else next(iter(self._open_numbers), self._current)
 
-    def _closing(self, number: int) -> Generator[Numbered]:
-        """The events after the verdict of a hunt or the plan of a trial, up to its end; empty for an ended member."""
+    def _closing_events(self, number: int) -> Generator[Numbered]:
+        """The events from the verdict of a hunt, or from the end of the plan of a trial, to the end of the member;
+        empty for an ended member.
+        """
         member = self.members[number]
         if member.lifecycle and not member.failure and (member.verdict or not member.problem):
             yield from self._events_of(number, member.lifecycle.closing(member.verdict))
             member.lifecycle = None
 
     def _continue_search(self, number: int, member: SessionMember) -> Generator[Numbered]:
-        """Reopen a hunt that can go on after its plan: with the next round in a diff, or by another metric.
+        """Reopen a hunt whose search can continue, by the next round of a search in a diff, or by another metric.
 
-        Another metric is looked for if the metric of the hunt does not differ between the ends.
+        Another metric is tried if the metric does not differ between the ends, or if the search needs too many runs.
         """
         if member.diff_lifecycle and member.verdict and not member.failure:
             if problem := (yield from self._events_of(number, member.diff_lifecycle.next_round(member.verdict))):
@@ -284,15 +288,14 @@ class Driver:
             member.problem, member.verdict, member.change_metric = problem, None, None
 
     def _copy_builds(self, number: int, member: SessionMember) -> Generator[Numbered]:
-        """Store builds of other hunts that a hunt's log lacks, because the hunt had failed or had not begun."""
+        """Store in the log of a hunt the builds of other hunts that were made while this hunt had failed or had not
+        begun.
+        """
         logged_commits = {event.facts.commit for _, event in member.log.entries if is_of_build(event)}
         commits = {*member.problem.commits} if member.problem else set()
         for source in self.members:
-            missing = [
-                event
-                for _, event in source.log.entries
-                if is_of_build(event) and event.facts.commit in commits - logged_commits
-            ]
+            builds = [event for _, event in source.log.entries if is_of_build(event)]
+            missing = [event for event in builds if event.facts.commit in commits - logged_commits]
             if not missing:
                 continue
             log = [entry.event for entry in source.log.history.events(source.log.hunt)]
@@ -305,8 +308,8 @@ class Driver:
                 logged_commits.add(commit)
 
     def _events_of(self, number: int, events: Generator[TimedEvent, None, T]) -> Generator[Numbered, None, T | None]:
-        """Yields the ``events`` of a member, each with the member's number. Returns the generator's result; None if
-        only this member fails.
+        """Yields the ``events`` of a member, each with the member's number. Returns the result of the generator
+        ``events``; None if a failure concerns only this member.
         """
         self._current = number
         try:
@@ -317,18 +320,18 @@ class Driver:
             result: T = end.value
             return result
         except PerfBisectError as trouble:
-            self._fail(number, trouble)
+            self._note_failure(number, trouble)
         return None
 
-    def _fail(self, number: int, trouble: PerfBisectError) -> None:
-        """Note the failure of a member. Raises the failure if other members are affected, too."""
+    def _note_failure(self, number: int, trouble: PerfBisectError) -> None:
+        """Store the failure of a member, or raise the failure if it concerns all members of the session."""
         if len(self.members) == 1 or not concerns_one_workload(trouble):
             raise trouble
         self.members[number].failure = trouble
         self._failed(number, trouble)
 
 
-def lab_of_several(labs: Mapping[int, Lab]) -> Lab:
+def combined_lab(labs: Mapping[int, Lab]) -> Lab:
     """A lab that measures several workloads on one host; ``labs`` has the lab of each workload by its number."""
 
     def measure(order: Measure) -> Generator[LabEvent]:
@@ -365,20 +368,19 @@ def as_build_for_another(event: Event) -> Event:
     return event
 
 
-def run_of_result(event: RunFinished, output: Output, *, is_ordered: bool) -> RunFinished | CandidateSkipped:
-    """The event of a shared run, for the log of a hunt for one result; ``is_ordered`` says that this hunt has ordered
-    the run.
+def event_for_result(event: RunFinished, output: Output, *, is_ordered: bool) -> RunFinished | CandidateSkipped:
+    """The event of a run that several hunts share, for the log of the hunt for the result ``output``; ``is_ordered``
+    says that this hunt has ordered the run.
 
-    A run without the result of the hunt becomes a skipped candidate.
+    If the run lacks the result ``output``, the event says that the candidate was skipped.
     """
     run, value = event.facts, event.facts.results.get(output.result)
     if is_ordered:
         return replace(event, facts=replace(run, results={}))
     if value is None:
         reason = f"the output has no metric: it lacks the result {output.result} of {output.format}"
-        return CandidateSkipped(
-            event.candidate, SkipFacts(run.commit, "run", reason, run.log, 0.0, for_another=True), event.host
-        )
+        skip = SkipFacts(run.commit, "run", reason, run.log, 0.0, for_another=True)
+        return CandidateSkipped(event.candidate, skip, event.host)
     return replace(event, facts=replace(run, reported=value, unit=output.unit, results={}, for_another=True))
 
 

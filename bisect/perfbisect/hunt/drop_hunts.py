@@ -23,8 +23,8 @@ from perfbisect.core.stats.paired_comparison import compare_builds
 from perfbisect.errors import EndsSwapped, Interrupted, PerfBisectError, RunsNotComparable, UsageError
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt import session
-from perfbisect.hunt.attempt import Caller
-from perfbisect.hunt.driver import as_build_for_another, run_of_result
+from perfbisect.hunt.attempt import CommandCallbacks
+from perfbisect.hunt.driver import as_build_for_another, event_for_result
 from perfbisect.hunt.resolve import builder_of, resolve_settings
 from perfbisect.hunt.session import Resumption
 from perfbisect.hunt.setup import SessionSetup, read_hunt_range
@@ -51,9 +51,8 @@ OPEN = ("running", "interrupted", "failed")  # states of hunts without a verdict
 class DropOptions:
     """The options of hunts for drops."""
 
-    least: float | None = (
-        None  # the smallest drop of interest, as a fraction; None: the value stored with the comparison
-    )
+    # The smallest drop of interest, as a fraction; None: the value that is stored with the comparison.
+    min_effect: float | None = None
     explain: bool = True  # whether the reason is measured after each verdict
 
 
@@ -64,20 +63,19 @@ class HuntedComparison:
     trial: SessionState
     settings: Settings
 
-    def ranges(self) -> Iterable[DropRange]:
+    def ranges_to_hunt(self) -> Iterable[DropRange]:
         """The drops to hunt, grouped by the two builds at the ends of the drops."""
         return ranges_of_drops(find_drops_to_hunt(self.trial, self.settings.policy.min_effect))
 
     def hunt_of(self, drop: Drop) -> DropHunt | None:
         """The hunt for a drop; None if no hunt for the drop has begun."""
-        hunts = (hunt for hunt in self.trial.hunts if (hunt.work, hunt.first, hunt.last) == key_of(drop))
-        return next(hunts, None)
+        return next((hunt for hunt in self.trial.hunts if (hunt.work, hunt.first, hunt.last) == key_of(drop)), None)
 
     def store_hunt(self, history: History, drop: Drop, hunt: int) -> None:
         """Store with the comparison that a hunt for a drop has begun."""
         history.enter_drop_hunt(self.trial.id, key_of(drop), hunt)
 
-    def title(self, span: DropRange) -> str:
+    def range_title(self, span: DropRange) -> str:
         """A text that names the workloads and the two builds of a range."""
         subjects, works = self.trial.request.subjects, self.trial.request.works
         names = listed([works[drop.work].name for drop in span.drops])
@@ -119,9 +117,9 @@ def candidates_between(settings: Settings, subjects: Sequence[TrialBuild]) -> di
     return candidates
 
 
-def huntable_drops(path: Path | None, trial: SessionState) -> list[Drop]:
+def huntable_drops(history_path: Path | None, trial: SessionState) -> list[Drop]:
     """The drops of a comparison that a hunt can explain, because there are several candidates between the builds."""
-    with closing(History.open(path, read_only=True)) as history, suppress(PerfBisectError):
+    with closing(History.open(history_path, read_only=True)) as history, suppress(PerfBisectError):
         comparison = read_comparison(history, trial.name, DropOptions())
         drops = find_drops_to_hunt(trial, comparison.settings.policy.min_effect)
         return [drop for drop in drops if candidate_count(settings_for(comparison, drop)) > 1]
@@ -136,7 +134,7 @@ def candidate_count(settings: Settings) -> int:
 
 def hunt_lines(comparison: HuntedComparison) -> Iterator[str]:
     """Lines that list the drops to hunt, their hunts so far, and the number of candidates of each range."""
-    ranges = [*comparison.ranges()]
+    ranges = [*comparison.ranges_to_hunt()]
     trial, request = comparison.trial, comparison.trial.request
     if not ranges:
         least = percent(comparison.settings.policy.min_effect)
@@ -147,7 +145,7 @@ def hunt_lines(comparison: HuntedComparison) -> Iterator[str]:
             line += f" A drop can be real only with {FEWEST_ROUNDS} rounds or more: --visits {FEWEST_ROUNDS}"
         yield line
     for span in ranges:
-        yield f"{comparison.title(span)}:"
+        yield f"{comparison.range_title(span)}:"
         for drop in span.drops:
             hunt = comparison.hunt_of(drop)
             hunt_text = f"; hunt {hunt.hunt}: {hunt.culprit[:10] or hunt.state}" if hunt else ""
@@ -155,11 +153,11 @@ def hunt_lines(comparison: HuntedComparison) -> Iterator[str]:
             yield f"  {work}: {difference_text(request.metric, drop.ratio.ratio)}{hunt_text}"
         try:
             yield f"  {count(candidate_count(settings_for(comparison, span.drops[0])), 'candidate')}"
-        except PerfBisectError as error:  # the other ranges are hunted nevertheless
+        except PerfBisectError as error:  # an error in one range does not prevent the hunts in the other ranges
             yield f"  cannot be hunted: {error} {error.advice}".rstrip()
 
 
-def read_comparison(history: History, name: str, how: DropOptions) -> HuntedComparison:
+def read_comparison(history: History, name: str, options: DropOptions) -> HuntedComparison:
     """The comparison of that name, with the settings for its hunts.
 
     Raises UsageError if the trial is not a comparison or is imported, or if all builds of the comparison are binaries.
@@ -174,66 +172,65 @@ def read_comparison(history: History, name: str, how: DropOptions) -> HuntedComp
             f"See the commands: {bisect_command('show', name, history.path)}",
         )
     if trial.request.branch:
-        raise UsageError(
-            f"{name} is a night. To hunt the drops of its branch: bisect nightly {shell_word(trial.request.branch)}"
-        )
+        branch = shell_word(trial.request.branch)
+        raise UsageError(f"{name} is a night. To hunt the drops of its branch: bisect nightly {branch}")
     settings = history.settings(trial.id)
     if not settings.repository:
         raise UsageError(
             f"All builds of {name} are binaries, between which there are no commits to hunt in.",
             "Compare revisions of a repository, or hunt between two revisions with `bisect run`.",
         )
-    policy = replace(
-        settings.policy, min_effect=how.least or settings.policy.min_effect, layouts=True, incremental=True
-    )
-    settings = replace(settings, policy=policy, explain=how.explain)
-    return HuntedComparison(replace(trial, hunts=with_open_reasons(history, trial.hunts, settings)), settings)
+    min_effect = options.min_effect or settings.policy.min_effect
+    policy = replace(settings.policy, min_effect=min_effect, layouts=True, incremental=True)
+    settings = replace(settings, policy=policy, explain=options.explain)
+    return HuntedComparison(replace(trial, hunts=with_interrupted_reasons(history, trial.hunts, settings)), settings)
 
 
-def hunt_drops(name: str, caller: Caller, how: DropOptions) -> list[DropHunt | None]:
+def hunt_drops(compared: str, caller: CommandCallbacks, options: DropOptions) -> list[DropHunt | None]:
     """Hunt all drops of a comparison. Returns the hunt for each drop; None for a hunt that could not begin.
 
     Raises Interrupted, with the command that continues the hunts.
     """
     with closing(History.open(caller.path)) as history:
-        comparison = read_comparison(history, name, how)
-        stored = replace(history.settings(comparison.trial.id), explain=how.explain)
+        comparison = read_comparison(history, compared, options)
+        stored = replace(history.settings(comparison.trial.id), explain=options.explain)
         policy = replace(stored.policy, min_effect=comparison.settings.policy.min_effect)
-        # Stored, so that a repeated call has the same options.
+        # The options are stored, so that a later call of `bisect compare --hunt` continues with the same options.
         history.update_settings(comparison.trial.id, replace(stored, policy=policy))
-        how_to_continue = f"to continue: {bisect_command('compare', name, caller.path)} --hunt{'' if how.explain else ' --no-explain'}"
-        comparison, _ = hunt_all(history, partial(read_comparison, history, name, how), caller, how_to_continue)
-        return [comparison.hunt_of(drop) for span in comparison.ranges() for drop in span.drops]
+        how_to_continue = f"to continue: {bisect_command('compare', compared, caller.path)} --hunt{'' if options.explain else ' --no-explain'}"
+        comparison, _ = hunt_all(history, partial(read_comparison, history, compared, options), caller, how_to_continue)
+        return [comparison.hunt_of(drop) for span in comparison.ranges_to_hunt() for drop in span.drops]
 
 
-def hunt_all(history: History, read: Callable[[], T], caller: Caller, how_to_continue: str) -> tuple[T, bool]:
+def hunt_all(history: History, read_again: Callable[[], T], caller: CommandCallbacks, how_to_continue: str) -> tuple[T, bool]:
     """Hunt all ranges of a comparison. Returns the comparison at the end, and whether all hunts have ended.
 
-    ``read`` reads the comparison again before each hunt. If a range cannot be hunted, ``say`` is called with the
+    ``read_again`` reads the comparison again before each hunt. If a range cannot be hunted, ``say`` is called with the
     reason, and the next range is hunted. Raises Interrupted with ``how_to_continue``.
     """
     tried, all_ended = set[tuple[int, int, int]](), True
     while True:
-        comparison = read()
-        open_ranges = (span for span in comparison.ranges() if not {*map(key_of, span.drops)} <= tried)
+        comparison = read_again()
+        open_ranges = (span for span in comparison.ranges_to_hunt() if not {*map(key_of, span.drops)} <= tried)
         if not (span := next(open_ranges, None)):
             return comparison, all_ended
         tried |= {*map(key_of, span.drops)}
         for drop in span.drops:
             if (size := drop.ratio.interval) and not comparison.hunt_of(drop):
-                title = comparison.title(replace(span, drops=(drop,)))
+                title = comparison.range_title(replace(span, drops=(drop,)))
                 caller.say(f"{title}: ×{ratio(size)} in all rounds, so it is hunted.")
         try:
             hunt_range(history, comparison, span, caller)
         except Interrupted:
             raise Interrupted(f"Interrupted. All measurements are kept; {how_to_continue}") from None
         except PerfBisectError as error:
-            all_ended &= isinstance(error, UsageError)  # if UsageError, no hunt between the builds is possible
-            caller.say(printable(f"{comparison.title(span)}: {error} {error.advice}".rstrip()))
+            all_ended &= isinstance(error, UsageError)  # after a UsageError, no hunt between the builds is possible
+            caller.say(printable(f"{comparison.range_title(span)}: {error} {error.advice}".rstrip()))
 
 
-def with_open_reasons(history: History, hunts: Iterable[DropHunt], settings: Settings) -> tuple[DropHunt, ...]:
-    """The hunts. If reasons are measured, a hunt whose reason was interrupted gets the state "interrupted"."""
+def with_interrupted_reasons(history: History, hunts: Iterable[DropHunt], settings: Settings) -> tuple[DropHunt, ...]:
+    """The hunts. If ``settings`` ask for the reasons of changes, and the measurement of a hunt's reason was
+    interrupted, this hunt gets the state "interrupted"."""
     as_interrupted = partial(replace, state="interrupted", culprit="")
     return tuple(
         as_interrupted(hunt) if settings.explain and was_reason_interrupted(history, hunt.hunt) else hunt
@@ -241,7 +238,7 @@ def with_open_reasons(history: History, hunts: Iterable[DropHunt], settings: Set
     )
 
 
-def hunt_range(history: History, comparison: HuntedComparison, span: DropRange, caller: Caller) -> None:
+def hunt_range(history: History, comparison: HuntedComparison, span: DropRange, caller: CommandCallbacks) -> None:
     """Hunt the drops of one range whose hunts have no verdict: begun hunts continue, and the other hunts begin.
 
     A hunt that cannot go on, because its workload or its range has changed, is replaced by a new hunt.
@@ -259,9 +256,8 @@ def hunt_range(history: History, comparison: HuntedComparison, span: DropRange, 
         in_session = {member.hunt for member in batch.hunts if member.hunt is not None} if batch else {hunt.hunt}
         resumed |= in_session
         try:
-            outcomes = session.resume(
-                hunt.hunt, batch, replace(caller, path=history.path, begun=None), Resumption(lambda stored: stored)
-            )
+            quiet_caller = replace(caller, path=history.path, begun=None)
+            outcomes = session.resume(hunt.hunt, batch, quiet_caller, Resumption(lambda stored: stored))
         except RunsNotComparable:  # no hunt of the session can go on
             replaced |= in_session & {member.hunt for member in begun}
         else:
@@ -269,10 +265,10 @@ def hunt_range(history: History, comparison: HuntedComparison, span: DropRange, 
     hunts = [(drop, comparison.hunt_of(drop)) for drop in span.drops]
     new_drops = [drop for drop, drop_hunt in hunts if drop_hunt is None or drop_hunt.hunt in replaced]
     if new_drops:
-        begin(history, comparison, new_drops, caller)
+        begin_hunts(history, comparison, new_drops, caller)
 
 
-def begin(history: History, comparison: HuntedComparison, drops: Sequence[Drop], caller: Caller) -> None:
+def begin_hunts(history: History, comparison: HuntedComparison, drops: Sequence[Drop], caller: CommandCallbacks) -> None:
     """Begin the hunts for drops of one range, as one session."""
     drops_to_store = iter(drops)
 
@@ -289,15 +285,8 @@ def settings_for(comparison: HuntedComparison, drop: Drop) -> Settings:
     good, bad = request.subjects[drop.first], request.subjects[drop.last]
     work, settings = request.works[drop.work].name, comparison.settings
     settings = for_one_result(settings, work) if request.shared else replace(settings, workload=work)
-    settings = replace(
-        settings,
-        good=good.commit,
-        bad=bad.commit,
-        metric=request.metric,
-        variant=good.variant or request.variant,
-        further_hosts=(),
-    )
-    settings = resolve_settings(settings)
+    settings = replace(settings, good=good.commit, bad=bad.commit, metric=request.metric, further_hosts=())
+    settings = resolve_settings(replace(settings, variant=good.variant or request.variant))
     return replace(settings, good=revision_name_or_commit(settings, good), bad=revision_name_or_commit(settings, bad))
 
 
@@ -314,19 +303,19 @@ def for_one_result(settings: Settings, result: str) -> Settings:
 
 
 def comparison_of_ends(settings: Settings, outputs: Sequence[Output], waiting: WaitCallback | None) -> SessionSetup:
-    """The setup of a comparison of both ends of a hunt in all results of its command."""
-    # The layouts are the layouts of the hunts, so that the hunts use the builds of the comparison.
+    """The setup of a comparison of good with bad, in all results that the command of a hunt prints."""
+    # The comparison measures the same layouts as the hunts, so that the hunts can reuse its builds.
     policy = Policy(pairing=settings.policy.pairing, layouts=settings.policy.layouts)
-    comparison = replace(
-        settings, outputs=tuple(outputs), metric=outputs[0].metric, policy=policy, prior=NOTHING_KNOWN, further_hosts=()
-    )
+    comparison = replace(settings, outputs=tuple(outputs), metric=outputs[0].metric, policy=policy)
+    comparison = replace(comparison, prior=NOTHING_KNOWN, further_hosts=())
     ends = [TrialBuild(settings.good, settings.good_commit), TrialBuild(settings.bad, settings.bad_commit)]
     works = requested_workloads(settings, builder_of(settings), settings.workload)
     return TrialDesign(TrialType.COMPARE, ends, works, ROUNDS_OF_ENDS, 1).set_up(comparison, waiting)
 
 
 def settings_of_changed_results(settings: Settings, trial: SessionState) -> dict[int, Settings]:
-    """The settings of hunts for the results in which both ends differ, by the numbers of the results in a comparison.
+    """For each result in which good and bad differ, the number of the result in a comparison, and the settings of a
+    hunt for the result.
 
     Changes that are not in the direction of the hunt are ignored. ``settings`` are the settings of a hunt for all
     results. The false discovery rate is controlled over all results.
@@ -344,8 +333,8 @@ def settings_of_changed_results(settings: Settings, trial: SessionState) -> dict
 def with_measured_ends(setup: SessionSetup, log: Sequence[Event], run_filter: tuple[str, ...]) -> SessionSetup:
     """The setup of a hunt for one result, with the builds and runs of its ends from a comparison's log.
 
-    ``run_filter`` is the filter of the comparison's runs. The setup gets no runs if good is no ancestor of bad, because
-    such a hunt begins with the merge base.
+    The runs are used only if the filter of the hunt's own runs is ``run_filter``, the filter of the comparison's runs.
+    Nothing is copied if good is no ancestor of bad, because the hunt then measures the merge base in place of good.
     """
     output, span, events = setup.settings.output, setup.span, dict[tuple[str, type[Event]], Event]()
     assert output
@@ -359,7 +348,7 @@ def with_measured_ends(setup: SessionSetup, log: Sequence[Event], run_filter: tu
                 events.setdefault((build.commit, BuildFinished), reused)
             case RunFinished(facts=run) if run.commit in node and output.result in run.results:
                 of_hunt = replace(event, candidate=node[run.commit], workload=0, round=0)
-                events[run.visit, RunFinished] = run_of_result(of_hunt, output, is_ordered=False)
+                events[run.visit, RunFinished] = event_for_result(of_hunt, output, is_ordered=False)
             case _:
                 pass
     return replace(setup, measured_ends={run_filter: [(name, event) for (name, _), event in events.items()]})

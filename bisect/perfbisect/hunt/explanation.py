@@ -1,9 +1,9 @@
 """Measures after the verdict why the culprit is slower: runs the culprit and its parent again. See ``core/explain``.
 
-The studies of a reason follow each other in the order of ``PARTS``. The events of a study are stored in the log of the
-hunt, and change no verdict, because no decision reads these events. Measurements of an earlier attempt are not
-repeated. If a study fails, an event says why, and the next study follows; the failed study is repeated when the reason
-is measured again.
+Each kind of measurement is a study. The studies are made in the order of ``PARTS``. The events of a study are stored in
+the log of the hunt, and change no verdict, because no decision reads these events. Measurements of an earlier attempt
+are not repeated. If a study fails, an event says why, and the next study follows; the failed study is repeated when the
+reason is measured again.
 
 At the end, the source functions that the culprit changes are read from the user's clone and stored as an event, so that
 a report needs no repository.
@@ -34,14 +34,14 @@ from perfbisect.core.domain.events import (
 from perfbisect.core.domain.facts import PlanFacts, ProfileFacts, RunFacts
 from perfbisect.core.domain.orders import Measure, PlannedRuns, Purpose, Step, Verdict, explained_step
 from perfbisect.core.domain.session_state import SessionState
-from perfbisect.core.explain.evidence import Explanation, Sureness, part_error, total_difference
+from perfbisect.core.explain.evidence import Explanation, Sureness, share_error, total_difference
 from perfbisect.core.explain.explanation import FUNCTIONS, explained_part, step_explanation
 from perfbisect.core.explain.functions import SURE_ERRORS
 from perfbisect.core.explain.profiles import functions_in
 from perfbisect.errors import PerfBisectError, as_perfbisect_error
 from perfbisect.hunt.loop import FixedPlan, Workers, run
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent
-from perfbisect.lab.measure.counting import counting_obstacle, counting_seconds, has_length
+from perfbisect.lab.measure.counting import can_set_length, counting_obstacle, counting_seconds
 from perfbisect.lab.measure.profiles import SAMPLED_INSTRUCTIONS, ProfileStudy
 from perfbisect.lab.measure.studies import CounterGroups, ExactCounts, PlanStudy, has_statements
 from perfbisect.lab.measure.visit import StudyMaker
@@ -54,45 +54,42 @@ from perfbisect.wording.quantities import duration
 from perfbisect.wording.text import advised
 
 STUDY_SHARE = (
-    0.1  # share of a hunt's time for all studies except exact counts; certain and begun rounds may exceed this share
+    0.1  # share of a hunt's time for all studies except exact counts; a round that has begun may exceed this share
 )
 COUNT_SHARE = 0.2  # share of a hunt's time for exact counts by function
-LEAST_SECONDS = 90.0  # the least time for each of these two shares, in a short hunt
+LEAST_SECONDS = 90.0  # in a short hunt, the least time of all studies, and the least time of exact counts
 LENGTH_ADVICE = f"; with {{{EVENTS}}} in place of a number in the command, a short run would be enough"
 SHORTEST_RUN = 1.0  # seconds; shorter runs show nothing
 OFF_CPU_SHARE = 0.3  # waits are sampled if the workload's threads are off CPU for a larger share of their time
-LOCATED_ERROR = 0.02  # no further profile is taken if the standard error of the first function's share is smaller
+LOCATED_ERROR = 0.02  # profiles are repeated until the standard error of the slower function's share is this
 
 WorkersOf = Callable[[StudyMaker], Workers[LabEvent]]
 
 
 @dataclass(frozen=True, slots=True)
 class StudyPart:
-    """A study of the reason of a change: a kind of measurement of culprit and parent."""
+    """A kind of measurement of culprit and parent that can show why the culprit is slower."""
 
     name: str
-    # The study for turns that measure for some seconds, in a hunt of this state.
+    # Returns the study for turns of this number of seconds, in a hunt of this state.
     make_study: Callable[[float, SessionState], StudyMaker]
-    rounds: int  # both builds have one turn in each round
+    rounds: int  # in each round, each build is measured once
     share: float  # share of the time for all studies; a study may also use the time that earlier studies have left
-    # Whether the study can show something new about a workload of a builder, in a hunt of this state.
+    # Whether the study can show something new for the builder, the workload and the state of the hunt.
     is_useful: Callable[[Builder, Workload, SessionState], bool] = lambda *_: True
-    has_certain_round: Callable[[Workload], bool] = lambda _: False  # whether the first round ignores the limit of time
-    # The least seconds of a turn of a workload, after timed runs of a build.
+    has_certain_round: Callable[[Workload], bool] = lambda _: False  # whether the first round needs no time left
+    # Returns the smallest number of seconds of a turn, from the workload and the timed runs of a build.
     least_seconds: Callable[[Workload, Sequence[RunFacts]], float] = lambda *_: 0.0
-    is_complete: Callable[[Explanation], bool] = lambda _: False  # whether the second half of the rounds is not needed
+    is_complete: Callable[[Explanation], bool] = lambda _: False  # whether the study may end after half of its rounds
     # If two studies have one name: whether the events of this study are samples, or exact counts by function.
     is_sampled: bool | None = None
     hunt_share: float = 0.0  # share of the hunt's time, which the study may take in place of ``share``
     of_all_builds: bool = False  # other builds that the hunt has measured on the host get one turn each, at the end
 
-    def has(self, event: Event) -> TypeGuard[Counted | Profiled | Planned]:
+    def is_result(self, event: Event) -> TypeGuard[Counted | Profiled | Planned]:
         """Whether an event is a result of this study."""
-        if self.is_sampled is not None and not (
-            isinstance(event, Profiled) and bool(event.facts.samples) is self.is_sampled
-        ):
-            return False
-        return explained_part(event) == self.name
+        has_samples = bool(event.facts.samples) if isinstance(event, Profiled) else None
+        return explained_part(event) == self.name and self.is_sampled in (None, has_samples)
 
 
 def timed_runs(runs: Iterable[RunFacts]) -> list[RunFacts]:
@@ -126,17 +123,17 @@ def is_function_clear(explanation: Explanation) -> bool:
     if explanation.location:
         guilty = [explanation.location.top or explanation.location.innermost]
     has_difference = bool(guilty) and abs(total) >= SURE_ERRORS * spread
-    return has_difference and part_error(guilty[:1], explanation.functions) <= LOCATED_ERROR
+    return has_difference and share_error(guilty[:1], explanation.functions) <= LOCATED_ERROR
 
 
-def exact_run_length(state: SessionState) -> int:
+def counted_operations(state: SessionState) -> int:
     """The operations of each exactly counted run of a hunt, which are equal for both builds; 0 without such runs."""
     studied = [event.facts for event in state.explanation_events if isinstance(event, Counted)]
     return next((run.events for run in (*studied, *runs_of_hunt(state)) if run.counted), 0)
 
 
 PARTS: tuple[StudyPart, ...] = (
-    # The first study, because it is short, and the explanation begins with plans.
+    # Query plans are studied first, because the study is short, and the explanation begins with plans.
     StudyPart(
         "plans",
         lambda *_: PlanStudy,
@@ -154,7 +151,8 @@ PARTS: tuple[StudyPart, ...] = (
         has_certain_round=lambda workload: bool(workload.command),  # a command has no server to start
         is_complete=is_function_clear,
     ),
-    # Only if threads are often off CPU. A single round would not show how much waits vary without a change.
+    # Waits are sampled only if threads are often off CPU. There are two rounds, because a single round does not show
+    # how much waits vary without a change.
     StudyPart(
         "waits",
         # ``switches``: the most context switches a second in the runs of the hunt; 0 if switches were not counted.
@@ -167,10 +165,10 @@ PARTS: tuple[StudyPart, ...] = (
         share=0.4,
         is_useful=lambda _, workload, state: is_often_off_cpu(workload, runs_of_hunt(state)),
     ),
-    # Exact counts, if the host can count, show whether a build executes more code, and in which functions.
+    # Exact counts show whether a build executes more code, and in which functions. Only some hosts can count.
     StudyPart(
         "instructions",
-        lambda seconds, state: partial(ExactCounts, events=exact_run_length(state), seconds=seconds),
+        lambda seconds, state: partial(ExactCounts, events=counted_operations(state), seconds=seconds),
         rounds=1,
         is_sampled=False,
         share=0.0,
@@ -178,10 +176,10 @@ PARTS: tuple[StudyPart, ...] = (
         is_useful=lambda builder, workload, _: not counting_obstacle(builder, workload),
         has_certain_round=lambda workload: (
             not workload.command
-        ),  # the counted runs of a server are as short as possible
+        ),  # a server's counted runs are short
         least_seconds=counting_seconds,
     ),
-    # Sampled instructions, if instructions were not counted exactly and the processor counts instructions.
+    # Instructions are sampled if they were not counted exactly, and if the processor counts instructions.
     StudyPart(
         "instructions",
         lambda seconds, _: partial(ProfileStudy, seconds=seconds, events=SAMPLED_INSTRUCTIONS),
@@ -212,11 +210,11 @@ class ReasonStudy:
     workers_of: WorkersOf
     workload: Workload
     host: str  # the host with most runs of the culprit, which has measured the parent, too; "": the only host
-    visit_overhead: float  # seconds of most visits outside of timed runs
+    visit_overhead: float  # usual seconds of a visit outside of timed runs
     measured: Sequence[int]  # the candidates that have runs on the host, oldest first
 
     @property
-    def builds(self) -> tuple[int, int]:
+    def culprit_and_parent(self) -> tuple[int, int]:
         """The culprit and its parent, as numbers of candidates."""
         return self.step.candidate, self.step.parents[0]
 
@@ -230,11 +228,10 @@ def measure_reason(
     hunt_count: int = 1,
     seconds: float = 0.0,
 ) -> Generator[TimedEvent]:
-    """Carry out the studies of the reason for the first step of a verdict, except measurements that the log already
-    has.
+    """Measure why the first step of a verdict changed the speed, except measurements that the log already has.
 
-    ``hunt_count`` is the number of hunts that have shared the time of the session. The studies may take ``seconds``; 0
-    means the usual shares of the hunt's time.
+    ``hunt_count`` is the number of hunts in the session: the time of a hunt is the session's time ÷ ``hunt_count``. The
+    studies may take ``seconds`` seconds or, if ``seconds`` is 0, the usual shares of the hunt's time.
     """
     if (step := explained_step(verdict)) is None:
         return
@@ -242,7 +239,7 @@ def measure_reason(
     culprit = state.commits[step.candidate]
     runs = [(event.host, event.facts.commit) for _, event in log.entries if isinstance(event, RunFinished)]
     [(host, _)] = Counter(name for name, commit in runs if commit == culprit).most_common(1) or [("", 0)]
-    # Found by commit, because good and the merge base, which were measured first, are candidates of another range.
+    # The commits are compared, not numbers of candidates: good and the merge base may have numbers of another range.
     commits = {commit for name, commit in runs if name == host}
     measured = [node for node, commit in enumerate(state.commits) if commit in commits]
     study = ReasonStudy(step, log, workers_of, workload, host, overhead, measured)
@@ -263,23 +260,24 @@ def measure_reason(
         budget -= 0.0 if part.hunt_share and not seconds else CLOCK.now() - began
 
 
-def measure_part(part: StudyPart, study: ReasonStudy, allowed: float) -> Generator[TimedEvent]:
-    """Measure the rounds of a study that the log lacks, for at most ``allowed`` seconds.
+def measure_part(part: StudyPart, study: ReasonStudy, max_seconds: float) -> Generator[TimedEvent]:
+    """Measure the rounds of a study that are not in the log yet, for at most ``max_seconds`` seconds.
 
-    A round is begun only if it will probably end in time. A turn is assumed to take as long as the longest turn so far,
-    or, before the first turn, as long as a visit of the search. If a round has begun, all of its runs are made.
+    A round is begun only if it will probably end within ``max_seconds``. A turn (the measurement of one build) is
+    assumed to take as long as the longest turn so far, or, before the first turn, as long as a visit of the search. If
+    a round has begun, all of its runs are made.
     """
-    state, workload, builds = study.log.state, study.workload, study.builds
-    turn_counts = turns_done([event for event in state.explanation_events if part.has(event)])
+    state, workload, builds = study.log.state, study.workload, study.culprit_and_parent
+    turn_counts = turns_by_candidate([event for event in state.explanation_events if part.is_result(event)])
     least = sum(part.least_seconds(workload, timed_runs(state.facts_of(state.commits[build]).runs)) for build in builds)
-    if least > max(0.0, allowed) and not turn_counts.total():
+    if least > max(0.0, max_seconds) and not turn_counts.total():
         too_long = (
-            f"it would take {duration(least)} or more, and {duration(max(0.0, allowed))} are left of the time for the reason"
-            f" (`bisect why --max-time`){LENGTH_ADVICE * (not has_length(workload))}"
+            f"it would take {duration(least)} or more, and {duration(max(0.0, max_seconds))} are left of the time for the reason"
+            f" (`bisect why --max-time`){LENGTH_ADVICE * (not can_set_length(workload))}"
         )
         yield study.log.append(Unexplained(part.name, too_long))
         return
-    turn_seconds = max(SHORTEST_RUN, allowed / (len(builds) * part.rounds) - study.visit_overhead)
+    turn_seconds = max(SHORTEST_RUN, max_seconds / (len(builds) * part.rounds) - study.visit_overhead)
     workers = study.workers_of(part.make_study(turn_seconds, state))
     host_number = workers.hosts.index(study.host) if study.host in workers.hosts else 0
     further_builds = [build for build in study.measured if part.of_all_builds and build not in builds]
@@ -295,22 +293,23 @@ def measure_part(part: StudyPart, study: ReasonStudy, allowed: float) -> Generat
             for turn, build in enumerate(missing):
                 start = CLOCK.now()
                 longest = max(turns) or study.visit_overhead + SHORTEST_RUN
-                # A round is not ended in its middle, because the turn of one build alone shows nothing.
-                is_late = turn == 0 and start - began + longest * len(missing) > allowed
+                # A round does not end after its first turn, because the turn of one build alone shows nothing.
+                is_late = turn == 0 and start - began + longest * len(missing) > max_seconds
                 if has_failed or (is_late and not (part.has_certain_round(workload) and number == 0)):
                     return
                 yield Measure((PlannedRuns(build, 1),), Purpose.EXPLAIN, host_number)
                 turns.append(CLOCK.now() - start)
         for build in further_builds:
-            if has_failed or CLOCK.now() - began + max(turns) > allowed:
+            if has_failed or CLOCK.now() - began + max(turns) > max_seconds:
                 return
             if not turn_counts[build]:
                 yield Measure((PlannedRuns(build, 1),), Purpose.EXPLAIN, host_number)
 
     def append(event: Event, _: int | None) -> TimedEvent:
-        """Store a result of the study. Other events are only shown, because the search would read them in the log.
+        """Store an event if it is a result of the study. Other events are only shown, because the search would use them
+        if they were in the log.
 
-        A build that fails ends the study.
+        If the culprit or its parent fails, the study ends.
         """
         match event:
             case CandidateSkipped(candidate, skip, host=host) if candidate in builds:
@@ -326,7 +325,8 @@ def measure_part(part: StudyPart, study: ReasonStudy, allowed: float) -> Generat
 
 
 def without_reused_builds(events: Iterable[TimedEvent]) -> Iterator[TimedEvent]:
-    """The events without the events of reused builds, because each turn of a study would repeat them."""
+    """``events`` without the events of reused builds, because each turn of a study would repeat the events of such
+    builds."""
     begun: TimedEvent | None = None
     for at, event in events:
         if isinstance(event, BuildStarted):
@@ -340,7 +340,7 @@ def without_reused_builds(events: Iterable[TimedEvent]) -> Iterator[TimedEvent]:
             yield at, event
 
 
-def turns_done(events: Iterable[Counted | Profiled | Planned]) -> Counter[int]:
+def turns_by_candidate(events: Iterable[Counted | Profiled | Planned]) -> Counter[int]:
     """The number of turns of each candidate, including interrupted turns.
 
     A turn of a study has one event for each group of counters, for each event of perf, or for each statement.
@@ -359,7 +359,8 @@ def turns_done(events: Iterable[Counted | Profiled | Planned]) -> Counter[int]:
 
 
 def visit_overhead(events: Sequence[tuple[float, Event]]) -> float:
-    """The seconds of a visit outside of timed runs: the upper quartile over runs, because some runs begin no visit."""
+    """The seconds of a visit outside of timed runs: the upper quartile over runs, because runs that begin no visit have
+    almost no such time."""
     overheads = sorted(
         later - earlier - event.facts.seconds
         for (earlier, _), (later, event) in pairwise(events)
@@ -369,9 +370,10 @@ def visit_overhead(events: Sequence[tuple[float, Event]]) -> float:
 
 
 def store_changed_functions(verdict: Verdict, log: SavedLog, repository: Path) -> Generator[TimedEvent]:
-    """Read from the user's clone which functions the culprit of the verdict's first step changes, and store an event.
+    """Read from the user's clone which functions the culprit of the verdict's first step changes, and store the
+    functions as a ChangedFunctions event.
 
-    Nothing is stored if the latest such event in the log is equal.
+    Nothing is stored if the latest ChangedFunctions event in the log is equal.
     """
     step = explained_step(verdict)
     if step is None or not step.parents:
@@ -381,7 +383,8 @@ def store_changed_functions(verdict: Verdict, log: SavedLog, repository: Path) -
     stored = [event for event in studied if isinstance(event, ChangedFunctions)]
     profiled = functions_in(event.facts for event in studied if isinstance(event, Profiled))
     try:
-        # Read even if an earlier attempt has stored functions, because an older version of perfbisect may find fewer.
+        # Functions that an earlier attempt stored are read again, because its version of perfbisect may find fewer
+        # functions.
         facts = changed_functions(open_repository(repository), parent, culprit, profiled)
         change = ChangedFunctions(step.candidate, facts)
     except (PerfBisectError, OSError) as error:

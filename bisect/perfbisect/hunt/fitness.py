@@ -1,8 +1,9 @@
-"""The hosts that are unfit according to their fitness checks (``hunt/trials/checks.py``).
+"""Finds the hosts that are unfit to measure, from their fitness checks (``hunt/trials/checks.py``).
 
-A fitness check is an A/A whose settings have the name FITNESS_CHECK. The fitness of a host is derived from its fitness
-checks, and is not stored. If the user accepts the present level of a host, the settings of the host's latest check are
-renamed to ACCEPTED_CHECK. Therefore the acceptance of a level is exported and removed together with its check.
+A fitness check is stored as an A/A whose settings have the name FITNESS_CHECK. The fitness of a host is derived from
+its fitness checks, and is not stored. If the user accepts the present level of a host, the settings of the host's
+latest check are renamed to ACCEPTED_CHECK. So the acceptance is stored in the check, and is exported and removed with
+the check.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,45 +19,43 @@ from perfbisect.store.listing import ACCEPTED_CHECK
 from perfbisect.store.prior_data import read_fitness_checks
 from perfbisect.wording.trials import unfit_host
 
+ALL_MACHINES = ("",)
 FitnessByMachine = dict[str, list[Fitness]]  # machine → its fitness after each of its checks, oldest first
 
 
-def fitness_by_machine(path: Path | None, machines: Iterable[str] = ("",)) -> FitnessByMachine:
+def fitness_by_machine(history_path: Path | None, machines: Iterable[str] = ALL_MACHINES) -> FitnessByMachine:
     """The fitness of ``machines``, by default of all machines that were checked.
 
-    The checks are read from the history at ``path``. If there is no history, the result is empty.
+    The checks are read from the history at ``history_path``. If there is no history, the result is empty.
     """
-    if not (path or default_history_path()).exists():
+    if not (history_path or default_history_path()).exists():
         return {}
-    with closing(History.open(path, read_only=True)) as history:
+    with closing(History.open(history_path, read_only=True)) as history:
         checks_by_machine = [item for machine in machines for item in read_fitness_checks(history, machine).items()]
     return {machine: [*fitness_after_checks(checks)] for machine, checks in checks_by_machine}
 
 
-def unfit_hosts(path: Path | None, machines: Iterable[str] = ("",)) -> dict[str, str]:
+def unfit_hosts(history_path: Path | None, machines: Iterable[str] = ALL_MACHINES) -> dict[str, str]:
     """For each unfit machine of ``machines`` (by default, of all machines), a sentence with the reason and the command
     that accepts the machine.
     """
-    latest = {name: fitness[-1] for name, fitness in fitness_by_machine(path, machines).items()}
-    return {
-        name: unfit_host(name, fitness.unfit, with_history("", path))
-        for name, fitness in latest.items()
-        if fitness.unfit
-    }
+    latest = {name: fitness[-1] for name, fitness in fitness_by_machine(history_path, machines).items()}
+    option = with_history("", history_path)
+    return {name: unfit_host(name, fitness.unfit, option) for name, fitness in latest.items() if fitness.unfit}
 
 
-def accept(path: Path | None, machines: Sequence[str]) -> None:
+def accept_levels(history_path: Path | None, machines: Sequence[str]) -> None:
     """Accept the present level of machines, from their latest checks, as the usual level.
 
-    Raises UsageError if any of the machines is not unfit; then no level is accepted.
+    Raises UsageError, and accepts no level, if one of the machines is fit.
     """
-    latest = {machine: fitness[-1] for machine, fitness in fitness_by_machine(path, machines).items()}
+    latest = {machine: fitness[-1] for machine, fitness in fitness_by_machine(history_path, machines).items()}
     unfit = {machine: fitness.check.number for machine, fitness in latest.items() if fitness.unfit}
     if fit := [machine for machine in machines if machine not in unfit]:
         raise UsageError(
             f"{fit[0]} is not unfit, so there is no new level to accept.",
-            f"To see the unfit hosts: {with_history('bisect hosts', path)}",
+            f"To see the unfit hosts: {with_history('bisect hosts', history_path)}",
         )
-    with closing(History.open(path)) as history:
+    with closing(History.open(history_path)) as history:
         for number in unfit.values():
             history.update_settings(number, replace(history.settings(number), name=ACCEPTED_CHECK))

@@ -1,9 +1,9 @@
 """The forecast of hunts before they begin: builds, runs, time and disk, and the commands for both ends (`--dry-run`).
 
-The commands are composed by the modules that would run them, but no command runs. The hosts are only asked for memory,
-cores, compiler, counters of perf, the user and a free port. The checkout and small files, which would be copied to the
-host, are made in a temporary folder of this machine. In the commands, the path of the host's root folder replaces the
-path of this temporary folder.
+The commands are composed by the modules that would run them, but no command runs. On the hosts, only facts are read:
+memory, cores, compiler, counters of perf, the user and a free port. A checkout and small files, which the commands
+need, are made in a temporary folder of this machine. In the printed commands, the path of this temporary folder is
+replaced by the path of the host's root folder.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from perfbisect.core.domain.settings import Settings
-from perfbisect.core.search.decide import likely_builds, likely_runs
+from perfbisect.core.search.decide import build_bounds, run_bounds
 from perfbisect.errors import BuildFailed, EnvironmentFailure, UsageError
 from perfbisect.host import jobs
 from perfbisect.host.facts import CORES, MEMORY_MIB, read_fact
@@ -27,10 +27,10 @@ from perfbisect.hunt.session import with_prior_knowledge
 from perfbisect.hunt.setup import Recipes, read_hunt_range
 from perfbisect.lab import GeneratorWithResult
 from perfbisect.lab.building import checkout, prebuilt
-from perfbisect.lab.building.checkout import for_all_versions
+from perfbisect.lab.building.checkout import with_common_patches
 from perfbisect.lab.building.commit_build import check_out
 from perfbisect.lab.building.log_parser import Stopwatch
-from perfbisect.lab.building.plan import BuildContext, BuildPhase, BuildPlan, plan_for, present_paths
+from perfbisect.lab.building.plan import BuildContext, BuildKind, BuildPlan, plan_for, present_paths
 from perfbisect.lab.building.toolchain import COMPILERS, Toolchain, cache_namespace, toolchain
 from perfbisect.lab.measure import perf, visit
 from perfbisect.lab.servers import Installation, Service, configuration_text, service_in, shared_placeholders
@@ -85,13 +85,13 @@ def forecast_line(path: Path | None, hunts: Sequence[Settings], span: CommitRang
     The noise, and the costs of builds and runs, come from earlier hunts in the history at ``path``.
     """
     policy, choices = hunts[0].policy, len(span.graph.candidates)
-    builds, runs_text, more_parts = likely_builds(choices, policy), "; runs: not known before the ends are measured", []
+    builds, runs_text, more_parts = build_bounds(choices, policy), "; runs: not known before the ends are measured", []
     with suppress(UsageError), closing(History.open(path, read_only=True)) as history:  # there may be no history yet
         costs = [read_typical_costs(history, settings) for settings in hunts]
         prior = with_prior_knowledge(history, hunts[0]).prior
         if prior.noise:
             drops = [max(drop, policy.min_effect) for drop in DROPS]
-            runs = likely_runs(choices, drops, prior.noise, prior.build_cost, policy)
+            runs = run_bounds(choices, drops, prior.noise, prior.build_cost, policy)
             runs_text = f" and {span_of(*runs, 'run')}{' of each workload' * (len(hunts) > 1)}"
             if costs[0].build_seconds and all(cost.run_seconds for cost in costs):
                 run_seconds = sum(cost.run_seconds or 0.0 for cost in costs)
@@ -161,8 +161,9 @@ def list_commands(request: ListingRequest) -> tuple[CommandGroup, ...]:
         scratch, folder = LocalHost(request.host.name, PurePosixPath(path)), str(path)
         work = scratch.root / "work" / request.builder.work_name
         archives, plans = _archives_and_plans(request, scratch)
-        groups = [(group, request.build_host or request.host) for group in (archives, *_build(request, work, *plans))]
-        groups += [(group, request.host) for group in _measurement(request, scratch, work / "prefix", plans[-1])]
+        build_groups = (archives, *_build_groups(request, work, *plans))
+        groups = [(group, request.build_host or request.host) for group in build_groups]
+        groups += [(group, request.host) for group in _visit_groups(request, scratch, work / "prefix", plans[-1])]
         with_roots = [(group.title, group.lines, str(host.root)) for group, host in groups if group.lines]
         return tuple(
             CommandGroup(title.replace(folder, root), tuple(line.replace(folder, root) for line in lines))
@@ -178,9 +179,8 @@ def _archives_and_plans(request: ListingRequest, scratch: LocalHost) -> tuple[Co
     builder, commit = request.builder, request.commit
     host, entry = request.build_host or request.host, request.build_entry or request.entry
     repository, patches = open_repository(Path(request.settings.repository)), patches_of(request.settings, builder)
-    deque(
-        steps := GeneratorWithResult(checkout.bring_mirror(scratch, repository, builder.work_name, [commit])), maxlen=0
-    )
+    steps = GeneratorWithResult(checkout.bring_mirror(scratch, repository, builder.work_name, [commit]))
+    deque(steps, maxlen=0)
     name = request.settings.variant or builder.variant
     variant = find_variant(builder, name)
     tools, namespace = Toolchain("", "", ""), ""
@@ -191,19 +191,19 @@ def _archives_and_plans(request: ListingRequest, scratch: LocalHost) -> tuple[Co
     bare = steps.result
     context = BuildContext(scratch, entry, builder, name, variant, tools, bare, repository, namespace, patches)
     try:
-        sources = for_all_versions(scratch, bare, commit, patches)
+        sources = with_common_patches(scratch, bare, commit, patches)
         check_out(context, sources, Stopwatch())
         paths = present_paths(context, sources.built_commit)
-        phases = (BuildPhase.INSTRUMENTED, BuildPhase.OPTIMISED) if request.training else (BuildPhase.PLAIN,)
+        kinds = (BuildKind.INSTRUMENTED, BuildKind.OPTIMISED) if request.training else (BuildKind.PLAIN,)
         needed = prebuilt.needed_archives(scratch, bare, sources, builder, paths)
         archives = CommandGroup("archives", tuple(f"# {archive} from {archive.address}" for archive in needed.values()))
         sums = {name: archive.sha256 for name, archive in needed.items()}
-        return archives, tuple(plan_for(replace(context, phase=phase), commit, paths, sums) for phase in phases)
-    except BuildFailed as failed:  # the error gets no log, because the log is in the temporary folder
+        return archives, tuple(plan_for(replace(context, kind=kind), commit, paths, sums) for kind in kinds)
+    except BuildFailed as failed:  # the new error names no log, because the log's folder is temporary
         raise EnvironmentFailure(str(failed)) from failed
 
 
-def _build(request: ListingRequest, work: PurePosixPath, *plans: BuildPlan) -> Iterator[CommandGroup]:
+def _build_groups(request: ListingRequest, work: PurePosixPath, *plans: BuildPlan) -> Iterator[CommandGroup]:
     """The submodules of the commit, and the environment and commands of its build."""
     repository, builder = open_repository(Path(request.settings.repository)), request.builder
     listing = checkout.listed_submodules(repository, request.commit, builder.ignore, builder.repository)
@@ -222,7 +222,7 @@ def _build(request: ListingRequest, work: PurePosixPath, *plans: BuildPlan) -> I
     yield CommandGroup(f"build, {location}", final[1])
 
 
-def _measurement(
+def _visit_groups(
     request: ListingRequest, scratch: LocalHost, prefix: PurePosixPath, plan: BuildPlan
 ) -> Iterator[CommandGroup]:
     """The configuration of the server, and the commands that load data and measure a visit."""
@@ -232,48 +232,49 @@ def _measurement(
     values |= {"commit": request.commit, "version": plan.version, "prefix": str(prefix)}
     system = Installation(request.commit, "", prefix, plan.builder, values)
     folder = dataset.visit_folder(host)
-    service = service_in(host, system, folder, entry.server_cpus, write=False)
+    service = service_in(host, system, folder, entry.server_cpus, write_config=False)
     if service:
         config_lines = tuple(configuration_text(plan.builder, service.values).splitlines())
         yield CommandGroup(f"configuration of the server, {service.values['config']}", config_lines)
     if format_command := plan.builder.dataset.format_command:
-        lines = _steps(service, [format_command]) if service else [shell_words(dataset.format_argv(system, folder))]
+        lines = _commands(service, [format_command]) if service else [shell_words(dataset.format_argv(system, folder))]
         title = "the format of the data: builds that print the same text share loaded data"
         yield CommandGroup(title, tuple(lines))
     loading = dataset.DatasetLoading(host, system, workload, folder, service, lua.place_scripts(scratch, workload))
-    yield CommandGroup("loading the data", tuple(_loading(loading)))
+    yield CommandGroup("loading the data", tuple(_loading_commands(loading)))
     bench = visit.RunContext(host, entry, workload, loading.placed, perf.can_count(host))
     timed = visit.timed_command(visit.Visit(bench, system, 0, folder, "", service), [PID] if service else [])
     line = _with_environment(timed.argv, timed.env, timed.cpus).replace(f"-p {PID}", "-p SERVER")
-    yield CommandGroup(f"a visit, on a copy of the data, in {timed.cwd}", tuple(_served(service, line)))
+    yield CommandGroup(f"a visit, on a copy of the data, in {timed.cwd}", tuple(_with_server(service, line)))
 
 
-def _loading(loading: dataset.DatasetLoading) -> Iterator[str]:
+def _loading_commands(loading: dataset.DatasetLoading) -> Iterator[str]:
     """The commands that load the data, with the start and the stop of the server."""
-    service, checks = loading.service, [loading.check()] if loading.service and loading.workload.check else []
+    service, checks = loading.service, [loading.check_command()] if loading.service and loading.workload.check else []
     load, check = ([_with_environment(step.argv, step.env) for step in steps] for steps in (loading.commands(), checks))
     if service is None:
         yield from load
         return
     recipe = service.recipe
-    yield from _steps(service, recipe.initialise)
-    create, settle = _steps(service, recipe.create), _steps(service, recipe.settle)
-    yield from _served(replace(service, cpus=""), *create, *load, *settle, *check)
+    yield from _commands(service, recipe.initialise)
+    create, settle = _commands(service, recipe.create), _commands(service, recipe.settle)
+    yield from _with_server(replace(service, cpus=""), *create, *load, *settle, *check)
 
 
-def _served(service: Service | None, *lines: str) -> Iterator[str]:
-    """The commands, between the commands that start and stop the server; without a server, the commands alone."""
+def _with_server(service: Service | None, *lines: str) -> Iterator[str]:
+    """The commands that start the server, then the commands ``lines``, then the command that stops the server; without
+    a server, only ``lines``."""
     if service is None:
         yield from lines
         return
-    [ready_check] = _steps(service, [service.recipe.ready])
+    [ready_check] = _commands(service, [service.recipe.ready])
     yield f"{_with_environment(service.argv(service.recipe.start), service.env, service.cpus)} {IN_BACKGROUND}"
     yield f"until {ready_check}; do sleep 0.1; done"
     yield from lines
-    yield from _steps(service, [service.recipe.stop]) if service.recipe.stop else ["kill -s TERM SERVER"]
+    yield from _commands(service, [service.recipe.stop]) if service.recipe.stop else ["kill -s TERM SERVER"]
 
 
-def _steps(service: Service, argvs: Iterable[Sequence[str]]) -> list[str]:
+def _commands(service: Service, argvs: Iterable[Sequence[str]]) -> list[str]:
     """Commands of the server's recipe, with their environment."""
     return [_with_environment(service.argv(argv), service.env) for argv in argvs]
 

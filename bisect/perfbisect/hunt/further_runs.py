@@ -1,15 +1,15 @@
 """Runs that a hunt makes outside of its search. A commit is run only if the log has too few runs of the commit.
 
-With `--metric auto`, a hunt goes on by instructions if the ends do not differ in time, but in instructions. The
-instructions are counted exactly if the hosts can count. If the hosts cannot count, the hunt uses the instructions that
-perf has counted during the timed runs.
+With `--metric auto`, if the ends differ in instructions but not in time, the hunt continues with instructions as its
+metric. Hosts that can count instructions exactly do so. On other hosts, the hunt uses the instructions that perf has
+counted during the timed runs.
 
 Runs after a verdict do not change the verdict, but say more about the named commit:
 
-* A culprit that was named by exact counts is timed beside its parents. The verdict then says whether the operations per
-  second confirm the culprit.
-* A commit that differs only by code placement is counted beside its parents, if the hosts can count. The verdict then
-  says whether the commit executes the same instructions.
+* If exact counts of instructions have named a culprit, the culprit and its parents are also timed. The report then says
+  whether the operations per second confirm the culprit.
+* If the verdict is code placement, the instructions of the commit and of its parents are counted, if the hosts can
+  count exactly. The report then says whether the commit executes as many instructions as its parents.
 """
 
 import math
@@ -26,7 +26,7 @@ from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.hunt.loop import Append, FixedPlan, run
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor
 from perfbisect.hunt.setup import SessionSetup
-from perfbisect.lab.measure.counting import PERF, has_length
+from perfbisect.lab.measure.counting import PERF, can_set_length
 from perfbisect.wording.unnamed import ignored_instructions_warning, metric_change_sentence
 
 
@@ -54,7 +54,7 @@ def order_of_missing_runs(
     counted: bool = False,
     purpose: Purpose = Purpose.ENDS,
 ) -> Measure | None:
-    """The order for the missing runs of nodes of the graph, so that each of these nodes has ``runs_each`` runs.
+    """The order for the runs that are missing until each of ``nodes`` has ``runs_each`` runs.
 
     The result is None if no run is missing, or if the hunt's budget of runs does not allow all missing runs.
     """
@@ -65,7 +65,7 @@ def order_of_missing_runs(
 
 
 def runs_of(log: SavedLog, commit: str, *, counted: bool = False) -> list[RunFacts]:
-    """The timed runs of a commit; with ``counted``, instead its runs whose instructions were counted exactly."""
+    """The timed runs of a commit or, if ``counted`` is true, its runs in which the instructions were counted exactly."""
     finished = (event.facts for _, event in log.entries if isinstance(event, RunFinished))
     return [facts for facts in finished if facts.commit == commit and bool(facts.counted) is counted]
 
@@ -73,21 +73,23 @@ def runs_of(log: SavedLog, commit: str, *, counted: bool = False) -> list[RunFac
 def count_instructions(
     order: Measure, problem: SearchProblem, append: Append[LabEvent, TimedEvent], workers: WorkersFor
 ) -> Generator[TimedEvent]:
-    """Carry out an order by counting exactly. If the host cannot count, a warning is yielded, and the hunt goes on."""
+    """Carry out an order by exact counts of instructions. If the host cannot count, a warning is yielded, and the hunt
+    goes on."""
     try:
         yield from run(FixedPlan(iter([order])), append, workers(problem.commits))
     except (EnvironmentFailure, UsageError) as error:
         yield append(Warned(f"Instructions are not counted exactly: {error}", error.advice), None)
 
 
-TIMED_RUNS = 6  # the timed runs of a culprit that exact counts have named, and of each parent
-COUNTED_RUNS = 1  # the counted runs of a commit that differs by code placement, and of each commit compared with it
+TIMED_RUNS = 6  # number of timed runs of a culprit that exact counts have named, and of each parent
+COUNTED_RUNS = 1  # number of counted runs of each build if builds differ by code placement
 
 
 def confirming_runs(
     verdict: Verdict, problem: SearchProblem, log: SavedLog, workers: WorkersFor
 ) -> Generator[TimedEvent]:
-    """Time a culprit and its parents; or count instructions of a commit that only moves code, and of its parents."""
+    """If the verdict is a culprit, time the culprit and its parents. If the verdict is code placement, count the
+    instructions of the commit and its parents."""
     match verdict:
         case Found(step):
             nodes = (step.candidate, *step.parents)
@@ -101,23 +103,24 @@ def confirming_runs(
             pass
 
 
-MAX_COUNTED_SECONDS = 10.0  # a longer run of a whole command takes too long under valgrind
+MAX_COUNTED_SECONDS = 10.0  # a command that runs longer, and whose length cannot be set, is too slow under valgrind
 
 
 def setup_by_instructions(
     setup: SessionSetup,
     problem: SearchProblem,
     log: SavedLog,
-    time: Interval,
+    time_ratio: Interval,
     workers_of: Callable[[SessionSetup], WorkersFor],
     *,
     has_ended: bool,
 ) -> Generator[TimedEvent, None, SessionSetup | None]:
-    """The setup with which a hunt is continued by instructions. Its settings are stored as the settings of the hunt.
+    """The setup with which a hunt continues with instructions as its metric. The settings of this setup are stored as
+    the settings of the hunt.
 
-    The result is None if the instructions of the ends do not differ or cannot be counted. ``time`` is the ratio of the
-    ends by the workload's metric; ``has_ended`` says whether the search by this metric has ended. If an interrupted
-    hunt is resumed, only the missing runs are counted.
+    The result is None if the instructions of the ends do not differ or cannot be counted. ``time_ratio`` is the ratio
+    of bad to good in the workload's metric; ``has_ended`` says whether the search by this metric has ended. If an
+    interrupted hunt is resumed, only the missing runs are counted.
     """
     settings = setup.settings
     policy = replace(settings.policy, direction=Direction.RISE)
@@ -130,14 +133,14 @@ def setup_by_instructions(
     difference = yield from instructions_of_ends(problem, log, workers_of(changed) if exact else None)
     if difference is None or not difference.is_clear:
         return None
-    if not difference.is_large(policy) or not difference.may_explain(time, settings.metric, policy):
+    if not difference.is_large(policy) or not difference.may_explain(time_ratio, settings.metric, policy):
         if has_ended and difference.ratio > 1 + COUNTED:
             yield log.append(Warned(*ignored_instructions_warning(difference, settings.metric, policy)))
         return None
     changed = replace(changed, settings=replace(changed.settings, run_hash=changed.run_hash(changed.workload)))
     with log.history.transaction():
         log.history.update_settings(log.hunt, changed.settings)
-        reason = metric_change_sentence(difference, settings.metric, time)
+        reason = metric_change_sentence(difference, settings.metric, time_ratio)
         chosen = log.append(MetricChosen(INSTRUCTIONS, reason, settings.metric))
     yield chosen
     return changed
@@ -149,16 +152,15 @@ def is_too_long_to_count(setup: SessionSetup, problem: SearchProblem, log: Saved
     Runs take too long if a command does a fixed amount of work, and its shortest timed run took 10 s or more.
     """
     runs = runs_of(log, problem.commits[0])
-    by_valgrind = any(site.count_method != PERF for site in setup.hosts) and not has_length(setup.workload)
+    by_valgrind = any(site.count_method != PERF for site in setup.hosts) and not can_set_length(setup.workload)
     return by_valgrind and min((run.seconds for run in runs), default=0.0) >= MAX_COUNTED_SECONDS
 
 
 def instructions_of_ends(
     problem: SearchProblem, log: SavedLog, counting_workers: WorkersFor | None
 ) -> Generator[TimedEvent, None, InstructionChange | None]:
-    """The difference of both ends in instructions, as workers count them exactly; None if unknown.
-
-    Without workers that count, the instructions are those that perf recorded with the timed runs in the log.
+    """The difference of good and bad in instructions; None if unknown. ``counting_workers`` count the instructions
+    exactly. Without ``counting_workers``, the instructions are the counts that perf recorded during the timed runs.
     """
     ends = [problem.commits[0], problem.commits[-1]]
     if counting_workers is None:
@@ -169,6 +171,6 @@ def instructions_of_ends(
         if order := order_of_missing_runs(problem, log, (0, len(problem.commits) - 1), runs_each, counted=True):
             yield from count_instructions(order, problem, log.append, counting_workers)
         difference = instruction_change(*(runs_of(log, end, counted=True) for end in ends))
-        if difference is None or difference.ratio < 1 + min(COUNTED, problem.policy.for_counts().min_effect) / 2:
+        if difference is None or difference.ratio < 1 + min(COUNTED, problem.policy.for_exact_count().min_effect) / 2:
             break
     return difference

@@ -1,4 +1,5 @@
-"""The labs of a session: one lab for each host, which uses the builds and datasets of earlier attempts."""
+"""The labs of a session, which build and measure candidates: one lab for each host. A lab uses builds and datasets that
+earlier attempts have made."""
 
 import threading
 from collections import defaultdict
@@ -25,7 +26,7 @@ from perfbisect.errors import Cancelled, InstructionsNotCounted, NoMetricValues,
 from perfbisect.host.jobs import kill_all
 from perfbisect.host.lock import HostLock
 from perfbisect.host.protocol import Host, StoppableHost
-from perfbisect.hunt.driver import lab_of_several
+from perfbisect.hunt.driver import combined_lab
 from perfbisect.hunt.loop import Workers
 from perfbisect.hunt.search_problem import SavedLog
 from perfbisect.hunt.session_hosts import BuildHost, HostLocks, PreparedHost
@@ -50,10 +51,10 @@ class SessionLabs:
     log: SavedLog
     earlier_starts: Sequence[SessionStarted]  # the first events of earlier attempts
     held: Mapping[str, HostLock]
-    locks: HostLocks  # by which all labs of the session share its hosts
+    locks: HostLocks  # the locks by which all labs of the session share the hosts
 
     def workers(self, commits: tuple[str, ...], study: StudyMaker | None = None) -> Workers[LabEvent]:
-        """The hosts of the hunt as workers that measure these commits by timed runs, or carry out a ``study``."""
+        """Workers for the hosts of the hunt, which measure ``commits`` by timed runs, or carry out a ``study``."""
         return workers_of({0: self}, commits, study)
 
     def _finished_builds(self, host: str = "") -> list[BuildFinished]:
@@ -70,8 +71,8 @@ class SessionLabs:
     def build_worker(
         self, build_host: BuildHost, candidates: Candidates, builds: BuildRegistry, is_replaceable: bool
     ) -> BuildWorker:
-        """A build host as a worker. ``is_replaceable``: the measured hosts make the builds while the build host
-        cannot be reached.
+        """A worker that makes builds on a build host. If ``is_replaceable``, the hosts that measure make the builds
+        while the build host cannot be reached.
         """
         stop, setup, settings = threading.Event(), self.setup, self.setup.settings
         lab_host = self.locks.lab_host(StoppableHost(build_host.host, stop), build_host.entry)
@@ -86,14 +87,14 @@ class SessionLabs:
 
         return BuildWorker(build_host.host.name, site.build_ahead, stop, describe, subscribe)
 
-    def seeds(self, number: int) -> LayoutSeeds | None:
+    def layout_seeds(self, host: int) -> LayoutSeeds | None:
         """The seeds of randomized layouts on the host with that number; None if the hunt uses no randomized layouts."""
         settings = self.setup.settings
-        return LayoutSeeds(number + 1, len(settings.hosts)) if settings.policy.layouts else None
+        return LayoutSeeds(host + 1, len(settings.hosts)) if settings.policy.layouts else None
 
     def lab(
         self,
-        number: int,
+        host: int,
         stop: threading.Event,
         candidates: Candidates,
         study: StudyMaker | None,
@@ -103,25 +104,22 @@ class SessionLabs:
         """The lab of a hunt on the host with that number. Setting ``stop`` cancels the work of the lab; ``seeds`` are
         the seeds of randomized layouts.
         """
-        site, settings = stoppable(self.setup.hosts[number], stop), self.setup.settings
+        site, settings = stoppable(self.setup.hosts[host], stop), self.setup.settings
         name = site.host.name
         earlier_facts = (facts for event in self.earlier_starts for facts in event.hosts)
         first = next((facts for facts in earlier_facts if facts.name == name), site.facts)
         slow = SlowRuns(settings.policy.slow_after, candidates.commits[0])
-        runs = [
-            event.facts
-            for _, event in self.log.entries
-            if isinstance(event, RunFinished) and (event.host or settings.host) == name
-        ]
-        slow.learn(runs)
+        finished = [event for _, event in self.log.entries if isinstance(event, RunFinished)]
+        runs = [event.facts for event in finished if (event.host or settings.host) == name]
+        slow.add_finished(runs)
         longest = max((run.seconds for run in runs if not run.counted or site.count_method), default=0.0)
-        length = next((run.events for run in reversed(runs) if run.events), 0)  # a timed run has no fixed length
+        length = next((run.events for run in reversed(runs) if run.events), 0)  # only counted runs have a fixed length
         keys = {event.facts.commit: event.facts.key for event in self._finished_builds(name)}
         loaded = {run.commit: run.dataset for run in runs}
         earlier = EarlierAttempts(keys, loaded, length, longest, most_cores_used(runs), first.memory_mib, first.cores)
         for run in runs:
             if seeds:
-                seeds.note_used(run)
+                seeds.note_used_seed(run)
         watch = HostWatch(site.host, self.held[name], site.facts)
         timed = replace(
             self.setup.lab(candidates, earlier, site, self.setup.workload, self.locks),
@@ -143,7 +141,7 @@ class SessionLabs:
         subjects, groups = trial.request.subjects, defaultdict[tuple[str, str], list[int]](list)
         for number, subject in enumerate(subjects):
             groups[subject.variant, subject.config_hash].append(number)
-        labs: dict[tuple[int, int], Lab] = {}  # by workload and build
+        labs: dict[tuple[int, int], Lab] = {}  # (number of a workload, number of a build) → lab
         sites = [stoppable(site, stop) for site in setup.hosts]
         watches = [HostWatch(site.host, self.held[site.host.name], site.facts) for site in sites]
         for (variant, _), numbers in groups.items():
@@ -155,9 +153,8 @@ class SessionLabs:
                 for work, workload in enumerate(setup.works):
                     runs = [run.facts for run in trial.runs if run.work == work and run.subject in numbers]
                     loaded = {run.commit: run.dataset for run in runs}
-                    earlier = EarlierAttempts(
-                        datasets=loaded, events=runs[-1].events if runs else 0, busiest=most_cores_used(runs)
-                    )
+                    events = runs[-1].events if runs else 0
+                    earlier = EarlierAttempts(datasets=loaded, events=events, busiest=most_cores_used(runs))
                     # A proof measures builds of its hunt, which may have been made for randomized layouts.
                     seeds = LayoutSeeds() if setup.settings.policy.layouts else None
                     lab = of_variant.lab(candidates, earlier, site, workload, self.locks)
@@ -183,12 +180,12 @@ def workers_of(
     *,
     together: bool = False,
 ) -> Workers[LabEvent]:
-    """The hosts of a session as workers; each worker has the lab of a trial, or the labs of several hunts that share
+    """Workers for the hosts of a session; each worker has the lab of a trial, or the labs of several hunts that share
     builds.
 
-    ``commits`` are the candidates. If a ``study`` is given, the workers carry out the study in place of timed runs.
-    ``together`` is true if the session has several hunts, even if ``hunts`` has only a single hunt because the other
-    hunts have ended.
+    ``commits`` are the hashes of the candidates. If a ``study`` is given (such as profiles, for the reason of a
+    change), the workers carry it out in place of timed runs. ``together`` is true if the session has several hunts,
+    even if ``hunts`` has only a single hunt because the other hunts have ended.
     """
     first = next(iter(hunts.values()))
     sites, is_trial = first.setup.hosts, bool(first.setup.request.works)
@@ -196,20 +193,20 @@ def workers_of(
     candidates = first.setup.candidates(commits)
     common_builds = first.builds_made(candidates) if common_build_hosts else None
 
-    def lab(number: int, stop: threading.Event) -> Lab:
+    def lab(host: int, stop: threading.Event) -> Lab:
         builds = common_builds
-        if (len(hunts) > 1 or sites[number].beside_method) and builds is None:
-            builds = first.builds_made(candidates, sites[number].host.name)
-        seeds = [hunt.seeds(number) for hunt in hunts.values()]
-        if first.setup.settings.outputs:  # hunts with common runs have common layouts
+        if (len(hunts) > 1 or sites[host].beside_method) and builds is None:
+            builds = first.builds_made(candidates, sites[host].host.name)
+        seeds = [hunt.layout_seeds(host) for hunt in hunts.values()]
+        if first.setup.settings.outputs:  # hunts that share runs also share layouts
             seeds = seeds[:1] * len(seeds)
         seeded_hunts = zip(hunts.items(), seeds, strict=True)
-        labs = {work: hunt.lab(number, stop, candidates, study, builds, seed) for (work, hunt), seed in seeded_hunts}
-        return lab_of_several(labs) if together else labs[0]
+        labs = {work: hunt.lab(host, stop, candidates, study, builds, seed) for (work, hunt), seed in seeded_hunts}
+        return combined_lab(labs) if together else labs[0]
 
     def worker(lab: Callable[[threading.Event], Lab], *measured_on: PreparedHost) -> MeasuringWorker:
         stop_event = threading.Event()
-        # Build hosts that build ahead are workers of their own, which subscribe to these events and kill their jobs.
+        # Common build hosts are not in this list: they have their own workers, which handle these events and jobs.
         hosts = [
             host
             for site in measured_on
@@ -222,7 +219,7 @@ def workers_of(
 
         return MeasuringWorker(hosts[0].name, lab(stop_event), stop_event, partial(connection_events, hosts), kill_jobs)
 
-    if is_trial:  # one worker, because visits follow each other even if hosts are compared
+    if is_trial:  # a trial has one worker: its visits follow each other, also on several hosts
         return ThreadWorkers(worker(first.lab_of_trial, *sites))
     measuring = [worker(partial(lab, number), site) for number, site in enumerate(sites)]
     building: list[BuildWorker] = []
@@ -230,10 +227,7 @@ def workers_of(
         is_replaceable = len(common_build_hosts) == 1 and all(site.can_build for site in sites)
         if is_replaceable and (connection := common_build_hosts[0].host.connection):
             connection.patience = BUILD_HOST_PATIENCE
-        building = [
-            first.build_worker(build_host, candidates, common_builds, is_replaceable)
-            for build_host in common_build_hosts
-        ]
+        building = [first.build_worker(host, candidates, common_builds, is_replaceable) for host in common_build_hosts]
     builds_between = bool(common_build_hosts) and all(site.entry.builds_itself for site in sites)
     workers = ThreadWorkers(*measuring, build_workers=building, builds_between=builds_between)
     workers.limit = first.log.began, first.setup.settings.policy.max_minutes
@@ -243,7 +237,7 @@ def workers_of(
 def timed_or_counted(timed: Lab, counted: Lab, candidates: Candidates) -> Lab:
     """A lab that passes orders of timed runs to one lab and orders of exact counts to another lab.
 
-    If the instructions of a build cannot be counted, events report this, and the build can still be timed.
+    If the instructions of a build cannot be counted, the lab reports this by events, and the build can still be timed.
     """
 
     def measure(order: Measure) -> Generator[LabEvent]:
@@ -254,8 +248,8 @@ def timed_or_counted(timed: Lab, counted: Lab, candidates: Candidates) -> Lab:
         missing = {share.candidate for share in order.plan}
         try:
             for event in counted(order):
-                if isinstance(event, CandidateSkipped) and not event.facts.of_build:
-                    yield from uncounted(event.candidate, event.facts)
+                if isinstance(event, CandidateSkipped) and not event.facts.is_build_failure:
+                    yield from uncounted_events(event.candidate, event.facts)
                 else:
                     yield event
                 missing.discard(event.candidate if isinstance(event, RunFinished | CandidateSkipped) else -1)
@@ -265,12 +259,12 @@ def timed_or_counted(timed: Lab, counted: Lab, candidates: Candidates) -> Lab:
                 raise
             for candidate in sorted(missing):
                 facts = SkipFacts(candidates.commits[candidate], "count", str(cause or error), "", 0.0)
-                yield from uncounted(candidate, facts)
+                yield from uncounted_events(candidate, facts)
 
     return measure
 
 
-def uncounted(candidate: int, facts: SkipFacts) -> Iterator[LabEvent]:
+def uncounted_events(candidate: int, facts: SkipFacts) -> Iterator[LabEvent]:
     """The events that tell the user and the search that the instructions of a build cannot be counted."""
     text = f"the instructions of {facts.commit[:10]} cannot be counted: {facts.reason}"
     yield Warned(text, "Its time is measured in any case. With --no-counts, the hunt counts no instructions.")
@@ -285,7 +279,7 @@ def stoppable(site: PreparedHost, stop: threading.Event) -> PreparedHost:
 
 @contextmanager
 def connection_events(hosts: Sequence[Host], listener: Listener) -> Iterator[None]:
-    """Within a block, pass connection events (retrying, restored) of hosts to ``listener`` as warnings."""
+    """Within the block, send ``listener`` a warning if the connection to a host is lost or restored."""
 
     def forward(text: str) -> None:
         with suppress(Cancelled):

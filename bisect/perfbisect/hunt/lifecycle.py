@@ -54,7 +54,7 @@ from perfbisect.store.prior_data import read_failed_builds
 from perfbisect.wording.quantities import ratio
 from perfbisect.wording.text import metric_title
 
-MAX_DESCRIBED = 100  # largest number of described suspects, because each description takes a call of git
+MAX_DESCRIBED = 100  # largest number of suspects with a description, because each description needs a call of git
 REMEMBERED = 30 * 86400.0  # seconds for which a failed build is not tried again
 
 
@@ -97,7 +97,7 @@ class SessionLifecycle:
     def opening(self) -> Generator[TimedEvent, None, bool]:
         """The events before the first order of the plan. Returns false if the hunt has ended before the first order."""
         log, setup, problem = self.log, self.setup, self.problem
-        started = setup.started(log.hunt, self._is_resumed)
+        started = setup.start_event(log.hunt, self._is_resumed)
         if not problem:
             yield log.append(started)
         for warning in (*setup.warnings, *changes_since(self._earlier_starts, setup)):
@@ -105,7 +105,8 @@ class SessionLifecycle:
         if not problem:
             return True
         settings = setup.settings
-        # Bad is built only after the merge base was as fast as good. Later runs of the merge base do not change that.
+        # If bad was built, an earlier attempt has found that the merge base is as fast as good, and this is not
+        # repeated.
         has_bad = any(event.facts.commit == problem.commits[-1] for _, event in log.entries)
         if not (
             setup.span.base == setup.span.good
@@ -115,22 +116,24 @@ class SessionLifecycle:
             return False
         failed = () if self._is_resumed or settings.retry_failed else known_failures(log.history, settings, log.began)
         yield from log_opening(problem, started, log, failed, setup.left_out)
-        if not setup.workload.asks:  # otherwise the first run may show a filter with which less is measured
+        if not setup.workload.asks:  # the first run may show words with which a command measures less
             facts_of_log = [event.facts for _, event in log.entries]
             logged = {facts.visit if isinstance(facts, RunFacts) else facts.commit for facts in facts_of_log}
             copied = setup.measured_ends.get(setup.workload.filter, ())
             yield from (log.append(event) for name, event in copied if name not in logged)
-        # If options were added to all builds, readings of builds with an unchanged binary become valid again.
+        # If options were added to all builds, runs of earlier builds are excluded. They are built again now: if the
+        # binary is the same, its runs become valid again.
         if pending := [node for node, commit in enumerate(problem.commits) if commit in log.state.excluded_runs]:
             orders = iter([Measure((PlannedRuns(node, 0),), Purpose.SEARCH) for node in pending])
             yield from run(FixedPlan(orders), log.append, self.labs.workers(problem.commits))
         return True
 
-    def change_metric(self, time: Interval, has_ended: bool) -> Generator[TimedEvent, None, SearchProblem | None]:
-        """The problem of a search by counted instructions; None if the ends do not differ in their instructions."""
+    def change_metric(self, ratio: Interval, has_ended: bool) -> Generator[TimedEvent, None, SearchProblem | None]:
+        """Change the metric of the hunt to counted instructions; returns the new input of the search, or None if the
+        ends do not differ in their instructions."""
         assert self.problem, "a hunt has a problem"
         changed = yield from setup_by_instructions(
-            self.setup, self.problem, self.log, time, lambda setup: self._labs_of(setup).workers, has_ended=has_ended
+            self.setup, self.problem, self.log, ratio, lambda setup: self._labs_of(setup).workers, has_ended=has_ended
         )
         if changed is None:
             return None
@@ -141,13 +144,14 @@ class SessionLifecycle:
 
     @property
     def has_new_needs(self) -> bool:
-        """Whether a failed build shows that a part of a diff needs another part that was not known before. If so, the
-        parts must be ordered again."""
+        """Whether a failed build shows that a part of a diff needs another part, and this need was not known before. A
+        new need ends the round, because the next round must order the parts in another way."""
         parts, errors = self.setup.parts, build_errors(event for _, event in self.log.entries)
         return parts is not None and not parts.present.proven and bool(parts.new_needs(errors))
 
     def next_round(self, verdict: Verdict) -> Generator[TimedEvent, None, SearchProblem | None]:
-        """The problem of the next round in a diff, after the verdict of the present round; None after the last."""
+        """Begin the next round of a search in a diff, after the verdict of the present round; returns the input of the
+        search in this round, or None after the last round."""
         parts, log = self.setup.parts, self.log
         assert parts, "a hunt for commits has one round"
         assert self.problem, "a hunt has a problem"
@@ -155,7 +159,7 @@ class SessionLifecycle:
             return None
         setup = self.setup = replace(self.setup, span=parts.span)
         self.labs = self._labs_of(setup)
-        started = setup.started(log.hunt, False)
+        started = setup.start_event(log.hunt, False)
         with log.history.transaction():
             log.history.store_range_of_round(log.hunt, started)
             logged = log.append(started)
@@ -171,13 +175,13 @@ class SessionLifecycle:
             yield log.append(SessionEnded(fitness=fitness_facts(log.state)))
             return
         settings = setup.settings
+        in_usual_metric = replace(settings, metric=setup.workload.metric)
+        has_timed_runs = any(isinstance(event, RunFinished) and not event.facts.counted for _, event in log.entries)
         match verdict:
-            case _ if self._reason_seconds is not None:  # an earlier attempt has made the further runs
+            case _ if self._reason_seconds is not None:  # an earlier attempt made all other runs
                 pass
-            case Found() if settings.prior.exact and any(
-                isinstance(event, RunFinished) and not event.facts.counted for _, event in log.entries
-            ):
-                usual = setup.for_settings(replace(settings, metric=setup.workload.metric))
+            case Found() if settings.prior.exact and has_timed_runs:
+                usual = setup.for_settings(in_usual_metric)
                 yield from confirming_runs(verdict, problem, log, self._workers_of(usual))
             case CodePlacement():
                 counting = setup.for_settings(replace(settings, metric=INSTRUCTIONS))
@@ -189,9 +193,7 @@ class SessionLifecycle:
         described = described_suspects(verdict, log, settings)
         yield log_verdict(problem, log, verdict, reason_follows=explains, suspects=described)
         if explains:
-            usual = (
-                setup.for_settings(replace(settings, metric=setup.workload.metric)) if settings.prior.exact else setup
-            )
+            usual = setup.for_settings(in_usual_metric) if settings.prior.exact else setup
             workers = partial(self._workers_of(usual), problem.commits)
             seconds = self._reason_seconds or 0.0
             yield from measure_reason(verdict, log, workers, usual.builder, usual.workload, self._hunt_count, seconds)
@@ -202,27 +204,22 @@ class SessionLifecycle:
         return SessionLabs(setup, self.log, self._earlier_starts, self._held, self._locks)
 
     def _workers_of(self, setup: SessionSetup) -> WorkersFor:
-        """The workers for measurements after a verdict. They have no budgets, and use the builds of the hunt
-        unchanged."""
+        """The workers for the measurements that follow a verdict. Budgets do not limit these measurements, and no
+        options are added to builds that fail."""
         settings = replace(setup.settings, policy=setup.settings.policy.unlimited(), remedies=False)
         return self._labs_of(replace(setup, settings=settings)).workers
 
 
 def described_suspects(verdict: Verdict, log: SavedLog, settings: Settings) -> tuple[Commit, ...]:
-    """Descriptions, from the user's clone, of the suspects of a verdict that were never built; at most 100 of them.
+    """Author, date and subject, from the user's clone, of at most 100 suspects of a verdict that were never built.
 
     The result is empty if the clone cannot be read.
     """
-    inconclusive = (
-        [verdict] if isinstance(verdict, Inconclusive) else [part.known for part in getattr(verdict, "unsettled", ())]
-    )
-    not_described = [
-        sha
-        for part in inconclusive
-        for node in part.candidates
-        if not log.state.facts_of(sha := log.state.commits[node]).commit.date
-    ]
-    with suppress(PerfBisectError, OSError):  # the verdict is complete without descriptions
+    unsettled = [part.known for part in getattr(verdict, "unsettled", ())]
+    inconclusive = [verdict] if isinstance(verdict, Inconclusive) else unsettled
+    suspects = [log.state.commits[node] for part in inconclusive for node in part.candidates]
+    not_described = [sha for sha in suspects if not log.state.facts_of(sha).commit.date]
+    with suppress(PerfBisectError, OSError):  # the verdict needs no descriptions of commits
         repository = open_repository(Path(settings.repository))
         return tuple(describe_commit(repository, sha) for sha in not_described[:MAX_DESCRIBED])
     return ()
@@ -255,8 +252,7 @@ def merge_base_equals_good(
             yield log.append(Warned(f"The merge base {base} is as fast as good {good}, and is used in its place."))
             return True
         case Found(step):
-            direction = Direction.RISE if step.ratio.middle > 1 else Direction.DROP
-            policy = replace(settings.policy, direction=direction)
+            policy = replace(settings.policy, direction=Direction.RISE if step.ratio.middle > 1 else Direction.DROP)
             between = replace(settings, good=base, bad=settings.good, policy=policy)
             raise UsageError(
                 f"The merge base {base} cannot be used in place of good {good}, because their speeds differ:"
@@ -265,7 +261,7 @@ def merge_base_equals_good(
                 f"To hunt a change between the merge base and bad: {from_merge_base}",
             )
         case Inconclusive():
-            yield log.append(started)  # the range of the hunt again, after the range of the two compared commits
+            yield log.append(started)  # the last such event must have the range of the hunt, not the merge base
             yield log.append(
                 Warned(
                     "bad was not measured, because the merge base is compared with good first",
@@ -300,16 +296,13 @@ def compare_merge_base(
 
 def known_failures(history: History, settings: Settings, now: float) -> tuple[SkipFacts, ...]:
     """The builds that failed in hunts of the last 30 days, on hosts of the same class as the first host."""
-    failures = {
-        facts.commit: facts
-        for on_one_host in settings_by_host_of_class(settings)
-        for facts in read_failed_builds(history, on_one_host, now - REMEMBERED)
-    }
-    return tuple(failures.values())
+    by_host = settings_by_host_of_class(settings)
+    failures = [facts for on_host in by_host for facts in read_failed_builds(history, on_host, now - REMEMBERED)]
+    return tuple({facts.commit: facts for facts in failures}.values())
 
 
 def settings_by_host_of_class(settings: Settings) -> list[Settings]:
-    """One copy of the settings for each host: the first host, then the other hosts of its class.
+    """Copies of the settings, each with a single host: the first host, then each other host of its class.
 
     If the classes of the hosts are not known yet, the list has only the settings with the first host.
     """

@@ -20,7 +20,7 @@ from perfbisect.errors import EnvironmentFailure, HostUnreachable
 
 E = TypeVar("E")  # an event of a host, or an observation of a simulation
 E_co = TypeVar("E_co", covariant=True)
-T = TypeVar("T")  # the log's answer to an event
+T = TypeVar("T")  # what the log returns for an event
 
 UNLIMITED = 0.0, 0.0
 BEGUN_AGAIN = Warned(
@@ -33,24 +33,25 @@ BEGUN_AGAIN = Warned(
 class NextAction:
     """The next action of a session, chosen by its planner."""
 
-    order: Measure | None  # None: no further order
+    order: Measure | None  # the next order; None if there is none
     decided: Decided | PairingChosen | None = None  # logged when the order is given, or at the end
-    ends_at_once: bool = False  # the end does not wait for orders that are still carried out
+    ends_at_once: bool = False  # whether the session ends without waiting for orders that are still carried out
     builds: tuple[BuildOrder, ...] = ()  # builds to begin now, on free build hosts
     cancelled: tuple[int, ...] = ()  # build hosts whose present build is cancelled
     waits: bool = (
-        False  # the order needs builds that do not exist yet; the planner is asked again when a build has ended
+        False  # whether the order needs builds that do not exist yet; the planner is asked again after a build
     )
     workload: int | None = None  # the workload of ``decided``, in a session of several workloads
     asks_again: bool = (
-        False  # ``decided`` ends one of several hunts, or is a choice: the planner is asked again at once
+        False  # whether the planner is asked again at once: ``decided`` ends one of several hunts, or chooses a pairing
     )
 
     @classmethod
     def of(
         cls, decision: Decision, decided: Decided, workload: int | None = None, *, several: bool = False
     ) -> "NextAction":
-        """The action for a decision of a hunt. With ``several`` hunts, the other hunts continue after a verdict."""
+        """The action for a decision of a hunt. If ``several`` is true, the session has several hunts, and the other
+        hunts continue after a verdict."""
         order = decision.order
         if not isinstance(order, Measure):
             return cls(None, decided, ends_at_once=isinstance(order, Found), workload=workload, asks_again=several)
@@ -62,7 +63,7 @@ class NextAction:
 class OrderEnded:
     """The end of an order, or of a build on a build host."""
 
-    failure: EnvironmentFailure | None = None  # why the worker cannot go on; None: the worker can go on
+    failure: EnvironmentFailure | None = None  # why the worker cannot continue; None if it can
 
 
 class Planner(Protocol):
@@ -71,15 +72,16 @@ class Planner(Protocol):
     def next(self, fleet: Fleet) -> NextAction:
         """The next action, given the present state of all workers.
 
-        An order for a busy host is ignored; the planner is asked again when an order or a build has ended.
+        If the order is for a busy host, the order is ignored, and the planner is asked again when an order or a build
+        has ended.
         """
 
 
 class Workers(Protocol[E_co]):
     """Hosts that each carry out one order at a time, and build hosts that each make one build at a time."""
 
-    limit: tuple[float, float]  # when the hunt began, and the minutes after which all orders and builds end; 0: never
-    minutes: float  # the minutes of the limit after the limit has passed, else 0
+    limit: tuple[float, float]  # start time of the hunt, minutes after which all orders and builds end (0: no limit)
+    minutes: float  # the minutes of ``limit`` if they have passed, otherwise 0
 
     @property
     def hosts(self) -> Sequence[str]:
@@ -94,10 +96,13 @@ class Workers(Protocol[E_co]):
 
     @property
     def builds_between(self) -> bool:
-        """Whether hosts may build while they have no order. If all build hosts fail, these hosts make all builds."""
+        """Whether a measuring host may make builds while it has no order. If all build hosts fail, measuring hosts that
+        may make builds make all builds.
+        """
 
     def begin(self, build: BuildOrder) -> None:
-        """Begin a build on its build host, which must be free. When BuildFinished arrives, all hosts have the build."""
+        """Begin a build on its build host, which must be free. When the event BuildFinished arrives, all hosts can
+        measure the build."""
 
     def elapsed_seconds(self, build_host: int) -> float:
         """The seconds since a build host began the build that it makes now."""
@@ -108,12 +113,13 @@ class Workers(Protocol[E_co]):
     def next(self) -> tuple[int, E_co | OrderEnded]:
         """Wait for the next event, or for the end of an order or a build; returns the worker's number and the event.
 
-        The worker waits until this method is called again. Raises a worker's exception, except an EnvironmentFailure,
-        which is returned in ``OrderEnded``.
+        After an event, the worker that reported it waits until this method is called again. Raises a worker's
+        exception, except an EnvironmentFailure, which is returned in ``OrderEnded``.
         """
 
     def stop(self) -> None:
-        """End all orders and builds, with all processes that run for them. Then no order or build can begin."""
+        """End all orders and builds, with all processes that run for them. After this call no order or build can
+        begin."""
 
 
 Append = Callable[[E | Decided | PairingChosen | Warned, int | None], T]
@@ -124,13 +130,14 @@ def run(planner: Planner, append: Append[E, T], workers: Workers[E]) -> Generato
     """Carry out the orders of a planner until the planner gives no further order. Yields the result of ``append`` for
     each event.
 
-    A host that has failed gets no further order. Raises the failure of the last host, or of a host that the planner
-    needs. If all build hosts have failed, and hosts may build, hosts make the builds; otherwise the failure is raised.
-    If the only build host cannot be reached, hosts make builds until the build host is back.
+    A host that has failed gets no further order. If all hosts have failed, or if a host that the planner needs has
+    failed, raises the failure. If all build hosts have failed, and measuring hosts may build, the measuring hosts make
+    the builds; otherwise the failure is raised. If the only build host cannot be reached, measuring hosts make builds
+    until the build host can be reached again.
     """
     states = _WorkerStates(workers)
     is_asked = (
-        False  # whether the planner was asked since an order or a build ended; then no build host needs to be free
+        False  # whether the planner was asked after the last end of an order or a build
     )
     try:
         while True:
@@ -175,10 +182,10 @@ class _WorkerStates:
     def __init__(self, workers: Workers[object]) -> None:
         self._workers = workers
         self.orders: dict[int, Measure] = {}  # host → the order that it carries out
-        self.failures: dict[int, EnvironmentFailure] = {}  # host → why it takes no order
+        self.failures: dict[int, EnvironmentFailure] = {}  # host → the failure because of which it gets no orders
         self.builds: dict[int, BuildOrder] = {}  # build host → the build that it makes
         self._cancelled: set[int] = set()  # build hosts whose present build was cancelled
-        self._build_host_failures: dict[int, EnvironmentFailure] = {}  # build host → why it makes no build
+        self._build_host_failures: dict[int, EnvironmentFailure] = {}  # build host → why it gets no builds
 
     @property
     def has_free_host(self) -> bool:
@@ -230,18 +237,19 @@ class _WorkerStates:
             self._workers.begin(order)
 
     def restore_build_hosts(self) -> Iterator[Warned]:
-        """Use build hosts again if they can be reached again. Yields a warning for each of them."""
+        """Use a build host again if it can be reached again. Yields a message for each build host that is used
+        again."""
         failures = self._build_host_failures
-        for host in [
-            host for host, failure in failures.items() if isinstance(failure, HostUnreachable) and failure.is_back()
-        ]:
-            del failures[host]
-            yield Warned(f"build host {self._workers.build_hosts[host]} is back", "It builds again.")
+        for host, failure in [*failures.items()]:
+            if isinstance(failure, HostUnreachable) and failure.is_back():
+                del failures[host]
+                yield Warned(f"build host {self._workers.build_hosts[host]} is back", "It builds again.")
 
     def note_end(self, worker: int, end: OrderEnded) -> Warned | None:
-        """Note that an order or a build has ended. Returns a warning if the worker has failed.
+        """Note that ``worker``, a measuring host or a build host, has ended an order or a build. Returns a warning if
+        the host has failed.
 
-        Raises the worker's failure if the session cannot continue without the worker.
+        Raises the failure if the session cannot continue without this host.
         """
         hosts, build_hosts = self._workers.hosts, self._workers.build_hosts
         if worker < len(hosts):
@@ -263,14 +271,10 @@ class _WorkerStates:
         if not can_go_on:
             raise failure
         if is_away:
-            return Warned(
-                f"{name} is out of reach: {failure}", "Until it is back, each host makes the builds that it measures."
-            )
-        advice = (
-            "The other hosts go on without it."
-            if is_replaced
-            else "From here on, each host makes the builds that it measures."
-        )
+            advice = "Until it is back, each host makes the builds that it measures."
+            return Warned(f"{name} is out of reach: {failure}", advice)
+        alone = "From here on, each host makes the builds that it measures."
+        advice = "The other hosts go on without it." if is_replaced else alone
         return Warned(f"{name} takes no further part: {failure}", advice)
 
 
@@ -281,7 +285,8 @@ class SearchPlanner:
     situation: Callable[[Fleet], Situation]
 
     def next(self, fleet: Fleet) -> NextAction:
-        """The next action. A culprit ends the hunt at once; before another verdict the running orders end."""
+        """The next action. If the verdict is a culprit, the hunt ends at once; for any other verdict, the hunt ends
+        after the running orders."""
         decision = decide(self.situation(fleet))
         return NextAction.of(decision, Decided(decision, fleet))
 
@@ -299,7 +304,7 @@ class FixedPlan:
     def next(self, fleet: Fleet) -> NextAction:
         """The action that carries out the next order."""
         order = self.waiting_order or next(self.orders, None)
-        if isinstance(order, PairingChosen):  # must be in the log first, because the next order depends on it
+        if isinstance(order, PairingChosen):  # logged first, because the next order depends on the pairing
             return NextAction(None, order, asks_again=True)
         self.waiting_order = order if order and not fleet.is_free(order.host) else None
         return NextAction(order)

@@ -1,8 +1,9 @@
-"""A night of a watched branch: its tip is compared with earlier tips, and drops of the branch are hunted.
+"""Carries out a *night*, a run of `bisect nightly`: compares the tip of a watched branch with earlier tips, and hunts
+drops.
 
-All data of nights are in the history. The line of a branch consists of its nights, which are comparisons whose request
-names the branch, with equal settings. Each hunt of the line belongs to a night, so an interrupted call can be repeated:
-a tip is measured once, begun hunts continue, and a drop is hunted once.
+A night is stored in the history as a comparison whose request names the branch. The *line* of a branch consists of all
+its nights with equal settings. Each hunt belongs to a night, so an interrupted `bisect nightly` can be repeated: a tip
+is measured once, begun hunts continue, and a drop is hunted once.
 """
 
 import fcntl
@@ -18,11 +19,11 @@ from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, Settings, TrialBuild, TrialType
 from perfbisect.core.stats.drops import Drop, DropRange
 from perfbisect.core.stats.paired_comparison import Ratio
-from perfbisect.core.stats.watched_branch import LONGEST, BranchLine, tips_measured_with_next
+from perfbisect.core.stats.watched_branch import LONGEST, BranchLine, tips_to_measure_again
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.attempt import refuse_imported
-from perfbisect.hunt.drop_hunts import OPEN, HuntedComparison, with_open_reasons
+from perfbisect.hunt.drop_hunts import OPEN, HuntedComparison, with_interrupted_reasons
 from perfbisect.hunt.setup import SessionSetup
 from perfbisect.hunt.trials.rounds import TrialDesign
 from perfbisect.recipes.workload import Workload
@@ -47,7 +48,8 @@ class Watch:
         """The nights of the branch since the last change of a workload, oldest first.
 
         If the branch was rewritten, nights whose tip the repository no longer has are left out, because such a tip can
-        neither be built nor be an end of a hunt. Raises UsageError if one of the nights was made by another user.
+        neither be built nor be an end of a hunt. Raises UsageError if one of the nights was imported from the history
+        of another user.
         """
         trials, key = history.intact_trials(NIGHTS, [self.branch]), line_key(self.settings)
         of_works = (trial for trial in trials if [work.name for work in trial.request.works] == [*self.works])
@@ -60,8 +62,8 @@ class Watch:
         return [night for night in reversed(with_tip) if night.request.works == with_tip[0].request.works]
 
     def with_recognised_output(self, history: History, nights: Sequence[SessionState]) -> "Watch":
-        """The watch with the result, the filter and the metric that the newest night recognised in the output of a
-        workload.
+        """A copy of the watch that has the result, the filter and the metric that the newest night recognised in the
+        output of a workload.
         """
         newest = history.settings(nights[-1].id) if nights and self.settings.recognise else self.settings
         return replace(
@@ -73,10 +75,10 @@ class Watch:
     ) -> SessionSetup:
         """The setup of a night: a comparison of the tip with earlier tips.
 
-        The first tip of a branch is measured without another tip, to show that the tip can be measured.
+        In the first night of a branch, the tip is measured alone, to show that the tip can be measured.
         """
         broken = {build.commit for night in nights for build in night.request.subjects if build.trouble}
-        earlier = tips_measured_with_next(
+        earlier = tips_to_measure_again(
             [tip for tip in BranchLine.from_nights(nights).tips if tip.commit not in {*broken, self.tip}]
         )
         tip = TrialBuild(self.tip[:10], self.tip)
@@ -87,7 +89,8 @@ class Watch:
 
 
 def line_key(settings: Settings) -> Settings:
-    """The settings on which the measured levels of builds depend. The key is equal for all nights of a line."""
+    """The settings of a night on which the measured levels of builds depend. The result is equal for all nights that
+    can be compared with each other."""
     return replace(
         settings, good="", bad="", good_commit="", bad_commit="", run_hash="", build_hash="", policy=Policy(),
         prior=NOTHING_KNOWN, explain=False, suspects={}, name="", output=None, filter=None,
@@ -97,9 +100,9 @@ def line_key(settings: Settings) -> Settings:
 
 @dataclass(frozen=True, slots=True)
 class BranchComparison(HuntedComparison):
-    """The line of a branch, treated as a comparison of all its tips.
+    """The nights of a branch, treated as a single comparison of all their tips.
 
-    The number of a build is the index of its commit among the tips of the line.
+    The number of a build in this comparison is the index of its commit in ``line.tips``.
     """
 
     line: BranchLine
@@ -108,14 +111,14 @@ class BranchComparison(HuntedComparison):
 
     @classmethod
     def read(cls, history: History, watch: Watch) -> "BranchComparison":
-        """Reads the line of a branch as a comparison. Needs a history with at least one night of the branch."""
+        """Read the nights of a branch from a history, which must have at least one night of the branch."""
         nights = watch.nights(history)
         newest, line = nights[-1], BranchLine.from_nights(nights)
         stored = history.settings(newest.id)
-        policy = watch.settings.policy.for_counts() if stored.prior.exact else watch.settings.policy
+        policy = watch.settings.policy.for_exact_count() if stored.prior.exact else watch.settings.policy
         settings = replace(stored, policy=policy, explain=watch.settings.explain)
         request = replace(newest.request, subjects=line.tips)
-        hunts = with_open_reasons(history, hunts_of(history, nights, line.tips), settings)
+        hunts = with_interrupted_reasons(history, newest_hunt_by_drop(history, nights, line.tips), settings)
         trial = SessionState.of_trial(newest.id, request, newest.host, newest.began, newest.state, hunts=hunts)
         searched = [(hunt.work, hunt.first, hunt.last) for hunt in hunts if not hunt.culprit]
         drops = tuple(line.drop_ranges(request.metric, policy.min_effect, searched))
@@ -124,15 +127,15 @@ class BranchComparison(HuntedComparison):
     def store_hunt(self, history: History, drop: Drop, hunt: int) -> None:
         """Store that a hunt for a drop has begun.
 
-        If the comparison of the newest night has both ends of the drop, the hunt is also stored as a hunt for a drop of
-        this comparison.
+        If both builds of the drop were measured in the newest night, the hunt is also stored as a hunt for a drop of
+        this night's comparison.
         """
         number_of = {build.commit: number for number, build in enumerate(self.tonight.request.subjects)}
         first, last = (number_of.get(self.trial.request.subjects[number].commit) for number in (drop.first, drop.last))
         drop_tonight = None if first is None or last is None else (drop.work, first, last)
         history.enter_drop_hunt(self.trial.id, drop_tonight, hunt)
 
-    def ranges(self) -> Iterator[DropRange]:
+    def ranges_to_hunt(self) -> Iterator[DropRange]:
         """The ranges to hunt in: first the ranges of begun hunts without a verdict, then the ranges of drops that were
         not hunted yet.
         """
@@ -145,7 +148,7 @@ class BranchComparison(HuntedComparison):
                 yield replace(span, drops=new_drops)
 
     def is_explained(self, drop: Drop) -> bool:
-        """Whether a hunt of this line has already named a commit between the ends of a drop.
+        """Whether an earlier hunt of the branch has already named a commit between the ends of a drop.
 
         The ends of a drop may differ from the ends of its hunt, because later nights can change where the drop is
         found.
@@ -157,30 +160,31 @@ class BranchComparison(HuntedComparison):
         )
 
 
-def hunts_of(history: History, nights: Sequence[SessionState], tips: Sequence[TrialBuild]) -> tuple[DropHunt, ...]:
-    """The newest hunt for each drop of the line, oldest first."""
+def newest_hunt_by_drop(history: History, nights: Sequence[SessionState], tips: Sequence[TrialBuild]) -> tuple[DropHunt, ...]:
+    """The newest hunt for each drop of the branch, oldest first."""
     tip_number = {tip.commit: number for number, tip in enumerate(tips)}
     works = {work.name: number for number, work in enumerate(nights[-1].request.works)}
     hunts: dict[tuple[int, int, int], DropHunt] = {}
     for number in hunts_after_nights(history, [night.id for night in nights]):
         settings, listed = history.settings(number), history.session_summary(number)
-        with suppress(KeyError):  # raised for a hunt between old tips, which the line has left out
+        with suppress(KeyError):  # a hunt between old tips, which ``tips`` leaves out, is ignored
             drop = works[listed.workloads[0]], tip_number[settings.good_commit], tip_number[settings.bad_commit]
             hunts[drop] = listed.as_drop_hunt(*drop)
     return tuple(sorted(hunts.values(), key=lambda hunt: hunt.hunt))
 
 
 @contextmanager
-def one_at_a_time(watch: Watch, path: Path | None, *, wait: bool, say: Callable[[str], None]) -> Iterator[None]:
-    """Hold a lock during a block, so that no other process of this machine works on a night of the same line.
+def night_lock(watch: Watch, history_path: Path | None, *, wait: bool, say: Callable[[str], None]) -> Iterator[None]:
+    """During the ``with`` block, hold a lock, so that no other process of this machine works on a night of the same
+    branch with the same settings.
 
     If another process holds the lock, waits if ``wait`` is true; otherwise raises EnvironmentFailure.
     """
-    path = (path or default_history_path()).absolute()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    history_path = (history_path or default_history_path()).absolute()
+    history_path.parent.mkdir(parents=True, exist_ok=True)
     line = repr((watch.branch, line_key(watch.settings), [*watch.works]))
     digest = hashlib.sha256(line.encode()).hexdigest()[:12]
-    with path.with_name(f"{path.name}-nightly-{digest}").open("w") as file:
+    with history_path.with_name(f"{history_path.name}-nightly-{digest}").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

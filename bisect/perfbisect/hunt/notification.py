@@ -22,7 +22,7 @@ from perfbisect.store.connection import history_option
 from perfbisect.store.history import History
 from perfbisect.wording.text import shell_words
 
-TIME_LIMIT = 60.0  # seconds for the command of --notify
+TIME_LIMIT = 60.0  # longest time, in seconds, of the command of --notify
 
 Begun = Callable[[str], None]  # takes the name of a session that has begun: 12 for a hunt, c3 for a comparison
 
@@ -32,7 +32,7 @@ class Notifier:
     """Runs the user's command at the end of each session; calling the notifier registers a session that begins."""
 
     command: Sequence[str]
-    path: Path | None  # of the history
+    path: Path | None  # the path of the history
     warn: Callable[[str], None]
     names: list[str] = field(default_factory=list)
     enter: Callable[[str], None] = lambda _name: None  # called with the name of each session that begins
@@ -42,7 +42,7 @@ class Notifier:
         self.names.append(name)
         self.enter(name)
 
-    def ended(self, name: str, failure: str = "") -> None:
+    def notify_end(self, name: str, failure: str = "") -> None:
         """Run the command for a session that has ended; each session is notified once."""
         if name in self.names:
             self.names.remove(name)
@@ -55,14 +55,14 @@ def notifying(command: Sequence[str], path: Path | None, warn: Callable[[str], N
     """Notify about the sessions of a block that end with a verdict or a failure, but not about interrupted sessions.
 
     Within the block, the notifier must be called with the name of each session that begins in the history at ``path``.
-    ``Notifier.ended`` can notify about the end of a hunt before the block ends. No notification is sent about a session
-    that failed before it had begun. A failure of the command is a warning.
+    ``Notifier.notify_end`` can notify about the end of a hunt before the block ends. No notification is sent about a
+    session that failed before it had begun. A failure of the command is a warning.
     """
     notifier = Notifier(command, path, warn)
 
     def send(failure: str = "") -> None:
         for name in [*notifier.names]:
-            notifier.ended(name, failure)
+            notifier.notify_end(name, failure)
 
     try:
         yield notifier
@@ -84,10 +84,10 @@ def _notify(command: Sequence[str], path: Path | None, name: str, failure: str) 
             data = session_end_json(history, name, failure)
     except PerfBisectError as error:
         return f"was not run, because the history cannot be read: {error}"
-    return "" if data is None else run(command, data)
+    return "" if data is None else command_failure(command, data)
 
 
-def run(command: Sequence[str], data: str, limit: float = TIME_LIMIT) -> str:
+def command_failure(command: Sequence[str], data: str, limit: float = TIME_LIMIT) -> str:
     """Run a command with ``data`` on its standard input. Returns why the command failed; "" for a success.
 
     The output of the command is discarded, except the last line of its standard error, which is a part of the reason.
@@ -114,7 +114,7 @@ def run(command: Sequence[str], data: str, limit: float = TIME_LIMIT) -> str:
     return f"ended with status {process.returncode}" + (f": {last_line}" if last_line else "")
 
 
-PUSH_INTERVAL = 60.0  # seconds; a session counts as running for three times as long (store/central.py)
+PUSH_INTERVAL = 60.0  # seconds between pushes to the central history; a third of HEARD in store/central.py
 LAST_PUSH = 30.0  # seconds; the end of a session waits this long for its last push
 
 
@@ -133,9 +133,9 @@ def pushing(path: Path, sessions: Sequence[int], warn: Callable[[str], None]) ->
 
     def work() -> None:
         while not stop_event.is_set():
-            attempt(path, sessions, central.address, running=True)
+            push_once(path, sessions, central.address, running=True)
             stop_event.wait(PUSH_INTERVAL)
-        failed[:] = attempt(path, sessions, central.address, running=False)
+        failed[:] = push_once(path, sessions, central.address, running=False)
 
     thread = threading.Thread(target=work, name="push", daemon=True)
     thread.start()
@@ -164,10 +164,10 @@ def origin_of(name_option: str | None) -> str:
     return name
 
 
-def attempt(path: Path, sessions: Sequence[int], address: str, *, running: bool) -> list[str]:
+def push_once(path: Path, sessions: Sequence[int], address: str, *, running: bool) -> list[str]:
     """Push ``sessions`` once.
 
-    If they are not ``running``, all other sessions of the history are pushed, too.
+    If the sessions have ended (``running`` is false), all other sessions of the history are pushed, too.
 
     Returns sentences about failures. Failures of other sessions are left out, because the processes of these sessions
     have reported them.

@@ -1,7 +1,8 @@
-"""Builds that are no commits of the repository: commits with patches, and the states of a search in a diff.
+"""Commits with patches, and the search for the slow part in the diff of a commit. The user's repository contains
+neither the patched commits nor the states of the search.
 
-Patches are tried on commits before anything is built. A search in the diff of a commit builds states between the commit
-and its parent, until the part of the diff that makes the build slower is found.
+Patches are tried on commits before anything is built. A state of the search is the parent of the commit with some parts
+of the commit's diff. The search builds and measures states until it has found the part that makes the build slower.
 """
 
 import re
@@ -23,7 +24,7 @@ from perfbisect.core.search.parts import (
     PartRounds,
     Round,
     decoded,
-    part_search,
+    part_rounds,
     split_lines,
 )
 from perfbisect.errors import RunsNotComparable, UsageError
@@ -36,7 +37,7 @@ from perfbisect.repository.range import CommitRange, PartialDiffCommits
 
 QUOTED = re.compile(r"[`'\"‘]([^`'\"\s’]*\w[^`'\"\s’]*)['\"’]")
 LOCATION = re.compile(r"([^\s:]+):(\d+):(?:\d+:)? (?:fatal )?error")  # the file and the line of a compiler's error
-MAX_PARTS_OF_WORD = 40  # a word of an error is ignored if more parts have the word
+MAX_PARTS_OF_WORD = 40  # a word of a compiler's error is ignored if more than this number of parts have the word
 BUDGET_REASONS = (Reason.RUNS_SPENT, Reason.BUILDS_SPENT, Reason.MINUTES_SPENT)
 MAX_TRIED_COMMITS = 100  # largest number of commits on which a patch is tried, in addition to the ends of the range
 
@@ -55,12 +56,12 @@ def patches_of(settings: Settings, builder: Builder) -> tuple[Patch, ...]:
 
 
 @dataclass(slots=True)
-class _PatchTrial:
+class _PatchResults:
     """The results of applying patches to commits in a temporary repository."""
 
     bare: Path  # the temporary repository
     patches: tuple[Patch, ...]
-    ignored_paths: Sequence[str]  # patterns of the recipe
+    ignored_paths: Sequence[str]  # patterns of the paths that the recipe ignores
     refusals: dict[str, str] = field(default_factory=dict)  # name of a patch → the first reason why it did not apply
     applicable: set[str] = field(default_factory=set)  # names of the patches that apply to a commit
     effective: set[str] = field(default_factory=set)  # names of the patches that change a path that is not ignored
@@ -86,19 +87,21 @@ class _PatchTrial:
 def check_patches(
     patches: tuple[Patch, ...], settings: Settings, builder: Builder, span: CommitRange, *, is_range: bool
 ) -> tuple[Warned, ...]:
-    """Try the patches on the ends of a range, in a temporary repository. Returns warnings about patches without effect.
+    """Check whether the patches apply to the ends of a range, in a temporary repository. Returns warnings about patches
+    without effect.
 
     A patch has no effect if it changes only paths that the recipe ignores. A patch of --patch that applies to neither
     end is also tried on up to 100 commits of the range that change files of the patch. For a trial, ``is_range`` is
-    false, and the patches are tried on all builds. Raises UsageError if a text is no patch, or if a patch of --patch
-    applies to no commit. A patch of the recipe may apply to no commit. The user's repository is not changed.
+    false, and the patches are tried on the commits of all builds. Raises UsageError if a text is no patch, or if a
+    patch of --patch applies to no commit. It is no error if a patch of the recipe applies to no commit. The user's
+    repository is not changed.
     """
     if not patches:
         return ()
     repository = open_repository(Path(settings.repository))
     with temporary_bare_repository(repository) as bare:
         paths = {patch.name: paths_of_patch(bare, patch.file or patch.name, patch.content) for patch in patches}
-        trial = _PatchTrial(bare, tuple(patch for patch in patches if not patch.version), builder.ignore)
+        trial = _PatchResults(bare, tuple(patch for patch in patches if not patch.version), builder.ignore)
         ends = (settings.good_commit, settings.bad_commit) if is_range else span.candidates
         commits = [commit for commit in dict.fromkeys(ends) if re.fullmatch("[0-9a-f]{40,}", commit)]
         for commit in commits:
@@ -124,8 +127,9 @@ def check_patches(
     return tuple(Warned(f"The patch {name} {no_effect}") for name in names)
 
 
-def guilty_steps(verdict: Verdict) -> tuple[int, int] | None:
-    """The first and the last suspected step of a round, by the round's verdict; None if the verdict names no step."""
+def suspected_steps(verdict: Verdict) -> tuple[int, int] | None:
+    """The first and the last step of a round that may be the cause, according to the round's verdict; None if the
+    verdict names no step."""
     match verdict:
         case Found(step):
             return min(step.parents, default=step.candidate - 1) + 1, step.candidate
@@ -139,7 +143,7 @@ def needs_from_error(diff: CommitDiff, state: frozenset[int], error: str) -> set
     """The needs that the error of a failed build shows: pairs of a part of the state and a part that this part needs.
 
     If the error has a file and a line, one side of each pair is the part at that line. If the error has no line, or no
-    other part has a word of the error, the two parts of a pair have a common word of the error. The set is empty if the
+    other part has a word of the error, both parts of a pair contain the same word of the error. The set is empty if the
     error shows no need.
     """
     return _needs_at_line(diff, state, error) or _needs_by_words(diff, state, error)
@@ -148,9 +152,9 @@ def needs_from_error(diff: CommitDiff, state: frozenset[int], error: str) -> set
 def _needs_at_line(diff: CommitDiff, state: frozenset[int], error: str) -> set[tuple[int, int]]:
     """Pairs of the part at an error's line and a part with a word of the error; one part of a pair is in the state.
 
-    If the part at the line is in the state, this part needs parts outside of the state, which define the words. If the
-    part would replace the line, the parts of the state do not build without this part. If no part has a quoted word of
-    the error, the words of the line are searched for.
+    If the part at the line is in the state, the part needs the other parts, which are outside of the state and define
+    the words. If the part at the line is outside of the state, and would replace the line, the other parts need this
+    part. If no part has a quoted word of the error, the words of the line are used in place of the words of the error.
     """
     location = LOCATION.search(error)
     hit = part_and_line_at(diff, location[1], int(location[2]), state) if location else None
@@ -158,9 +162,9 @@ def _needs_at_line(diff: CommitDiff, state: frozenset[int], error: str) -> set[t
         return set()
     part, line = hit
     other_side = diff.all_parts - state if part in state else state
-    old_words, new_words = diff.words
+    old_words, new_words = diff.words_by_side
     quoted = [word for word in dict.fromkeys(QUOTED.findall(error)) if not word.endswith((".c", ".h"))]
-    # First the words that only the older or only the newer side has.
+    # Words that only the older side or only the newer side has are tried first.
     for word in sorted(quoted, key=lambda word: (word in old_words) is (word in new_words)):
         changing = {number for number in other_side if has_word(diff.pieces[number], word, changed=True)}
         in_file = {number for number in changing if diff.pieces[number].file == diff.pieces[part].file}
@@ -179,15 +183,15 @@ def _needs_at_line(diff: CommitDiff, state: frozenset[int], error: str) -> set[t
 
 
 def _needs_by_words(diff: CommitDiff, state: frozenset[int], error: str) -> set[tuple[int, int]]:
-    """Pairs of a part of the state and a part outside of the state that have a common word of an error.
+    """Pairs of a part of the state and a part outside of the state that contain the same word of an error.
 
-    The words are tried in groups until pairs are found: first quoted words that only one side of the diff has, then all
-    quoted words, then all words and names of files. A word that more than 40 parts have is ignored.
+    The words are tried in groups until pairs are found: first quoted words that only the older or only the newer files
+    contain, then all quoted words, then all words and names of files. A word that more than 40 parts have is ignored.
     """
-    quoted, (old_words, new_words) = QUOTED.findall(error), diff.words
+    quoted, (old_words, new_words) = QUOTED.findall(error), diff.words_by_side
     of_one_side = [word for word in quoted if (word in old_words) is not (word in new_words)]
     for words in (of_one_side, quoted, [*WORD.findall(error), *FILE_NAME.findall(error)]):
-        for changed in (True, False):  # first parts that add or remove the word, then all parts that have it
+        for changed in (True, False):  # first parts that add or remove the word, then all parts that contain the word
             pairs = set[tuple[int, int]]()
             for word in dict.fromkeys(words):
                 parts = {number for number, piece in enumerate(diff.pieces) if has_word(piece, word, changed=changed)}
@@ -221,7 +225,7 @@ def part_and_line_at(diff: CommitDiff, path: str, line: int, state: frozenset[in
     ]
     old_file = diff.files[file_number].before
     old_lines = split_lines(old_file.content if old_file else b"")
-    row, old_row = 0, 0  # the line after the previous edit, in the state and in the older file
+    row, old_row = 0, 0  # the next line after the previous edit: in the state, and in the older file
     for edit, part in sorted(edits, key=lambda pair: pair[0].position):
         row += edit.first - old_row
         lines = edit.lines if part in state else old_lines[edit.first : edit.end]
@@ -234,7 +238,7 @@ def part_and_line_at(diff: CommitDiff, path: str, line: int, state: frozenset[in
 def has_word(piece: DiffPiece, word: str, *, changed: bool) -> bool:
     """Whether a part has a word in its lines, or is a whole file with this word as its name.
 
-    With ``changed``, the word must occur in the added lines more or less often than in the removed lines.
+    With ``changed``, the numbers of occurrences in the added lines and in the removed lines must differ.
     """
     if not piece.edits and PurePosixPath(piece.shown.path).stem in (word, PurePosixPath(word).stem):
         return True
@@ -244,8 +248,8 @@ def has_word(piece: DiffPiece, word: str, *, changed: bool) -> bool:
 
 
 def build_errors(events: Iterable[Event]) -> dict[str, tuple[str, ...]]:
-    """Maps the hash of each commit that does not build to the errors of its build, at least one."""
-    failed = (event.facts for event in events if isinstance(event, CandidateSkipped) and event.facts.of_build)
+    """The errors of the commits that do not build: hash → errors of the build (at least one)."""
+    failed = (event.facts for event in events if isinstance(event, CandidateSkipped) and event.facts.is_build_failure)
     return {facts.commit: facts.errors or (facts.reason,) for facts in failed}
 
 
@@ -258,18 +262,19 @@ class PartSearch:
     present: Round
     learnt: Learnt
     named: Round | None = None  # the round whose verdict named the part that is being proven
-    # A round of the proof that a spent budget has ended; the named part is shown until the budget is raised.
+    # The round of the proof in which the budget was spent; until the budget is raised, ``present`` is based on
+    # ``named``.
     unfinished_proof: Round | None = None
 
     @classmethod
     def begin(cls, commits: PartialDiffCommits) -> "PartSearch":
-        """A search in its first round."""
+        """A new search, in its first round."""
         learnt = Learnt(set)
-        rounds = part_search(commits.diff, learnt)
+        rounds = part_rounds(commits.diff, learnt)
         return cls(commits, rounds, next(rounds), learnt)
 
     def replay(self, events: Iterable[Event]) -> "PartSearch":
-        """Bring the search to the round in which the log of a session ends. Returns the search itself.
+        """Advance the search to the round in which ``events``, the log of a session, end. Returns the search itself.
 
         Raises RunsNotComparable if the log has other rounds than this search would make.
         """
@@ -296,11 +301,11 @@ class PartSearch:
         return self
 
     def new_needs(self, errors: Mapping[str, tuple[str, ...]]) -> set[tuple[int, int]]:
-        """Pairs of a part and a needed part, which failed builds of the present round show for the first time.
+        """New pairs (part, part that it needs), which failed builds of the present round show.
 
         ``errors`` are the errors of commits that do not build, by hash.
         """
-        commits = zip(self.present.states, self.commits.make(self.present.states), strict=True)
+        commits = zip(self.present.states, self.commits.hashes(self.present.states), strict=True)
         pairs = {
             pair
             for state, commit in commits
@@ -310,8 +315,7 @@ class PartSearch:
         return {(part, needed) for part, needed in pairs if needed not in self.learnt[part]}
 
     def advance(self, verdict: Verdict, errors: Mapping[str, tuple[str, ...]]) -> bool:
-        """Go on to the next round after the ``verdict`` of the present round. Returns whether the search has a next
-        round.
+        """Begin the next round after the ``verdict`` of the present round. Returns whether the search has a next round.
 
         ``errors`` are the errors of commits that do not build, by hash.
         """
@@ -327,8 +331,8 @@ class PartSearch:
         for part, needed in self.new_needs(errors):
             self.learnt[part].add(needed)
         with suppress(StopIteration):
-            while self.present.states == ended.states:  # the verdict of an equal round is known
-                self.present = self.rounds.send(guilty_steps(verdict))
+            while self.present.states == ended.states:  # a round with equal states would have the same verdict
+                self.present = self.rounds.send(suspected_steps(verdict))
             if self.present.proven and not ended.proven:
                 self.named = self.named or ended
             return True
@@ -337,20 +341,21 @@ class PartSearch:
     @property
     def span(self) -> CommitRange:
         """The present round as a range of commits: a commit for each state, the fast end first."""
-        commits = self.commits.make(self.present.states)
+        commits = self.commits.hashes(self.present.states)
         graph = Graph.straight_history(len(self.present.steps))
         return CommitRange(self.commits.parent, self.commits.commit, commits[0], len(commits) - 1, 0, graph, commits)
 
     def with_parts(self, started: SessionStarted) -> SessionStarted:
         """The first event of an attempt, with the parts of the diff that each state of the present round adds.
 
-        In a proof, the event also has the two commits of the proof. The number with each commit is the number of parts
-        that were added to the named parts, or left out with them, so that the commit builds.
+        In a proof, the event also has the two commits of the proof: the named parts alone, and everything except the
+        named parts. The number beside each commit is the number of further parts that had to be added, or left out,
+        because the commit does not build otherwise.
         """
         commits, present = self.commits, self.present
         proven, all_parts = present.proven, commits.diff.all_parts
         needed_counts = len(present.alone - proven), len(all_parts - proven - present.without)
         proofs = (
-            tuple(zip(commits.make([present.alone, present.without]), needed_counts, strict=True)) if proven else ()
+            tuple(zip(commits.hashes([present.alone, present.without]), needed_counts, strict=True)) if proven else ()
         )
         return replace(started, parts=tuple(map(commits.parts_for_display, present.steps)), proofs=proofs)

@@ -77,7 +77,7 @@ def propose(path: Path, name: str = "", program: str = "", *, is_named: bool) ->
     range_ = proposed_range(repo)
     ends = [resolve_commit(repo, revision, range_.patterns) for revision in (range_.good, range_.bad)]
     listings = [tree_files(repo, commit) for commit in ends]
-    good, bad = trees = [tree_of(repo, commit, files, program) for commit, files in zip(ends, listings, strict=True)]
+    good, bad = trees = [read_tree(repo, commit, files, program) for commit, files in zip(ends, listings, strict=True)]
     if not name and (known := _known_repository(repo, url, bad, range_)):
         return known
     folder = repo.folder.parent if repo.folder.name == ".git" else repo.folder
@@ -86,7 +86,7 @@ def propose(path: Path, name: str = "", program: str = "", *, is_named: bool) ->
     default = system_for_range(tree.paths for tree in trees)
     systems = [system for system in SYSTEMS if all(system in systems_in(tree.paths) for tree in trees)]
     system, found = benchmarks.find_benchmarks(systems or [system_for_commit(default, bad.paths)], good, bad)
-    if system != default and default != AUTO:  # such as a Makefile beside a go.mod
+    if system != default and default != AUTO:  # the tree has two build systems, such as a Makefile and a go.mod
         found = [
             benchmark
             if "compile" in benchmark.build
@@ -102,24 +102,27 @@ def propose(path: Path, name: str = "", program: str = "", *, is_named: bool) ->
             "Name a program of the build: bisect init --benchmark PROGRAM. Or measure any command:"
             f" {shell_words(words)}{'' if default else ' --build COMMAND'} --run 'PROGRAM ARGUMENTS'",
         )
-    # Only a URL without a password, from which other machines can clone.
+    # The recipe gets the URL only if other machines can clone from it, and if it contains no password.
     public = url if _URL.fullmatch(url) and mask_credentials(url) == url else ""
+    version = _version_command(repo, ends)
     proposal = RecipeProposal(
-        title, range_.bad, system, public, range_.patterns, _version(repo, ends), ignored_patterns(good, bad), found[0]
+        title, range_.bad, system, public, range_.patterns, version, ignored_patterns(good, bad), found[0]
     )
     return RepositoryProposal(
         repo, range_, len(bad.paths), main_language(bad.paths), listings[1].submodules, proposal, found
     )
 
 
-def tree_of(repo: Repository, commit: str, listed: TreeFiles, program: str = "") -> SourceTree:
+def read_tree(repo: Repository, commit: str, listed: TreeFiles, program: str = "") -> SourceTree:
     """The tree of a commit, with the texts of files that a proposal needs."""
     paths, embedding = frozenset(listed.files), lines_containing(repo, commit, EMBEDDING, ("*.rs", "*.go"))
     return SourceTree(paths, small_file_texts(repo, listed, files_to_read(paths)), embedding, program)
 
 
 def _known_repository(repo: Repository, url: str, tree: SourceTree, range_: ProposedRange) -> KnownRepository | None:
-    """The repository with its existing recipe, found by the URL or the programs of the tree; None without a recipe."""
+    """The repository and its existing recipe, which is found by the URL of the repository or by the programs that its
+    tree builds; None if no recipe exists.
+    """
     builders = load_builders()
     address, programs = _canonical(url), defined_programs(tree)
     matching = [
@@ -145,7 +148,9 @@ def _known_repository(repo: Repository, url: str, tree: SourceTree, range_: Prop
 
 
 def _revision(version: str, range_: ProposedRange) -> str:
-    """An end of the range as a revision of git; such a revision is understood without a recipe."""
+    """An end of the range as a revision of git: a tag in place of a version, because only a recipe states the tag of a
+    version.
+    """
     tagged = range_.patterns and not version.startswith("HEAD")
     return possible_tags(version, range_.patterns[:1])[0] if tagged else version
 
@@ -171,8 +176,10 @@ def _checked_name(name: str, *, is_option: bool) -> str:
     return name
 
 
-def _version(repo: Repository, ends: Sequence[str]) -> list[str]:
-    """The command that prints a tree's version, if the file VERSION of both ends contains only a version; else empty."""
+def _version_command(repo: Repository, ends: Sequence[str]) -> list[str]:
+    """The command that prints the version of a tree, if the file VERSION of both ends contains only a version;
+    otherwise empty.
+    """
     texts = [git(repo, "cat-file", "blob", f"{commit}:VERSION", allowed=(0, 128)) for commit in ends]
     is_version = all(re.fullmatch(r"\s*v?[0-9]+(?:\.[0-9]+)+\S*\s*", text) for text in texts)
     return ["cat", "{source}/VERSION"] if is_version else []

@@ -21,14 +21,14 @@ from perfbisect.recipes.requested import (
     command_words,
     converted_overrides,
     load_requested,
-    program_and_choice,
+    program_and_files,
     requested_builder,
 )
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.commits import DOTS, resolve_commit, revisions_in, root_commit
 from perfbisect.repository.discovery import Progress, cached_clone, open_repository
 from perfbisect.repository.git import Repository
-from perfbisect.repository.objects import small_file_texts, top_level_files, tree_files
+from perfbisect.repository.objects import small_file_texts, top_level_names, tree_files
 
 
 def resolve_settings(
@@ -38,7 +38,7 @@ def resolve_settings(
     variant, commits.
 
     ``direction`` is the direction of the hunted change; None means the direction in which the metric becomes worse.
-    Errors in names are raised before a repository is cloned.
+    Wrong names (of a builder, workload, variant or metric) raise errors before a repository is cloned.
     """
     settings = with_repository(settings)
     builder, workload = load_requested(settings)
@@ -51,7 +51,7 @@ def resolve_settings(
     find_variant(builder, settings.variant)
     auto = settings.metric == AUTO
     metric = choose_metric("" if auto else settings.metric, [workload])
-    if settings.policy.slow_after and not find_metric(metric).is_bounded(command=bool(workload.command)):
+    if settings.policy.slow_after and not find_metric(metric).stop_is_bound(command=bool(workload.command)):
         raise UsageError(
             f"--slow-after cannot be used with the metric {metric} of workload {workload.name}, because the time after"
             f" which a run is stopped does not bound {metric}.",
@@ -62,8 +62,9 @@ def resolve_settings(
         builder=settings.builder or builder.name,
         workload=settings.workload or workload.name,
         metric=metric,
-        # The metric can change only in a hunt for the worse without --slow-after, because counted runs are not stopped.
         recognise=settings.recognise or recognises_output(settings, [workload]),
+        # --metric auto may change the metric only in a hunt for the worse, and only without --slow-after, because
+        # exactly counted runs are not stopped.
         choose_metric=auto and not direction and not settings.policy.slow_after,
         overrides=converted_overrides(workload, settings.overrides),
         policy=replace(settings.policy, direction=direction or worse_direction(metric)),
@@ -101,7 +102,7 @@ def choose_metric(requested: str, workloads: Sequence[Workload]) -> str:
     metric = find_metric(name)
     for workload in workloads:
         printed = workload.metric, *workload.latencies, *(PERCENTILES if workload.format else ())
-        # The latency of a command is its own duration, and is not read from its output.
+        # The metric ``latency`` of a command is the command's duration, which is not read from the output.
         is_read = metric.from_output or (workload.command and metric.unit == "ms" and name != "latency")
         if is_read and name not in printed:
             in_recipe = f"in suite.toml, as `latencies = {{ {name} = '…' }}`"
@@ -114,7 +115,8 @@ def choose_metric(requested: str, workloads: Sequence[Workload]) -> str:
 
 
 def recognises_output(settings: Settings, workloads: Sequence[Workload]) -> bool:
-    """Whether the command prints results that perfbisect is to recognise and measure.
+    """Whether perfbisect must search the output of the command for a result in a known format, because no option names
+    the result.
 
     Raises UsageError if --only is given although the command's output is not searched for results.
     """
@@ -130,12 +132,12 @@ def recognises_output(settings: Settings, workloads: Sequence[Workload]) -> bool
 
 
 def worse_direction(metric: str) -> Direction:
-    """The direction of a metric that means worse."""
+    """The direction of change in which a metric becomes worse."""
     return Direction.DROP if find_metric(metric).higher_is_better else Direction.RISE
 
 
 def with_repository(settings: Settings) -> Settings:
-    """The settings; if a build command is set but no repository, the repository of the current folder is added."""
+    """The settings. If --build is given without a repository, the repository of the current folder is added."""
     if settings.quick and settings.quick.build is not None and not settings.repository:
         return replace(settings, repository=str(open_repository(Path.cwd(), is_named_by_user=False).folder))
     return settings
@@ -153,7 +155,8 @@ def resolve_commits(
 ) -> tuple[Settings, list[str]]:
     """The settings, completed by repository, variant and build system; and the commit hash of each revision.
 
-    A missing repository is cloned. Raises UsageError if a tree has no build system, or not the system of the recipe.
+    If the settings have no repository, the builder's repository is cloned. Raises UsageError if a tree has no build
+    system, or not the system of the recipe.
     """
     repository = Path(settings.repository) if settings.repository else cached_clone(builder, revisions, clone_progress)
     git = open_repository(repository)
@@ -176,7 +179,7 @@ def choose_system(git: Repository, builder: Builder, commits: Mapping[str, str],
     build system, the trees are measured as they are checked out. Raises UsageError if a tree lacks the build system
     of the recipe, if a tree has no build system, and if options for a build system have no effect.
     """
-    without_recipe = settings.quick is not None and settings.quick.build == ()  # --run without --build
+    without_recipe = settings.quick is not None and settings.quick.build == ()  # with --run and without --build
     build = Build() if without_recipe else required_build(builder)
     option = "--configure" if settings.configure else "--program" if settings.programs else ""
     if has_commands(build):
@@ -185,7 +188,7 @@ def choose_system(git: Repository, builder: Builder, commits: Mapping[str, str],
                 f"{option} has no effect, because {builder.name} is built by commands.", "Change these commands."
             )
         return ""
-    trees = {revision: top_level_files(git, commit) for revision, commit in commits.items()}
+    trees = {revision: top_level_names(git, commit) for revision, commit in commits.items()}
     for revision, paths in trees.items():
         systems = systems_in(paths)
         if build.system and build.system not in systems:
@@ -201,7 +204,7 @@ def choose_system(git: Repository, builder: Builder, commits: Mapping[str, str],
             )
     system = build.system or system_for_range(trees.values())
     quick = settings.quick if without_recipe else None
-    started = program_and_choice(command_words(quick.run), ()) if quick and not quick.then else []
+    started = program_and_files(command_words(quick.run), ()) if quick and not quick.then else []
     if started and min(len(systems_in(paths)) for paths in trees.values()) > 1:
         tree = tree_files(git, [*commits.values()][-1])
         text = "\n".join(small_file_texts(git, tree, ("Cargo.toml", "go.mod")).values())

@@ -1,4 +1,4 @@
-"""The search of a hunt as a planner of the loop, and the history as the log of the search."""
+"""The input of a hunt's search, the loop that runs the search, and the log of the search in the history."""
 
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -31,24 +31,22 @@ from perfbisect.core.inference.instruction_counts import instruction_change, wit
 from perfbisect.core.inference.observations import count_runs, read_observations
 from perfbisect.core.search.acquisition import detectable_effect, expected_runs
 from perfbisect.core.search.counts import LEAST
-from perfbisect.core.search.decide import decide, likely_builds, likely_runs
-from perfbisect.core.search.situation import Situation, Spent
+from perfbisect.core.search.decide import build_bounds, decide, run_bounds
+from perfbisect.core.search.situation import ExtraCost, Situation
 from perfbisect.hunt.loop import SearchPlanner, Workers, run
 from perfbisect.process import CLOCK
 from perfbisect.store.history import History
 from perfbisect.wording.quantities import figure, percent, span_of
 
-TimedEvent = tuple[float, Event]  # seconds since the epoch, and the event
+TimedEvent = tuple[float, Event]  # (seconds since the epoch, event)
 MIN_NOISE_RUNS = 10  # after this number of runs, a host's noise is known well enough for warnings
 MIN_CONSTANT_RUNS = 4  # a metric is called constant if this number of runs, or more, have one value
 UNSTEADY, SHORT = 0.1, 1.0  # runs shorter than SHORT seconds with a noise above UNSTEADY are called too short
-LONG = (
-    30.0  # runs longer than this number of seconds are called too long, if shorter runs would show the change as well
-)
-MANY = 300  # a warning says that a hunt will probably take this number of runs or more
-WorkersFor = Callable[
-    [tuple[str, ...]], Workers[LabEvent]
-]  # the commits of a graph's nodes → workers that measure these commits
+# Runs longer than LONG seconds are called too long, if shorter runs would show the change as well.
+LONG = 30.0
+MANY = 300  # a warning is shown if a hunt will probably need at least this number of runs
+# The commits of a graph's nodes → workers that measure these commits.
+WorkersFor = Callable[[tuple[str, ...]], Workers[LabEvent]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +61,12 @@ class SearchProblem:
     prior: PriorKnowledge = NOTHING_KNOWN
     build_hosts: tuple[str, ...] = ()  # the names of the hosts that build ahead
 
-    def situation(self, state: SessionState, fleet: Fleet = ALL_FREE, *, shared: bool = False) -> Situation:
+    def situation(self, state: SessionState, fleet: Fleet = ALL_FREE, *, shares_builds: bool = False) -> Situation:
         """The input of the next decision, from the state of a log.
 
-        ``shared`` says that the hunt is one of several hunts, which share builds. If the metric has changed from time
-        to counted instructions, timed runs are not used as readings, but the budget of runs includes the timed runs.
+        ``shares_builds`` is true if several hunts share builds, and this hunt is one of these hunts. If the metric has
+        changed from time to counted instructions, timed runs are not used as readings, but the budget of runs includes
+        the timed runs.
         """
         chosen, policy = state.pairing, self.policy
         if self.hosts:  # each host has builds of its own, so a build may be stale on one host and clean on another
@@ -76,15 +75,17 @@ class SearchProblem:
             pairing = Pairing.PAIRED if chosen.together else Pairing.INTERLEAVED
             policy = replace(policy, pairing=pairing, chosen=True)
         runs = [event.facts for _, event in state.log if isinstance(event, RunFinished)]
-        excluded = state.run_count - sum(not run.for_another for run in runs)  # runs of builds that are excluded
-        spent = Spent(excluded + (sum(not run.counted for run in runs) if self.prior.exact else 0))
+        excluded = state.run_count - sum(not run.for_another for run in runs)  # number of runs that no longer count
+        spent = ExtraCost(excluded + (sum(not run.counted for run in runs) if self.prior.exact else 0))
         by_cpu = chosen is not None and chosen.by_cpu
         node = {commit: index for index, commit in enumerate(self.commits)}
         readings = read_observations(
             state.log, node, self.metric, state.began, self.hosts, self.build_hosts, by_cpu=by_cpu
         )
         proofs = frozenset(node[sha] for sha in state.proofs if sha in node)
-        situation = Situation(self.graph, readings, policy, self.prior, fleet, shared=shared, spent_by_others=spent)
+        situation = Situation(
+            self.graph, readings, policy, self.prior, fleet, shares_builds=shares_builds, extra_cost=spent
+        )
         return replace(situation, clean=state.clean, proofs=proofs)
 
 
@@ -96,7 +97,7 @@ class SavedLog:
         self.hunt = hunt
         self.began = history.start_time(hunt)
         events = ((entry.at, entry.event) for entry in history.events(hunt))
-        self.state = fold(events, history.attempts(hunt), SessionState(hunt, began=self.began))
+        self.state = fold(events, history.attempt_starts(hunt), SessionState(hunt, began=self.began))
         history.session_log(hunt, self.state)
         self.entries = self.state.log
         CLOCK.advance_to(max(self.began, self.state.last or 0.0))
@@ -135,7 +136,7 @@ def many_runs_warning(problem: SearchProblem, decision: Decision, log: SavedLog)
     difference = instruction_change(*ends) if problem.prior.count_cost else None
     effect, noise = decision.belief.effect, decision.belief.noise
     order, runs = decision.order, [event.facts for _, event in log.entries if isinstance(event, RunFinished)]
-    if not isinstance(order, Measure) or not decision.evidence or not effect.has_bound:  # no readings of this kind yet
+    if not isinstance(order, Measure) or not decision.evidence or not effect.has_known_bound:  # not measured yet
         return None
     if sum(bool(run.layout) is order.fresh and not run.counted for run in runs) < MIN_NOISE_RUNS:
         return None
@@ -156,7 +157,8 @@ def many_runs_warning(problem: SearchProblem, decision: Decision, log: SavedLog)
 def expected_cost(problem: SearchProblem, decision: Decision, state: SessionState) -> Foreseen | None:
     """An event with the builds and runs that the hunt will probably take, from the readings of the ends.
 
-    The result is None before the search begins, and if the ratio of the ends is not bounded.
+    The result is None as long as only the ends are measured, and if the interval of the ratio of the ends has no finite
+    limits.
     """
     effect, noise, order, policy = decision.belief.effect, decision.belief.noise, decision.order, problem.policy
     if not isinstance(order, Measure) or order.purpose is Purpose.ENDS or not effect.low or math.isinf(effect.high):
@@ -165,7 +167,7 @@ def expected_cost(problem: SearchProblem, decision: Decision, state: SessionStat
     small, large = sorted(1 - math.exp(-abs(math.log(limit))) for limit in (effect.low, effect.high))
     drops = [min(max(drop, smallest), MAX_PROBABILITY) for drop in (large, small * effect.excludes_one)]
     choices = len(problem.graph.candidates)
-    builds, runs = likely_builds(choices, policy), likely_runs(choices, drops, noise, problem.prior.build_cost, policy)
+    builds, runs = build_bounds(choices, policy), run_bounds(choices, drops, noise, problem.prior.build_cost, policy)
     cost = f"{span_of(*builds, 'build')} and {span_of(*runs, 'run')}"
     difference = f"the ends differ by {percent(abs(effect.middle - 1))} and runs vary by {percent(noise)}"
     hunted = ""
@@ -190,7 +192,7 @@ def constant_metric_warning(log: SavedLog) -> Warned | None:
 
 def run_length_warning(change: Interval, noise: float, seconds: Sequence[float]) -> Warned | None:
     """A warning if runs of these lengths are too short for their noise, or longer than the change needs; else None."""
-    if len(seconds) < MIN_NOISE_RUNS or not change.has_bound:
+    if len(seconds) < MIN_NOISE_RUNS or not change.has_known_bound:
         return None
     typical = median(seconds)
     lengths = f"runs take {figure(typical)} s and vary by {percent(noise)}"
@@ -211,8 +213,8 @@ def log_opening(
 ) -> Iterator[TimedEvent]:
     """Store the events before a search: ``started``, unless the session has begun already, and the skipped candidates.
 
-    ``failed`` are builds that failed in earlier hunts. The builds in ``failed`` are not tried again, except at the
-    ends. ``left_out`` are commits that the user has excluded.
+    ``failed`` are builds that failed in earlier hunts. The hunt does not try these builds again, except the builds of
+    good and bad. ``left_out`` are commits that the user has excluded.
     """
     if started:
         yield log.append(started)
@@ -233,32 +235,33 @@ def log_verdict(
     reason_follows: bool = False,
     suspects: tuple[Commit, ...] = (),
 ) -> TimedEvent:
-    """Store the verdict of a hunt, with the counted instructions of the commits, as the end of the hunt."""
+    """Store the event that ends a hunt, with ``verdict`` as ``with_count_result`` completes the verdict."""
     counted = with_count_result(verdict, problem.commits, log.entries)
     return log.append(SessionEnded(counted, reason_follows, suspects=suspects))
 
 
 def replay(
-    problem: SearchProblem, events: Sequence[TimedEvent], began: float, *, shared: bool = False
+    problem: SearchProblem, events: Sequence[TimedEvent], began: float, *, shares_builds: bool = False
 ) -> Iterator[tuple[int, Decision]]:
-    """Decide again at each decision of a log, under the rules of ``problem``; no host is used.
+    """Repeat the decisions of a logged hunt with the present search and the rules of ``problem``; no host is used.
 
-    Yields the number of runs of the range so far and the decision, for each decision up to the first verdict. If counts
-    of instructions follow the verdict in the log, they are added to the verdict. Decisions by an earlier metric are
-    left out. ``shared`` says that the hunt is one of several hunts of a session; this is also assumed if the log has
-    builds that were made for another hunt.
+    Yields, for each decision up to the first verdict, the number of runs of the range before the decision, and the
+    decision. If instructions were counted after the verdict, the verdict contains the result of the counts. If the hunt
+    changed its metric, the decisions before the change are left out. ``shares_builds`` is true if several hunts share
+    builds, and this hunt is one of these hunts. A log with builds that were made for another hunt has the same effect
+    as ``shares_builds``.
     """
     metric_changes = [index for index, (_, event) in enumerate(events) if isinstance(event, MetricChosen)]
     last_change = metric_changes[-1] if metric_changes else -1
     log = [(at, event) for at, event in events if isinstance(event, BuildFinished | CandidateSkipped | RunFinished)]
-    shared = shared or any(isinstance(event, BuildFinished) and event.facts.for_another for _, event in log)
+    shares_builds |= any(isinstance(event, BuildFinished) and event.facts.for_another for _, event in log)
     state = SessionState(began=began)
     for index, (at, event) in enumerate(events):
         if not isinstance(event, Decided):
             state.add(at, event)
             continue
         if index > last_change:
-            situation = problem.situation(state, event.fleet, shared=shared)
+            situation = problem.situation(state, event.fleet, shares_builds=shares_builds)
             decision = decide(situation)
             order = decision.order
             if not isinstance(order, Measure):

@@ -1,11 +1,11 @@
 """Begins and resumes a session: one or several hunts over the same range, or a trial.
 
-outcomes = begin(setups, Caller(path of the history, open_view, waiting, begun))
+outcomes = begin(setups, CommandCallbacks(path of the history, open_view, waiting, begun))
 
-Each hunt has a log and a verdict. The hunts of one session have the same range, builder and host. In the history,
-several hunts are a batch without a file (`bisect show b3`). If the workload of a hunt fails at an end of the range,
-only this hunt fails. A failure of the whole session (a fault of the host, or Ctrl-C) is raised, together with the
-command that resumes the session.
+Each hunt has a log and a verdict. The hunts of one session have the same range, builder and host. In the history, the
+hunts of a session with several hunts are a batch, which has no batch file (`bisect show b3`). If the workload of a hunt
+fails at an end of the range, only this hunt fails. A failure of the whole session (a fault of the host, or Ctrl-C) is
+raised, together with the command that resumes the session.
 """
 
 import math
@@ -20,13 +20,13 @@ from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import Settings, TrialBuild
 from perfbisect.errors import PerfBisectError, RunsNotComparable, UsageError
 from perfbisect.host.lock import WaitCallback
-from perfbisect.hunt.attempt import Caller, HuntOutcome, SessionAttempt, refuse_imported, verdict_of
+from perfbisect.hunt.attempt import CommandCallbacks, HuntOutcome, SessionAttempt, refuse_imported, verdict_of
 from perfbisect.hunt.fitness import unfit_hosts
 from perfbisect.hunt.lifecycle import settings_by_host_of_class
 from perfbisect.hunt.session_hosts import lock_hosts
 from perfbisect.hunt.setup import Recipes, SessionSetup
-from perfbisect.hunt.trials.builds import configured
-from perfbisect.hunt.trials.proof import claim_of, narrowing, proof_setup
+from perfbisect.hunt.trials.builds import with_config
+from perfbisect.hunt.trials.proof import claim_of, narrowing_setup, proof_setup
 from perfbisect.hunt.trials.rounds import TrialDesign, with_prebuilt_facts
 from perfbisect.lab import upkeep
 from perfbisect.process import CLOCK
@@ -55,21 +55,21 @@ Leased = Callable[[Settings, Mapping[str, str]], AbstractContextManager[None]]
 class Resumption:
     """The changes that a user makes to a session when resuming it."""
 
-    change_settings: Callable[[Settings], Settings]  # stored settings → the settings with which the session goes on
+    change_settings: Callable[[Settings], Settings]  # stored settings → the settings with which the session continues
     lease: Leased | None = None
-    # Seconds for the reason of a verdict, if only the reason is measured; 0: the usual time; None: the session goes on.
+    # Seconds to measure the reason of a stored verdict; 0: the usual time. None: the session itself continues.
     reason_seconds: float | None = None
-    # Limit of the policy (``max_runs``) → how much more the hunts may spend. Other limits do not change.
+    # Limit of the policy, such as ``max_runs`` → the number by which the limit is raised. Other limits do not change.
     added_limits: Mapping[str, float] = field(default_factory=dict)
 
 
 def begin(
-    setups: Sequence[SessionSetup], caller: Caller, in_batch: tuple[int, int] | None = None, replaced: int = 0
+    setups: Sequence[SessionSetup], caller: CommandCallbacks, in_batch: tuple[int, int] | None = None, replaced: int = 0
 ) -> tuple[HuntOutcome, ...]:
     """Begin hunts or a trial, and carry out all of their work. Returns the result of each hunt.
 
-    ``in_batch``: the number of a batch that has a file, and the index of the hunt in that batch. ``replaced``: the
-    number of a hunt that is removed from the history once the new hunts have begun.
+    If a batch file starts the hunt, ``in_batch`` is the number of the batch and the index of the hunt in the batch.
+    ``replaced``: the number of a hunt that is removed from the history once the new hunts have begun.
     """
     first = setups[0]
     with lock_hosts(first.hosts, first.purpose, caller.waiting) as held, closing(History.open(caller.path)) as history:
@@ -78,15 +78,17 @@ def begin(
         unfit = (Warned(f"Host {why}") for why in unfit_hosts(history.path, machines).values())
         warnings = (*(() if trial else disk_warnings(history, first)), *unfit)
         setups = [replace(setup, warnings=(*setup.warnings, *warnings)) for setup in setups]
-        setups = [with_prebuilt_facts(setup, caller.say) if trial else new_hunt(history, setup) for setup in setups]
+        setups = [
+            with_prebuilt_facts(setup, caller.say) if trial else new_hunt_setup(history, setup) for setup in setups
+        ]
         with history.transaction() as db:
             numbers, batch = store_sessions(history, setups, in_batch)
-            if replaced:  # removed after the new hunts began, so that no new hunt gets the number of the removed hunt
+            if replaced:  # removed after the new hunts are stored, so that these get other numbers
                 remove_session(db, replaced)
         return SessionAttempt(history, caller, numbers, batch, held).carry_out(dict(enumerate(setups)))
 
 
-def new_hunt(history: History, setup: SessionSetup) -> SessionSetup:
+def new_hunt_setup(history: History, setup: SessionSetup) -> SessionSetup:
     """The setup of a new hunt, whose settings include prior knowledge from earlier hunts and the hashes of its
     recipes.
     """
@@ -99,7 +101,7 @@ def with_prior_knowledge(history: History, settings: Settings) -> Settings:
     """The settings, completed by values from earlier hunts: the noise of a run, and the cost of a build relative to a
     run.
 
-    The earlier hunts were on hosts of the same class as the first host. Values from hunts on the first host are
+    Only hunts on hosts of the same class as the session's first host are used; hunts on the first host itself are
     preferred.
     """
     prior, by_host = settings.prior, settings_by_host_of_class(settings)
@@ -139,19 +141,19 @@ def store_sessions(
     """
     at, folder = CLOCK.now(), str(Path.cwd())
     batch_entries = [in_batch] if in_batch else []
-    with history.transaction():  # a transaction, so that a hunt that has begun is always in its batch
+    with history.transaction():  # one transaction stores a hunt and its place in the batch
         if len(setups) > 1:
             batch = begin_batch(
                 history, "", [PlannedHunt.of_begun_hunt(setup.settings, folder) for setup in setups], at
             )
             batch_entries = [(batch, index) for index in range(len(setups))]
-        numbers = [history.begin_session(setup.settings, setup.started(0, False), at) for setup in setups]
+        numbers = [history.begin_session(setup.settings, setup.start_event(0, False), at) for setup in setups]
         for batch_entry, number in zip(batch_entries, numbers, strict=False):
             update_batch_hunt(history, *batch_entry, hunt_id=number)
     return numbers, read_batch(history, batch) if len(setups) > 1 else None
 
 
-def resume(session: int | str, batch: Batch | None, caller: Caller, how: Resumption) -> tuple[HuntOutcome, ...]:
+def resume(session: int | str, batch: Batch | None, caller: CommandCallbacks, changes: Resumption) -> tuple[HuntOutcome, ...]:
     """Continue a hunt (by number), a trial (by name), or the unfinished hunts of a ``batch``, after the last events
     of their logs.
 
@@ -172,7 +174,7 @@ def resume(session: int | str, batch: Batch | None, caller: Caller, how: Resumpt
             numbers = [trial.id if trial else int(session)]
         for number in numbers:
             refuse_imported(history, number, "it cannot be resumed here", trial.name if trial else "")
-        if trial and how.added_limits:
+        if trial and changes.added_limits:
             raise UsageError(
                 f"{trial.name} has no limits, because it ends after a number of rounds.",
                 "Omit --max-time, --max-builds and --max-runs.",
@@ -182,20 +184,20 @@ def resume(session: int | str, batch: Batch | None, caller: Caller, how: Resumpt
                 f"{trial.name} is complete.",
                 f"See its result: {bisect_command('show', trial.name, history.path)}",
             )
-        requested = [how.change_settings(history.settings(number)) for number in numbers]
-        if how.lease:
+        requested = [changes.change_settings(history.settings(number)) for number in numbers]
+        if changes.lease:
             events = (entry.event for entry in history.events(numbers[0]))
             started = (event for event in events if isinstance(event, SessionStarted))
             nodes = {facts.name: facts.settings.get("node", "") for event in started for facts in event.hosts}
-            stack.enter_context(how.lease(requested[0], {name: node for name, node in nodes.items() if node}))
+            stack.enter_context(changes.lease(requested[0], {name: node for name, node in nodes.items() if node}))
         failures: dict[int, PerfBisectError] = {}
         if trial:
-            setups = {0: stack.enter_context(resumed_trial(history, trial, requested[0], how, caller))}
+            setups = {0: stack.enter_context(resumed_trial(history, trial, requested[0], changes, caller))}
         elif requested[0].narrows:
             log = [entry.event for entry in history.events(numbers[0])]
-            setups = {0: stack.enter_context(narrowing(requested[0], caller.waiting, log))}
+            setups = {0: stack.enter_context(narrowing_setup(requested[0], caller.waiting, log))}
             with history.transaction():
-                history.store_range_of_round(numbers[0], setups[0].started(numbers[0], True))
+                history.store_range_of_round(numbers[0], setups[0].start_event(numbers[0], True))
             check_unchanged(history, numbers[0], setups[0])
         else:
             setups, failures = resumed_hunts(history, numbers, verdicts, requested, caller.waiting)
@@ -206,7 +208,9 @@ def resume(session: int | str, batch: Batch | None, caller: Caller, how: Resumpt
             check_trial_unchanged(trial, setups[0])
         if batch:
             continue_batch(history, batch.id)
-        attempt = SessionAttempt(history, caller, numbers, batch, held, failures, how.reason_seconds, how.added_limits)
+        attempt = SessionAttempt(
+            history, caller, numbers, batch, held, failures, changes.reason_seconds, changes.added_limits
+        )
         return attempt.carry_out(setups)
 
 
@@ -240,8 +244,8 @@ def resumed_hunts(
     """
     failures: dict[int, PerfBisectError] = {}
     setups: dict[int, SessionSetup] = {}
-    recipes: dict[int, Recipes] = {}  # of the hunts whose recipes exist
-    for index in sorted(range(len(requested)), key=lambda index: verdicts[index] is not None):  # first the open hunts
+    recipes: dict[int, Recipes] = {}  # index of a hunt → its recipes, if they can be loaded
+    for index in sorted(range(len(requested)), key=lambda index: verdicts[index] is not None):  # first without verdict
         try:
             recipes[index] = load_requested(requested[index])
         except UsageError as error:
@@ -262,8 +266,8 @@ def resumed_hunts(
 
 
 def check_unchanged(history: History, hunt_id: int, setup: SessionSetup) -> None:
-    """Raise RunsNotComparable if the range or the workload of a hunt has changed. The new hash of a changed recipe is
-    stored.
+    """Raise RunsNotComparable if the range or the workload of a hunt has changed. If the recipe of the builder has
+    changed, its new hash is stored in the settings of the hunt.
     """
     if setup.span.candidates != history.candidates(hunt_id):
         raise RunsNotComparable(
@@ -279,20 +283,22 @@ def check_unchanged(history: History, hunt_id: int, setup: SessionSetup) -> None
             " Undo the change, or begin a new hunt with: bisect run",
         )
     build_hash = setup.build_hash()
-    if setup.settings.build_hash != build_hash:  # the lab refuses to continue if builds exist already
-        # so that later build failures of the hunt belong to the changed recipe
+    if setup.settings.build_hash != build_hash:  # if builds exist already, the lab refuses to continue
+        # The new hash is stored, so that later build failures are stored as failures of the changed recipe.
         history.update_settings(hunt_id, replace(history.settings(hunt_id), build_hash=build_hash))
 
 
 @contextmanager
 def resumed_trial(
-    history: History, trial: SessionState, settings: Settings, how: Resumption, caller: Caller
+    history: History, trial: SessionState, settings: Settings, changes: Resumption, caller: CommandCallbacks
 ) -> Iterator[SessionSetup]:
-    """The setup of a trial that is resumed. The commits of a proof exist until the end of the block."""
+    """The setup of a trial that is resumed. If the trial is a proof, the commit without the culprit exists only in this
+    context.
+    """
     request = trial.request
     if request.reverts:
         claim = claim_of(history, request.reverts.hunt)
-        claim = replace(claim, settings=settings, together=tuple(map(how.change_settings, claim.together)))
+        claim = replace(claim, settings=settings, together=tuple(map(changes.change_settings, claim.together)))
         with proof_setup(claim, request.rounds, request.runs, caller.waiting, caller.say) as setup:
             yield setup
         return
@@ -303,7 +309,7 @@ def resumed_trial(
         TrialBuild(build.name, build.commit, build.path, variant=build.variant, config=build.config)
         for build in request.subjects
     )
-    subjects = [configured(build, builder) for build in builds]
+    subjects = [with_config(build, builder) for build in builds]
     design = TrialDesign(
         request.kind, subjects, workloads, request.rounds, request.runs, series=request.series, branch=request.branch
     )

@@ -1,4 +1,4 @@
-"""The hosts of a session are leased if necessary, checked before builds, locked during the session, and cleaned up."""
+"""Leases the hosts of a session if necessary, checks them before builds, locks them, and cleans them up at the end."""
 
 import re
 from collections import defaultdict
@@ -41,7 +41,7 @@ from perfbisect.wording.text import listed
 
 @dataclass(frozen=True, slots=True)
 class BuildHost:
-    """A build host, with its entry in hosts.toml."""
+    """A connected build host, and its entry in hosts.toml."""
 
     entry: HostEntry
     host: Host
@@ -49,18 +49,19 @@ class BuildHost:
 
 @dataclass
 class BuildHostChecks:
-    """Connects to the build hosts of a hunt and checks them. A build host that several hosts use is connected only
-    once.
+    """Connects to the build hosts of a hunt and checks the build hosts. A build host of several hosts is connected and
+    checked only once.
     """
 
     settings: Settings
     builder: Builder
     waiting: WaitCallback | None
-    connected: dict[str, BuildHost] = field(default_factory=dict)  # by name
-    compared: set[frozenset[str]] = field(default_factory=set)  # the names of hosts that build for one host
+    connected: dict[str, BuildHost] = field(default_factory=dict)  # name → connected build host
+    compared: set[frozenset[str]] = field(default_factory=set)  # sets of build hosts of one host that were compared
 
     def prepare(self, entry: HostEntry, host: Host) -> tuple[tuple[BuildHost, ...], tuple[Warned, ...]]:
-        """Returns the build hosts of ``host``, in the order of hosts.toml, and the warnings of new checks.
+        """Returns the build hosts of ``host``, in the order of hosts.toml, and the warnings of checks that no earlier
+        call has made.
 
         Raises EnvironmentFailure if a build host lacks a tool, or if the build hosts would make different binaries of
         a commit. Raises UsageError if programs that are built on a build host cannot run on ``host``.
@@ -72,15 +73,15 @@ class BuildHostChecks:
         build_hosts = tuple(self.connected[name] for name in entry.build_hosts_except_itself)
         for build_host in build_hosts:
             check_architectures(host, build_host.host)
-            warned += other_processor(host, build_host.host, self.builder, self.settings.variant)
+            warned += processor_warnings(host, build_host.host, self.builder, self.settings.variant)
         if (names := frozenset(entry.all_build_hosts)) not in self.compared:
             self.compared.add(names)
-            warned += self._differences(entry, host, build_hosts)
+            warned += self._mismatch_warnings(entry, host, build_hosts)
         return build_hosts, tuple(warned)
 
     def can_build(self, entry: HostEntry, host: Host, build_hosts: Sequence[BuildHost]) -> bool:
-        """Whether ``host`` builds: always, or in place of its only build host while that build host cannot be
-        reached.
+        """Whether ``host`` may build: either always, or, if it has exactly one build host, while this build host cannot
+        be reached.
         """
         if entry.builds_itself or len(build_hosts) != 1:
             return entry.builds_itself
@@ -91,7 +92,7 @@ class BuildHostChecks:
             finding.level is not Severity.NOTE for finding in build_host_differences(host.name, sides, native=native)
         ):
             return False
-        request = CheckRequest.to_build(host, entry, self.builder, self.settings.variant)
+        request = CheckRequest.for_build_host(host, entry, self.builder, self.settings.variant)
         return all(finding.level is not Severity.REFUSED for finding in build_host_findings(inspect_host(request)))
 
     def _connect(self, name: str) -> tuple[Warned, ...]:
@@ -101,10 +102,10 @@ class BuildHostChecks:
         if self.waiting:
             wait_for_turn(host, self.waiting)
         self.connected[name] = BuildHost(entry, host)
-        request = CheckRequest.to_build(host, entry, self.builder, self.settings.variant)
+        request = CheckRequest.for_build_host(host, entry, self.builder, self.settings.variant)
         return warnings_or_refusal(build_host_findings(inspect_host(request)))
 
-    def _differences(self, entry: HostEntry, host: Host, build_hosts: Sequence[BuildHost]) -> tuple[Warned, ...]:
+    def _mismatch_warnings(self, entry: HostEntry, host: Host, build_hosts: Sequence[BuildHost]) -> tuple[Warned, ...]:
         """Warnings about differences between the build hosts of ``host``."""
         variant = find_variant(self.builder, self.settings.variant)
         sides = [read_build_host_properties(build_host.host, variant) for build_host in build_hosts]
@@ -136,7 +137,7 @@ class PreparedHost:
         workloads: tuple[Workload, ...],
         checks: BuildHostChecks,
     ) -> "PreparedHost":
-        """Connect to the host of an entry and to its build hosts, and check them.
+        """Connect to a host and to its build hosts, and check all of these hosts.
 
         Raises EnvironmentFailure or UsageError if a host does not meet a requirement of the hunt.
         """
@@ -152,8 +153,8 @@ class PreparedHost:
 
 
 class HostLocks:
-    """The locks with which the labs of one session share the hosts of the session. Each host that only builds has a
-    second lock.
+    """The locks by which threads of one session take turns on the hosts of the session. Each host that only builds has
+    a second lock, for short tasks during a build.
 
     ``held`` are the locks of hosts that the session holds, by the names of the hosts. ``shared`` gives access to the
     builds that machines share.
@@ -167,7 +168,7 @@ class HostLocks:
         self._second_locks = {name: FairLock() for name in only_build}
 
     def lab_host(self, host: Host, entry: HostEntry) -> LabHost:
-        """A host of the session, with its locks, in the form that a lab needs."""
+        """The ``LabHost`` of a host of the session: the host with its entry in hosts.toml and its locks."""
         name = host.name
         return LabHost(host, entry, self._locks[name], self._second_locks.get(name), self._shared, self._held.get(name))
 
@@ -183,8 +184,8 @@ def check_architectures(host: Host, build_host: Host) -> None:
         )
 
 
-def other_processor(host: Host, build_host: Host, builder: Builder, variant: str) -> Iterator[Warned]:
-    """A warning if a build host compiles for the processor that it has and ``host`` has another processor."""
+def processor_warnings(host: Host, build_host: Host, builder: Builder, variant: str) -> Iterator[Warned]:
+    """A warning if a build host compiles code for its own processor model, and ``host`` has another model."""
     if not is_processor_specific(builder, find_variant(builder, variant or builder.variant)):
         return
     built_for, measured_on = read_fact(build_host, PROCESSOR_MODEL), read_fact(host, PROCESSOR_MODEL)
@@ -197,12 +198,13 @@ def other_processor(host: Host, build_host: Host, builder: Builder, variant: str
         )
 
 
-def build_ahead(entries: Sequence[HostEntry]) -> bool:
-    """Whether all hosts of a hunt (``entries``) have the same build hosts, so that these can build ahead.
+def can_build_ahead(entries: Sequence[HostEntry]) -> bool:
+    """Whether all hosts of a hunt (``entries``) have the same build hosts, so that the build hosts can make builds
+    before a run needs the builds.
 
-    If the build hosts differ, each host may have only one build host, which builds when the host needs a build.
-    Raises UsageError if a host has several build hosts and another host of the hunt has different build hosts; or if
-    another host of the hunt is one of these build hosts.
+    If the build hosts differ, each host may have only one build host, which builds when the host needs a build. Raises
+    UsageError if a host has several build hosts, and either another host of the hunt has different build hosts, or a
+    host of the hunt is one of the build hosts.
     """
     measuring = {entry.name for entry in entries}
     sets = {frozenset(entry.build_hosts_except_itself) for entry in entries}
@@ -221,12 +223,14 @@ def build_ahead(entries: Sequence[HostEntry]) -> bool:
 def lock_hosts(
     sites: Sequence[PreparedHost], purpose: str, waiting: WaitCallback | None
 ) -> Iterator[dict[str, HostLock]]:
-    """Hold the locks of all hosts of a session during a block; yields the locks, by the names of the hosts.
+    """During the ``with`` block, hold the locks of all hosts of a session; yields a map from the name of each host to
+    its lock.
 
-    Other sessions see ``purpose`` in the lock of a host. The locks are acquired in the order of the machines, so that
-    two hunts cannot deadlock. Before the locks are released, running builds on build hosts are ended, and the last
-    visit's copy of the data is removed. If the session has failed, the last visit's copy of the data is kept, because
-    it may show the cause. Raises UsageError if two names refer to one root folder.
+    Other sessions see the text ``purpose`` in the lock of a host. All sessions acquire locks in the same order of
+    machines, so that two sessions cannot deadlock. Before the locks are released, running builds on build hosts are
+    ended, and the last visit's copy of the data is removed. If the session has failed, the last visit's copy of the
+    data is kept, because the copy may show why the session failed. Raises UsageError if two names refer to one root
+    folder.
     """
     build_hosts = [build_host.host for site in sites for build_host in site.build_hosts]
     hosts = {host.name: host for host in (*build_hosts, *(site.host for site in sites))}
@@ -236,9 +240,8 @@ def lock_hosts(
             for host in sorted(hosts.values(), key=lambda host: (locked_machine_identity(host), host.name))
         }
         for build_host in build_hosts:
-            stack.callback(
-                clean_up, end_running_builds, build_host, held[build_host.name]
-            )  # no session needs these builds any more
+            # At the end of the session, builds that still run are ended, because no session needs them any more.
+            stack.callback(clean_up, end_running_builds, build_host, held[build_host.name])
         for site in sites:
             stack.push(partial(remove_last_visit, site.host, held[site.host.name]))
         yield held
@@ -265,7 +268,7 @@ class LeaseTerms:
     """The requirements that a session adds to its leases, besides the names of hosts."""
 
     nodes: Mapping[str, str] | None = None  # host → address of the machine on which an earlier attempt has measured
-    builders: bool = True  # whether the build hosts are leased, too
+    with_build_hosts: bool = True  # whether the build hosts are leased, too
     purpose: str = ""
     minutes: float = 0  # the time limit of a hunt; 0: no limit
     # Returns the addresses of machines that are not used → the reason. Called only if a machine is leased.
@@ -273,20 +276,20 @@ class LeaseTerms:
 
 
 @contextmanager
-def leased_hosts(
+def hold_leases(
     names: Sequence[str], hosts_path: str | Path, show: ShowQueue, say: PrintMessage, terms: LeaseTerms = LeaseTerms()
 ) -> Iterator[None]:
-    """Lease those hosts among these names that have to be leased. Within the block, ``host.registry.connect`` finds
-    the leased machines.
+    """During the ``with`` block, hold leases of the leased hosts among ``names``, so that ``host.registry.connect`` can
+    connect to the leased hosts.
 
-    First, leases of killed sessions are released. A machine on which the session has measured is requested again,
-    because the machine's level is known. Leases for hosts with the same features are requested together if the
-    scheduler supports this. Hosts with more features are leased first, because fewer machines have all of these
-    features. So all sessions lease in the same order. Two sessions may still wait for each other if machines are
-    leased individually, or if machines have the features of several groups.
+    First, leases of killed sessions are released. A machine on which an earlier attempt of the session has measured is
+    requested again, because its speed is known. Hosts with the same features are leased in one request if the scheduler
+    supports such a request. Hosts with more features are leased first, because fewer machines have all of these
+    features. All sessions make requests in this order, which prevents most deadlocks. Two sessions can still deadlock
+    if each machine needs a separate request, or if a machine has the features of several requests.
     """
     leases.release_jobs_of_killed_sessions(say)
-    leased_names = _leased_names(names, hosts_path, terms.builders)
+    leased_names = _leased_names(names, hosts_path, terms.with_build_hosts)
     with ExitStack() as stack:
         for request in _lease_requests(leased_names, hosts_path, terms.nodes or {}, terms.purpose):
             stack.push(_lease_fit_machines(replace(request, minutes=terms.minutes), show, say, terms.unfit()))
@@ -314,12 +317,12 @@ def _lease_fit_machines(
                 unfit_leases.push(stack.pop_all())
             for reason in refused:
                 say(f"This machine is not used, and is released once another is leased: {reason}")
-        raise EnvironmentFailure(f"{request.kind} cannot be leased, because only unfit machines are lent", refused[0])
+        raise EnvironmentFailure(f"{request.label} cannot be leased, because only unfit machines are lent", refused[0])
 
 
-def _leased_names(names: Sequence[str], hosts_path: str | Path, builders: bool) -> list[str]:
-    """The names among ``names``, and with ``builders`` among the build hosts of these hosts, that have to be leased;
-    each name once.
+def _leased_names(names: Sequence[str], hosts_path: str | Path, with_build_hosts: bool) -> list[str]:
+    """The names of the leased hosts among ``names``, each name once; if ``with_build_hosts`` is true, also the
+    leased build hosts of ``names``.
 
     Raises UsageError if a host is in ``names`` twice.
     """
@@ -328,7 +331,7 @@ def _leased_names(names: Sequence[str], hosts_path: str | Path, builders: bool) 
             f"Host {twice[0]} is given twice.", "Give each host once. Write several hosts of one lease as NAME*3."
         )
     entries = [load_host(name, hosts_path) for name in names]
-    if builders:
+    if with_build_hosts:
         entries += [load_host(name, hosts_path) for entry in entries for name in entry.build_hosts_except_itself]
     return [*dict.fromkeys(entry.name for entry in entries if entry.leased)]
 
@@ -336,8 +339,8 @@ def _leased_names(names: Sequence[str], hosts_path: str | Path, builders: bool) 
 def _lease_requests(
     names: Sequence[str], hosts_path: str | Path, nodes: Mapping[str, str], purpose: str
 ) -> Iterator[LeaseRequest]:
-    """The requests for leased hosts that this process does not yet hold, in the order in which all sessions request
-    leases.
+    """The requests for the leased hosts that this process has not leased yet. All sessions make requests in the same
+    order.
     """
     groups: dict[tuple[str, str], list[str]] = {}
     for name in names:

@@ -18,7 +18,7 @@ from perfbisect.errors import UsageError
 from perfbisect.host.lock import WaitCallback, locked_machine_identity
 from perfbisect.host.protocol import Host
 from perfbisect.hunt.patches import PartSearch, check_patches, patches_of
-from perfbisect.hunt.session_hosts import BuildHost, BuildHostChecks, HostLocks, PreparedHost, build_ahead
+from perfbisect.hunt.session_hosts import BuildHost, BuildHostChecks, HostLocks, PreparedHost, can_build_ahead
 from perfbisect.lab.building.candidates import Candidates
 from perfbisect.lab.building.links import layouts_unavailable_warning
 from perfbisect.lab.building.plan import InstalledBuild, build_fingerprint
@@ -56,16 +56,17 @@ class SessionSetup:
     shared: SharedBuilds | None = None  # shared builds, if the user has configured them
     measured: tuple[
         Workload, ...
-    ] = ()  # all workloads: of the trial, of all hunts, or of the hunts that a trial proves
+    ] = ()  # the workloads of all hunts, or of the trial (of a proof: of the hunts)
     untouched: tuple[str, ...] = ()  # suspected paths that no commit of the range touches
-    parts: PartSearch | None = None  # the search in the diff of a commit; ``span`` is its present round
-    # Of a hunt: filter of the runs → builds (by commit) and runs (by visit) of its ends, from an earlier comparison
+    parts: PartSearch | None = None  # of `bisect narrow`: the search in the diff; ``span`` is its present round
+    # Of a hunt for a drop that a comparison found: words of the command → events of the comparison about the ends:
+    # (commit of a build or visit of a run, event).
     measured_ends: Mapping[tuple[str, ...], Sequence[tuple[str, Event]]] = field(default_factory=dict)
     # Of a trial:
     request: TrialRequest = NO_TRIAL  # the builds and workloads of the rounds
     works: tuple[Workload, ...] = ()  # the workloads of the request
     repository: Repository | None = None  # with the measured commits; None if all builds are prebuilt
-    configs: tuple[ServerConfig, ...] = ()  # the server's configuration of each build, beside the recipe
+    configs: tuple[ServerConfig, ...] = ()  # each build's additions to the server's configuration in the recipe
     prebuilt: Mapping[int, InstalledBuild] = field(default_factory=dict)  # number of a build → its installed binaries
 
     @classmethod
@@ -73,11 +74,9 @@ class SessionSetup:
         cls, requested: Sequence[Settings], waiting: WaitCallback | None = None, begun: Sequence[Recipes] = ()
     ) -> tuple["SessionSetup", ...]:
         """The setups of hunts that differ only in their workloads. Each recipe is loaded and each host checked once.
-
-        With ``waiting``, the check of a host waits until no other session measures there. ``begun`` has the recipes of
-        the hunts of the session, first of continued hunts, because builds may be trained with the workloads of all
-        hunts. Raises UsageError and EnvironmentFailure.
-        """
+        With ``waiting``, the check of a host waits until no other session measures on it. ``begun`` has the recipes of
+        all hunts of a resumed session, the ``requested`` hunts first; training uses all workloads. Raises UsageError
+        and EnvironmentFailure."""
         recipes = begun or [load_requested(settings) for settings in requested]
         first, builder, measured = requested[0], recipes[0][0], tuple(workload for _, workload in recipes)
         common = cls._checked(first, builder, measured[: len(requested)], waiting)
@@ -87,7 +86,7 @@ class SessionSetup:
             span, untouched = (common.span, common.untouched) if suspects_agree else read_hunt_range(settings, builder)
             classes = replace(settings.prior, host_classes=common.settings.prior.host_classes)
             setup = replace(common, settings=replace(settings, prior=classes), workload=workload, measured=measured)
-            setups.append(replace(setup, span=span, untouched=untouched)._with_metric())
+            setups.append(replace(setup, span=span, untouched=untouched)._adapted_to_metric())
         return tuple(setups)
 
     @classmethod
@@ -97,7 +96,7 @@ class SessionSetup:
         """The setup of a trial; ``span`` contains the builds that it compares. Raises the errors of ``set_up``."""
         builder = requested_builder(settings)
         check_overrides(builder, workloads, settings)
-        return cls._checked(settings, builder, workloads, waiting, span)._with_metric()
+        return cls._checked(settings, builder, workloads, waiting, span)._adapted_to_metric()
 
     @classmethod
     def _checked(
@@ -108,35 +107,35 @@ class SessionSetup:
         waiting: WaitCallback | None,
         builds: CommitRange | None = None,
     ) -> "SessionSetup":
-        """The setup of the first workload, before its metric changes it. ``builds`` are a trial's builds."""
+        """The setup for the first workload, before ``_adapted_to_metric``. ``builds`` are a trial's builds."""
         entries = [load_host(name, settings.hosts_path) for name in settings.hosts]
         settings = replace(settings, prior=replace(settings.prior, host_classes=host_classes(entries)))
         # Without a repository nothing is built, so the host needs no compiler.
         needed = builder if settings.repository else msgspec.structs.replace(builder, build=None)
         span, untouched = (builds, ()) if builds else read_hunt_range(settings, builder)
-        skipped = () if builds else left_out(settings, span)
+        skipped = () if builds else candidates_to_skip(settings, span)
         patches = patches_of(settings, builder)
         patch_warnings = check_patches(patches, settings, builder, span, is_range=not builds)
-        build_ahead(entries)
+        can_build_ahead(entries)
         checks = BuildHostChecks(settings, needed, waiting)
         hosts = tuple(PreparedHost.prepare(entry, settings, needed, workloads, checks) for entry in entries)
         dirty = settings.repository and has_uncommitted_changes(open_repository(Path(settings.repository)))
         uncommitted = f"{settings.repository} has uncommitted changes, which are not measured"
         warned = (
             *([Warned(uncommitted, "Commit the changes first.")] if dirty else []),
-            *(() if builds else on_one_machine(hosts)),
-            *both_tag_and_branch(settings, (settings.good, settings.bad, *settings.skips)),
+            *(() if builds else shared_machine_warnings(hosts)),
+            *ambiguous_name_warnings(settings, (settings.good, settings.bad, *settings.skips)),
             *patch_warnings,
             *(warning for host in hosts for warning in host.warnings),
         )
         setup = cls(
             settings, builder, workloads[0], hosts, span, warned, skipped, patches, shared_builds(), workloads, untouched
         )  # fmt: skip
-        setup.training()  # raises an error for a wrong name
+        setup.training()  # raises an error if a workload of the training does not exist
         return setup
 
-    def _with_metric(self) -> "SessionSetup":
-        """The setup adapted to its metric; warnings concern suspected paths, and options that have no effect."""
+    def _adapted_to_metric(self) -> "SessionSetup":
+        """The setup adapted to its metric, with warnings about suspected paths and about options that have no effect."""
         setup = self.for_settings(self.settings)
         in_recipes = self.builder.suspects | self.workload.suspects
         of_user = (path for path in self.untouched if path not in in_recipes)
@@ -150,14 +149,14 @@ class SessionSetup:
         return replace(setup, warnings=(*setup.warnings, *untouched, *options_without_effect(setup)))
 
     def for_settings(self, settings: Settings) -> "SessionSetup":
-        """The setup with other settings. If all hosts can count the metric by one method, runs are counted exactly."""
+        """The setup with other settings. Runs are counted exactly if all hosts count the metric by the same method."""
         methods = {settings.metric == INSTRUCTIONS and counting.counting_method(site.host) for site in self.hosts}
         method = (len(methods) == 1 and methods.pop()) or ""
         hosts = tuple(replace(site, count_method=method, beside_method="") for site in self.hosts)
         setup = replace(self, settings=settings, hosts=hosts)
         exact = all(setup.count_method(site, setup.workload) for site in hosts)
         prior = replace(settings.prior, exact=exact, count_cost=None)
-        return with_counts_beside(with_layouts(replace(setup, settings=replace(settings, prior=prior))))
+        return with_instruction_counts(with_feasible_layouts(replace(setup, settings=replace(settings, prior=prior))))
 
     def for_next_attempt(self, settings: Settings) -> "SessionSetup":
         """The setup for another attempt at the session, after a build or a run has changed the settings."""
@@ -167,7 +166,7 @@ class SessionSetup:
         ).for_settings(settings)  # fmt: skip
         run_hash, build_hash = setup.run_hash(setup.workload), setup.build_hash()
         request = self.request
-        if works := tuple(  # the results of one command have one run
+        if works := tuple(  # one run measures all results of a command
             replace(work, run_hash=setup.run_hash(setup.works[0 if request.shared else number]))
             for number, work in enumerate(request.works)
         ):
@@ -184,8 +183,8 @@ class SessionSetup:
 
     @property
     def common_build_hosts(self) -> tuple[BuildHost, ...]:
-        """The build hosts that build in advance for all hosts; empty if a host's builds are made when it needs them."""
-        return self.hosts[0].build_hosts if build_ahead([site.entry for site in self.hosts]) else ()
+        """The build hosts that build in advance for all hosts; empty if builds are made when hosts need them."""
+        return self.hosts[0].build_hosts if can_build_ahead([site.entry for site in self.hosts]) else ()
 
     @property
     def facts(self) -> HostFacts:
@@ -200,14 +199,14 @@ class SessionSetup:
             return f"a hunt for {settings.builder} {settings.workload}, {settings.good}..{settings.bad},"
         names = request.series.text if request.series else ", ".join(subject.name for subject in request.subjects)
         article = "an" if request.kind is TrialType.NOISE else "a"
-        return f"{article} {request.kind.noun} of {request.builder}, {names},"
+        return f"{article} {request.kind.trial_noun} of {request.builder}, {names},"
 
     @property
     def title(self) -> str:
         """A short title of the session: the name of the result, the trial and its builder, or the workload."""
         if self.settings.output and self.settings.outputs:
             return self.settings.output.result
-        return f"{self.request.kind.noun} {self.request.builder}" if self.request.works else self.workload.name
+        return f"{self.request.kind.trial_noun} {self.request.builder}" if self.request.works else self.workload.name
 
     def run_hash(self, workload: Workload) -> str:
         """A hash of everything in the setup that affects the runs of the workload."""
@@ -254,7 +253,7 @@ class SessionSetup:
             commits=commits,
             describe=lambda commit: describe_commit(repository, commit) if repository else Commit(commit),
             ends={
-                self.span.candidates[0]: "the merge base",  # unless it is good itself
+                self.span.candidates[0]: "the merge base",  # overwritten if it is good
                 self.span.candidates[-1]: "the bad end",
                 self.settings.good_commit: "the good end",
             },
@@ -265,7 +264,7 @@ class SessionSetup:
             is_linear=self.parts is None,
         )
 
-    def started(self, number: int, resumed: bool) -> SessionStarted:
+    def start_event(self, number: int, resumed: bool) -> SessionStarted:
         """The first event of an attempt; ``number`` is the number of the session."""
         settings, span, further = self.settings, self.span, tuple(site.facts for site in self.hosts[1:])
         if self.request.works:
@@ -290,16 +289,16 @@ def shared_builds() -> SharedBuilds | None:
 def options_without_effect(setup: SessionSetup) -> Iterator[Warned]:
     """A warning that --time and --warmup have no effect, if runs of fixed length are counted exactly."""
     options = [f"--{name}" for name in ("time", "warmup") if name in setup.settings.overrides]
-    if options and setup.settings.prior.exact and counting.has_length(setup.workload):
+    if options and setup.settings.prior.exact and counting.can_set_length(setup.workload):
         yield Warned(
             f"{' and '.join(options)} {'has' if len(options) == 1 else 'have'} no effect on runs whose instructions are"
             " counted exactly: the first build decides the length of these runs"
         )
 
 
-def with_layouts(setup: SessionSetup) -> SessionSetup:
-    """The setup, without randomized layouts if these are not possible; in this case a warning has the reason."""
-    # A hunt by exact counts runs no layouts, but `--metric auto` times its builds.
+def with_feasible_layouts(setup: SessionSetup) -> SessionSetup:
+    """The setup; if randomized layouts are impossible, without them and with a warning that has the reason."""
+    # A hunt by exact counts keeps possible layouts, too, because `--metric auto` may time its builds.
     settings = setup.settings
     if not settings.policy.layouts:
         return setup
@@ -315,9 +314,9 @@ def with_layouts(setup: SessionSetup) -> SessionSetup:
     return replace(without, warnings=(*setup.warnings, layouts_unavailable_warning(reason)))
 
 
-def with_counts_beside(setup: SessionSetup) -> SessionSetup:
-    """The setup. If the hunt is by time and the first host can count, this host also counts instructions."""
-    # Instructions of servers, which cannot be counted exactly, are counted during the timed runs.
+def with_instruction_counts(setup: SessionSetup) -> SessionSetup:
+    """The setup; the first host also counts instructions if the hunt measures time and the host can count."""
+    # The instructions of a server cannot be counted exactly, so perf counts them during the timed runs.
     settings, (first, *further_hosts) = setup.settings, setup.hosts
     may_count = settings.counts and settings.choose_metric and not settings.prior.exact and not setup.request.works
     exactly = not counting.counting_obstacle(setup.builder, setup.workload)
@@ -336,7 +335,7 @@ def host_classes(entries: Sequence[HostEntry]) -> tuple[str, ...]:
     return tuple(entry.kind or entry.name for entry in entries) if len(entries) > 1 else ()
 
 
-def on_one_machine(hosts: Sequence[PreparedHost]) -> Iterator[Warned]:
+def shared_machine_warnings(hosts: Sequence[PreparedHost]) -> Iterator[Warned]:
     """A warning about each host or build host that shares its machine with another host of the hunt."""
     host_of_machine: dict[str, str] = {}
     connected = [host for site in hosts for host in (site.host, *(builder.host for builder in site.build_hosts))]
@@ -348,7 +347,7 @@ def on_one_machine(hosts: Sequence[PreparedHost]) -> Iterator[Warned]:
             )
 
 
-def both_tag_and_branch(settings: Settings, revisions: Iterable[str]) -> Iterator[Warned]:
+def ambiguous_name_warnings(settings: Settings, revisions: Iterable[str]) -> Iterator[Warned]:
     """A warning about each revision, or end of a range, whose name is both a tag and a branch."""
     for name in ambiguous_tags(open_repository(Path(settings.repository)), revisions) if settings.repository else ():
         yield Warned(f"{name} is a tag and a branch: the tag is measured", f"Write heads/{name} for the branch.")
@@ -364,10 +363,11 @@ def read_hunt_range(settings: Settings, builder: Builder) -> tuple[CommitRange, 
     return suspicious, tuple(path for path in settings.suspects if not touching[path])
 
 
-def left_out(settings: Settings, span: CommitRange) -> tuple[SkipFacts, ...]:
-    """The candidates that --skip leaves out, oldest first. Raises UsageError if --skip leaves out an end, all or none."""
+def candidates_to_skip(settings: Settings, span: CommitRange) -> tuple[SkipFacts, ...]:
+    """The candidates that --skip leaves out, oldest first. Raises UsageError if these are all candidates, none, or an
+    end."""
     ends = {
-        span.candidates[0]: "the merge base",  # unless it is good itself
+        span.candidates[0]: "the merge base",  # overwritten if it is good
         settings.good_commit: "good",
         span.candidates[-1]: "bad",
         settings.bad_commit: "bad",

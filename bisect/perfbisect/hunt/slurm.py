@@ -1,12 +1,12 @@
 """Carries out the hunts of a batch as jobs of Slurm: submits, lists and cancels jobs by Slurm's commands.
 
-Slurm decides the order, limits, dependencies and accounts of jobs. Leased nodes of hosts.toml are another way to use
-Slurm: see ``host.leases``.
+Slurm decides the order, limits, dependencies and accounts of jobs. Another way to use Slurm is a host in hosts.toml
+that is leased from Slurm: see ``host.leases``.
 
-A job runs `bisect run` with the host ``local`` on the node that Slurm has chosen. If the node can write this history,
-the job stores the hunt and its end in this history, and a repeated job resumes the hunt. If the node cannot write this
-history, the hunt is stored in the node's own history, and begins anew with each job. In this case this history has only
-the states of the job in Slurm.
+A job runs `bisect run` with the host ``local`` on the node that Slurm has chosen. If the node can write the history
+from which the job was submitted, the job stores the hunt in that history, and a repeated job resumes the hunt.
+Otherwise the job stores the hunt in the node's own history, a repeated job begins a new hunt, and the history from
+which the job was submitted has only the state of the job in Slurm.
 """
 
 import math
@@ -48,7 +48,7 @@ ENDED = (
 class JobState:
     """The state of a Slurm job, as Slurm's commands print it."""
 
-    word: str  # such as PENDING
+    word: str  # Slurm's word for the state, such as PENDING
     reason: str = ""  # why the job waits
     status: int | None = None  # the exit status of a program that has exited by itself
 
@@ -61,11 +61,11 @@ class JobState:
         return f"{self.word} ({self.reason})" if self.word == "PENDING" else self.word
 
 
-Jobs = Mapping[str, JobState]  # by job number
+Jobs = Mapping[str, JobState]  # number of a job → state
 
 
 def check_commands(command: str = "sbatch") -> None:
-    """Raise UsageError if this machine lacks the command of Slurm."""
+    """Raise UsageError if this machine does not have ``command``, a command of Slurm."""
     if not shutil.which(command):
         raise UsageError(
             f"This machine has no {command}.", "Use a machine with Slurm's commands, such as a login node."
@@ -82,7 +82,7 @@ def sbatch(options: Sequence[str], script: str, arguments: Sequence[str]) -> str
     # Because of the --, an option without a value takes the --, and not the script, as its value.
     words = [f".{argument}" for argument in arguments]
     printed = _run(["sbatch", "--parsable", *options, "--", "/dev/stdin", *words], script)
-    if not printed:  # as with --test-only
+    if not printed:  # for example with --test-only
         raise EnvironmentFailure("sbatch has submitted no job: it has printed no job number.")
     return printed.strip().partition(";")[0]  # the name of a cluster may follow the number
 
@@ -94,18 +94,18 @@ def job_states(jobs: Collection[str]) -> dict[str, JobState]:
     queued = _run(["squeue", "--noheader", "--states=all", f"--jobs={numbers}", f"--Format={fields}"]) if jobs else ""
     states_of = {}
     for job, word, waited, *reason in (line.split(maxsplit=3) for line in queued.splitlines()):
-        states_of[job] = _state(word, int(waited) >> 8, int(waited) & 127, "".join(reason).strip())
+        states_of[job] = _job_state(word, int(waited) >> 8, int(waited) & 127, "".join(reason).strip())
     accounts = ["sacct", "--allocations", "--noheader", "--parsable2", "--format=JobIDRaw,State,ExitCode"]
     if unlisted := [job for job in jobs if job not in states_of]:
-        with suppress(PerfBisectError):  # Slurm keeps no accounts
+        with suppress(PerfBisectError):  # raised if Slurm keeps no accounting records
             for line in _run([*accounts, f"--jobs={','.join(unlisted)}"]).splitlines():
                 job, state, ended = line.split("|")
                 status, _, signal = ended.partition(":")
-                states_of[job] = _state(state.split()[0], int(status), int(signal))  # such as CANCELLED by 1000
+                states_of[job] = _job_state(state.split()[0], int(status), int(signal))  # such as CANCELLED by 1000
     return states_of
 
 
-def _state(word: str, status: int, signal: int, reason: str = "") -> JobState:
+def _job_state(word: str, status: int, signal: int, reason: str = "") -> JobState:
     """The state of a job; its exit status is 128 + signal if ``signal`` ended its program (0: no signal did)."""
     return JobState(word, reason, (128 + signal if signal else status) if word in EXITED else None)
 
@@ -116,12 +116,12 @@ def cancel(jobs: Collection[str]) -> None:
         _run(["scancel", *jobs])
 
 
-def _run(command: Sequence[str], text: str = "") -> str:
+def _run(command: Sequence[str], stdin: str = "") -> str:
     """Run a command of Slurm; returns its output. Raises UsageError if the command is missing, EnvironmentFailure if it
     fails.
     """
     check_commands(command[0])
-    status, printed = run_briefly(command, text, TIME_LIMIT)
+    status, printed = run_briefly(command, stdin, TIME_LIMIT)
     if status:
         raise EnvironmentFailure(f"{command[0]} of Slurm has failed: {printed or f'it ended with status {status}'}")
     return printed
@@ -147,7 +147,7 @@ class SlurmJob:
     """A hunt of a batch file as a job of Slurm."""
 
     planned: PlannedHunt
-    options: tuple[str, ...]  # of sbatch
+    options: tuple[str, ...]  # options of sbatch
     minutes: float  # the time limit of the hunt; 0: no limit
     range: str = ""  # a key that is equal for hunts that can share builds
 
@@ -156,19 +156,20 @@ class SlurmJob:
         name = mask_credentials(printable(title_of(self.planned)))[:100]  # without passwords, because all users see it
         limit = [f"--time={math.ceil(self.minutes) + MARGIN}"] if self.minutes else []
         defaults = [f"--job-name={name}", "--exclusive", "--output=/dev/null", f"--signal=B:TERM@{NOTICE}"]
-        return [*defaults, *limit, *constraint(self.planned), *self.options]
+        return [*defaults, *limit, *constraint_option(self.planned), *self.options]
 
-    def script_arguments(self, log: Path, in_batch: str, history: Path) -> list[str]:
-        """The arguments of the job's script; ``in_batch`` is the numbers of the batch and of the hunt, such as 3:0."""
+    def script_arguments(self, log: Path, hunt_key: str, history: Path) -> list[str]:
+        """The arguments of the job's script; ``hunt_key`` is the numbers of the batch and of the hunt, such as 3:0."""
         python, _, _, program = PROGRAM
         options = ["--history", str(history.absolute()), "--wait", "--plain", "--host=local"]
-        return [str(log.absolute()), self.planned.folder, in_batch, python, program, *options, *self.planned.arguments]
+        return [str(log.absolute()), self.planned.folder, hunt_key, python, program, *options, *self.planned.arguments]
 
 
-def constraint(planned: PlannedHunt) -> list[str]:
-    """The option of sbatch with the features of `slurm:FEATURES`; of several hosts' features, a node needs any.
+def constraint_option(planned: PlannedHunt) -> list[str]:
+    """The option --constraint of sbatch, from hosts that are written as `slurm:FEATURES`. If several such hosts are
+    given, a node needs the features of only one of them.
 
-    Without features there is no option. Raises UsageError for hosts that are not single Slurm nodes.
+    The result is empty without features. Raises UsageError for hosts that are not single Slurm nodes.
     """
     if planned.hosts == (("local",),):
         return []
@@ -181,7 +182,8 @@ def constraint(planned: PlannedHunt) -> list[str]:
 
 
 def read_batch_and_jobs(history: History, number: int) -> tuple[Batch, Jobs]:
-    """A batch and the states of its jobs. Exit statuses that only Slurm knows are stored in the batch."""
+    """A batch and the states of its jobs. If a job has ended and the batch does not have its exit status yet, the exit
+    status is copied from Slurm into the batch."""
     batch = read_batch(history, number)
     states = job_states([hunt.job for hunt in batch.hunts if hunt.job])
     for hunt in batch.hunts:

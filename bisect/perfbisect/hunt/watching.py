@@ -1,7 +1,7 @@
 """Follow hunts of other processes in a view, by reading the history until the hunts end. The history is not changed.
 
-A history does not store when a run begins, but views show the present run. For these views, RunStarted events are added
-to the stored events.
+A history does not store when a run begins, but views show the present run. For views, this module adds RunStarted
+events to the stored events.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -40,8 +40,8 @@ class View(Protocol):
     def add_events(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Add new events of the present attempt to the view."""
 
-    def set_states(self, rows: Sequence[SessionRow]) -> None:
-        """Set the displayed rows, one for each hunt, if other processes carry out the hunts."""
+    def set_rows(self, rows: Sequence[SessionRow]) -> None:
+        """Show a row for each hunt; used if other processes carry out the hunts."""
 
     def end_hunt(self, hunt: int, at: float) -> None:
         """Show the end of a session; ``at`` is the time of its latest event."""
@@ -50,7 +50,7 @@ class View(Protocol):
         """End the display."""
 
 
-def running(history: History) -> list[int]:
+def running_sessions(history: History) -> list[int]:
     """The numbers of the hunts and trials on which processes of this machine work now."""
     return [
         session.number
@@ -74,7 +74,7 @@ def watch(
             for number, session in [*followed.items()]:
                 state = history.session_summary(
                     number
-                )  # read before the events, so that an ended session has no later event
+                )  # read before the events, so that all events of an ended session are read
                 if events := [*session.new()]:
                     view.add_events(number, events)
                 if state.state != RUNNING and not (session.reason_follows and history.has_running_process(number)):
@@ -94,7 +94,7 @@ class FollowedHunt:
         self.last = 0  # the id of the last entry that was read
         self.at = history.start_time(hunt)  # the time of the last entry that was read
         self.events = CompletedEvents()
-        self.began = (history.attempts(hunt) or [history.start_time(hunt)])[-1]
+        self.began = (history.attempt_starts(hunt) or [history.start_time(hunt)])[-1]
         self.reason_follows = False
 
     def earlier(self) -> Iterator[TimedEvent]:
@@ -111,7 +111,7 @@ class FollowedHunt:
             self.last, self.at = entry.id, entry.at
             if isinstance(entry.event, SessionEnded):
                 self.reason_follows = entry.event.reason_follows
-            for event in self.events.after(entry.event):
+            for event in self.events.with_run_starts(entry.event):
                 yield entry.at, event
 
 
@@ -120,7 +120,8 @@ class CompletedEvents:
     """Adds the RunStarted events to the stored events of a hunt, which must be given in order.
 
     A run begins once its order is given, its builds are made and the previous run has ended. RunStarted events are
-    added without the expected duration of the run. After a verdict, the studies of the reason are shown as runs.
+    added without the expected duration of the run. The measurements of the reason, after a verdict, are shown as runs,
+    too.
     """
 
     hosts: tuple[str, ...] = ()
@@ -130,8 +131,8 @@ class CompletedEvents:
     finished_runs: dict[str, int] = field(default_factory=dict)  # host → runs of its order that have ended
     started_runs: dict[str, int] = field(default_factory=dict)  # host → runs of its order that have begun
 
-    def after(self, event: Event) -> Iterator[Event]:
-        """The event itself, and then the RunStarted events that follow from it."""
+    def with_run_starts(self, event: Event) -> Iterator[Event]:
+        """``event``, and then a RunStarted event for each run that begins after ``event``."""
         yield event
         match event:
             case SessionStarted():
@@ -150,25 +151,25 @@ class CompletedEvents:
             case Planned() | Profiled() | Counted():
                 yield RunStarted(event.candidate, 1, 1, Purpose.EXPLAIN, 0.0, event.host)
             case BuildFinished(candidate):
-                host = self._host(event.host)
+                host = self._host_name(event.host)
                 self.built.add((host, candidate))
                 for waiting_host in (host,) if host in self.hosts else self.hosts:
                     yield from self._next_run(waiting_host)
             case RunFinished():
-                host = self._host(event.host)
+                host = self._host_name(event.host)
                 self.finished_runs[host] = self.finished_runs.get(host, 0) + 1
                 yield from self._next_run(host)
             case CandidateSkipped():
-                self.orders.pop(self._host(event.host), None)
+                self.orders.pop(self._host_name(event.host), None)
             case _:
                 pass
 
-    def _host(self, name: str) -> str:
-        """The name of an event's host; ``name`` is "" if the session has only one host."""
-        return name or self.hosts[0]
+    def _host_name(self, event_host: str) -> str:
+        """The name of an event's host; ``event_host`` is "" if the session has only one host."""
+        return event_host or self.hosts[0]
 
     def _next_run(self, host: str) -> Iterator[RunStarted]:
-        """The begin of a host's next run, if the builds of the run are made and the previous run has ended."""
+        """The RunStarted event of a host's next run, if the builds of the run are made and the previous run has ended."""
         order = self.orders.get(host)
         makers = (host, *self.build_hosts)
         if order is None or not all(
@@ -177,7 +178,7 @@ class CompletedEvents:
             return
         first, number = order.plan[0], self.finished_runs[host]
         turns = interleave(order.plan)
-        if order.together:  # a round of paired runs is shown as one run of the first build
+        if order.together:  # two paired runs are shown as one run of the first build
             turns, number = (first.candidate,) * first.runs, number // len(order.plan)
         if self.started_runs[host] <= number < len(turns):
             self.started_runs[host] = number + 1

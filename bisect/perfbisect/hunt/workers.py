@@ -16,7 +16,7 @@ from perfbisect.lab import Lab
 from perfbisect.process import CLOCK
 
 PATIENCE = 60.0  # seconds; close() waits this long for the end of cancelled threads
-KILL_INTERVAL = 0.5  # seconds until the jobs of a cancelled order are killed again
+KILL_INTERVAL = 0.5  # seconds between two attempts to kill the jobs of a cancelled order
 E = TypeVar("E")
 
 Listener = Callable[[LabEvent], None]
@@ -46,7 +46,7 @@ class MeasuringWorker:
 
 @dataclass(frozen=True, slots=True)
 class BuildWorker:
-    """A build host that makes builds before hosts need them."""
+    """A build host that makes builds before the measuring hosts need these builds."""
 
     name: str
     build: Callable[[BuildOrder], Generator[LabEvent]]  # builds a candidate
@@ -56,24 +56,26 @@ class BuildWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class _InFlight:
+class _RunningBuild:
     """The present build of a build host."""
 
     order: BuildOrder
-    began: float  # by the monotonic clock
+    began: float  # time.monotonic() at the start of the build
     cancelled: threading.Event
 
 
 class EventQueue(Generic[E]):
     """A queue of events. A thread that puts an event waits until the main thread has handled the event.
 
-    So a host begins no run and no other action before all earlier events have been stored.
+    Therefore a host begins no run and no other action before all earlier events have been stored.
     """
 
     def __init__(self) -> None:
         self._arrived: SimpleQueue[tuple[int, E, threading.Event]] = SimpleQueue()
         self._latest = threading.Event()
-        self._unhandled: set[threading.Event] = set()  # even if Ctrl-C lost the event in ``next``
+        self._unhandled: set[threading.Event] = (
+            set()
+        )  # of unhandled events, also of events that Ctrl-C lost in ``next``
         self._closed = False
 
     def put(self, host: int, event: E) -> None:
@@ -88,7 +90,9 @@ class EventQueue(Generic[E]):
             raise Cancelled
 
     def next(self, seconds: float = threading.TIMEOUT_MAX) -> tuple[int, E]:
-        """The next event and its host. The call confirms the previous event. Raises Empty after ``seconds``."""
+        """The next event and its host. The call tells the thread of the previous event that this event has been
+        handled. Raises Empty after ``seconds``.
+        """
         self._latest.set()
         host, event, self._latest = self._arrived.get(timeout=seconds)
         return host, event
@@ -118,9 +122,9 @@ class ThreadWorkers:
         self._measuring = measuring
         self._build_workers = build_workers
         self._queue: EventQueue[LabEvent | OrderEnded | BaseException] = EventQueue()
-        self._threads: dict[int, threading.Thread] = {}  # by the number of the worker
-        self._in_flight: dict[int, _InFlight] = {}  # by the number of the build host
-        self._killers: list[threading.Thread] = []  # threads that end jobs
+        self._threads: dict[int, threading.Thread] = {}  # number of a worker → its thread
+        self._in_flight: dict[int, _RunningBuild] = {}  # number of a build host → its present build
+        self._killers: list[threading.Thread] = []  # threads that kill the jobs of cancelled orders
 
     def submit(self, order: Measure) -> None:
         """Begin an order; see ``Workers.submit``."""
@@ -130,8 +134,8 @@ class ThreadWorkers:
     def begin(self, build: BuildOrder) -> None:
         """Begin a build; see ``Workers.begin``."""
         build_host = self._build_workers[build.build_host]
-        build_host.stop.clear()  # the last build may have ended before it was cancelled
-        self._in_flight[build.build_host] = _InFlight(build, time.monotonic(), threading.Event())
+        build_host.stop.clear()  # still set if the last build ended before it was cancelled
+        self._in_flight[build.build_host] = _RunningBuild(build, time.monotonic(), threading.Event())
         self._start(len(self.hosts) + build.build_host, build_host, lambda: build_host.build(build))
 
     def elapsed_seconds(self, build_host: int) -> float:
@@ -221,7 +225,7 @@ class ThreadWorkers:
                     try:
                         put(with_host(event, name))
                     except Cancelled:
-                        worker.stop.clear()  # the order ends now, and the commands that end it must not be cancelled
+                        worker.stop.clear()  # the commands that end the order must not be cancelled, too
                         raise
         except EnvironmentFailure as failure:
             ended = OrderEnded(failure)
@@ -233,7 +237,9 @@ class ThreadWorkers:
             self._queue.put(number, ended)
 
     def _end_of_cancelled(self, number: int, cancelled: Cancelled) -> OrderEnded | BaseException:
-        """The end of a cancelled order or build; ``cancelled`` itself if the whole session was cancelled."""
+        """The event that ends a cancelled order or build; the exception ``cancelled`` if the whole session was
+        cancelled.
+        """
         build_host = number - len(self.hosts)
         if self.minutes:
             return OrderEnded()

@@ -18,7 +18,8 @@ Result = TypeVar("Result")
 
 
 class GeneratorWithResult(Generic[Step, Result]):
-    """The steps of a generator, iterated over once; afterwards ``result`` is its return value."""
+    """Wraps a generator, which can be iterated over once; afterwards, ``result`` is the return value of the
+    generator."""
 
     result: Result
 

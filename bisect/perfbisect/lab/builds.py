@@ -41,8 +41,9 @@ T = TypeVar("T")
 class BuildSite:
     """Builds candidates on one host, and notes these builds in ``made``.
 
-    The object does nothing on the host before the first build. If ``names_host``, the events of this object have the name of
-    the host. If ``layouts``, the builds are made so that they can be linked again.
+    A BuildSite does nothing on the host before the first build. If ``names_host`` is true, the events of a BuildSite
+    have the name of the host. If ``layouts`` is true, the builds are made so that they can be linked again in
+    randomized layouts.
     """
 
     lab_host: LabHost
@@ -52,7 +53,7 @@ class BuildSite:
     made: BuildRegistry
     layouts: bool = False
     names_host: bool = False
-    training: tuple[Workload, ...] = ()  # to train builds that are optimised with a profile
+    training: tuple[Workload, ...] = ()  # workloads that train builds with profile-guided optimization
     stood_in: bool = False  # whether other hosts can build while this host is out of reach
     _warned: set[str] = field(default_factory=set, init=False)
     _announced: int | None = field(default=None, init=False)  # the candidate whose build began with sending the sources
@@ -75,13 +76,13 @@ class BuildSite:
             return (yield from while_lock_held(held, work) if held else work)
 
     def build_ahead(self, order: BuildOrder) -> Generator[LabEvent]:
-        """Build a candidate, as ordered, unless it is built. The build stays on this host until another host needs it.
-        If the build fails, the candidate is skipped.
+        """Carry out a build order, unless the candidate is built already. The build stays on this host until another
+        host needs it. If the build fails, the candidate is skipped.
 
         Raises EnvironmentFailure if the host cannot build or its lock is lost; the host then builds no further
-        candidate. If the error is HostUnreachable, the host builds again once it is back. An error that is not the
-        host's fault ends the hunt: an end of the range that cannot be built here could not be built on another host
-        either, perhaps only after hours.
+        candidate. If the error is HostUnreachable, the host builds again when it can be reached. Raises
+        PerfBisectError, which ends the hunt, if an end of the range cannot be built: another host could not build it
+        either, and might fail only after hours.
         """
         held = self.lab_host.host_lock
         assert held
@@ -98,24 +99,24 @@ class BuildSite:
                 raise HostUnreachable(failure, lambda: held.seen > since and not held.lost) from failure
             raise
 
-    def find(self, candidate: int) -> Generator[LabEvent, None, bool]:
-        """Whether the host has a build of a candidate; a build that is found is added to ``made``. On a host that only
-        builds, this search does not wait for the present build.
+    def find_build(self, candidate: int) -> Generator[LabEvent, None, bool]:
+        """Whether the host has a build of a candidate; a build that is found is added to ``made``. If the host makes a
+        build now, the search does not wait for the end of this build, unless the host also measures.
         """
         with self.lab_host.file_lock:
-            context = yield from self._reported(candidate, self._open(candidate))
+            context = yield from self._reported(candidate, self._build_context(candidate))
             if built := pipeline.find_stored_build(context, self.candidates.commits[candidate]):
-                yield from self._reported(candidate, self._keep(candidate, built))
+                yield from self._reported(candidate, self._report_build(candidate, built))
             return built is not None
 
     def build_key(self, candidate: int) -> Generator[LabEvent, None, str]:
-        """The key of a candidate's build. The key is equal on all build hosts. Raises BuildFailed if the candidate's
-        build has no key."""
+        """The key of a candidate's build. The key is equal on all build hosts. Raises BuildFailed if git cannot read
+        the commit."""
         with self.lab_host.file_lock:
-            context = yield from self._reported(candidate, self._open(candidate))
+            context = yield from self._reported(candidate, self._build_context(candidate))
             return pipeline.build_key_of_commit(context, self.candidates.commits[candidate])
 
-    def has(self, key: str) -> bool:
+    def has_build(self, key: str) -> bool:
         """Whether the host has the build with the given key. A host that cannot be reached is excluded from further
         builds."""
         try:
@@ -124,11 +125,11 @@ class BuildSite:
             self.made.lost.add(self.name)
             return False
 
-    def _open(self, candidate: int) -> Generator[LabEvent, None, BuildContext]:
-        """The context of a build, which all builds on this host share.
+    def _build_context(self, candidate: int) -> Generator[LabEvent, None, BuildContext]:
+        """The context that all builds on this host use.
 
-        Before the first build, leftovers of earlier sessions are ended and removed, and the sources are sent; this is
-        reported as a part of the candidate's build.
+        Before the first build, leftovers of earlier sessions are ended and removed, and the sources are sent; these
+        steps are reported as a part of the candidate's build.
         """
         host, entry, candidates = self.lab_host.host, self.lab_host.entry, self.candidates
         context = self.made.contexts.get(self.name)
@@ -156,11 +157,11 @@ class BuildSite:
     def _build(self, candidate: int, clean: bool) -> Generator[BuildStep | LabEvent, None, bool]:
         began, sha = time.monotonic(), self.candidates.commits[candidate]
         with self.lab_host.second_lock or nullcontext():
-            context = yield from self._open(candidate)
+            context = yield from self._build_context(candidate)
         assert self._retry
         while True:
             try:
-                yield from self._keep(
+                yield from self._report_build(
                     candidate, (yield from pipeline.build_commit(context, sha, self.lab_host.shared, clean=clean))
                 )
             except JobLost as lost:
@@ -168,7 +169,7 @@ class BuildSite:
                 if not isinstance(event, Warned):
                     return False
             except BuildFailed as failure:
-                if isinstance(failure, KnownFailure) and self.made.tries_remedies(candidate, failure):
+                if isinstance(failure, KnownFailure) and self.made.should_try_remedies(candidate, failure):
                     yield from build_with_remedy(context, sha, failure)
                 yield self._retry.skip_event(candidate, failure, began)
                 return False
@@ -204,13 +205,13 @@ class BuildSite:
                     self._announced = None
         return steps.result
 
-    def _keep(self, candidate: int, built: InstalledBuild) -> Generator[LabEvent]:
+    def _report_build(self, candidate: int, built: InstalledBuild) -> Generator[LabEvent]:
         """Note a build and report it; threads report in the order in which they note builds."""
         with self.made.lock:
-            yield from self._noted(candidate, built)
+            yield from self._new_warnings(candidate, built)
             yield BuildFinished(candidate, built.facts, self.made.add(candidate, built, self.name))
 
-    def _noted(self, candidate: int, built: InstalledBuild) -> Iterator[Warned]:
+    def _new_warnings(self, candidate: int, built: InstalledBuild) -> Iterator[Warned]:
         """Warnings about a build. A warning that was already given for another build is not repeated."""
         facts, facts_of_all = built.facts, [earlier.facts for earlier in self.made.built.values()]
         name = self.candidates.name(candidate)
@@ -248,7 +249,7 @@ class CandidateBuilds:
         self.made = made
         # Candidate → the key of its build that ``host`` has.
         self._here = {candidate: built.facts.key for candidate, built in candidates.prebuilt.items()}
-        self.alone = False  # whether surely no build of an earlier session runs on ``host``
+        self.alone = False  # whether it is certain that no build of an earlier session runs on ``host``
         self._linked: dict[str, tuple[Host, str]] = {}  # key of a layout → (host that linked it, key of its build)
 
     def obtain(self, candidate: int, *, clean: bool = True) -> Generator[LabEvent, None, bool]:
@@ -259,64 +260,65 @@ class CandidateBuilds:
         candidate. Raises EnvironmentFailure if the hosts cannot build the candidate or send its build, and UsageError
         if builds would differ from the builds of earlier sessions.
         """
-        while not self._is_here(candidate) or not self.made.has_usable(candidate, clean=clean):
-            new = not self.made.has_usable(candidate, clean=clean)
+        while not self._is_here(candidate) or not self.made.has_build(candidate, clean=clean):
+            new = not self.made.has_build(candidate, clean=clean)
             if new:
                 self._here.pop(candidate, None)
-            if new and not (yield from self._found(candidate)) and not (yield from self._build(candidate, clean)):
+            if new and not (yield from self._is_on_site(candidate)) and not (yield from self._build(candidate, clean)):
                 return False
-            yield from self._bring(candidate)
-            if new and self._is_here(candidate) and self.made.same_binary(candidate) != candidate:
+            yield from self._send_build(candidate)
+            if new and self._is_here(candidate) and self.made.first_same_binary(candidate) != candidate:
                 return False
         return True
 
     def _is_here(self, candidate: int) -> bool:
-        """Whether ``host`` has the latest build of a candidate. The answer can become false, because other labs can
-        have the candidate built again."""
+        """Whether ``host`` has the latest build of a candidate. A later call can return false after an earlier call has
+        returned true, because another lab may have the candidate built again."""
         built = self.made.built.get(candidate)
         return built is not None and self._here.get(candidate) == built.facts.key
 
-    def _found(self, candidate: int) -> Generator[LabEvent, None, bool]:
-        """Whether one of the sites has built the candidate earlier. A single site is not asked, because it checks this
-        itself when it builds."""
+    def _is_on_site(self, candidate: int) -> Generator[LabEvent, None, bool]:
+        """Whether one of the sites has built the candidate earlier. If there is only one site, the result is false
+        without a search, because the site itself searches for an earlier build before it builds."""
         host = self.made.host_of(candidate)
-        sites = sorted(self._left(), key=lambda site: site.name != host)
+        sites = sorted(self._usable_sites(), key=lambda site: site.name != host)
         if len(self.sites) == 1 or not sites:
             return False
-        with suppress(BuildFailed, EnvironmentFailure):  # errors that a build will report
+        with suppress(BuildFailed, EnvironmentFailure):  # an error is ignored here: the later build will report it
             key = yield from sites[0].build_key(candidate)
-            if site := next((site for site in sites if site.has(key)), None):
-                return (yield from site.find(candidate))
+            if site := next((site for site in sites if site.has_build(key)), None):
+                return (yield from site.find_build(candidate))
         return False
 
     def _build(self, candidate: int, clean: bool) -> Generator[LabEvent, None, bool]:
         """Build a candidate on ``host`` if ``host`` is a site that can build, otherwise on the site with the least
         work; returns false if the candidate is skipped."""
-        while sites := self._left():
+        while sites := self._usable_sites():
             site = min(sites, key=lambda site: (site.name != self.host.name, len(site.lab_host.lock.waiting)))
             try:
                 return (yield from site.build(candidate, clean=clean))
             except RangeEndFailed:
                 raise
             except EnvironmentFailure as failure:
-                if not self._left(without=site):
+                if not self._usable_sites(without=site):
                     raise
                 self.made.lost.add(site.name)
                 yield Warned(f"host {site.name} does not build any more: {failure}", "The other hosts continue.")
         name = self.candidates.name(candidate)
         raise EnvironmentFailure(f"{name} cannot be built: all build hosts of {self.host.name} failed")
 
-    def _left(self, without: BuildSite | None = None) -> list[BuildSite]:
-        """The sites that can build. A host that should only measure is included only if there is no other site."""
+    def _usable_sites(self, without: BuildSite | None = None) -> list[BuildSite]:
+        """The sites that can build. The measuring host is included only if it may build, or if there is no other
+        site."""
         sites = [site for site in self.sites if site is not without and site.name not in self.made.lost]
         return [site for site in sites if site.name != self.host.name or site.lab_host.entry.builds_itself] or sites
 
-    def _bring(self, candidate: int) -> Iterator[LabEvent]:
-        """Send a build to ``host``. If the host that has the build is lost, the function instead forgets the build and
-        yields a warning."""
+    def _send_build(self, candidate: int) -> Iterator[LabEvent]:
+        """Send a build to ``host``. If the host that has the build cannot be reached, the function forgets the build
+        and yields a warning."""
         facts, site = self.made.built[candidate].facts, self._site(candidate)
         if site.name == self.host.name:
-            self.alone = self.alone or not facts.reused  # each build first ends all other builds
+            self.alone = self.alone or not facts.reused  # a new build first ends all other builds on the host
         else:
             yield BuildProgress(candidate, 0, 0, "ship")
             try:
@@ -335,8 +337,8 @@ class CandidateBuilds:
         """Forget a build that its host can no longer send to the measuring host. Raises ``failure`` if the build's host
         is not to blame."""
         site = self._site(candidate)
-        is_gone = site.name == self.host.name or not self._left(without=site)
-        if is_gone or site.has(self.made.built[candidate].facts.key):
+        is_gone = site.name == self.host.name or not self._usable_sites(without=site)
+        if is_gone or site.has_build(self.made.built[candidate].facts.key):
             raise failure
         self.made.places.pop(candidate, None)
         self._here.pop(candidate, None)
@@ -349,8 +351,8 @@ class CandidateBuilds:
         host = self.made.host_of(candidate)
         return next(site for site in self.sites if site.name == host)
 
-    def link(self, candidate: int, layout: int) -> str:
-        """Link a built candidate again, in the layout with the seed ``layout``; returns the key of the layout.
+    def relink(self, candidate: int, seed: int) -> str:
+        """Link a built candidate again, in the layout with ``seed``; returns the key of the layout.
 
         Raises BuildFailed if the build cannot be linked again, and BuildFilesChanged if files of the build have changed
         since it was made.
@@ -362,13 +364,13 @@ class CandidateBuilds:
             reason = facts.fixed or "the commands of the linker were not recorded"
             raise BuildFailed(f"the build cannot be linked again: {reason}", stage=LINK, log=facts.log)
         with site.lab_host.file_lock:
-            layout_key = links.link_layout(site.lab_host.host, facts.key, layout, context.recorder.linker)
+            layout_key = links.link_layout(site.lab_host.host, facts.key, seed, context.recorder.linker)
             self._linked[layout_key] = site.lab_host.host, facts.key
             if site.name != self.host.name:
                 build_store.ship_build(site.lab_host.host, site.builder.work_name, layout_key, self.host)
         return layout_key
 
-    def unlink(self, layout_key: str) -> None:
+    def remove_layout(self, layout_key: str) -> None:
         """Remove a layout that was made by ``link``."""
         linked, key = self._linked.pop(layout_key, (self.host, ""))
         for host in {host.name: host for host in (linked, self.host)}.values():

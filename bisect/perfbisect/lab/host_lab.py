@@ -27,7 +27,7 @@ from perfbisect.lab.building.log_parser import LINK
 from perfbisect.lab.builds import BuildSite, CandidateBuilds
 from perfbisect.lab.host_watch import HostWatch, WorkRetryPolicy, require_metric_values
 from perfbisect.lab.measure import counting, perf
-from perfbisect.lab.measure.rounds import ALLOWED, TRIES, PairedRounds, PairingImpossible, shared_cores
+from perfbisect.lab.measure.rounds import ALLOWED, TRIES, PairedRounds, PairingImpossible, with_shared_cores
 from perfbisect.lab.measure.studies import CountedRunner
 from perfbisect.lab.measure.visit import RunContext, SlowRuns, Study, StudyMaker, TimingStudy, Turn
 from perfbisect.lab.servers import Installation, data_owner_id, shared_placeholders
@@ -43,7 +43,9 @@ from perfbisect.recipes.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class EarlierAttempts:
-    """Facts of a host that earlier attempts of a hunt fixed for later attempts. 0: the present value is used."""
+    """Facts of a host that later attempts of a hunt use as earlier attempts found them. For a fact that is 0, a later
+    attempt uses the present value of the host.
+    """
 
     builds: Mapping[str, str] = field(default_factory=dict)  # commit → key of its build
     datasets: Mapping[str, str] = field(default_factory=dict)  # commit → key of its data
@@ -60,9 +62,9 @@ class HostLab:
     first measurement.
 
     The ``variant`` "" means the variant that the recipe chooses. ``build_places`` are the hosts that build; if it is
-    empty, the measured host builds. If labs share builds, ``made`` contains the shared builds, and events of builds
-    on another host contain that host's name. ``counted`` is the method of exact counting, if only instructions are
-    measured. ``study`` makes a study that the lab carries out instead of timed runs.
+    empty, the measured host builds. If labs share builds, ``made`` contains the shared builds, and events of builds on
+    another host contain that host's name. If only instructions are measured, ``counted`` is the name of the method that
+    counts them exactly. If the lab does not time runs, ``study`` makes the object that examines runs.
     """
 
     lab_host: LabHost
@@ -74,13 +76,13 @@ class HostLab:
     build_places: tuple[LabHost, ...] = ()
     slow: SlowRuns = field(default_factory=SlowRuns)
     counted: str = ""
-    seeds: LayoutSeeds | None = None  # of randomized layouts; None if builds are not linked again
+    seeds: LayoutSeeds | None = None  # seeds of randomized layouts; None if builds are not linked again
     study: StudyMaker | None = None
     made: BuildRegistry | None = None
     training: tuple[Workload, ...] = ()  # to train builds that are optimised with a profile
-    config: ServerConfig = field(default_factory=ServerConfig)  # of its servers, in addition to the recipe
+    config: ServerConfig = field(default_factory=ServerConfig)  # addition to the recipe's configuration of the server
     watch: HostWatch | None = None  # of the host, if labs share it; None: the caller watches the host
-    metric: str = ""  # its runs must have a value for this metric
+    metric: str = ""  # each run must have a value of this metric
     builds: CandidateBuilds = field(init=False)  # this field and the following ones are set once the host is prepared
     data: DatasetKeeper = field(init=False)
     runner: Study = field(init=False)
@@ -107,7 +109,7 @@ class HostLab:
     def _measure(self, order: Measure) -> Generator[LabEvent]:
         if not self._prepared:
             with self.lab_host.lock:
-                yield from self._prepare()
+                yield from self._prepare_host()
         turns: list[Turn] = []
         while True:
             for share in order.plan:
@@ -122,16 +124,16 @@ class HostLab:
             try:
                 if (yield from self._link(turns, layout_keys)):
                     with self.lab_host.lock:
-                        yield from self._time(turns, layout_keys, together=order.together)
+                        yield from self._time_runs(turns, layout_keys, together=order.together)
                 return
             except BuildFilesChanged as changed:
-                if not (yield from self._renew(turns, layout_keys, changed)):
+                if not (yield from self._rebuild(turns, layout_keys, changed)):
                     return
             finally:
                 for key in layout_keys.values():
-                    self.builds.unlink(key)
+                    self.builds.remove_layout(key)
 
-    def _prepare(self) -> Generator[LabEvent]:
+    def _prepare_host(self) -> Generator[LabEvent]:
         """End running leftovers of a killed session on the host, remove its files, and copy the files that runs need
         to the host.
         """
@@ -166,17 +168,17 @@ class HostLab:
         self._busiest, self._prepared = earlier.busiest, True
 
     @cached_property
-    def rounds(self) -> PairedRounds:
+    def paired_rounds(self) -> PairedRounds:
         """The rounds of paired runs."""
         context, threads = (
             self._context,
             max(self.workload.threads, round(self._busiest)),
-        )  # as interleaved runs have used
+        )  # as many cores as interleaved runs used
         allowed = read_fact(context.host, ALLOWED) or "0"
-        entry = shared_cores(context.entry, allowed, threads, server=self.builder.server is not None)
+        entry = with_shared_cores(context.entry, allowed, threads, server=self.builder.server is not None)
         return PairedRounds(replace(context, entry=entry), self.retry.note_success)
 
-    def _renew(
+    def _rebuild(
         self, turns: Sequence[Turn], layout_keys: Mapping[tuple[int, int], str], changed: BuildFilesChanged
     ) -> Generator[LabEvent, None, bool]:
         """Make a changed build or layout again; returns false if it changed again, which is a failure of the build."""
@@ -186,7 +188,7 @@ class HostLab:
         if not self.retry.may_remake(changed.key):
             cause, log = changed.__context__, built[turn.candidate].facts.log
             failure = cause if isinstance(cause, RunFailed) else RunFailed(str(changed), stage="run", log=log)
-            yield from self._failed(turn, failure, time.monotonic())
+            yield from self._report_failure(turn, failure, time.monotonic())
             return False
         why, text = "each change of its own build folder costs a build", f"{changed}; the build is made again"
         advice = f"Change the workload so that it writes below {{data}}: {why}."
@@ -194,7 +196,7 @@ class HostLab:
         self.builds.remove_changed_build(changed)
         return True
 
-    def _load(self, candidate: int) -> Generator[LabEvent, None, bool]:
+    def _load_data(self, candidate: int) -> Generator[LabEvent, None, bool]:
         """Load the data for a candidate; returns false if the candidate is skipped."""
         began = time.monotonic()
         while self.candidates.commits[candidate] not in self.data.keys:
@@ -205,12 +207,12 @@ class HostLab:
                 if not isinstance(event, Warned):
                     return False
             except RunFailed as failure:
-                yield self._distrust(candidate, failure) or self.retry.skip_event(candidate, failure, began)
+                yield self._plan_clean_build(candidate, failure) or self.retry.skip_event(candidate, failure, began)
                 return False
         return True
 
-    def _distrust(self, candidate: int, failure: BuildFailed | RunFailed) -> Warned | None:
-        """A warning if a failed build is incremental; its commit is built in an empty folder when ordered again."""
+    def _plan_clean_build(self, candidate: int, failure: BuildFailed | RunFailed) -> Warned | None:
+        """If a failed build is incremental, plan a clean build of its commit, and return a warning; otherwise None."""
         if not self.builds.made.built[candidate].facts.incremental:
             return None
         self._distrusted.add(candidate)
@@ -253,9 +255,9 @@ class HostLab:
         for done, turn in enumerate(unlinked):
             yield BuildProgress(turn.candidate, done, len(unlinked), LINK)
             try:
-                layout_keys[turn.candidate, turn.layout] = self.builds.link(turn.candidate, turn.layout)
+                layout_keys[turn.candidate, turn.layout] = self.builds.relink(turn.candidate, turn.layout)
             except BuildFailed as failure:
-                yield from self._failed(turn, failure, began)
+                yield from self._report_failure(turn, failure, began)
                 return False
             except ConnectionLost as lost:
                 yield self.builds.forget_lost_build(turn.candidate, lost)
@@ -265,13 +267,13 @@ class HostLab:
             build_store.note_layout_times(host, [build_store.build_folder(host, key) for key in layout_keys.values()])
         return True
 
-    def _failed(self, turn: Turn, failure: BuildFailed | RunFailed, began: float) -> Iterator[LabEvent]:
-        """Report a build that could not be measured. The candidate is skipped. But if the candidate failed only in a
-        randomized layout, the hunt stops using randomized layouts; and a failed incremental build is replaced by a
-        clean build.
+    def _report_failure(self, turn: Turn, failure: BuildFailed | RunFailed, began: float) -> Iterator[LabEvent]:
+        """Report a build that could not be measured. The candidate is skipped, except in two cases: after a failure in
+        a randomized layout, the hunt uses no further randomized layouts; an incremental build is replaced by a clean
+        build.
         """
         host, built = self.lab_host.host, self.builds.made.built[turn.candidate]
-        if warned := self._distrust(turn.candidate, failure):
+        if warned := self._plan_clean_build(turn.candidate, failure):
             yield warned
             return
         if not (self.seeds and turn.layout):
@@ -287,15 +289,15 @@ class HostLab:
         yield Warned(f"{name} cannot be measured in a randomized layout: {reason}", advice)
         yield BuildFinished(turn.candidate, facts, None)
 
-    def _time(
+    def _time_runs(
         self, turns: Sequence[Turn], layout_keys: Mapping[tuple[int, int], str], *, together: bool
     ) -> Generator[LabEvent]:
         """Time the runs of a measurement, whose builds all exist. ``layout_keys`` has the keys of linked layouts."""
-        if not self.builds.alone:  # builds of earlier sessions may run there
+        if not self.builds.alone:  # builds of earlier sessions may still run
             end_running_builds(self.lab_host.host)
             self.builds.alone = True
         for candidate in sorted({turn.candidate for turn in turns}):
-            if not (yield from self._load(candidate)):
+            if not (yield from self._load_data(candidate)):
                 return
         for group in zip(turns[::2], turns[1::2], strict=True) if together else zip(turns, strict=True):
             if not (
@@ -307,30 +309,30 @@ class HostLab:
         """Time successive runs of a candidate, or rounds of paired runs; returns whether all runs ended well.
 
         ``layout_keys`` has the key of the layout of each turn; "" is the usual layout. A run that was stopped as too
-        slow counts as successful; in the search, one such run is enough for the next decision. If a candidate fails
-        in a round, it is run alone; if it does not fail alone, all later runs are interleaved.
+        slow counts as successful; in the search, one such run is enough for the next decision. If a candidate fails in
+        a paired run, it is run alone; if it then succeeds, later runs are interleaved.
         """
         began, first = time.monotonic(), turns[0]
-        rounds = self.rounds if len(turns) > 1 else None
+        rounds = self.paired_rounds if len(turns) > 1 else None
         runner = rounds or self.runner
         while first.runs_left:
             for turn in turns:
-                if not (yield from self._load(turn.candidate)):
+                if not (yield from self._load_data(turn.candidate)):
                     return False
             try:
                 sides = [(system, self.data.keys[system.commit]) for system in self._systems(turns, layout_keys)]
-                for event in rounds.visit(sides, turns) if rounds else self.runner.visit(*sides[0], first):
+                for event in rounds.visit(sides, turns) if rounds else self.runner.run_turn(*sides[0], first):
                     if isinstance(event, RunFinished):
                         self._busiest = self._busiest if rounds else max(self._busiest, most_cores_used([event.facts]))
                         if self.seeds:
-                            self.seeds.note_used(event.facts)
+                            self.seeds.note_used_seed(event.facts)
                     yield event
             except PairingImpossible as advised:
                 remove_visit(self.lab_host.host)
                 yield _turns_advised(str(advised))
                 return False
             except JobLost as lost:
-                if first.runs_left:  # after the last run the server has done its work
+                if first.runs_left:  # a server is not needed after its last run
                     if rounds:
                         rounds.failed += 1
                     if rounds and rounds.failed >= TRIES:
@@ -342,16 +344,16 @@ class HostLab:
                     if not isinstance(event, Warned):
                         return False
             except DatasetDamaged as damaged:
-                yield self.data.damaged(sides[runner.at][1], damaged)
+                yield self.data.remove_damaged(sides[runner.at][1], damaged)
             except RunFailed as failure:
                 at = runner.at
                 turn, name = turns[at], self.candidates.name(turns[at].candidate)
-                if not first.runs_left:  # the runs count, however the server ended after them
+                if not first.runs_left:  # all runs succeeded: how the server ended is irrelevant
                     yield Warned(f"{name}: {failure}", "Its runs had succeeded, and are used.")
-                elif not self.data.refuse(*sides[at], failure):
-                    self._system(turn.candidate, layout_keys[at], beside=at == 1)  # raises if the build has changed
+                elif not self.data.mark_refused(*sides[at], failure):
+                    self._system(turn.candidate, layout_keys[at], is_second=at == 1)  # raises if its files changed
                     if not rounds:
-                        yield from self._failed(turn, failure, began)
+                        yield from self._report_failure(turn, failure, began)
                     elif (
                         yield from self._run([replace(turn, first=1, runs=1, total=1, runs_left=1)], [layout_keys[at]])
                     ):
@@ -362,13 +364,13 @@ class HostLab:
         return True
 
     def _systems(self, turns: Sequence[Turn], layout_keys: Sequence[str]) -> Iterator[Installation]:
-        """The builds to measure, each in the layout of its turn. Raises PairingImpossible if the host has no second path
-        for the second build of a pair.
+        """The builds to measure, each in the layout of its turn. Raises PairingImpossible if the host has no second
+        path for the second build of a pair.
         """
         for turn, key in zip(turns, layout_keys, strict=True):
             beside = turn is not turns[0]
             try:
-                yield replace(self._system(turn.candidate, key, beside=beside), layout=turn.layout)
+                yield replace(self._system(turn.candidate, key, is_second=beside), layout=turn.layout)
             except (BuildFilesChanged, ConnectionLost):
                 raise
             except EnvironmentFailure as trouble:
@@ -376,9 +378,9 @@ class HostLab:
                     raise
                 raise PairingImpossible(f"the host has no place for a second build: {trouble}") from trouble
 
-    def _system(self, candidate: int, layout_key: str = "", *, beside: bool = False) -> Installation:
-        """A built candidate, or its layout with that key, at the path where every build is measured; with ``beside``,
-        at the second path.
+    def _system(self, candidate: int, layout_key: str = "", *, is_second: bool = False) -> Installation:
+        """The build of a candidate, or its layout ``layout_key``, at the path where every build is measured or, if
+        ``is_second`` is true, at the path of the second build of a pair.
 
         A server that may not run as root stays in the folder where it was installed, outside of the root folder,
         because its user may lack the right to read the folders above the root folder. Raises BuildFilesChanged if
@@ -387,7 +389,7 @@ class HostLab:
         built = self.builds.made.built[candidate]
         host = self.lab_host.host
         stays = built.prefix if built.prefix and data_owner_id(host, built.builder.server) else None
-        put = build_store.put_beside if beside else build_store.put_in_place
+        put = build_store.copy_beside if is_second else build_store.symlink_build
         prefix = stays or put(host, self.builder.work_name, layout_key or built.facts.key, built.prefix)
         of_build = {"commit": self.candidates.sha(candidate), "prefix": str(prefix), "version": built.version}
         commit, builder = self.candidates.commits[candidate], self.config.applied_to(built.builder)

@@ -1,5 +1,5 @@
-"""Watches a host during measurements: which properties of the host have changed, what its runs show, and whether a
-failure is caused by the host or by the commit."""
+"""Watches a host during measurements. Warns of changed properties of the host and of runs that the host may have
+disturbed, and decides whether the host or the commit has caused a failure."""
 
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -81,11 +81,13 @@ def while_lock_held(held: HostLock, work: Generator[LabEvent, None, T]) -> Gener
 
 @dataclass
 class HostWatch:
-    """Watches a host whose lock is ``held`` while its labs measure; warns of changes since the last check."""
+    """Watches a host while labs measure on the host and this process holds the lock ``held`` of the host. Warns if a
+    property of the host has changed since the last check.
+    """
 
     host: Host
     held: HostLock
-    facts: HostFacts  # as of the last check
+    facts: HostFacts  # facts of the host at the last check
     throttled: int | None = None
     warned: set[str] = field(default_factory=set)
 
@@ -97,7 +99,7 @@ class HostWatch:
         """
         self.held.check_held()
         yield from self.check()
-        runs: dict[str, list[RunFacts]] = {}  # by build
+        runs: dict[str, list[RunFacts]] = {}  # build → its runs
         with closing(while_lock_held(self.held, work)) as events:
             for event in events:
                 yield event
@@ -138,7 +140,7 @@ def warn_if_client_busy(run: RunFacts, warned: set[str]) -> Iterator[Warned]:
 
 
 def background_rate_warnings(runs: Sequence[RunFacts], warned: set[str]) -> Iterator[Warned]:
-    """Warn once about a build that, in these runs together, does not reach the background rate of the workload."""
+    """Warn once about a build if, over all ``runs``, a background role does not reach its rate."""
     load, build = worst_background(runs), runs[0].build_key
     if load and not load.sustained and build not in warned:
         warned.add(build)
@@ -149,8 +151,8 @@ def background_rate_warnings(runs: Sequence[RunFacts], warned: set[str]) -> Iter
 
 
 def warn_if_space_low(host: Host, free: int | None, warned: set[str]) -> Iterator[Warned]:
-    """Warn if a host has little free disk space (``free`` bytes). The warning is given once, for which ``warned``
-    records it. Raises EnvironmentFailure if the free space is too small."""
+    """Warn if a host has little free disk space (``free`` bytes). The warning is given once: ``warned`` then contains
+    "space". Raises EnvironmentFailure if the free space is too small."""
     if free is not None and free < TOO_LITTLE:
         raise disk_full_error(host.name, f"only {free >> 20} MiB are free below {host.root}")
     if free is not None and free < LITTLE and "space" not in warned:
@@ -177,20 +179,20 @@ def require_metric_values(metric: str, work: Generator[LabEvent]) -> Generator[L
         raise NoMetricValues(f"{why}, so there is nothing to compare.", "Choose another metric with --metric.")
 
 
-LOSSES = 3  # in a row, after which lost work is not repeated again
+LOSSES = 3  # number of successive losses after which lost work is not repeated
 
 
 class WorkRetryPolicy:
     """Decides whether failed or lost work for the candidates of one lab is repeated."""
 
     def __init__(self, host: Host, candidates: Candidates, workload: str = "") -> None:
-        """The policy is for work on ``host``: for runs of ``workload``, or for builds if ``workload`` is "". The
-        constructor asks the host for the identity of its present boot."""
+        """The policy decides about work on ``host``: runs of ``workload``, or builds if ``workload`` is "". The
+        constructor reads the host's boot id from the host."""
         self.host = host
         self.candidates = candidates
         self.workload = workload
         self._boot = read_fact(host, BOOT)
-        self._losses = 0  # in a row
+        self._losses = 0  # number of successive losses
         self._changed: set[str] = set()  # keys of builds that were changed since a run last ended well
 
     def note_success(self) -> None:
@@ -199,9 +201,9 @@ class WorkRetryPolicy:
         self._changed.clear()
 
     def may_remake(self, key: str) -> bool:
-        """Whether a build or a layout that has changed is to be made again. If it changes twice before a run has ended
-        successfully, the candidate fails. A layout and its build share files, so both may be found changed, one after
-        the other; each of them may be made again once.
+        """Whether a build or a layout that has changed is to be made again. If the build or the layout changes twice
+        before a run has ended successfully, the candidate fails. A layout and its build share files, so one change can
+        affect first the layout and then the build; the layout and the build may each be made again once.
         """
         again = key not in self._changed
         self._changed.add(key)
@@ -210,8 +212,8 @@ class WorkRetryPolicy:
     def lost_work_event(self, candidate: int, lost: JobLost, stage: str, began: float) -> Warned | CandidateSkipped:
         """A warning that lost work will be repeated; or, after too many losses, the event that skips the candidate.
 
-        If the candidate is not at fault, because the host was restarted meanwhile or the connection failed, raises the
-        loss instead.
+        After too many losses, raises ``lost`` instead of skipping the candidate if the host was restarted, or if the
+        connection failed.
         """
         self._losses += 1
         of_host = isinstance(lost, RunLost)
@@ -228,8 +230,8 @@ class WorkRetryPolicy:
         """The event that reports that a failed candidate is skipped.
 
         Raises EnvironmentFailure if the disk is full, which is not the candidate's fault. Raises RangeEndFailed if the
-        candidate is an end of the range, because a hunt needs measurements of both ends. If RangeEndFailed is raised,
-        usually the machine or the recipe must be fixed, after which the hunt can continue.
+        candidate is an end of the range, because a hunt needs measurements of both ends. RangeEndFailed usually means
+        that the user must fix the machine or the recipe; then the hunt can continue.
         """
         name = self.candidates.name(candidate)
         if is_disk_full(self.host):

@@ -32,13 +32,13 @@ from perfbisect.recipes.placeholders import Values, fill_command, fill_text
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """An installed build, prebuilt or not."""
+    """An installed build, which perfbisect has made, or which the user has given as prebuilt binaries."""
 
-    commit: str  # or the user's name of prebuilt binaries
-    key: str  # of the build
+    commit: str  # hash of the commit, or the user's name of prebuilt binaries
+    key: str  # key of the build
     prefix: PurePosixPath
-    builder: Builder  # its recipe, conditions applied
-    values: Mapping[str, str | int] = field(default_factory=dict)  # prefix, recipe, commit, version, jobs
+    builder: Builder  # the builder's recipe after its conditions were applied
+    values: Mapping[str, str | int] = field(default_factory=dict)  # of prefix, recipe, commit, version and jobs
     layout: int = 0  # 0: the usual layout; n: the layout of seed n
 
     @property
@@ -47,21 +47,21 @@ class Installation:
         return self.prefix / self.builder.library if self.builder.library else None
 
 
-NAME = "server"  # of the job
+NAME = "server"  # name of a server's job
 FIRST_PORT = 23306
-LONGEST_SOCKET = 90  # bytes; the kernel takes 107, and some servers append to the path
-LONGEST_LIFE = 7 * 24 * 3600.0  # seconds: a bound, if everything else fails
-LONGEST_STEP = 4 * 3600.0  # seconds of one command of the recipe, such as the analysis of large tables
-LONGEST_PROBE = 10.0  # seconds of one attempt to reach the server
-LOG_LINES = 3  # of the server's log, in an error
-LONGEST_LINE = 240  # characters of each of these lines
-PATIENCE = 5.0  # seconds by which a server may end later than its clients notice
+LONGEST_SOCKET = 90  # most bytes of a socket's path: the kernel allows 107, but some servers append to the path
+LONGEST_LIFE = 7 * 24 * 3600.0  # seconds after which a server ends, if nothing else has ended it
+LONGEST_STEP = 4 * 3600.0  # most seconds of one command of the recipe, such as the analysis of large tables
+LONGEST_PROBE = 10.0  # most seconds of one attempt to reach the server
+LOG_LINES = 3  # number of lines of the server's log that an error quotes
+LONGEST_LINE = 240  # most characters of each line of the log that an error quotes
+PATIENCE = 5.0  # seconds for which a failed run waits, to find out whether the server has ended
 
 PORT_TAKEN = "End that server: `sudo ss -lxtnp` lists listening programs. The placeholders {port} and {socket} of a recipe are always free."
 
 _TAKEN, _FULL = os.strerror(errno.EADDRINUSE), os.strerror(errno.ENOSPC)
 _ERROR = re.compile(r"\b(ERROR|FATAL|PANIC|error:|signal \d+|[Aa]ssertion)\b")
-# The server's own log is appended to its output. Lines may have any length.
+# Appends the end of the server's own log $2 to the server's output $1, and prints the last lines, of any length.
 _LOG = '[ ! -s "$2" ] || tail -c 1000000 -- "$2" | tail -n 1000 >>"$1"; tail -c 200000 -- "$1" | tail -n 200'
 
 # Servers that refuse to run as root run in a user namespace, where root has another number: so they can use everything
@@ -78,12 +78,12 @@ _WHO = '[ "$(id -u)" != 0 ] && echo user || { "$@" true 2>/dev/null && echo anot
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A server recipe with everything that its commands need, on one host."""
+    """The server of a recipe, with all values that its commands need on a host."""
 
     host: Host
     recipe: Server
-    values: Values  # of all placeholders of the recipe
-    folder: PurePosixPath  # of the visit: the working directory
+    values: Values  # values of all placeholders of the recipe
+    folder: PurePosixPath  # folder of the visit, which is the working directory
     user_switch: tuple[str, ...] = ()  # the command prefix that replaces root by another user
     cpus: str = ""
 
@@ -96,7 +96,7 @@ class Service:
         return {"TMPDIR": str(self.folder / "tmp"), **filled}
 
     def argv(self, command: Sequence[str]) -> list[str]:
-        """A command of the recipe, as the user that may run it."""
+        """A command of the recipe, after ``user_switch``, with its placeholders filled in."""
         return [*self.user_switch, *fill_command(command, self.values)]
 
     def probe(self) -> Result:
@@ -109,7 +109,7 @@ class Service:
             self.run(command, stage)
 
     def run(self, command: Sequence[str], stage: str, *, merged: bool = True) -> str:
-        """Run one command of the recipe to its end; returns its output, including its errors if ``merged``.
+        """Run one command of the recipe to its end; returns its output, which includes standard error if ``merged``.
 
         Raises RunFailed.
         """
@@ -119,18 +119,18 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class HostCommand:
-    """A command that runs on a host to its end."""
+    """A command that is run on a host until it ends, and the words in which its failure is reported."""
 
     argv: list[str]
-    who: str  # begins the sentence about its failure
-    stage: str  # of that failure
-    limit: float  # seconds
+    who: str  # the beginning of the sentence that reports the command's failure
+    stage: str  # stage of the failure, such as "start"
+    limit: float  # most seconds until the command ends
     cwd: PurePosixPath
     env: Mapping[str, str] = field(default_factory=dict)
-    merged: bool = True  # whether its errors are part of its output; the output need not be in one piece then
-    alone: bool = False  # whether processes that it leaves running are killed
-    complain: Callable[[str, int], str] | None = None  # (output, status) → what is wrong; None: judged by the status
-    name: str = ""  # of its job; "": the stage
+    merged: bool = True  # whether the output includes standard error; only such an output may have omitted parts
+    alone: bool = False  # whether processes that the command leaves running are killed
+    complain: Callable[[str, int], str] | None = None  # (output, status) → error, or ""; None: the status counts
+    name: str = ""  # name of the command's job; "": the stage
 
 
 def run_to_end(host: Host, command: HostCommand) -> str:
@@ -162,16 +162,15 @@ def through_shell_if_path(argv: list[str]) -> list[str]:
     """``argv`` for a job. A program that is given by its path is started by a shell, because the shell reports if the
     program is missing.
 
-    A program that is given by its path belongs to the build, so the commit is at fault if the program is missing.
-    Programs of the host were checked earlier.
-    """
+    A program that is given by its path belongs to the build, so the commit is at fault if the program is missing. A
+    program that is given by its name belongs to the host, and was checked earlier."""
     return ["sh", "-c", 'exec "$@"', "sh", *argv] if "/" in argv[0] else argv
 
 
 def service_in(
-    host: Host, system: Installation, folder: PurePosixPath, cpus: str = "", *, write: bool = True
+    host: Host, system: Installation, folder: PurePosixPath, cpus: str = "", *, write_config: bool = True
 ) -> Service | None:
-    """The server of a build, in the folder of a visit; None if the build needs no server. With ``write``, the
+    """The server of a build, in the folder of a visit; None if the build needs no server. With ``write_config``, the
     configuration file of the server is written into this folder.
 
     Raises RecipeError if the recipe's configuration file cannot be read.
@@ -180,7 +179,7 @@ def service_in(
     if server is None:
         return None
     values = {**system.values, **folder_placeholders(host, folder)}
-    if write and (text := configuration_text(system.builder, values)):
+    if write_config and (text := configuration_text(system.builder, values)):
         host.run(["sh", "-c", 'cat >"$1"', "write", str(values["config"])], stdin=text)
     return Service(host, server, values, folder, user_switch(host, server), cpus)
 
@@ -246,7 +245,7 @@ def wait_until_ready(service: Service, job: Job) -> None:
             why = f"; the last attempt to connect printed: {printed}" if printed else ""
             raise server_error(service, job, f"the server was not ready within {service.recipe.ready_timeout:g} s{why}")
         time.sleep(0.1)
-    raise_if_ended(service, job, "before it was ready")  # raises if it ended: another server may have answered
+    raise_if_ended(service, job, "before it was ready")  # if the server has ended, another server has answered
 
 
 def raise_if_ended(service: Service, job: Job, when: str, stage: str = "start") -> None:
@@ -259,8 +258,8 @@ def raise_if_ended(service: Service, job: Job, when: str, stage: str = "start") 
 def server_error(service: Service, job: Job, sentence: str, stage: str = "start") -> PerfBisectError:
     """The error for a failure of this server, with an excerpt of its log.
 
-    A lost job, a full disk and a port that another process has are not the candidate's fault.
-    """
+    The error is RunFailed, which blames the candidate, except after a lost job, for a full disk, and for a port that
+    another process has."""
     host = service.host
     if jobs.status(host, job) == jobs.LOST:
         return jobs.lost_job_error(host, job)
@@ -303,7 +302,7 @@ def stop_server(service: Service, job: Job) -> None:
             raise server_error(service, job, f"the server did not stop within {patience:g} s", "run")
         time.sleep(0.05)
     if status == jobs.LOST and not argv:
-        return  # killed by SIGTERM, as it has no handler
+        return  # SIGTERM has killed the server, which has no handler for SIGTERM
     if status:
         raise server_error(service, job, f"the server ended with status {status} when it was stopped", "run")
 
@@ -315,25 +314,25 @@ def perf_pids(service: Service, job: Job) -> tuple[int, ...]:
     starts a process for each connection, perf attaches only to the server's first process and follows the processes of
     the connections, which start later.
     """
-    # The first process below a job's leader is ``timeout``.
+    # The first process below a job's leader is ``timeout``, which is left out.
     processes = descendants(service.host.run(["ps", "-e", "-o", "pid=", "-o", "ppid="]).stdout, job.pid)[1:]
     if not processes:
         raise server_error(service, job, "the server has ended", "run")
     return processes[:1] if service.recipe.perf_scope == "connections" else processes
 
 
-def descendants(table: str, ancestor: int) -> tuple[int, ...]:
+def descendants(ppid_table: str, ancestor: int) -> tuple[int, ...]:
     """The descendants of ``ancestor`` in lines of "pid ppid", parents before their children."""
-    pairs = [tuple(map(int, line.split())) for line in table.splitlines()]
+    pairs = [tuple(map(int, line.split())) for line in ppid_table.splitlines()]
     family = [ancestor]
     for process in family:  # the loop appends to it
         family += (pid for pid, parent in pairs if parent == process)
     return tuple(family[1:])
 
 
-def free_port(tables: str) -> int:
+def free_port(tcp_tables: str) -> int:
     """The first unused port from FIRST_PORT on, given the contents of /proc/net/tcp and /proc/net/tcp6."""
-    local = (line.split()[1] for line in tables.splitlines() if ":" in line and line.strip()[0].isdigit())
+    local = (line.split()[1] for line in tcp_tables.splitlines() if ":" in line and line.strip()[0].isdigit())
     used = {int(address.rpartition(":")[2], 16) for address in local}
     return next(port for port in range(FIRST_PORT, 65536) if port not in used)
 
@@ -349,12 +348,13 @@ def folder_placeholders(host: Host, folder: PurePosixPath) -> dict[str, str | in
     return {"port": free_port(tables), **{name: str(folder / file) for name, file in files.items()}}
 
 
-GRAIN = 256  # MiB: memory is rounded down to a multiple, since each kernel takes a little more or less for itself
+GRAIN = 256  # memory is rounded down to a multiple of GRAIN MiB, because kernels reserve slightly different amounts
 CACHE = 0.7  # share of the memory; the rest is for the server's other needs, the client, and the system's own cache
 
 
 def size_placeholders(entry: HostEntry, memory: int, cores: int) -> dict[str, int]:
-    """The placeholders for the size of a host with that memory in MiB and these cores, as far as servers may use them."""
+    """The placeholders for the memory (MiB), the cache (MiB) and the cores that a server may use on a host with this
+    ``memory`` and these ``cores``."""
     usable = max(GRAIN, (entry.memory or memory) // GRAIN * GRAIN)
     cores = len(cpu_numbers(entry.server_cpus)) if entry.server_cpus else cores
     return {"memory": usable, "cache": int(usable * CACHE), "cores": cores}
@@ -363,9 +363,8 @@ def size_placeholders(entry: HostEntry, memory: int, cores: int) -> dict[str, in
 def shared_placeholders(
     host: Host, entry: HostEntry, builder: Builder, memory: int = 0, cores: int = 0
 ) -> dict[str, str | int]:
-    """The placeholders that all builds on a host share; for ``memory`` (MiB) or ``cores`` 0 the host's present value is
-    used.
-    """
+    """The placeholders that all builds on a host share; if ``memory`` (MiB) or ``cores`` is 0, the host's present value
+    is used."""
     cores = cores or read_fact(host, CORES) or 1
     size = size_placeholders(entry, memory or read_fact(host, MEMORY_MIB) or 0, cores)
     return {"recipe": str(upload.place_recipe(host, builder)), "jobs": entry.jobs or cores, **size}
@@ -384,10 +383,9 @@ def configuration_text(builder: Builder, values: Values) -> str:
 
 
 def server_identity(builder: Builder, values: Values | None = None) -> str:
-    """All inputs of a builder's server except paths; two servers with equal inputs have equal settings.
+    """A text with all inputs of a builder's server except paths; two servers with equal texts have equal settings.
 
-    Without ``values`` the sizes are left out, so that the identity is equal on all hosts.
-    """
+    Without ``values``, the text does not contain the memory and the cores of the host, so it is equal on all hosts."""
     server = builder.server
     if server is None:
         return ""

@@ -31,7 +31,7 @@ from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload, qualified_name
 from perfbisect.wording.text import listed
 
-SECONDS = 30.0  # of a run that sysbench times, or whose command takes {time}
+SECONDS = 30.0  # seconds of a training run that sysbench times, or whose command takes {time}
 LIMIT = 1800.0  # seconds after which a run without its own limit is killed: an instrumented build is slow
 
 _UNREADABLE = "no profile can be merged"  # the message of clang's program if no file could be read
@@ -68,12 +68,13 @@ class Trainer:
         )
 
     @property
-    def named(self) -> str:
+    def workload_names(self) -> str:
         """The names of the workloads, for a message."""
         return listed([qualified_name(workload) for workload in self.workloads])
 
-    def check(self) -> None:
-        """Raise EnvironmentFailure if the host lacks a program of the workloads, because no commit is at fault."""
+    def check_programs(self) -> None:
+        """Raise EnvironmentFailure if the host lacks a program that the workloads need. A training run would instead
+        raise BuildFailed, as if the commit were at fault."""
         request = CheckRequest(self.host, self.entry, builder=self.builder, workloads=self.workloads)
         require_programs(self.host, needed_programs(request))
         warnings_or_refusal(driver_findings(replace(request, answers=read_facts(self.host, [DRIVERS]))))
@@ -94,13 +95,12 @@ class Trainer:
                     yield from keeper.load(system)
                 except RunFailed as failure:
                     raise training_failure(build, keeper.workload, failure) from failure
-            self.host.run(
-                ["sh", "-c", _EMPTY, "empty", str(build.profile)], timeout=600
-            )  # counts of loading: it need not be fast
-            if (yield from self._run_all(build, system, keepers)):
+            # The counts of loading are removed, because loading need not be fast.
+            self.host.run(["sh", "-c", _EMPTY, "empty", str(build.profile_folder)], timeout=600)
+            if (yield from self._run_unless_data_stale(build, system, keepers)):
                 return prepare_profile(self.host, build)
 
-    def _run_all(
+    def _run_unless_data_stale(
         self, build: InstrumentedBuild, system: Installation, keepers: Sequence[DatasetKeeper]
     ) -> Generator[Warned, None, bool]:
         """Run each workload once; returns false if the data has to be loaded again."""
@@ -112,10 +112,10 @@ class Trainer:
                 with visit.begin_visit(context, system, 0, data) as opened:
                     deque(visit.timed_run(opened), maxlen=0)
             except DatasetDamaged as damaged:
-                yield keeper.damaged(data, damaged)
+                yield keeper.remove_damaged(data, damaged)
                 return False
             except RunFailed as failure:
-                if not keeper.refuse(system, data, failure):
+                if not keeper.mark_refused(system, data, failure):
                     raise training_failure(build, keeper.workload, failure) from failure
                 return False
         return True
@@ -145,7 +145,7 @@ def prepare_profile(host: Host, build: InstrumentedBuild) -> bool:
     Raises EnvironmentFailure if clang's program that merges profiles is absent, is of another version, or cannot
     write.
     """
-    argv = ["sh", "-c", _FINISH, "finish", str(build.profile), build.cc, build.compiler]
+    argv = ["sh", "-c", _FINISH, "finish", str(build.profile_folder), build.cc, build.compiler]
     done = host.run(argv, check=False, timeout=600)
     if done.ok:
         return bool(done.stdout)

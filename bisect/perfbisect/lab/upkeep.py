@@ -36,10 +36,10 @@ CATEGORIES = {
     "logs": ("f", rf"[^[:cntrl:]]+-{HEX}{{10}}-{HEX}{{10}}\.log"),
     "work": ("d", r"[^[:cntrl:]]+"),
 }
-LINKS = "/links"  # of a build: an entry of its own, listed before the build, so that its size counts once
+LINKS = "/links"  # folder of a build's links, listed as a separate entry before the build, so that du counts it once
 VISIT = "visit"  # a folder that is removed as a whole: the copy of the data that a killed session has left
-IN_USE = ("work", VISIT)  # by builds and servers that a session has left running
-LONG = 3600.0  # seconds: counting or removing millions of files
+IN_USE = ("work", VISIT)  # folders whose entries are kept while a job runs, because a build or a server may use them
+LONG = 3600.0  # most seconds for counting or removing millions of files
 
 # $1 is the folder, $2 the kind of its entries for find, $3 the form of their names. Prints the entries, each with a NUL. Work
 # folders have the names of recipes, which may be anything: their contents show that they are perfbisect's.
@@ -67,8 +67,8 @@ _REMOVE = 'cd -- "$1" && shift && rm -rf --one-file-system -- "$@"'
 
 @dataclass(frozen=True, slots=True)
 class StoredItem:
-    """An item on disk that can be freed: a build without its links, or the links; a dataset, job folder or log; a
-    builder's checkout and build tree; the last visit's copy of the data.
+    """An item on disk that can be freed: a build; the records of a build's linker runs (links); a dataset, job folder
+    or log; a builder's checkout and build tree; the last visit's copy of the data.
     """
 
     path: str  # below the root: builds/KEY, builds/KEY/links
@@ -76,19 +76,19 @@ class StoredItem:
     used: float  # seconds since the epoch, on the host's clock
 
     @property
-    def category(self) -> str:
+    def folder(self) -> str:
         """The folder below the root folder that contains the item."""
         return self.path.partition("/")[0]
 
     @property
     def name(self) -> str:
         """The name of the item: a dataset's key, a job's id, or the key of a build (also for the build's links)."""
-        return (self.path.removesuffix(LINKS) if self.is_links else self.path).rpartition("/")[2]
+        return (self.path.removesuffix(LINKS) if self.is_link_record else self.path).rpartition("/")[2]
 
     @property
-    def is_links(self) -> bool:
-        """Whether the item is the recorded links of a build, which are not needed to run the build."""
-        return self.category == "builds" and self.path.endswith(LINKS)
+    def is_link_record(self) -> bool:
+        """Whether the item is the records of a build's linker runs, which only randomized layouts need."""
+        return self.folder == "builds" and self.path.endswith(LINKS)
 
     @property
     def is_leftover(self) -> bool:
@@ -113,13 +113,14 @@ def read_items(du: str) -> Iterable[StoredItem]:
 def items_to_remove(items: Iterable[StoredItem], limit_bytes: int, pinned_names: Collection[str]) -> list[StoredItem]:
     """The items to remove, longest unused first, so that at most ``limit_bytes`` stay; ``pinned_names`` stay.
 
-    Leftovers of a killed session, the last step of a build or the copy of a visit, are removed in any case. Links of
-    builds are removed before any build, because only a hunt in randomized layouts needs links, and such a hunt builds
-    again if links are absent. Work folders are removed last, because without a work folder the next build has to
+    The files of a build step or a visit that a killed session left are removed in any case. Records of linker runs
+    (links) are removed before any build, because only a hunt in randomized layouts needs these records, and such a hunt
+    builds again if they are absent. Work folders are removed last, because without a work folder the next build has to
     check everything out again.
     """
     in_order = sorted(
-        items, key=lambda item: (not item.is_leftover, item.category == "work", not item.is_links, item.used, item.path)
+        items,
+        key=lambda item: (not item.is_leftover, item.folder == "work", not item.is_link_record, item.used, item.path),
     )
     total, going = sum(item.size for item in in_order), list[StoredItem]()
     for item in (item for item in in_order if item.name not in pinned_names):
@@ -137,8 +138,8 @@ def remove_items(host: Host, items: Sequence[StoredItem]) -> None:
 
 
 def expected_builds(candidates: int, limit: int) -> int:
-    """The number of builds that a hunt is expected to keep: those of the halvings, the two ends, and some neighbours;
-    ``limit`` 0 is no limit.
+    """The number of builds that a hunt is expected to keep: a build for each halving of the range, the two ends, and
+    some neighbours of the culprit; at most ``limit``, if ``limit`` is not 0.
     """
     expected = math.ceil(math.log2(max(candidates, 2))) + 4
     return min(expected, candidates, limit or expected)
@@ -173,10 +174,10 @@ def space_needed(
         return None
     paths = [*(f"builds/{key}" for key in builds), *(f"datasets/{key}" for key in datasets)]
     stored = list(read_items(host.run(["sh", "-c", _OF_THESE, "sizes", str(host.root), *paths], timeout=LONG).stdout))
-    sizes = [item.size for item in stored if item.category == "builds"]
+    sizes = [item.size for item in stored if item.folder == "builds"]
     if not sizes:
         return None
-    data = max((item.size for item in stored if item.category == "datasets"), default=0)
+    data = max((item.size for item in stored if item.folder == "datasets"), default=0)
     return expected * median(sizes) + data, median(sizes)
 
 
@@ -200,7 +201,7 @@ def tidy_after_killed_sessions(host: Host) -> Iterator[Warned]:
     """
     running = jobs.running_jobs(host)
     builds = [job for job in running if job.name.startswith(JOB_PREFIX)]
-    # A job whose leader is killed between the two listings is in both.
+    # ``dict.fromkeys`` drops duplicates: a job whose leader is killed between the two listings is in both listings.
     ended = dict.fromkeys((*jobs.orphaned_jobs(host), *(job for job in running if job not in builds)))
     for job in ended:
         jobs.kill(host, job, grace_seconds=5)
@@ -211,7 +212,7 @@ def tidy_after_killed_sessions(host: Host) -> Iterator[Warned]:
         yield Warned(f"{many} {where}, {names}, {were} still running and {have} been ended")
     prune_job_folders(host)
     host.run(["sh", "-c", _LOGS, "logs", str(host.root), str(KEPT), CATEGORIES["logs"][1]], timeout=600)
-    if not builds:  # compilers of running builds have files there
+    if not builds:  # compilers of running builds have files in ``tmp``
         host.run(["rm", "-rf", "--one-file-system", "--", str(host.root / "tmp")], timeout=600)
 
 
@@ -220,15 +221,15 @@ def prune_job_folders(host: Host, keep: int = KEPT) -> None:
     script = 'cd -- "$1" && find jobs -mindepth 1 -maxdepth 1 -type d -printf "%f\\n"'  # follows no link
     listed = host.run(["sh", "-c", script, "ids", str(host.root)], check=False).stdout.splitlines()
     alive = {job.id for job in jobs.running_jobs(host)}
-    ids = sorted(name for name in listed if re.fullmatch(jobs.ID, name))  # they begin with the time
+    ids = sorted(name for name in listed if re.fullmatch(jobs.ID, name))  # in order of time, with which ids begin
     remove_items(host, [StoredItem(f"jobs/{job_id}", 0, 0.0) for job_id in ids[:-keep] if job_id not in alive])
 
 
 INTERRUPTED = 86400.0  # seconds after which an unfinished upload counts as interrupted
 
 
-def clean_shared_folder(address: str, limit: int, now: float, *, dry_run: bool) -> tuple[Sequence[StoredObject], int]:
-    """Remove leftovers of interrupted uploads, and the longest unused builds until at most ``limit`` bytes remain.
+def prune_shared_builds(address: str, quota: int, now: float, *, dry_run: bool) -> tuple[Sequence[StoredObject], int]:
+    """Remove leftovers of interrupted uploads, and the longest unused builds until at most ``quota`` bytes remain.
 
     Returns the objects that were removed (with ``dry_run``, the objects that would be removed), and how many bytes
     remain. Raises UsageError if the shared builds are not in a folder.
@@ -246,7 +247,7 @@ def clean_shared_folder(address: str, limit: int, now: float, *, dry_run: bool) 
     removed, total = [], sum(entry.size for entry in entries)
     for entry in sorted(entries, key=lambda entry: (not entry.name.startswith("."), entry.used, entry.name)):
         part = entry.name.startswith(".")
-        if (part and now - entry.used > INTERRUPTED) or (not part and total > limit):
+        if (part and now - entry.used > INTERRUPTED) or (not part and total > quota):
             if not dry_run:
                 with suppress(FileNotFoundError):
                     store.remove(entry.name)

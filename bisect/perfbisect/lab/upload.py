@@ -1,4 +1,4 @@
-"""Small files of this machine that are copied to a host: recipes' own files, scripts of workloads."""
+"""Copies small files of this machine to a host: the files of a recipe, and the scripts of a workload."""
 
 import base64
 import hashlib
@@ -35,7 +35,8 @@ def archive_files(files: Files) -> bytes:
 
 
 def place_files(host: Host, folder: str, files: Files) -> PurePosixPath:
-    """Bring the files to ``root/FOLDER/HASH`` on the host; returns this path, whose length is always the same."""
+    """Bring the files to ``root/FOLDER/HASH`` on the host; returns this path, whose length is always the same, because
+    the length of a path can affect the speed."""
     packed = archive_files(files)
     target = host.root / folder / hashlib.sha256(packed).hexdigest()[:32]
     host.run(["sh", "-c", _PLACE, "place", str(target)], stdin=base64.b64encode(packed).decode())
@@ -48,5 +49,5 @@ def recipe_archive(builder: Builder) -> bytes:
 
 
 def place_recipe(host: Host, builder: Builder) -> PurePosixPath:
-    """The folder on the host with the recipe's files."""
+    """Copy the recipe's files to the host, unless the host has them; returns their folder on the host."""
     return place_files(host, "recipes", recipe_files(builder))

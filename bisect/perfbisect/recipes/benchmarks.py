@@ -22,9 +22,9 @@ from perfbisect.recipes.proposal import (
 C = (".c", ".cc", ".cpp", ".cxx")
 MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
 
-GOOGLE = ["--benchmark_format=json"], "$.benchmarks[0].cpu_time"  # the first benchmark's time
+GOOGLE = ["--benchmark_format=json"], "$.benchmarks[0].cpu_time"  # path of the first benchmark's time
 CRITERION = ["--bench", "--output-format", "bencher"], r"bench: +([0-9,]+) ns/iter"
-# A client like redis-benchmark, with its server, which is started for each run.
+# Starts a server for each run, and measures it with a client such as redis-benchmark.
 SERVED = (
     "cd {{data}} || exit; rm -f s; {server} --port 0 --unixsocket s --save '' >log &"
     " until [ -S s ] || ! kill -0 $!; do sleep 0.05; done;"
@@ -41,15 +41,15 @@ _OUTPUT = re.compile(
 )
 _MESON = re.compile(r"\bexecutable\s*\(\s*'([^']+)'")
 _PROGRAMS = re.compile(r"^(\w+)_PROGRAMS\s*\+?=((?:[^\\\n]|\\\n)*)", re.MULTILINE)
-# With or without a suffix such as $(EXE).
+# A rule of a makefile; a suffix such as $(EXE) of the target is not a part of the name.
 _RULE = re.compile(r"^([\w./+-]+)(?:\$[({][\w.]+[)}])?[ \t]*:(?!=)", re.MULTILINE)
 _MAIN = re.compile(r"\bmain\s*\(|BENCHMARK_MAIN")
 _GO_BENCHMARK = re.compile(r"^func (Benchmark\w+)\(\w+ \*testing\.B\)", re.MULTILINE)
 
 
 def find_benchmarks(systems: Iterable[str], good: SourceTree, bad: SourceTree) -> tuple[str, list[Benchmark]]:
-    """A pair: the first of ``systems`` for which the ends have common benchmarks, and these benchmarks, best guess
-    first, each name once.
+    """The first of the build systems ``systems`` for which the ends have common benchmarks, and these benchmarks, most
+    likely benchmark first, each name once.
     """
     for system in systems:
         older = {benchmark.workload.name for benchmark in _likely_benchmarks(system, good)}
@@ -72,7 +72,7 @@ def _likely_benchmarks(system: str, tree: SourceTree) -> list[Benchmark]:
         return candidates
     if not candidates and system != "meson":
         return [*_benchmark_target(system, tree)]
-    # before others of their folders
+    # Programs with the name of a benchmark come first.
     return sorted(candidates, key=lambda benchmark: not is_benchmark_name(benchmark.workload.name))
 
 
@@ -128,7 +128,7 @@ def _cmake_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
         for call, word in _CALL.findall(text):
             source = PurePosixPath(word)
             name = source.stem if source.suffix in C else word
-            # A function of the project with a source as its argument defines a program, too.
+            # A CMake function of the project defines a program, too, if a source file is an argument of the function.
             defined = call.lower().endswith("add_executable") or name != word
             if defined and "/" not in name and tree.is_benchmark_program(PurePosixPath(where, name)):
                 yield _program_benchmark(
@@ -152,7 +152,7 @@ def _autotools_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
             for name in names.replace("\\\n", " ").split():
                 if not tree.is_benchmark_program(PurePosixPath(where, name)):
                     continue
-                if where == "." or kind not in ("check", "EXTRA"):  # `make all` builds it
+                if where == "." or kind not in ("check", "EXTRA"):  # if a plain `make` builds the program
                     yield _program_benchmark(tree, _joined_path(where, name), [name] if where == "." else [])
     yield from _make_rules(tree, ("Makefile.in", "Makefile"))
 
@@ -160,7 +160,8 @@ def _autotools_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
 def _make_rules(tree: SourceTree, names: tuple[str, ...]) -> Iterator[Benchmark]:
     """Yields programs with a rule in the makefile at the top, then programs whose source file is in a folder with its
     own makefile."""
-    of_top = [*filter(tree.texts.__contains__, names)][:1]  # and files that it may include
+    # The makefile, and the files *.mk, which the makefile may include.
+    of_top = [*filter(tree.texts.__contains__, names)][:1]
     of_top += sorted(path for path in tree.texts if path.endswith(".mk") and "/" not in path)
     rules = dict.fromkeys(_RULE.findall("\n".join(tree.texts[path] for path in of_top)))
     named = tree.project_files(lambda path: path.suffix in C and is_benchmark_path(path))
@@ -173,7 +174,7 @@ def _make_rules(tree: SourceTree, names: tuple[str, ...]) -> Iterator[Benchmark]
         makefile_texts = [tree.texts[path] for name in names if (path := str(source.parent / name)) in tree.texts]
         if len(source.parts) > 1 and makefile_texts:
             heads = (line.partition(":")[0] for text in makefile_texts for line in text.splitlines() if ":" in line)
-            # otherwise `make` alone may build it
+            # Without a rule that names the program, `make` without a target may build it.
             has_rule = any(source.stem in re.split(r"[\s$]", head) for head in heads)
             yield _program_benchmark(
                 tree, str(source.with_suffix("")), ["-C", str(source.parent), source.stem] if has_rule else []
@@ -200,30 +201,30 @@ def _cargo_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
     """The benchmarks of all crates of a tree."""
     for path, text in tree.project_files(lambda path: path.name == "Cargo.toml").items():
         table: dict[str, Any] = {}
-        with suppress(ValueError, RecursionError):  # a crate of others may contain anything
+        with suppress(ValueError, RecursionError):  # a Cargo.toml of the tree may be invalid
             table = tomllib.loads(text)
         package = table.get("package")
         if isinstance(package, dict) and isinstance(package.get("name"), str) and PLAIN.fullmatch(package["name"]):
             yield from _crate_benchmarks(tree, str(PurePosixPath(path).parent), package["name"], table)
 
 
-def _crate_benchmarks(tree: SourceTree, where: str, crate: str, table: dict[str, Any]) -> Iterator[Benchmark]:
+def _crate_benchmarks(tree: SourceTree, folder: str, crate: str, table: dict[str, Any]) -> Iterator[Benchmark]:
     """The benchmarks of one crate. Programs are first, then the benches of `cargo bench`, then the examples."""
-    of_crate = [] if where == "." else [f"--package={crate}"]
-    for name in _cargo_targets(tree, table, "bin", _joined_path(where, "src/bin")):
+    of_crate = [] if folder == "." else [f"--package={crate}"]
+    for name in _cargo_targets(tree, table, "bin", _joined_path(folder, "src/bin")):
         if is_benchmark_name(name) or name == tree.wanted:
             measured = MeasuredCommand(name, [f"{{prefix}}/bin/{name}"])
             build, top = {"targets": [*of_crate, f"--bin={name}"]}, {"programs": [f"bin/{name}"]}
             yield Benchmark(f"{name}, which is installed", measured, build, top)
     criterion = "criterion" in str(table.get("dev-dependencies", ""))
-    for name in _cargo_targets(tree, table, "bench", _joined_path(where, "benches")):
+    for name in _cargo_targets(tree, table, "bench", _joined_path(folder, "benches")):
         arguments, cost = CRITERION if criterion else (["--bench"], "")
         # Cargo adds a hash to the names of these programs.
         program = f"{{prefix}}/target/release/deps/{name.replace('-', '_')}-"
         find = f'for program in {program}*; do [ ! -x "$program" ] || exec "$program" {" ".join(arguments)}; done; exit 127'
         measured = MeasuredCommand(name, ["sh", "-c", find], cost)
         yield _benchmark_in_copy(f"{name} of `cargo bench`", measured, [*of_crate, f"--bench={name}"])
-    for name in _cargo_targets(tree, table, "example", _joined_path(where, "examples")):
+    for name in _cargo_targets(tree, table, "example", _joined_path(folder, "examples")):
         if is_benchmark_name(name):
             measured = MeasuredCommand(name, [f"{{prefix}}/target/release/examples/{name}"])
             yield _benchmark_in_copy(f"{name}, an example", measured, [*of_crate, f"--example={name}"])

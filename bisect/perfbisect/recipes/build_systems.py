@@ -1,13 +1,14 @@
 """Chooses the build system that builds a tree, and the system's commands. This module has no knowledge about particular
 projects.
 
-The names of files at the top of a tree show its systems. A tree may have several build systems, such as a Makefile
-beside a CMakeLists.txt, and the system may change within a range of commits. So one system is chosen for a range: the
-first system that the trees of all ends have. Commits between the ends that do not support this system are built with
-the first system that they support. If the ends have no system in common, every commit is built with its own first
-system.
+The files at the top of a source tree show which build systems can build the tree. A tree may have several build
+systems, such as a Makefile beside a CMakeLists.txt, and the system may change within a range of commits. So one system
+is chosen for a range: the first system of ``SYSTEMS`` that can build the trees of all ends. A commit between the ends
+that this system cannot build is built with the first system that can build it. If no system can build all ends, every
+commit is built with the first system that can build this commit.
 
-``build_with_commands`` adds the commands of ``build_commands`` to a recipe's ``[build]`` that has no commands.
+``build_with_commands`` adds the commands of the module ``build_commands`` to the section ``[build]`` of a recipe
+without commands.
 """
 
 import hashlib
@@ -25,7 +26,7 @@ from perfbisect.recipes.build_commands import OFFLINE
 from perfbisect.recipes.builder import Build, Builder
 from perfbisect.recipes.programs import INCOMPLETE, copy_program_commands, readable_word, started_program_lines
 
-AUTO = "auto"  # instead of a system: each commit has its own
+AUTO = "auto"  # in place of a build system: the build system of each commit is detected
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +35,25 @@ class IncrementalBuilds:
     build."""
 
     inputs: str  # pattern of the files on which the results of its configure step depend
-    # whether that step can be repeated in an existing folder; otherwise the commit is built in an empty folder
+    # Whether the configure step can be repeated in an existing folder; otherwise a commit that changes ``inputs`` is
+    # built in an empty folder.
     anew: bool = False
-    tracks: bool = True  # whether it knows the files on which an object depends; False: only if dependency files exist
+    tracks: bool = True  # whether it knows on which files an object depends; False: only if dependency files exist
 
 
 @dataclass(frozen=True, slots=True)
 class BuildSystem:
     """A build system: its commands, the programs that the commands need, and the files that identify trees."""
 
-    commands: Callable[[Builder, Build, Collection[str]], Build]  # of a tree with these paths
-    needs: tuple[str, ...]  # programs
-    files: tuple[str, ...]  # files at the top of a tree; one is enough
+    commands: Callable[[Builder, Build, Collection[str]], Build]  # returns the commands for a tree with these paths
+    needs: tuple[str, ...]  # programs that the commands need
+    files: tuple[str, ...]  # a tree with one of these files at its top has the build system
     compiler: tuple[str, ...] = ()  # command that prints the version of a compiler that the variant does not set
-    incremental: IncrementalBuilds | None = None  # None: it keeps nothing between builds except its cache
+    incremental: IncrementalBuilds | None = None  # None: no incremental builds, only the cache of the build system
 
 
-# By preference. cmake and meson build out of the tree, and have the compiler's options in one place; a Makefile does
-# neither.
+# The preferred system is first. cmake and meson are preferred to make, because they build outside the tree, and have
+# the compiler's options in one place.
 SYSTEMS: dict[str, BuildSystem] = {
     "cmake": BuildSystem(
         build_commands.cmake_commands,
@@ -95,8 +97,8 @@ def systems_in(paths: Collection[str]) -> tuple[str, ...]:
 
 
 def system_for_range(trees: Iterable[Collection[str]]) -> str:
-    """The build system for a range whose ends have these paths; AUTO if the ends have no system in common, "" if no end
-    has a system."""
+    """The build system for a range; ``trees`` has the paths in the tree of each end. The result is AUTO if the ends
+    have no system in common, "" if no end has a system."""
     systems_of_ends = [systems_in(paths) for paths in trees]
     common = [system for system in SYSTEMS if all(system in systems for systems in systems_of_ends)]
     if systems_of_ends and common:
@@ -105,8 +107,8 @@ def system_for_range(trees: Iterable[Collection[str]]) -> str:
 
 
 _NEVER = "(?!)"  # matches nothing
-# For a program: pattern in a build file, pattern of its source's path with the folder, and the command that makes it
-# there.
+# Ways to build one program, whose name is {0}: a pattern of the text of build files, a pattern of the path of the
+# program's source (its group is the folder), and the command that builds the program.
 _MAKING = (
     (r'(?m)^name *= *"{0}"', r"((?:.*/)?)src/bin/{0}(?:\.rs|/main\.rs)", "cargo build --release --bin={name}"),
     (r"(?m)^module (?:\S*/)?{0}(?:/v\d+)?$", _NEVER, "go build -o {program} ."),
@@ -127,39 +129,40 @@ def command_to_build_program(program: str, paths: Iterable[str], text: str) -> s
     return ""
 
 
-def system_for_commit(system: str, paths: Collection[str]) -> str:
-    """The build system for one commit with these paths; ``system`` is the build system of the range. The result is ""
-    if the commit has no known build system."""
+def system_for_commit(range_system: str, paths: Collection[str]) -> str:
+    """The build system for one commit with these paths; ``range_system`` is the build system of the
+    range. The result is "" if the commit has no known build system."""
     systems = systems_in(paths)
-    return system if system in systems else next(iter(systems), "")
+    return range_system if range_system in systems else next(iter(systems), "")
 
 
 def no_system_sentence() -> str:
-    """The sentence for a tree without a known build system."""
+    """A sentence that says that a tree has no known build system."""
     return f"its tree has no build system: none of {', '.join(sorted(MARKERS, key=str.casefold))}"
 
 
 def has_commands(build: Build) -> bool:
-    """Whether a recipe itself has commands that build a commit."""
+    """Whether the section ``[build]`` itself has commands, so that no build system is chosen."""
     return bool(build.configure or build.compile or build.install)
 
 
 def build_with_needs(build: Build) -> Build:
-    """The ``[build]`` with the programs of its build system added to ``needs``."""
+    """The section ``[build]`` of a recipe, with the programs of its build system added to ``needs``."""
     needs = SYSTEMS[build.system].needs if build.system and not has_commands(build) else ()
     return msgspec.structs.replace(build, needs=list(dict.fromkeys((*needs, *build.needs))))
 
 
 def build_with_commands(builder: Builder, system: str, paths: Collection[str]) -> Build:
-    """The recipe's ``[build]`` with the commands of ``system`` for a tree with these ``paths``.
+    """The recipe's section ``[build]``, with the commands of ``system`` for a tree with these ``paths``.
 
-    The environment, the needs and the artifacts of the recipe are kept, and the build system's are added.
+    The environment and the needs of the recipe are kept, and those of the build system are added. If the recipe names
+    no artifacts, its programs and its library are the artifacts.
     """
     build = builder.build or Build()
     commands = SYSTEMS[system].commands(builder, build, paths)
     copied = [["cp", "-a", "{source}/.", "{prefix}"]] if build.in_place else []
     install = [] if build.in_place else commands.install
-    if started_program_lines(builder) and not builder.server:  # an installation may fail if not everything was built
+    if started_program_lines(builder) and not builder.server:  # if some programs were not built, it may fail
         install = [["sh", "-c", f'"$@" || [ -e {INCOMPLETE} ]', "install", *argv] for argv in install]
     return msgspec.structs.replace(
         build,
@@ -174,8 +177,8 @@ def build_with_commands(builder: Builder, system: str, paths: Collection[str]) -
 
 
 def commands_hash(system: str) -> str:
-    """A hash of the commands that this version of perfbisect has for a build system. The hash is a part of the keys of
-    the system's builds."""
+    """A hash of the commands that this version of perfbisect has for a build system. The hash is in the keys of the
+    system's builds, so that a change of these commands leads to new builds."""
     builds = []
     for in_place, paths, targets, programs in product(
         (False, True), (MARKERS | {"Cargo.lock"}, frozenset()), ([], ["t"]), ([], ["p"])

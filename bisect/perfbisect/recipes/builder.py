@@ -1,7 +1,7 @@
 """The schema of a builder recipe, ``builders/NAME/builder.toml``.
 
-Commands are argument lists. perfbisect replaces the ``{placeholders}`` in commands; PLACEHOLDERS lists them. A
-command runs in a shell only if the recipe names the shell, as in ``["sh", "-c", "…"]``.
+Commands are argument lists. perfbisect replaces the ``{placeholders}`` in commands; PLACEHOLDERS lists all
+placeholders. A command runs in a shell only if the recipe names the shell, as in ``["sh", "-c", "…"]``.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -65,7 +65,7 @@ COMPILER = rf"\s*(gcc|clang)\s*((?:{CONDITION}(?:,{CONDITION})*)?)"
 CompilerRule = Annotated[
     str, text_constraint(rf"^({COMPILER})?\Z", 'gcc or clang, and of which version: "gcc>=12", "clang"')
 ]
-LONGEST = 1e9  # seconds of anything; system calls that wait overflow not far above
+LONGEST = 1e9  # largest number of seconds in recipes; much longer times overflow in system calls
 Seconds = Annotated[float, Meta(gt=0, le=LONGEST, description="a number of seconds above 0")]
 
 Setting = str | int | float | bool
@@ -76,14 +76,14 @@ Weight = Annotated[
 
 VERSION_PLACEHOLDERS = frozenset({
     "source",  # the checkout, without the recipe's ignored paths
-    "recipe",  # the recipe's folder, the files of the recipes that it extends included
+    "recipe",  # the recipe's folder, with the files of the recipes that the recipe extends
     "commit",
 })  # fmt: skip
 BUILD_PLACEHOLDERS = VERSION_PLACEHOLDERS | {
     "build",  # an empty folder, the working directory of configure, compile and install
     "prefix",  # where install puts the result
     "cc", "cxx",  # of the variant, behind ccache
-    "compiler", "cxx_compiler",  # the same, without ccache
+    "compiler", "cxx_compiler",  # of the variant, without ccache
     "cflags", "ldflags",  # of the variant
     "jobs",  # parallel jobs on this host
     "version",  # of the tree being built, "" when the recipe does not define it
@@ -108,21 +108,22 @@ COMMAND_PLACEHOLDERS = SIZE_PLACEHOLDERS | {
     "threads", "time", "warmup",  # of the workload
     "socket", "port",  # of the server, if the builder has one
 }  # fmt: skip
-MEASURED = "*"  # instead of workloads to train with: the measured workloads
+MEASURED = "*"  # as the value of ``train``: the measured workloads
 PLACEHOLDERS = BUILD_PLACEHOLDERS | {OF_ARCHIVES} | CONFIG_PLACEHOLDERS | COMMAND_PLACEHOLDERS
 
 
 class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One set of compiler settings."""
 
-    whole: ClassVar[bool] = True  # empty keys are shown, too, because they override shared keys
+    whole: ClassVar[bool] = True  # empty keys are printed, too, because they override keys of extended recipes
 
     summary: str = ""
     cc: str = "gcc"
     cxx: str = "g++"
     cflags: str = ""
     ldflags: str = ""
-    # Workloads whose profile optimises builds, named as for --workload; "*": the measured workloads.
+    # Workloads that an instrumented build runs, so that its execution counts optimise the final build; names as for
+    # --workload. "*": the measured workloads.
     train: str = ""
 
 
@@ -131,7 +132,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     summary: str = ""
     settings: dict[str, Setting] = {}  # override the settings of [server]
-    file: str = ""  # file of the recipe's folder that is appended to the server's file, with its placeholders
+    file: str = ""  # file of the recipe's folder that is appended to the server's file, with the same placeholders
 
 
 class Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -144,64 +145,64 @@ class Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 class Build(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How a checkout becomes an installed system: by the recipe's commands, or by a build system."""
 
-    # The build system; "": detected in the tree, for the whole range if its ends have one in common.
+    # The build system. "": detected in the trees; if both ends of the range have the same system, all commits use it.
     system: Literal["", "cmake", "meson", "autotools", "make", "cargo", "go"] = ""
-    options: list[str] = []  # of the system's configure step
+    options: list[str] = []  # options of the build system's configure step
     targets: list[str] = []  # targets to build; by default those that install the recipe's programs, or all
-    in_place: bool = False  # the result of a build system is used where it was built, in a copy of the tree in {prefix}
-    # Commands replace a build system.
+    in_place: bool = False  # whether programs are used where they were built: in a copy of the tree in {prefix}
+    # Commands of a build that uses no build system.
     configure: list[Argv] = []
     compile: list[Argv] = []
     install: list[Argv] = []
     then: list[Argv] = []  # after all other commands, and after a build system: for instance to build a benchmark
-    # Paths below {prefix}, by default the recipe's programs or library. Builds are equal if the loadable sections of
-    # these are equal; without artifacts, no two builds are equal.
+    # Paths below {prefix}, by default of the recipe's programs or library. Two builds are equal if the loadable
+    # sections of these files are equal. Without artifacts, no two builds are equal.
     artifacts: list[Below] = []
     env: dict[Variable, str] = {}
     # Needs on the host, beside git and ccache: programs, headers ("openssl/ssl.h"), libraries for pkg-config
     # ("libzstd.pc").
     needs: list[Need] = []
-    packages: dict[str, Packages] = {}  # of needs that are not in perfbisect's table
-    timeout: Seconds = 7200.0  # for the whole build
+    packages: dict[str, Packages] = {}  # need → packages, for needs that are not in perfbisect's table
+    timeout: Seconds = 7200.0  # longest time of the whole build
 
 
 class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How a server is initialised, started, polled and stopped. Absent for an embedded library.
+    """How a server is initialised, started, asked whether it is ready, and stopped. Absent for an embedded library.
 
     The steps of loading data are: initialise, start, create, the workload's loading, settle, stop. A visit starts the
     server on a copy of the loaded data, carries out runs, and stops the server.
 
     ``perf_scope`` says which processes perf counts: "server", the process of ``start`` and all its descendants,
-    including later ones; or "connections", only descendants that start later, for servers with a process for each
-    connection.
+    including descendants that start later; or "connections", only descendants that start later, for servers with a
+    process for each connection.
     """
 
     initialise: list[Argv]
-    start: Argv  # stays in the foreground
-    ready: Argv  # ends with 0 after the server answers
-    stop: list[str] = []  # empty: SIGTERM
-    create: list[Argv] = []  # after the first start: users, databases
+    start: Argv  # starts the server, and must stay in the foreground
+    ready: Argv  # its exit status is 0 if the server answers
+    stop: list[str] = []  # stops the server; empty: SIGTERM
+    create: list[Argv] = []  # after the first start: commands that create users and databases
     settle: list[Argv] = []  # after the data is loaded: work that the server would otherwise do later, at any time
-    # Programs that only connect to it: if an installed system lacks them or their libraries, the host's are used.
+    # Programs that connect to the server. If an installed system lacks a program or its libraries, the host's is used.
     clients: list[Client] = []
     config: str = ""  # file of the recipe's folder, filled in for each start; {config} is the path of the result
-    settings: dict[str, Setting] = {}  # lines of that file
-    # Settings that no user configuration may contain, because the recipe sets paths: first words of lines; - equals _. A
-    # word with =/ after it may be set, but not to a path.
+    settings: dict[str, Setting] = {}  # settings in ``config``, one in each line: {settings}
+    # Settings that a user's configuration must not contain, because the recipe sets them. Each is the first word of a
+    # line; - and _ are equal. If =/ follows the word, only a line whose value is a path is forbidden.
     reserved: list[str] = []
     env: dict[Variable, str] = {}
     ready_timeout: Seconds = 60.0
     stop_timeout: Seconds = 60.0
     refuses_root: bool = False
     perf_scope: Literal["server", "connections"] = "server"
-    sysbench: dict[str, str] = {}  # driver options: pgsql-host = "{socket}" …
+    sysbench: dict[str, str] = {}  # options of sysbench's driver, such as pgsql-host = "{socket}"
 
 
-class Dataset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The properties that decide which builds can use the same loaded data."""
+class DataFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The on-disk format of loaded data. Builds with the same format use the same loaded data."""
 
     format: str = "1"  # the on-disk format; part of the dataset's key
-    format_command: list[str] = []  # prints another part of the format; run with the build, in an empty visit
+    format_command: list[str] = []  # command of the build that prints a second part of the format; run without data
 
 
 class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -209,36 +210,37 @@ class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     true.
     """
 
-    version: VersionRule = ""  # ">=8.0.30", ">=3.8,<3.30"
-    file: OfTree = ""  # exists in the tree
-    missing: OfTree = ""  # does not exist in the tree
-    compiler: CompilerRule = ""  # "gcc>=12"
-    change: Change  # keys of the recipe: {"build": {"configure": […]}}
+    version: VersionRule = ""  # condition on the tree's version, such as ">=8.0.30" or ">=3.8,<3.30"
+    file: OfTree = ""  # path that must exist in the tree
+    missing: OfTree = ""  # path that must not exist in the tree
+    compiler: CompilerRule = ""  # condition on the compiler, such as "gcc>=12"
+    change: Change  # keys of the recipe that change: {"build": {"configure": […]}}
 
 
 class PatchFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A patch in the recipe's folder; before commits are built, the patch is applied to those commits that it fits."""
+    """A patch in the recipe's folder. Before a commit is built, the patch is applied to the source, if the patch is for
+    the commit's version and can be applied."""
 
-    file: str  # "patches/gcc-12.patch"
-    version: VersionRule = ""  # of the trees that it is for: "<8.0.20"; by default all
+    file: str  # path of the patch in the recipe's folder, such as "patches/gcc-12.patch"
+    version: VersionRule = ""  # condition on the version of the trees to patch, such as "<8.0.20"; by default all trees
 
 
 class Archive(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A tarball that a tree needs in addition to its git repository, in the version that the tree names;
-    {archives.NAME} is its unpacked content.
+    """A tarball that a tree needs in addition to its git repository, in the version that the tree names.
+    {archives.NAME} is the folder with its unpacked content.
     """
 
     address: Tarball  # {version}, {version:_} (dots written as _)
     file: OfTree  # file that names the version; a tree without it needs no archive
-    pattern: str  # of the version in that file: a regular expression with one group; _ in the match stand for dots
-    unless: OfTree = ""  # a tree with this file needs no archive
-    sha256: dict[str, Sha256]  # by version
+    pattern: str  # the version in ``file``: a regular expression with one group; _ in the match means a dot
+    unless: OfTree = ""  # a tree that contains this file needs no archive
+    sha256: dict[str, Sha256]  # version → checksum of its archive
 
 
 class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A system that can be measured: where its source is, and how a commit is built and run."""
 
-    # Set by the reader.
+    # Fields that the reader of recipes sets, and that a recipe must not have.
     filled_in: ClassVar[frozenset[str]] = frozenset({
         "name", "folder", "inherited", "home", "requested", "started", "chosen", "flags", "addition",
     })  # fmt: skip
@@ -249,32 +251,33 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     home: str = ""  # name of its repository and its work folder on a host; "": the recipe's name
     requested: list[str] = []  # options of the configure step that the user gave; build.options has them, too
     started: list[str] = []  # programs that a command of the user starts: paths below {prefix}, like ``programs``
-    chosen: list[str] = []  # files of the build that the user chose, each for the program of its name
+    chosen: list[str] = []  # files of the build that the user chose; each replaces the program with its file name
     flags: Flags = Flags()  # flags of the user, in addition to flags of the variant and the tree
     addition: str = ""  # end of its server's configuration file, with placeholders: see ServerConfig
     summary: str
     extends: str = ""
     repository: str = ""
-    release_tags: list[ReleaseTag] = []  # "version-{version}", "REL_{version:_}" (dots written as _)
+    release_tags: list[ReleaseTag] = []  # forms of tags: "version-{version}", "REL_{version:_}" (dots written as _)
     version: list[str] = []  # a command that prints the version, run in the checkout: ["cat", "VERSION"]
     # command that prints the version of an installed system: ["{prefix}/bin/postgres", "--version"]
     installed_version: list[str] = []
     ignore: list[Ignored] = []  # paths that cannot change the speed, git's glob rules
-    suspects: dict[str, Weight] = {}  # path (git's glob rules) → how much likelier a commit that touches it is
-    # Debian's and Ubuntu's package of the system, source or binary; its build dependencies are needed.
+    suspects: dict[str, Weight] = {}  # path (git's glob rules) → factor of the prior of commits that touch the path
+    # The system's package (source or binary) in Debian and Ubuntu; builds need the build dependencies of this package.
     debian: DebianName = ""
     fedora: FedoraName = ""  # package of Fedora, RHEL and their derivatives
     driver: str  # client protocol of workloads: "sqlite", "mysql", "pgsql", …
-    # Folder with the programs of an installed system on every host: "/usr". Nothing is built, and hosts are compared.
+    # If the hosts have the system installed: its folder on every host, such as "/usr". Nothing is built, and hosts are
+    # compared in place of builds.
     installed: Folder = ""
     library: Below = ""  # of an embedded system: path below {prefix} of the library that the workload loads
     programs: list[Below] = []  # paths below {prefix} of the programs that the recipe runs
     variant: str = USUAL_VARIANT
     variants: dict[str, Variant] = {}
-    configs: dict[str, Config] = {}  # of the server: `bisect compare REV REV+NAME`
+    configs: dict[str, Config] = {}  # additions to the server's configuration, by NAME in `bisect compare REV REV+NAME`
     build: Build | None = Build()  # None if nothing is built
     server: Server | None = None
-    dataset: Dataset = Dataset()
+    dataset: DataFormat = DataFormat()
     when: list[When] = []
     patches: list[PatchFile] = []
     archives: dict[ArchiveName, Archive] = {}
@@ -288,7 +291,7 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 _O2 = "-O2 -fno-omit-frame-pointer"
 _VARIANTS: dict[str, tuple[str, dict[str, str]]] = {
     "o2nofp": ("optimised, with frame pointers", {"cflags": _O2}),
-    # Whether a hot loop is fast may depend on its start address. Clang knows no alignment of jumps, and only warns.
+    # The speed of a hot loop may depend on its start address. (Clang does not have -falign-jumps, and only warns.)
     "o2nofp-aligned": (
         "as o2nofp, with functions, loops and jumps aligned",
         {"cflags": f"{_O2} -falign-functions=64 -falign-loops=64 -falign-jumps=32"},

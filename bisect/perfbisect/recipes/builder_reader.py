@@ -1,7 +1,7 @@
 """Builders by name: a recipe merged with the recipes that it extends, and the files and patches beside it.
 
 ``[[when]]`` blocks are changes of a recipe for some trees and compilers. Versions are compared as numbers: 8.0.9 <
-8.0.30, 3.8 = 3.8.0. A suffix (beta1, -MariaDB) is ignored.
+8.0.30, 3.8 = 3.8.0. A suffix of a version (beta1, -MariaDB) is ignored.
 """
 
 import operator
@@ -65,7 +65,7 @@ def read_builder(file: Path, folders: Sequence[Path]) -> Builder:
         builder,
         name=file.parent.name,
         folder=str(file.parent),
-        extends="",  # because it is merged
+        extends="",  # the extended recipe is already merged
         build=None if builder.installed else build_with_needs(builder.build or Build()),
         inherited=[str(source.parent) for source in sources if source != file],
     )
@@ -75,7 +75,8 @@ def read_builder(file: Path, folders: Sequence[Path]) -> Builder:
 
 
 def recipe_files(builder: Builder) -> dict[str, Path]:
-    """Maps each file below ``{recipe}``, by its name below that folder, to its path on this machine.
+    """The files that commands of the recipe find in the folder ``{recipe}`` on a host: name in the folder → path on
+    this machine.
 
     A recipe's file replaces a file of the same name of a recipe that it extends. Raises RecipeError for a link to a
     file outside of the recipe's folder.
@@ -152,7 +153,8 @@ def required_build(builder: Builder) -> Build:
 
 
 def _read_source(location: Location) -> Table:
-    """One builder.toml, checked alone; its required keys may be in recipes that it extends."""
+    """The recipe in one builder.toml, without recipes that it extends. Required keys may be missing, because these
+    recipes may have them."""
     table = read_table(location.file)
     completed = {"summary": "", "driver": "", **table}
     if isinstance(server := table.get("server"), dict):
@@ -211,7 +213,7 @@ DIGITS = 18  # digits of a number that are read; int() refuses thousands
 
 @dataclass(frozen=True, slots=True)
 class TreeFacts:
-    """The facts on which conditions depend: of a commit's tree and the compiler."""
+    """The facts about a commit's tree and about the compiler on which the conditions of ``[[when]]`` blocks depend."""
 
     version: str  # as printed by the recipe's version command; "" if unknown
     exists: Callable[[str], bool]  # whether a path is in the tree
@@ -220,7 +222,8 @@ class TreeFacts:
 
 
 def recipe_for_tree(builder: Builder, facts: TreeFacts) -> Builder:
-    """The recipe for one tree, without blocks: the changes of every block whose conditions hold are merged, in order.
+    """The recipe for one tree: the changes of each ``[[when]]`` block whose conditions hold are merged into the recipe,
+    in order.
 
     Raises RecipeError if the merged recipe is not valid.
     """
@@ -233,7 +236,7 @@ def recipe_for_tree(builder: Builder, facts: TreeFacts) -> Builder:
 
 
 def conditions_hold(block: When, facts: TreeFacts) -> bool:
-    """Whether every condition of a block holds."""
+    """Whether every condition of a ``[[when]]`` block holds."""
     return (
         (not block.version or version_satisfies(facts.version, block.version))
         and (not block.file or facts.exists(block.file))
@@ -244,7 +247,8 @@ def conditions_hold(block: When, facts: TreeFacts) -> bool:
 
 
 def check_conditions(block: When, location: Location) -> None:
-    """Raise RecipeError for a block without conditions, and for a block that changes a key that is fixed for a hunt."""
+    """Raise RecipeError for a ``[[when]]`` block without conditions, and for a block that changes a key that must be
+    the same for all commits of a hunt."""
     if not (block.version or block.file or block.missing or block.compiler):
         raise location.mistake("has no condition.", "Give at least one of version, file, missing, compiler.")
     for key in FIXED:
@@ -271,7 +275,7 @@ def _version_parts(number: str) -> list[int]:
     return [int(part[:DIGITS]) for part in re.sub(r"(\.0+)+\Z", "", number).split(".")]
 
 
-LARGEST = 1 << 20  # bytes: each hunt stores its patches
+LARGEST = 1 << 20  # most bytes of a patch, because each hunt stores its patches
 
 
 def recipe_patches(builder: Builder) -> tuple[Patch, ...]:
@@ -292,7 +296,7 @@ def read_patch(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST + 1)
-    except (OSError, ValueError) as error:  # a ValueError is about a NUL character in its name
+    except (OSError, ValueError) as error:  # a ValueError is about a NUL character in the file's name
         why = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"The patch {path} cannot be read: {why}.") from error
     if len(content) > LARGEST:

@@ -2,9 +2,9 @@
 
 Recipes are searched for in a folder given by an option, in the configuration folder, and among perfbisect's recipes.
 Recipes in the working directory are not used, except as the default of an option: see ``recipes_in_working_directory``.
-So a hunt keeps the recipe folder with which it began, and the layers below this module do not depend on the working
-directory. A ``config.toml`` in another folder is not used either, because its commands are executed, and a clone must
-not be able to provide commands.
+Therefore a hunt keeps the recipe folder with which the hunt began, and the layers below this module do not depend on
+the working directory. Only the ``config.toml`` of the configuration folder is used, because its commands are executed,
+and a clone must not be able to provide commands.
 """
 
 import os
@@ -34,12 +34,12 @@ SHIPPED = (PACKAGE, PACKAGE.parents[1])  # recipes are in the installed package,
 
 BUILDERS, WORKLOADS, HOSTS = "builders", "workloads", "hosts.toml"
 CONTENTS = {BUILDERS: "*/builder.toml", WORKLOADS: "*/suite.toml"}
-BARE = ("HEAD", "objects", "refs")  # files that make a folder a bare git repository
+BARE = ("HEAD", "objects", "refs")  # a folder with all these entries is a bare git repository
 
 
 def recipe_folders(name: str, user_path: str | Path = "") -> list[Path]:
-    """The folders with recipes ``name`` (BUILDERS, WORKLOADS), or the inventory files (HOSTS); the first has
-    precedence.
+    """The folders with recipes ``name`` (BUILDERS, WORKLOADS), or the inventory files (HOSTS); the first folder or file
+    has precedence.
 
     Raises UsageError if ``user_path``, a path that the user gave, does not exist.
     """
@@ -47,17 +47,19 @@ def recipe_folders(name: str, user_path: str | Path = "") -> list[Path]:
     if user_path and not exists(Path(user_path)):
         takes = "a file such as hosts.toml" if name == HOSTS else "a folder with one folder for each recipe"
         raise UsageError(f"The {kind} {user_path} does not exist.", f"Give --{name.partition('.')[0]} {takes}.")
-    places = [*([Path(user_path)] if user_path else []), *trusted_folders(name)]
+    places = [*([Path(user_path)] if user_path else []), *trusted_recipe_folders(name)]
     return list(dict.fromkeys(folder.resolve() for folder in places if folder.exists()))
 
 
 def checked_within_folder(path: Path, recipe_folder: Path) -> Path:
-    """``path``, a file of a recipe, if it does not lead out of ``recipe_folder``, in which the recipe was found.
+    """Returns ``path``, a file of a recipe, if no link of ``path`` leads out of ``recipe_folder``, in which the recipe
+    was found.
 
     Files of a recipe are sent to hosts, so a link to a file outside of the recipes would reveal that file. Only the
-    user's own recipes and perfbisect's recipes may have such links. Raises RecipeError for others.
+    user's own recipes and perfbisect's recipes may have links to files outside of their folder. Raises RecipeError if
+    another recipe has a link to a file outside of its folder.
     """
-    own_folders = [folder.resolve() for name in (BUILDERS, WORKLOADS) for folder in trusted_folders(name)]
+    own_folders = [folder.resolve() for name in (BUILDERS, WORKLOADS) for folder in trusted_recipe_folders(name)]
     if not any(path.is_relative_to(folder) for folder in own_folders) and not path.resolve().is_relative_to(
         recipe_folder.resolve()
     ):
@@ -68,25 +70,25 @@ def checked_within_folder(path: Path, recipe_folder: Path) -> Path:
     return path
 
 
-def trusted_folders(name: str) -> list[Path]:
+def trusted_recipe_folders(name: str) -> list[Path]:
     """The folders whose recipes perfbisect trusts: the user's configuration folder, and perfbisect's own folders."""
     return [config_folder() / name, *(folder / name for folder in SHIPPED)]
 
 
 def recipes_in_working_directory(name: str) -> tuple[Path | None, str]:
-    """The folder or file ``name`` of the working directory, and the reason for which it is not used.
+    """The folder or file ``name`` of the working directory, and the reason why it is not used ("" if it is used).
 
     Recipes contain commands, and a hosts.toml names the hosts on which the commands run. Recipes in a checkout are
     written by the author of the repository, who is not trusted; below /tmp, anybody may have written them. Therefore
-    recipes in the working directory are not used in a git repository, or if they belong to another user. Both values
-    are empty if the working directory has no such recipes.
+    recipes in the working directory are not used in a git repository, or if they belong to another user. The result is
+    (None, "") if the working directory has no recipes, or only perfbisect's own recipes.
     """
     try:
         entry = Path.cwd() / name
         if not (any(entry.glob(CONTENTS[name])) if name in CONTENTS else entry.is_file()):
             return None, ""
         if is_trusted_path(entry, name):
-            return None, ""  # as in a checkout of perfbisect
+            return None, ""  # for instance the folder of perfbisect itself, in a checkout of perfbisect
         if repository := enclosing_repository(entry.parent):
             return (
                 entry,
@@ -103,7 +105,8 @@ def enclosing_repository(folder: Path) -> Path | None:
     """The git repository that contains an absolute folder, with or without a working tree, whoever owns it; None if
     there is none.
 
-    No git command runs. In a submodule and in a linked working tree, ``.git`` is a file.
+    The function runs no git command. The function also finds submodules and linked working trees, in which ``.git`` is
+    a file.
     """
     for candidate in (folder, *folder.parents):
         if _may_exist(candidate / ".git") or all(_may_exist(candidate / part) for part in BARE):
@@ -116,7 +119,7 @@ def _may_exist(path: Path) -> bool:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return False
-    except OSError:  # it may exist if it cannot be read
+    except OSError:  # a path that cannot be read may exist
         return True
     return True
 
@@ -153,7 +156,7 @@ class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     builds: StorePlace | None = None  # store of finished builds
     key_file: str = ""  # file with the secret by which builds are signed and checked
     keep: Size = "500G"  # size to which `bisect gc --shared` shrinks the store
-    ccache: Remote = ""  # the `ccache_remote` of hosts that have none
+    ccache: Remote = ""  # remote store of ccache for hosts without `ccache_remote`
 
     def secret(self) -> bytes:
         """The content of ``key_file``; b"" if no file is configured.
@@ -204,7 +207,7 @@ def configuration_location() -> Location:
     return Location(config_folder() / CONFIGURATION)
 
 
-def central_history_address() -> str:
+def required_central_address() -> str:
     """The address of the central history. Raises UsageError if no address is configured."""
     if not (address := load_configuration().central.address):
         raise UsageError(
@@ -225,11 +228,11 @@ def split_command(command: str) -> tuple[str, ...]:
     return arguments
 
 
-def files_by_name(folders: Iterable[Path], file: str) -> dict[str, Path]:
+def files_by_name(folders: Iterable[Path], file_name: str) -> dict[str, Path]:
     """Name → file of each recipe in ``folders``; the first folder has precedence."""
     files: dict[str, Path] = {}
     for folder in folders:
-        for recipe in sorted(folder.glob(f"*/{file}")):
+        for recipe in sorted(folder.glob(f"*/{file_name}")):
             files.setdefault(recipe.parent.name, recipe)
     return files
 
@@ -237,7 +240,8 @@ def files_by_name(folders: Iterable[Path], file: str) -> dict[str, Path]:
 def item_by_name(noun: str, name: str, items: Mapping[str, Item], whose: str = "") -> Item:
     """The item with a name.
 
-    Raises RecipeError for an unknown name, with the most similar known name; ``whose`` follows the noun in the message.
+    Raises RecipeError for an unknown name, with the most similar known name. ``whose`` is a phrase that follows the
+    noun in the message.
     """
     if name not in items:
         raise RecipeError(
@@ -248,5 +252,5 @@ def item_by_name(noun: str, name: str, items: Mapping[str, Item], whose: str = "
 
 
 def is_trusted_path(path: Path, name: str) -> bool:
-    """Whether a path is equal to one of ``trusted_folders``."""
-    return path.resolve() in [folder.resolve() for folder in trusted_folders(name)]
+    """Whether a path is equal to one of ``trusted_recipe_folders``."""
+    return path.resolve() in [folder.resolve() for folder in trusted_recipe_folders(name)]

@@ -31,7 +31,7 @@ from perfbisect.recipes.toml import (
 
 CPUS = r"[0-9]{1,6}(-[0-9]{1,6}(:[0-9]{1,6})?)?"
 
-# Build tools fail on spaces in paths, shells on other characters; a root contains none of them.
+# A root folder contains no spaces, on which build tools fail, and no other characters on which shells fail.
 Root = Annotated[str, text_constraint(r"^[\w.~/+@-]+\Z", "a path of letters, digits and any of . ~ / + @ _ -")]
 Address = Annotated[
     str, text_constraint(r"^(?!ssh://\Z|\S*@\Z)[^\s-]\S*\Z", '"local", or an address such as user@host')
@@ -55,15 +55,15 @@ _NAME = re.compile(r"([\w.-]+):([\w.,&|=:+()!-]*)(?:\*([0-9]{1,4})|/([0-9]{1,4})
 class HostEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A machine in ``hosts.toml``, with the keys of its entry."""
 
-    filled_in: ClassVar[frozenset[str]] = frozenset({"name", "file", "leased"})  # set by the reader
+    filled_in: ClassVar[frozenset[str]] = frozenset({"name", "file", "leased"})  # set by the reader of the file
 
-    name: str = ""  # key of its table
-    file: str = ""  # absolute path of its inventory
-    leased: bool = False  # whether its address is known only while it is leased
+    name: str = ""  # key of the host's table in hosts.toml
+    file: str = ""  # absolute path of the hosts.toml that has the host
+    leased: bool = False  # whether the host's address is known only while the host is leased
     summary: str = ""
     address: Address = "local"  # "local", or an ssh destination: an alias of ~/.ssh/config, a name, user@name
     through: list[str] = []  # command that runs the command appended to it on the host, instead of ssh
-    port: Port = 0  # port of its sshd; 0: the port in ~/.ssh/config, or 22
+    port: Port = 0  # port of the host's sshd; 0: the port in ~/.ssh/config, or 22
     root: Root = "~/.cache/perfbisect"  # perfbisect's folder on that host
     jobs: Count = 0  # parallel compile jobs; 0: one per core
     memory: MiB = 0  # memory of which servers get a share; 0: all memory of the host
@@ -73,9 +73,9 @@ class HostEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     ccache_size: Size = "20G"
     # Hosts of one class show the same change; "": a class for this host alone.
     kind: Kind = msgspec.field(name="class", default="")
-    # The hosts that build for this host; it may be among them; []: only this host.
+    # The hosts that build for this host, which may include this host; []: only this host builds.
     build_hosts: list[str] = []
-    # A cache that the ccaches of several hosts share; "none"; "": the user's, if any.
+    # Address of a cache that the ccaches of several hosts share; "none": no such cache; "": the user's cache, if any.
     ccache_remote: Remote = ""
     keep: Size = "50G"  # size to which `bisect gc` shrinks builds, datasets, jobs and logs, together
 
@@ -110,10 +110,11 @@ class LeasedEntry(HostEntry, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class LeaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The commands by which this machine leases other machines from a scheduler. If one of these commands fails, it is
-    repeated, except the command acquire.
+    """The commands by which this machine leases other machines from a scheduler. perfbisect repeats a failed command,
+    except ``acquire``.
 
-    If the command acquire fails by itself, it has leased no machine, or has returned the leased machines.
+    If ``acquire`` ends with an error status, it must not have leased a machine, or must have returned the leased
+    machines.
     """
 
     filled_in: ClassVar[frozenset[str]] = frozenset({"name", "file"})
@@ -122,11 +123,11 @@ class LeaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     file: str = ""
     summary: str = ""
     extends: str = ""  # another lease, which provides missing keys
-    # Waits, then prints a line for each machine: its address, a blank, and the lease's name for renew.
+    # The command waits, then prints a line for each machine: its address, a blank, and the name of the lease for renew.
     acquire: Argv
     status: list[str] = []  # prints a line about the queue, while acquire waits
     renew: list[str] = []  # status 1 means that the lease has ended; any status except 0 and 1 means nothing
-    release: Argv  # may be run for a lease whose acquire was ended from outside, or that is already released
+    release: Argv  # may run although ``acquire`` was killed, or the lease is already released
     every: Seconds = 60  # seconds between two renewals
     host: LeasedEntry = LeasedEntry()
 
@@ -142,13 +143,14 @@ class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 class LeasedHostName:
     """The parts of a leased host's name."""
 
-    lease: str  # lease in hosts.toml
-    features: str  # for the scheduler; "": any machine
+    lease: str  # name of a lease in hosts.toml
+    features: str  # features of the machine that the scheduler shall lease; "": any machine
     count: int = 1
 
     @property
-    def kind(self) -> str:
-        """The name of the class of machines with these features; the names of these machines begin with it."""
+    def host_class(self) -> str:
+        """The name of all machines of the lease with these features, such as slurm:quiet; the name of each such machine
+        begins with this text."""
         return f"{self.lease}:{self.features}"
 
 
@@ -159,8 +161,8 @@ def parse_leased_host_name(name: str) -> LeasedHostName | None:
 
 
 def expanded_names(names: Iterable[str]) -> tuple[str, ...]:
-    """The host names, with ``NAME*3`` expanded to three names. Raises UsageError if the number after ``*`` is
-    impossible."""
+    """The host names, with ``NAME*3`` expanded to three names. Raises UsageError if the number after ``*`` is not
+    between 1 and MAX_MACHINES."""
     every: list[str] = []
     for name in names:
         parsed = parse_leased_host_name(name)
@@ -169,12 +171,13 @@ def expanded_names(names: Iterable[str]) -> tuple[str, ...]:
         elif not 1 <= parsed.count <= MAX_MACHINES:
             raise UsageError(f"{name} are {parsed.count} hosts, but 1 to {MAX_MACHINES} can be leased.")
         else:
-            every += [f"{parsed.kind}/{number}" for number in range(1, parsed.count + 1)]
+            every += [f"{parsed.host_class}/{number}" for number in range(1, parsed.count + 1)]
     return tuple(every)
 
 
 IN_JOB = ("job", "user")  # the job's name, random and chosen before the lease; the user's name on this machine
-# For acquire also the addresses of an earlier session, and the time for which it is needed; empty if unknown.
+# Placeholders of each command. ``node`` is the machines of an earlier session, and ``minutes`` is the time for which
+# the lease is needed; each of the two is empty if unknown.
 IN_ACQUIRE = (*IN_JOB, "features", "count", "node", "minutes", "every")
 IN_RENEW = (*IN_JOB, "lease", "address")
 COMMANDS = {"acquire": IN_ACQUIRE, "status": IN_JOB, "renew": IN_RENEW, "release": IN_JOB}
@@ -183,14 +186,14 @@ WAY = ("address", "root", "through")  # keys of ``host`` with placeholders
 
 def load_leases(user_path: str | Path = "") -> list[LeaseEntry]:
     """All leases; a lease of an earlier inventory hides later leases of its name. Raises RecipeError for a mistake."""
-    tables: dict[Location, Table] = {}  # as written
+    tables: dict[Location, Table] = {}  # the tables as they are written
     named: list[tuple[str, Location]] = []
     for file in recipe_folders(HOSTS, user_path):
         for name, table in _read_inventory(file).leases.items():
             location = Location(file).at("leases", name)
             named.append((name, location))
             tables[location] = table
-            # it may inherit these two
+            # A lease may inherit ``acquire`` and ``release``, so missing values are no error here.
             convert_table(merged_tables({"acquire": ["-"], "release": ["-"]}, table), LeaseEntry, location)
             convert_table(table.get("host", {}), LeasedEntry, location.at("host"))
     leases: dict[str, LeaseEntry] = {}
@@ -205,12 +208,14 @@ def load_leases(user_path: str | Path = "") -> list[LeaseEntry]:
 
 
 def load_lease(name: str, user_path: str | Path = "") -> LeaseEntry:
-    """The lease with a name. Raises RecipeError for an unknown name, and for a mistake."""
+    """The lease with a name. Raises RecipeError if no inventory has this lease, or if an inventory has a mistake."""
     return item_by_name("lease", name, {lease.name: lease for lease in load_leases(user_path)})
 
 
 def _checked_lease(lease: LeaseEntry, name: str, location: Location) -> LeaseEntry:
-    """The lease, completed by its name and its file. Raises RecipeError for mistakes that the types do not exclude."""
+    """The lease, completed by its name and its file. Raises RecipeError for a placeholder that a command, the address,
+    the root or ``through`` may not contain.
+    """
     for key, allowed in COMMANDS.items():
         check_placeholders_in(getattr(lease, key), location.at(key), allowed)
     for key in WAY:
@@ -241,7 +246,7 @@ def load_host(name: str, user_path: str | Path = "") -> HostEntry:
     if parsed:
         lease = load_lease(parsed.lease, user_path)
         fields = {field: getattr(lease.host, field) for field in lease.host.__struct_fields__}
-        of_machine = {"name": name, "file": lease.file, "leased": True, "kind": lease.host.kind or parsed.kind}
+        of_machine = {"name": name, "file": lease.file, "leased": True, "kind": lease.host.kind or parsed.host_class}
         return HostEntry(**fields | of_machine)
     if name not in hosts and name in {lease.name for lease in load_leases(user_path)}:
         raise RecipeError(

@@ -18,7 +18,7 @@ from typing import Any
 from perfbisect.errors import UsageError
 from perfbisect.recipes.outputs import is_rate
 
-# The names of columns, in lower case and without signs except letters and digits
+# Names of columns, in lower case and reduced to letters and digits
 TIMES = {"time", "date", "timestamp", "datetime", "committime", "commitdate", "committimestamp", "starttime"}
 COMMITS = {
     "commit",
@@ -52,11 +52,11 @@ class MeasurementRow:
 
 @dataclass(slots=True)
 class MeasuredSeries:
-    """The measured values of one result, each with its commit, in order of time."""
+    """The measured values of one result of a benchmark, by commit, in order of time."""
 
     name: str
     is_rate: bool  # whether higher is better
-    values: dict[str, list[float]] = field(default_factory=dict)  # commit → its repetitions
+    values: dict[str, list[float]] = field(default_factory=dict)  # commit → its repeated measurements
 
     @property
     def medians_of_commits(self) -> list[float]:
@@ -74,7 +74,7 @@ def read_sorted_series(path: Path) -> tuple[list[MeasuredSeries], bool]:
     rows = [*(rows_of_json(text, path) if re.match(r"\s*(?:[{\[]|window\.)", text) else rows_of_table(text, path))]
     if not rows:
         raise UsageError(f"{path} has no measurements.", EXPECTED)
-    # `bisect run` would read it as an option
+    # `bisect run` would read a commit that begins with - as an option.
     if option := next((row.commit for row in rows if row.commit.startswith("-")), ""):
         raise UsageError(f"{path}: the commit {option} is not a revision.", EXPECTED)
     times: dict[str, list[float | None]] = {}
@@ -158,7 +158,7 @@ def rows_of_json(text: str, path: Path) -> Iterator[MeasurementRow]:
 
 def rows_of_github_action(suites: Mapping[str, Any], path: Path) -> Iterator[MeasurementRow]:
     """The rows of a file of github-action-benchmark, which lists suites with their commits."""
-    better = {"customBiggerIsBetter": "ops/s", "customSmallerIsBetter": "s"}  # independent of the unit
+    better = {"customBiggerIsBetter": "ops/s", "customSmallerIsBetter": "s"}  # in place of the unit in the file
     for suite, entries in suites.items():
         for entry in entries:
             for bench in entry["benches"]:

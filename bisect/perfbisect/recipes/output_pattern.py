@@ -1,11 +1,12 @@
 """Finds a number in the output of a command, by the only group of a regular expression or by a path into JSON.
 
-A path begins with ``$``, unlike any useful expression: ``$.results[0].ops``, ``$["ops/s"]``, ``$[-1].seconds``.
+A path begins with ``$``, with which no useful regular expression begins: ``$.results[0].ops``, ``$["ops/s"]``,
+``$[-1].seconds``.
 
 A search with a recipe's expression may take forever on output that the author of the recipe never saw: ``(a+)+b``
-doubles its time with each character, and Python cannot interrupt a search. Therefore an expression is searched for in a
-separate process, which is ended after LONGEST seconds. A separate process takes as long as the start of Python, some
-hundredths of a second.
+doubles its time with each character, and Python cannot interrupt a search. Therefore a separate process searches for
+the expression, and is ended after LONGEST seconds. The start of this process costs some hundredths of a second for each
+search.
 """
 
 import json
@@ -27,12 +28,12 @@ _UNIT = re.compile(
     r"(?<![\w/])(?:[a-zµ]{1,12}/[a-z]{1,12}|[nmuµ]?s|sec(?:onds?)?|[a-z]{0,8}[foqrt]ps|[kmgt]i?b)(?![\w/])",
     re.IGNORECASE,
 )
-_DIGITS = 400  # digits of the longest number; no float has more before the point
-SHORT = 60  # characters of a quoted output in an error
+_DIGITS = 400  # most digits of a number; no float has more digits before the decimal point
+SHORT = 60  # most characters of an output that an error quotes
 
 
-LONGEST = 30.0  # seconds of a search: thousands of times as long as a suitable expression needs
-CAPTURED = 1000  # characters of a match
+LONGEST = 30.0  # longest search in seconds; a suitable expression needs a thousandth
+CAPTURED = 1000  # most characters of a match that are used
 
 _SEARCH = f"""\
 import json, re, sys
@@ -55,7 +56,7 @@ def check_pattern(pattern: str) -> None:
         steps_of_path(pattern)
         return
     try:
-        # warnings about expressions that a later Python may read differently
+        # Python warns about expressions that later versions may read differently.
         with warnings.catch_warnings(action="ignore"):
             groups = re.compile(pattern).groups
     except (re.error, OverflowError) as error:
@@ -69,9 +70,9 @@ def check_pattern(pattern: str) -> None:
 def find_number(pattern: str, stdout: str, stderr: str = "") -> float:
     """The finite number above 0 that the pattern or path ``pattern`` finds in a command's output.
 
-    An expression is searched for in stdout, then in stderr; the last match is used, because totals are printed last.
-    JSON is searched for as the whole of stdout, or as the last line of stdout that is JSON. Raises ValueError with a
-    sentence.
+    An expression is searched for in stdout, then in stderr; the last match is used, because totals are printed last. A
+    path is applied to the whole of stdout if stdout is JSON, otherwise to the last line of stdout that is JSON. Raises
+    ValueError with a sentence.
     """
     text = (
         _value_in_json(pattern, stdout) if pattern.startswith("$") else _number_by_expression(pattern, stdout, stderr)
@@ -92,7 +93,9 @@ def positive_number(value: object) -> float:
 
 
 def unit_in(pattern: str) -> str:
-    """The unit that an expression or path states, preferably after its number; "" if it states none."""
+    """The unit that the text of an expression or path contains, preferably the unit after the number; "" if it contains
+    none.
+    """
     parts = re.split(r"(?<!\\)\((?!\?)", pattern, maxsplit=1)
     plain = [re.sub(r"\\(?:[A-Za-z]|(?=/))", " ", part).replace(" /", "/") for part in parts]
     return next(iter(_UNIT.findall(plain[-1]) or _UNIT.findall(plain[0])[::-1]), "")
@@ -168,7 +171,7 @@ def _shortened(text: str) -> str:
 
 
 def last_match(pattern: str, texts: Sequence[str]) -> str | None:
-    """The group of the last match in the first of the texts that has a match; None if no text has a match.
+    """The text of the group in the last match, in the first of ``texts`` that has a match; None if no text has a match.
 
     Raises TimeoutError if the search takes too long, and EnvironmentFailure if the process for the search fails.
     """

@@ -1,7 +1,7 @@
-"""Outputs of benchmarks in known formats: the format, its results, and the results that are measured.
+"""Recognises the formats of benchmarks' outputs, reads the results in an output, and chooses the results to measure.
 
-The formats are rows of ``outputs.toml``. JSON is read by Python's parser. Other formats are lines for people, without a
-grammar or a library that reads them.
+The formats are rows of ``outputs.toml``. Python's parser reads formats in JSON. Other formats are lines of text without
+a grammar, which regular expressions read.
 """
 
 import json
@@ -23,8 +23,8 @@ from perfbisect.masking import mask_credentials
 from perfbisect.recipes.output_pattern import NoNumber, positive_number
 
 M = TypeVar("M", bound=UsageError)
-MOST_NAMED = 20  # results in a message
-MOST_TRIED = 1000  # lines that are tried as the beginning of JSON
+MOST_NAMED = 20  # most results that a message names
+MOST_TRIED = 1000  # most lines of an output that are tried as the beginning of JSON
 _RATE = re.compile(r"^ops/|/s(?:ec)?$|throughput|\b(?:[qtr]|io)ps$", re.IGNORECASE)  # units of which more is better
 _TIME = re.compile(r"(p|n|u|µ|μ|micro|m)?s(?:ec)?(?=$|/)")
 _SECONDS = {"p": 1e-12, "n": 1e-9, "u": 1e-6, "µ": 1e-6, "μ": 1e-6, "micro": 1e-6, "m": 1e-3, None: 1.0}
@@ -33,8 +33,8 @@ _SPECIAL, _ESCAPED = re.compile(r"[][(){}.*+?^$|\\]"), r"\\\g<0>"
 _SUFFIXES = {"k": 1e3, "M": 1e6, "G": 1e9}
 
 
-class Name(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Another key of the value, which applies to results whose names match."""
+class ValueByName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """For results whose names match ``name``, the key ``value`` replaces the usual key of the number."""
 
     name: str
     value: str
@@ -51,7 +51,7 @@ class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     value: str = "value"
     unit: str = "unit"
     metric: Literal["", "rate", "cost"] = ""
-    instead: Name | None = None
+    instead: ValueByName | None = None
     aggregate: str = ""
     main: str = ""
     filter: tuple[str, ...] = ()
@@ -87,7 +87,8 @@ class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return replace(every[0], value=value)
 
     def _matches(self, text: str) -> Iterator[Mapping[str, Any]]:
-        """The named groups of each match with a value, together with the groups of earlier matches without a value."""
+        """The named groups of each match that contains a value. A match without a value states what the following
+        results have in common, so its groups are added."""
         common: dict[str, str] = {}
         if re.search(self.has, text, re.MULTILINE):
             for match in re.finditer(self.lines, text, re.MULTILINE):
@@ -100,12 +101,13 @@ class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A result of a benchmark. A time is in seconds, in whatever unit the benchmark prints."""
+    """A result of a benchmark. If the result is a time, ``value`` is in seconds, even if the benchmark prints another
+    unit."""
 
     value: float
     unit: str
     metric: str
-    by: str = ""  # which number of the result it is, if there are several
+    by: str = ""  # says which number of the result this is, if the result has several numbers
 
 
 class SeveralResults(UsageError):
@@ -120,16 +122,16 @@ class RecognisedOutput:
 
     outputs: tuple[Output, ...]
     values: Mapping[str, float]  # result → its number, in the unit of the output
-    why: str  # a sentence without its end
-    of: int  # number of results in the output
-    too_many: SeveralResults | None = None  # the error if only one result can be measured
+    summary: str  # a sentence without its end
+    result_count: int  # number of results in the output
+    several_error: SeveralResults | None = None  # the error if only one result can be measured
 
     @property
-    def one(self) -> Output:
-        """The only result that is measured. Raises SeveralResults."""
-        if self.too_many:
-            self.too_many.outputs = self.outputs
-            raise self.too_many
+    def only_result(self) -> Output:
+        """The result to measure, if only one can be measured. Raises SeveralResults if several results were chosen."""
+        if self.several_error:
+            self.several_error.outputs = self.outputs
+            raise self.several_error
         return self.outputs[0]
 
 
@@ -187,7 +189,9 @@ def _result_error(kind: type[M], row: Format, problem: str, names: Sequence[str]
 
 
 def read_results(outputs: Sequence[Output], text: str) -> dict[str, float]:
-    """The results ``outputs`` in a later output, each in its unit; missing results are left out."""
+    """The values of the results ``outputs`` in ``text``, the output of a later run, by the names of the results. Each
+    value has the unit of its entry in ``outputs``. Results that are missing in ``text`` are left out.
+    """
     documents, values = _first_json_document(text), dict[str, float]()
     tables = [row.results(text, documents) for row in known_formats() if row.name == outputs[0].format]
     for output in outputs:
@@ -198,7 +202,8 @@ def read_results(outputs: Sequence[Output], text: str) -> dict[str, float]:
 
 
 def read_result(output: Output, text: str) -> float:
-    """The result ``output`` in a later output, in its unit. Raises NoNumber if the output lacks the result."""
+    """The value of the result ``output`` in ``text``, the output of a later run, in the unit of ``output``. Raises
+    NoNumber if the output lacks the result."""
     if values := read_results([output], text):
         return values[output.result]
     raise NoNumber(f"the output has no metric: it lacks the result {output.result} of {output.format}")
@@ -210,12 +215,12 @@ def is_rate(unit: str) -> bool:
 
 
 def filter_arguments(outputs: Sequence[Output]) -> tuple[str, ...]:
-    """The words after a command that make it measure these results, and perhaps a few more; empty if the format of the
-    results has no filter.
+    """The words that, appended to the benchmark's command, restrict the benchmark to ``outputs`` and perhaps a few
+    other results; empty if the format has no such option.
     """
     words = next((row.filter for row in known_formats() if row.name == outputs[0].format and row.filter), ())
     names = [output.result for output in outputs]
-    parts = [re.sub(r"-\d+$", "", name).split("/") for name in names]  # without go's number of processors
+    parts = [re.sub(r"-\d+$", "", name).split("/") for name in names]  # go appends the number of processors: -8
     levels = (_any_name_pattern(level) for level in zip(*parts, strict=False))
     values = {
         "names": _any_name_pattern(names),
@@ -226,7 +231,7 @@ def filter_arguments(outputs: Sequence[Output]) -> tuple[str, ...]:
 
 
 def _any_name_pattern(names: Iterable[str]) -> str:
-    """A regular expression that matches the complete text of any of these names."""
+    """A regular expression that matches any of ``names``, from its beginning to its end."""
     return f"^({'|'.join(_SPECIAL.sub(_ESCAPED, name) for name in dict.fromkeys(names))})$"
 
 
@@ -264,7 +269,8 @@ def _text_at(fields: Mapping[str, Any], key: str) -> str:
 
 
 def _tables_at(value: Any, keys: Sequence[str], names: Mapping[str, str] = {}) -> Iterator[Mapping[str, Any]]:
-    """The tables at a path in a JSON document, each with the keys that the stars in the path stand for."""
+    """The tables at a path in a JSON document. A star in the path matches each entry of a list or table; the key of the
+    matched entry is added to the table."""
     if not keys:
         if isinstance(value, dict):
             yield {**value, **names}

@@ -72,7 +72,8 @@ def escaped_braces(text: str) -> str:
 
 
 def script_positions(argv: Sequence[str]) -> Iterator[int]:
-    """The position of the script in a shell command: the word after the shell's options, if these include c."""
+    """The position of the script in a shell command: the first word after the shell's options, if an option has the
+    letter c."""
     for shell, word in enumerate(argv):
         if word.rpartition("/")[2] not in SHELLS:
             continue
@@ -82,13 +83,13 @@ def script_positions(argv: Sequence[str]) -> Iterator[int]:
             if option == "--":
                 break
             if option in ("--rcfile", "--init-file"):
-                position += 1  # a file follows
+                position += 1  # the next word is a file
             elif not option.startswith("--"):
                 has_script = has_script or "c" in option
-                position += option.endswith(("o", "O"))  # a name follows
+                position += option.endswith(("o", "O"))  # the next word is the name of a shell option
         if has_script and position < len(argv):
             yield position
-            return  # arguments of the script follow
+            return  # the next words are arguments of the script
 
 
 def _quoted_value(word: str, value: str | int, split: Collection[str]) -> str:
@@ -97,7 +98,8 @@ def _quoted_value(word: str, value: str | int, split: Collection[str]) -> str:
 
 
 def check_placeholders(table: Table, location: Location) -> None:
-    """Raise RecipeError for a placeholder in a builder's table that is not allowed in the text of its key."""
+    """Raise RecipeError if a text in a builder's table has a placeholder that is not allowed for the key of the
+    text."""
     check_placeholders_in(table.get("version", []), location.at("version"), VERSION_PLACEHOLDERS)
     check_placeholders_in(table.get("installed_version", []), location.at("installed_version"), INSTALLED_PLACEHOLDERS)
     for section, keys, allowed in (
@@ -118,7 +120,7 @@ def placeholders_in(argv: Sequence[str]) -> set[str]:
 
 
 def archive_names_in(*parts: object) -> set[str]:
-    """The names of the archives that are used in these parts of a recipe, by their placeholders."""
+    """The names of the archives whose placeholders ({archives.NAME}) occur in parts of a recipe."""
     words = placeholders_in([str(part) for part in parts])
     return {word.removeprefix(_ARCHIVE) for word in words if word.startswith(_ARCHIVE)}
 

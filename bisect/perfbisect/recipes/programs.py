@@ -2,28 +2,28 @@
 the programs.
 
 A program is a path below {prefix}: one of the recipe's ``programs``, or a program that the command of --run starts. A
-build by a build system is successful if these programs exist. So only the build targets of these programs are built
-if the build system knows the targets. If the build system does not know the targets, everything is built, even if
-there are errors, and then the built programs are searched for. A server loads files that no option names, such as
-plugins, and would run without them and report nothing; so for a recipe with a server, everything has to be built.
+build by a build system is successful if its programs exist. If the build system knows the targets that make the
+programs, only these targets are built. Otherwise everything is built, errors of other targets are ignored, and the
+programs are searched for among the built files. If a recipe has a server, everything must be built without errors,
+because a server loads files that no option names, such as plugins, and reports no error if these files are missing.
 
-Scripts run in {build}. The scripts of this module print lines that begin with ``SAID``, which give facts to the
-parser of the build's output (``log_parser``).
+The scripts of this module run in {build}. The scripts print facts for the parser of the build's output (``log_parser``)
+in lines that begin with ``SAID``.
 """
 
 from pathlib import PurePosixPath
 
 from perfbisect.recipes.builder import Build, Builder
 
-# Begins a line for the reader of the output. A word, "] " and fields separated by tabs follow.
+# Begins an output line that perfbisect parses. A word, "] " and fields separated by tabs follow.
 SAID = "[perfbisect:"
-PARTIAL = "partial"  # not everything was built
-AGAIN = "again"  # it is built again in another way: earlier errors are no reason
-PROGRAM = "program"  # a program's path, its file, and other files of its name
+PARTIAL = "partial"  # only the needed programs were built
+AGAIN = "again"  # the build begins again in another way, so that earlier errors do not explain a failure
+PROGRAM = "program"  # fields: the path of a program, its file, and other files with its name
 INCOMPLETE = ".perfbisect.incomplete"  # a file in {build} that tells later commands that not everything was built
 
-# $0 is {prefix}, $1 the folder that is searched, $2 programs: a line for each, with the file that the user chose after a
-# tab.
+# $0: {prefix}. $1: the folder that is searched. $2: programs, one in each line; if the user chose a file for the
+# program, a tab and the file follow.
 PRELUDE = r"""work=$(realpath ..) && prefix=$(realpath -m -- "$0") || exit
 top=$1 programs=$2 incomplete=$PWD/INCOMPLETE
 shift 2
@@ -50,9 +50,11 @@ built() { # executable files called as the program $1, by preference; if the use
 }
 """.replace("INCOMPLETE", INCOMPLETE)
 
-# Behind the words of PRELUDE: "yes" if other targets may fail, and the command that builds everything. `targets` prints those
-# that make the program $1, `build` builds $names or everything, with the option $keep. Where names are a guess, $again is set.
-# What fails beside the programs may depend on the order of several jobs: with the option $alone it is tried with one.
+# Further arguments after the arguments of PRELUDE: "yes" if targets except the programs may fail, and the command that
+# builds everything. Each SYSTEM defines: `targets`, which prints the targets that make the program $1; `build`, which
+# builds the targets $names, or everything, with the option $keep; again=yes if the targets are a guess, so that
+# everything is built if a guess was wrong; and alone, the option for one job, because a failure may depend on the order
+# of jobs.
 BUILD = r"""go_on=$1 keep= again= alone= one= names= all= needed=
 shift
 SYSTEM
@@ -92,7 +94,8 @@ fi
 echo 'PARTIAL'
 """.replace("PARTIAL", f"{SAID}{PARTIAL}] ").replace("AGAIN", f"{SAID}{AGAIN}] ")
 
-# Of what ninja links: the files of that path, in {prefix}/build where the tree is built in place; else of that name.
+# Prints the files that ninja links and whose path is $1 (which begins with build/ in a tree that is built in place); if
+# there are none, the files that have the file name of $1.
 NINJA_TARGETS = r"""linked() { ninja -C "$folder" -t targets all | program=$1 awk -F ': ' '
     BEGIN { program = "/" ENVIRON["program"]; name = program; sub(".*/", "/", name) }
     function ends(text, end) { return substr(text, length(text) - length(end) + 1) == end }
@@ -116,8 +119,9 @@ keep=-k0 alone=-j1
 targets() {{ [ -z "$in_place" ] || linked "$1"; }}
 build() {{ "$@" $keep $one $names; }}
 """
-# Rules of a Makefile for that very path, if it is no name of an action: `bench` may run a benchmark. Not where other targets
-# have variables, as `all: CFLAGS += -O3`; and what else a program needs may be made by `all` alone.
+# `targets` prints the program's path if the Makefile has a rule for this path and the path is not a phony target,
+# because a phony target such as `bench` may run a benchmark. It prints nothing if another target sets variables (`all:
+# CFLAGS += -O3`). Targets are a guess (again=yes), because only `all` may make other files that the program needs.
 MAKE_TARGETS = r"""keep=-k again=yes alone=-j1
 targets() {
     [ -n "$in_place" ] || return 0
@@ -251,14 +255,13 @@ def program_build_command(builder: Builder, build: Build, system: str, argv: lis
 
 
 def copy_program_commands(builder: Builder, build: Build) -> list[list[str]]:
-    """The command that copies programs to {prefix} that the build of a tree makes but does not install, for example
-    many benchmarks.
+    """The command that copies to {prefix} the programs that the build of a tree makes but does not install, as many
+    benchmarks are.
 
-    The folder of a build is emptied before the next build, and a program finds shared libraries in that folder by its
-    RUNPATH. So the shared libraries of a program are copied together with the program, into the folder of its copy.
-    In each copied file the RUNPATH is overwritten in place, which is possible because ``$ORIGIN`` is not longer than
-    the folder of the build, or the ``$ORIGIN/…``, that it replaces. If the tree is built in place, a link to the
-    program is enough.
+    The RUNPATH of a program names the folder of the build, which is emptied before the next build. So the shared
+    libraries of the program are copied, too, into the folder of the copied program. In each copied file, ``$ORIGIN``
+    overwrites the old path in the RUNPATH; there is room for ``$ORIGIN``, because the old path is not shorter. If the
+    tree is built in {prefix}, a link to the program is made instead of a copy.
     """
     programs = started_program_lines(builder)
     top = "{prefix}" if build.in_place else "."

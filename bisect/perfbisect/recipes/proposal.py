@@ -2,8 +2,8 @@
 tree.
 
 A proposal is only a guess: no command is run for the proposal, and the user may change the written recipe. Ignored
-paths are missing in the checkout, so a build must not need them. Therefore files that a build file names are not
-ignored, nor is a folder that contains code or a build file.
+paths are missing in the checkout, so a build must not need them. Therefore the proposal does not ignore a file that a
+build file names, or a folder that contains code or a build file.
 """
 
 import re
@@ -45,13 +45,15 @@ _OTHERS = {"third_party", "third-party", "thirdparty", "vendor", "deps", "extern
 class SourceTree:
     """The paths of a commit's tree, and the texts of the files that a proposal reads."""
 
-    paths: frozenset[str]  # of files
+    paths: frozenset[str]  # paths of the tree's files
     texts: Mapping[str, str]  # texts of the files in ``files_to_read``
-    embedding: str = ""  # lines of its sources with EMBEDDING
+    embedding: str = ""  # lines of the tree's sources that contain a word of EMBEDDING
     wanted: str = ""  # the program that the user measures, whatever its name
 
     def project_files(self, condition: Callable[[PurePosixPath], bool]) -> dict[str, str]:
-        """The files of the project (``is_own_code``) that fulfil ``condition``, path → text, nearest to the top first."""
+        """The files of the project (``is_own_code``) that fulfil ``condition``, path → text, nearest to the root of the
+        tree first.
+        """
         paths = sorted(self.texts, key=lambda path: (path.count("/"), path))
         return {path: self.texts[path] for path in paths if is_own_code(path) and condition(PurePosixPath(path))}
 
@@ -83,8 +85,9 @@ def is_build_file(path: str) -> bool:
 
 
 def files_to_read(paths: frozenset[str]) -> list[str]:
-    """The files whose contents a proposal needs: build files, benchmarks, and Go tests. Files nearest to the top are
-    first."""
+    """The files whose contents a proposal needs: build files, benchmarks, and Go tests. Files nearest to the root of
+    the tree are first.
+    """
 
     def needed(path: str) -> bool:
         name = PurePosixPath(path)
@@ -107,7 +110,7 @@ def defined_programs(tree: SourceTree) -> set[str]:
     }
 
 
-# Names of folders at the top.
+# Names of folders at the top of a tree that builds usually do not read.
 _FOLDERS = (
     "doc", "docs", "documentation", "Documentation", "man", "manual", "po", "locale", "locales", "translations",
     "website", "www", "site", "screenshots", "assets", "LICENSES", ".github", ".gitlab", ".circleci", ".vscode", ".idea",
@@ -120,12 +123,12 @@ _PROSE = (".md", ".rst")
 
 
 def ignored_patterns(good: SourceTree, bad: SourceTree) -> list[str]:
-    """Patterns for a recipe's ``ignore``: of paths that the builds of both ends do not need."""
+    """Patterns for the ``ignore`` list of a recipe: the builds of both ends need no path that matches a pattern."""
     of_good = _of(good)
     return [pattern for pattern in _of(bad) if pattern in of_good or not _has_path(good, pattern)]
 
 
-# Files with news for users, by names, because automake may require some of them.
+# Names of files with news for users. Such a file is ignored only by its name, because automake may require it.
 _NEWS = re.compile(r"(?:changes|changelog|news|history|release-?notes)(?:\.txt)?", re.IGNORECASE)
 
 
@@ -165,7 +168,7 @@ def _of(tree: SourceTree) -> list[str]:
     for suffix in _PROSE:
         prose = [path for path in tree.paths if path.endswith(suffix)]
         needed = {path for path in prose if _mentions(named, PurePosixPath(path).name)}
-        if suffix == ".md" and "configure.ac" in tree.paths:  # automake may require it
+        if suffix == ".md" and "configure.ac" in tree.paths:  # automake may require README.md
             needed |= {"README.md"} & set(prose)
         if prose and not needed:
             patterns.append(f"**/*{suffix}")
@@ -188,17 +191,17 @@ class MeasuredCommand:
     command: list[str]
     cost: str = ""  # pattern of a cost in the output
     rate: str = ""  # pattern of a rate; without cost and rate, the duration is measured
-    time: float = 0.0  # seconds, for a command that takes them
+    time: float = 0.0  # seconds of a run, for a command that takes the duration as an argument
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
     """A benchmark, and the keys that a recipe needs for this benchmark."""
 
-    what: str  # a phrase
+    what: str  # a phrase that describes the benchmark
     workload: MeasuredCommand
     build: dict[str, Any] = field(default_factory=dict)  # keys of [build]
-    top: dict[str, Any] = field(default_factory=dict)  # keys of the recipe
+    top: dict[str, Any] = field(default_factory=dict)  # keys at the top level of the recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +212,12 @@ class RecipeProposal:
     of: str  # the revision whose tree was read
     system: str  # the build system, "" for none
     repository: str
-    patterns: tuple[str, ...]  # of the tags of releases
+    patterns: tuple[str, ...]  # patterns of the tags of releases
     version: list[str]
     ignore: list[str]
     benchmark: Benchmark
 
-    def builder(self) -> str:
+    def builder_toml(self) -> str:
         """The text of the builder.toml."""
         recipe = {
             **self.benchmark.top,
@@ -229,7 +232,7 @@ class RecipeProposal:
         revision = " ".join(self.of.splitlines()).rstrip()  # on one line, for a comment of TOML
         return f"# Guessed by `bisect init` from the tree of {revision}. Correct wrong values.\n{_toml_text(recipe)}"
 
-    def suite(self) -> str:
+    def suite_toml(self) -> str:
         """The text of the suite.toml."""
         measured = self.benchmark.workload
         keys: dict[str, Any] = {"summary": f"{measured.name}, found by bisect init", "group": "benchmark"}

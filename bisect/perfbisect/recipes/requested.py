@@ -5,8 +5,9 @@ A hunt may change the duration, the warm-up, the threads and the args of a workl
 one of the recipe's ``configs``, or a file of the user, to the configuration of a builder's server.
 
 Commands of the user need no recipe file: the recipe ``command`` with the commands of --build is the builder, and the
-command of --run is the workload. The name of the builder contains a hash of all its options. If a command has the same
-name as a different command in the history, a number is added, so that the history of one is never used for the other.
+command of --run is the workload. The name of the builder contains a hash of all its options. If the history has a
+different command with the same name, a number is added to the name, so that hunts of one command never use results of
+the other command.
 """
 
 import hashlib
@@ -87,7 +88,8 @@ def requested_workloads(settings: Settings, builder: Builder, names: str) -> dic
 def requested_builder(settings: Settings) -> Builder:
     """The builder that the settings request: a recipe, or a builder made from the commands of --build.
 
-    The builder's [build] has the build system that was chosen for the range, and the options of --configure.
+    In the result, the section [build] has the build system that was chosen for the range of the hunt, and the options
+    of --configure.
     """
     if settings.quick is None or settings.quick.build is None:
         builder = load_builder(settings.builder, settings.builders_path)
@@ -126,14 +128,14 @@ def quick_builder(commands: tuple[str, ...], repository: str, settings: Settings
     """A builder for a repository without a recipe. Each command is run in a copy of the checkout, and this copy is the
     build.
 
-    If ``settings`` has a build system and there are no commands, the system builds the copy, for the programs that are
-    started, with the user's choices of files. The started programs, the choices of files, the build system's options
-    and the compilers' options are part of the builder's name, so that different builders do not share a history. Raises
+    If there are no ``commands``, but ``settings`` has a build system, the build system builds the copy: the programs
+    that --run starts, and the files of --program. The name of the builder depends on these programs and files, and on
+    the options of the build system and of the compilers, so that different builders do not share a history. Raises
     UsageError for a command with an unknown placeholder.
     """
     recipe = load_builder(RECIPE, settings.builders_path)
     build, chosen, quick = required_build(recipe), settings.programs, settings.quick
-    started = program_and_choice(command_words(quick.run) if quick and not quick.then else [], chosen)
+    started = program_and_files(command_words(quick.run) if quick and not quick.then else [], chosen)
     then = quick.then if quick else ()
     with_files = _file_hash_variable(commands)
     compile_ = [*build.compile, *_build_commands("build", commands, with_files)]
@@ -143,9 +145,9 @@ def quick_builder(commands: tuple[str, ...], repository: str, settings: Settings
     return msgspec.structs.replace(
         recipe,
         name=_unique_name(
-            name, [repository, *how, *settings.flags.words, *with_files, *then, *_file_hash_variable(then)]
+            name, [repository, *how, *settings.flags.arguments, *with_files, *then, *_file_hash_variable(then)]
         ),
-        home=_unique_name(name, [repository]),  # so that sources are sent once for all commands
+        home=_unique_name(name, [repository]),  # equal for all commands, so that the sources are sent once
         started=list(started) if in_place else [],
         build=Build(in_place=True) if in_place else msgspec.structs.replace(build, compile=compile_),
     )
@@ -158,8 +160,8 @@ def _file_hash_variable(commands: Sequence[str]) -> list[str]:
 
 
 def _build_commands(option_name: str, commands: Sequence[str], variables: Sequence[str]) -> list[list[str]]:
-    """Build commands in the form of recipes; they are run in {prefix}. Raises UsageError if the commands have a
-    mistake."""
+    """The commands of the option --``option_name``, as a recipe contains them; they are run in the folder {prefix}.
+    Raises UsageError if the commands have a mistake."""
     argvs = [command_words(command) for command in commands]
     check_placeholders_in(argvs, LINE.at(option_name), BUILD_PLACEHOLDERS)
     return [["env", "-C", "{prefix}", *variables, *argv] for argv in argvs]
@@ -172,7 +174,7 @@ def _with_then_commands(builder: Builder, quick: QuickCommand | None) -> Builder
     if builder.build is None:
         raise UsageError(f"--then has no effect: builder {builder.name} builds nothing.", "Omit --then.")
     then = _build_commands("then", quick.then, ["CC={cc}", "CXX={cxx}", *_file_hash_variable(quick.then)])
-    # Their results are measured, but unknown: no two builds count as equal.
+    # It is not known which files --then builds; these files may be measured, so no two builds count as equal.
     build = msgspec.structs.replace(builder.build, then=[*builder.build.then, *then], artifacts=[])
     return msgspec.structs.replace(builder, build=build)
 
@@ -191,14 +193,13 @@ _BELOW = re.compile(
 )
 
 
-def program_and_choice(command: list[str], chosen: Sequence[str]) -> list[str]:
-    """The program in the working directory that a command starts, taken from the first relative path in the command;
-    and the files that the user chose. The chosen files are for commands that begin with another program, such as
-    ``env`` or a shell."""
+def program_and_files(command: list[str], chosen_files: Sequence[str]) -> list[str]:
+    """The program of the build that ``command`` starts, which is the first relative path in the command; then the files
+    ``chosen`` by the user, except a file with the name of this program."""
     every = (word for text in command for word in re.split(r"[\s;|&()<>\"'`]+", text) if "/" in word)
     program = next((match[1] for word in every if (match := _BELOW.fullmatch(word))), "")
     names = {PurePath(program).name} if program else set()
-    return [*([program] if program else []), *(path for path in chosen if PurePath(path).name not in names)]
+    return [*([program] if program else []), *(path for path in chosen_files if PurePath(path).name not in names)]
 
 
 def quick_workload(quick: QuickCommand, builder: Builder) -> Workload:
@@ -225,7 +226,7 @@ def command_name(run: str) -> str:
     first, *further = arguments[begin:]
     program = PurePath(first).name if first.startswith("/") else re.sub(r"^(\{prefix}|\.)/", "", first)
     shown = mask_credentials(" ".join([program, *further]))
-    name = " ".join(re.sub(r"[^\w.+=:@%/{}-]+", " ", shown).split()) or RECIPE  # a list of names has commas
+    name = " ".join(re.sub(r"[^\w.+=:@%/{}-]+", " ", shown).split()) or RECIPE  # a comma separates names
     return name if len(name) <= LONGEST_NAME else f"{name[:24]}…{name[-15:]}"
 
 
@@ -267,8 +268,8 @@ def check_overrides(builder: Builder, workloads: Sequence[Workload], settings: S
 
 
 def converted_overrides(workload: Workload, overrides: Mapping[str, Option]) -> dict[str, Option]:
-    """The overrides; the values of args are converted to the types of these args in the workload. Raises UsageError for
-    an arg that the workload does not have, or for a value of another type."""
+    """The overrides, in which the value of an arg has the type that the arg has in the workload. Raises UsageError for
+    an arg that the workload does not have, or for a value that cannot be converted to this type."""
     args = workload.prepare_args | workload.args
     values = dict(overrides)
     for name in (arg for arg in overrides if arg not in TIMING):
@@ -389,7 +390,7 @@ def untrusted_recipe_files(
 ) -> dict[str, Path]:
     """Title → file, for all recipes that are neither perfbisect's nor in the user's configuration folder."""
     folders = [Path(folder_name) for folder_name in (builder.folder, *builder.inherited)] if builder else []
-    # a command belongs to no suite
+    # A workload without a folder is a command, which belongs to no suite.
     suites = dict.fromkeys(Path(workload.folder) for workload in workloads if workload.folder)
     files = [
         *((f"Builder {folder.name}", folder / BUILDER, folder.parent, BUILDERS) for folder in folders),

@@ -22,7 +22,7 @@ from perfbisect.errors import RecipeError
 Table = dict[str, Any]
 Shape = TypeVar("Shape", bound=msgspec.Struct)
 
-DEPTH = 32  # levels of tables and lists
+DEPTH = 32  # most levels of nested tables and lists
 PASSWORD = re.compile(r"//.*@")  # passwords and user names in addresses
 WORDS = {"Str": "text", "Int": "a whole number", "Float": "a number", "Bool": "true or false", "List": "a list",
          "Dict": "a table", "Struct": "a table"}  # fmt: skip
@@ -30,7 +30,7 @@ _FIELD = re.compile(r"Object (contains unknown|missing required) field `(.*)`")
 
 
 def text_constraint(pattern: str, description: str) -> msgspec.Meta:
-    """The constraint of a text type: ``pattern`` is found in it; errors have the ``description``."""
+    """The constraint that a text contains a match of ``pattern``; errors print the ``description``."""
     return msgspec.Meta(pattern=pattern, description=description)
 
 
@@ -49,12 +49,13 @@ class Location:
         return Location(self.file, keys)
 
     def mistake(self, what: str, advice: str = "") -> RecipeError:
-        """The error for the value here; ``what`` continues the sentence after the key: "is missing"."""
+        """The error for a wrong value at this location. Its sentence begins with the file and the key, and ends with
+        ``what``, such as "is missing"."""
         subject = f" `{self.keys}`" if self.keys else ""
         return RecipeError(f"{self.file}:{subject} {what}", advice)
 
     def unknown_name_error(self, noun: str, name: str, known: Iterable[str]) -> RecipeError:
-        """The error for an unknown name at this location; ``noun`` says what the name stands for."""
+        """The error for an unknown name at this location; ``noun`` is the kind of the name, such as "builder"."""
         names = [*known]
         advice = f"{noun.capitalize()}s: {sorted_list(names)}."
         return self.mistake(f'is "{name}", but no such {noun} exists.{similar_words_hint(name, names)}', advice)
@@ -71,7 +72,7 @@ def read_table(file: Path) -> Table:
         raise RecipeError(f"{file}: is not valid TOML: {error}") from error
     except RecursionError as error:
         raise RecipeError(f"{file}: is nested too deeply.") from error
-    except ValueError as error:  # of int(), for thousands of digits
+    except ValueError as error:  # int() refuses a number with thousands of digits
         raise RecipeError(f"{file}: has a number that is too large.") from error
     for location, value in all_values(table, Location(file)):
         _check_value(value, location)
@@ -116,8 +117,8 @@ def read_text(file: Path) -> str:
 
 
 def convert_table(table: object, shape: type[Shape], location: Location) -> Shape:
-    """The struct that a table describes. Raises RecipeError for a mistake, and for a key that only the reader may set."""
-    if isinstance(table, dict) and (reserved := filled_in(shape) & table.keys()):
+    """The struct that a table describes. Raises RecipeError for a mistake, and for a key of ``filled_in``."""
+    if isinstance(table, dict) and (reserved := reader_fields(shape) & table.keys()):
         raise _unknown_key_error(min(reserved), shape, location)
     try:
         return msgspec.convert(table, shape)
@@ -125,14 +126,14 @@ def convert_table(table: object, shape: type[Shape], location: Location) -> Shap
         raise _validation_error(error, table, shape, location) from error
 
 
-def filled_in(shape: type[msgspec.Struct]) -> frozenset[str]:
+def reader_fields(shape: type[msgspec.Struct]) -> frozenset[str]:
     """The fields of a struct that only the reader sets. A recipe that sets one of these fields is refused."""
     return getattr(shape, "filled_in", frozenset())
 
 
 def _validation_error(error: msgspec.ValidationError, value: object, kind: Any, location: Location) -> RecipeError:
     """The error for a value that is not of type ``kind``, about the innermost wrong entry."""
-    shape = _shape_of_type(kind, value)
+    shape = _container_type(kind, value)
     for key, entry, inner in _typed_entries(value, shape):
         try:
             msgspec.convert(entry, inner)
@@ -152,14 +153,14 @@ def _validation_error(error: msgspec.ValidationError, value: object, kind: Any, 
     return location.mistake(f"is {shown_value(value)}, but must be {_allowed_values(info)}.{near}")
 
 
-def _shape_of_type(kind: Any, value: object) -> Any:
-    """The struct, list or dict of an annotated or optional type. For a union of several such types, the result is the
-    type of ``value``.
+def _container_type(kind: Any, value: object) -> Any:
+    """The struct, list or dict of an annotated or optional type. For a union, the result is the alternative that fits
+    ``value``.
     """
     if get_origin(kind) is Annotated:
-        return _shape_of_type(get_args(kind)[0], value)
+        return _container_type(get_args(kind)[0], value)
     if get_origin(kind) in (Union, UnionType):
-        shapes = [_shape_of_type(option, value) for option in get_args(kind)]
+        shapes = [_container_type(option, value) for option in get_args(kind)]
         return next(
             (option for option in shapes if isinstance(value, get_origin(option) or option)),
             shapes[0],
@@ -168,8 +169,8 @@ def _shape_of_type(kind: Any, value: object) -> Any:
 
 
 def _typed_entries(value: object, shape: Any) -> Iterator[tuple[str | int, object, Any]]:
-    """The entries of a table or list of that shape, with the types that they must have; in a table whose keys the user
-    chooses, the keys are entries, too.
+    """The entries of a table or list of type ``shape``, each with the type that it must have. The keys of a table are
+    also returned, as entries, if the user chooses the keys.
     """
     if isinstance(value, list) and get_origin(shape) is list:
         yield from ((index, entry, get_args(shape)[0]) for index, entry in enumerate(value))
@@ -182,7 +183,7 @@ def _typed_entries(value: object, shape: Any) -> Iterator[tuple[str | int, objec
 
 
 def _unknown_key_error(key: str, shape: type[msgspec.Struct], location: Location) -> RecipeError:
-    allowed = [name for name in shape.__struct_encode_fields__ if name not in filled_in(shape)]
+    allowed = [name for name in shape.__struct_encode_fields__ if name not in reader_fields(shape)]
     where = f"[{location.keys}]" if location.keys else "the file"
     return location.at(key).mistake(
         f"is an unknown key.{similar_words_hint(key, allowed)}", f"Allowed in {where}: {', '.join(allowed)}."
@@ -235,10 +236,11 @@ def merged_tables(base: object, overrides: object) -> Any:
 def inherited_tables(
     start: Location, named: Sequence[tuple[str, Location]], read: Callable[[Location], Table], noun: str
 ) -> dict[Location, Table]:
-    """The tables of a recipe and of all recipes that it extends, directly or through other recipes, by location.
+    """Location → table, for a recipe and for all recipes that it extends, directly or through other recipes.
 
-    ``named`` are all recipes; a recipe that extends its own name means the next recipe of that name. Raises RecipeError
-    if an extended recipe does not exist, and if recipes extend each other in a cycle.
+    ``named`` has the names and locations of all recipes. Several recipes may have one name; a recipe that extends its
+    own name extends the next of these recipes. Raises RecipeError if an extended recipe does not exist, and if recipes
+    extend each other in a cycle.
     """
     tables, location = {start: read(start)}, start
     while base := tables[location].get("extends", ""):
@@ -284,7 +286,7 @@ def _as_table(value: object) -> Any:
             return {
                 field.encode_name: _as_table(entry)
                 for field in msgspec.structs.fields(value)
-                if field.name not in filled_in(type(value))
+                if field.name not in reader_fields(type(value))
                 and ((entry := getattr(value, field.name)) not in (None, "", [], {}) or keeps_empty or field.required)
             }
         case list():

@@ -1,14 +1,14 @@
 """The schema of a suite of workloads, ``workloads/SUITE/suite.toml``, and how suites are found and read.
 
 A workload is a sysbench Lua script with its arguments, plain SQL, or a command that is run without sysbench. sysbench
-runs the first two with these environment variables, which the shared Lua module ``workloads/perfbisect.lua`` reads:
+runs a Lua script or plain SQL with these environment variables, which the Lua module ``workloads/perfbisect.lua``
+reads:
 
-    PERFBISECT_LIBRARY  path of the embedded library (absent for a server)
-    PERFBISECT_DATA     the dataset copy of this visit
-    PERFBISECT_WARMUP   seconds to run the operation in thread_init, before sysbench's clock starts
-    PERFBISECT_CONTROL  FIFO of ``perf stat --control``; thread 0 writes "enable" at its first event, "disable" at its end
-    PERFBISECT_ACK      FIFO on which perf answers
-    PERFBISECT_SETUP, PERFBISECT_PREPARE, PERFBISECT_CHECK, PERFBISECT_STATEMENT  the SQL of a plain SQL workload
+    PERFBISECT_LIBRARY  path of the embedded library (absent for a server) PERFBISECT_DATA     the dataset copy of this
+    visit PERFBISECT_WARMUP   seconds to run the operation in thread_init, before sysbench's clock starts
+    PERFBISECT_CONTROL  FIFO of ``perf stat --control``; thread 0 writes "enable" at its first event, "disable" at its
+    end PERFBISECT_ACK      FIFO on which perf answers PERFBISECT_SETUP, PERFBISECT_PREPARE, PERFBISECT_CHECK,
+    PERFBISECT_STATEMENT  the SQL of a plain SQL workload
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,8 +35,8 @@ from perfbisect.recipes.toml import (
     text_constraint,
 )
 
-MOST_LISTED = 12  # names in a message
-# name of the arg with a workload's length in operations: an option of sysbench, {events} in a command
+MOST_LISTED = 12  # most names that a message lists
+# Name of the argument with the number of operations of a run: an option of sysbench, or {events} in a command.
 EVENTS = "events"
 
 Drivers = str | Annotated[list[str], Meta(min_length=1, description="a list with at least one value")]
@@ -65,42 +65,42 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         {"name", "suite", "folder", "driver", "asks", "output", "outputs", "filter"}
     )
 
-    name: str = ""  # key of its table in the suite
+    name: str = ""  # name of the workload's table in suite.toml
     suite: str = ""
     folder: str = ""  # absolute path of the suite's folder
-    driver: str = ""  # one of the suite's drivers: a suite with several has a Workload for each
+    driver: str = ""  # a driver of the suite; a suite with several drivers has a Workload for each driver
     summary: str
     group: str  # point, range, range-aggregate, scan, write, …: the section in a table of results
     script: Script = ""  # Lua file in the suite's folder
     args: dict[
         OptionName, Option
-    ] = {}  # sysbench options, without the leading dashes; of a command: its own placeholders
-    prepare_script: Script = ""  # loads the dataset; run with the command "prepare"
+    ] = {}  # options of sysbench without the leading dashes, or values of a command's own placeholders
+    prepare_script: Script = ""  # loads the dataset; sysbench runs it with the command "prepare"
     prepare_args: dict[OptionName, Option] = {}
     prepare: str = ""  # plain SQL instead of a script: loads the dataset
-    check: str = ""  # plain SQL, run once a session: its result must equal the result when the data was loaded
+    check: str = ""  # plain SQL, run once in each session; its result must be the result that it had after loading
     setup: str = ""  # plain SQL run in each connection before the measured statement
     statement: str = ""  # plain SQL that is measured
-    suspects: dict[str, Weight] = {}  # path in the system's source → how much likelier a commit that touches it is
+    suspects: dict[str, Weight] = {}  # path in the system's source → factor of the prior of commits that touch it
     # What counts as one operation: "event" (a call of event()) or "query" (counted by sysbench).
     operation: Literal["event", "query"] = "event"
     threads: Annotated[int, Meta(ge=1, le=1_000_000, description="a whole number from 1 to 1000000")] = 1
     warmup: SecondsOrZero = 2.0
     time: Seconds = 10.0  # the measured window
-    command: list[str] = []  # measured from its start to its end, instead of a script; run in {prefix}
-    prepare_commands: list[Argv] = []  # load its dataset, below {data}
+    command: list[str] = []  # in place of a script; measured from its start to its end; run in {prefix}
+    prepare_commands: list[Argv] = []  # commands that load the dataset into {data}
     rate: str = ""  # pattern of a rate in the output (higher is better): see perfbisect.recipes.output_pattern
     cost: str = ""  # pattern of a cost in the output (lower is better)
     unit: Unit = ""  # unit of the rate or the cost; by default the unit in the pattern
     operations: str = ""  # pattern of the number of operations in the output; "": the whole execution is one operation
     latencies: dict[LatencyName, str] = {}  # "avg", "p95", …: patterns of latencies in the output, in milliseconds
-    # Instead of patterns: the program that prints the JSON; see perfbisect.lab.workload.command.
+    # In place of patterns: the program whose JSON output is parsed; see perfbisect.lab.workload.command.
     format: Literal["", "fio"] = ""
     only: str = ""  # the result that is measured, of an output in a known format: its name, or a pattern of names
-    asks: bool = False  # whether the output of its command is to be recognised
-    output: Output | None = None  # the recognised result
-    outputs: tuple[Output, ...] = ()  # all results that are read from its runs, if there are several
-    filter: tuple[str, ...] = ()  # words after the command, by which it measures nothing else
+    asks: bool = False  # whether perfbisect must find the result in the command's output
+    output: Output | None = None  # the result that perfbisect found in the output
+    outputs: tuple[Output, ...] = ()  # all results that are read from the runs; empty if there is only one result
+    filter: tuple[str, ...] = ()  # words added to the command, so that it measures only the hunted results
     needs: list[Need] = []  # programs for its commands, beside those of the build
     # Seconds after which a run is killed; 0: five times its length, plus an hour for a command, otherwise a minute.
     timeout: SecondsOrZero = 0.0
@@ -108,12 +108,12 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @property
     def metric(self) -> str:
         """The default metric."""
-        if self.known:
-            return self.known[0].metric
+        if self.known_outputs:
+            return self.known_outputs[0].metric
         return "rate" if self.rate or self.format else "cost" if self.cost else "latency" if self.command else "qps"
 
     @property
-    def known(self) -> tuple[Output, ...]:
+    def known_outputs(self) -> tuple[Output, ...]:
         """The results that can be measured, if the output format is recognised."""
         return self.outputs or ((self.output,) if self.output else ())
 
@@ -138,8 +138,8 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     name: str = ""  # the folder's name
     summary: str
     driver: Drivers  # driver or drivers of builders that can run it
-    defaults: dict[str, object] = {}  # keys of a workload, merged under each workload
-    # each is a Workload
+    defaults: dict[str, object] = {}  # keys of all workloads; a workload may override them
+    # Name of a workload → keys of Workload.
     workloads: Annotated[dict[Name, Any], Meta(min_length=1, description="a table with at least one entry")]
 
     @property
@@ -237,7 +237,7 @@ def check_command(workload: Workload, location: Location) -> None:
 def load_workload(name: str, driver: str, user_path: str | Path = "") -> Workload:
     """The workload called ``name`` or ``suite/name`` for ``driver``.
 
-    Raises RecipeError if there is no such workload, if several suites have one, or if its suite has a mistake.
+    Raises RecipeError if no suite or several suites have a workload called ``name``, or if a suite has a mistake.
     """
     return _workload_by_name(name, driver, load_workloads(user_path))
 
@@ -280,16 +280,19 @@ def advice_listing_workloads(whose: str, names: Iterable[str]) -> str:
 
 
 def load_workloads(user_path: str | Path = "") -> list[Workload]:
-    """All workloads: by suite in alphabetical order, then as in the suite's file; once for each driver."""
+    """All workloads, by suite in alphabetical order, and within a suite in the order of its file. A workload for
+    several drivers occurs once for each driver."""
     files = files_by_name(recipe_folders(WORKLOADS, user_path), FILE)
     return [workload for _, file in sorted(files.items()) for workload in workloads_by_driver(read_suite(file))]
 
 
 def choose_workloads(words: str, driver: str, user_path: str | Path = "") -> dict[str, Workload]:
-    """The workloads for a driver that ``words`` name, each once, by unambiguous names.
+    """The workloads for ``driver`` that ``words`` name, each workload once; the keys of the mapping are unambiguous
+    names.
 
     ``words`` are names of workloads, groups and suites, separated by commas; a workload precedes a group of the same
-    name. Raises RecipeError for a word that names none of these, and the same errors as ``load_workload``.
+    name. Raises RecipeError for a word that names no workload, group or suite; also raises the errors of
+    ``load_workload``.
     """
     everything = load_workloads(user_path)
     fitting = [workload for workload in everything if workload.driver == driver]

@@ -13,7 +13,7 @@ from perfbisect.wording.text import shell_words
 
 
 def command_to_run(settings: Settings, history: Path | None) -> str:
-    """The `bisect run` that repeats a hunt, or the `bisect narrow`; options with their default value are omitted."""
+    """The `bisect run` or `bisect narrow` command that repeats a hunt; options with their default value are omitted."""
     if settings.narrows:
         limit = [word for words in _changed_options(settings) if words[0] == "--max-time" for word in words]
         words = ["bisect", "narrow", str(settings.narrows), *limit]
@@ -30,14 +30,15 @@ def command_to_run(settings: Settings, history: Path | None) -> str:
 
 
 def command_to_compare(settings: Settings, *builds: str) -> str:
-    """The `bisect compare` that measures ``builds`` with the settings of a hunt, on the hunt's first host."""
+    """The `bisect compare` command that measures ``builds`` with the settings of a hunt, on the hunt's first host."""
     options = _changed_options(replace(settings, further_hosts=()))
     how = [word for words in options if len(words) > 1 and not SEARCHES.match(FIELDS[words[0]]) for word in words]
     return shell_words(["bisect", "compare", *builds, *options_of_recipes(settings), *how])
 
 
 def options_of_settings(settings: Settings) -> list[str]:
-    """The options of a `bisect run`, without the options for the ends, the recipes and the history."""
+    """The options of a `bisect run` command with ``settings``, except good and bad, and options for recipes and
+    history."""
     return [word for words in _changed_options(settings) for word in words]
 
 
@@ -62,8 +63,8 @@ OF_RECIPES = (
     "unit",
     "operations",
     "only",
-)  # fields of a command in place of recipes
-SEARCHES = re.compile(r"suspects|skips|policy\.(?!pairing)")  # fields that only a search has
+)  # fields that describe the build and the workload by commands instead of recipes
+SEARCHES = re.compile(r"suspects|skips|policy\.(?!pairing)")  # fields that apply only to a search
 
 
 def _changed_options(settings: Settings) -> Iterator[tuple[str, ...]]:
@@ -71,7 +72,7 @@ def _changed_options(settings: Settings) -> Iterator[tuple[str, ...]]:
     flag.
     """
     worse = Direction.DROP if find_metric(settings.metric).higher_is_better else Direction.RISE
-    # Equal smallest changes of a time and of a count were given by --min-effect; a hunt by counts may have one only.
+    # If min_effect and min_counted are equal, the user gave --min-effect. A hunt by counts may have only min_effect.
     policy = settings.policy
     asked = policy.min_counted == policy.min_effect or (settings.prior.exact and not policy.min_counted)
     least = 0.0 if asked else Policy().min_effect
@@ -94,7 +95,8 @@ def _changed_options(settings: Settings) -> Iterator[tuple[str, ...]]:
 
 
 def _option_words(option: str, value: object) -> Iterator[tuple[str, ...]]:
-    """The words of an option: a flag alone, or the option with its value, once for each of several values."""
+    """The words of an option: only the option if it is a flag, otherwise the option with its value. An option with
+    several values is repeated for each value."""
     match value:
         case bool():
             yield (option,)
@@ -112,7 +114,7 @@ def _option_words(option: str, value: object) -> Iterator[tuple[str, ...]]:
 
 
 def options_of_recipes(settings: Settings) -> list[str]:
-    """The options that select builder and workload, or the commands in place of recipes."""
+    """The options that select builder and workload, or that give commands in place of recipes."""
     quick = settings.quick
     if quick is None:
         return ["--builder", settings.builder, "--workload", settings.workload]
@@ -124,5 +126,5 @@ def options_of_recipes(settings: Settings) -> list[str]:
 
 
 def bisect_command(verb: str, argument: str | int, history: Path | None) -> str:
-    """The command that shows, resumes, proves or reports a hunt or a trial."""
+    """The bisect command that applies ``verb``, such as show or resume, to a session or a batch."""
     return shell_words(["bisect", verb, str(argument), *history_option(history)])

@@ -22,10 +22,10 @@ class Cell:
     """One entry of a table: its texts for people and for programs, and its look."""
 
     text: str
-    csv_texts: tuple[str, ...] = ()  # a text for each column of CSV that it fills; empty: ``text`` alone
+    csv_texts: tuple[str, ...] = ()  # a text for each column of CSV that the cell fills; empty: only ``text``
     tone: str = ""  # "worse" or "better" for a real difference
-    note: str = ""  # for people, behind the text
-    link: str = ""  # its address on a page
+    note: str = ""  # a text for people that follows ``text``
+    link: str = ""  # on a page, the text of the cell is a link to this address
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table below some lines of text."""
+    """A table of a report; ``lines_above`` are lines of text that are printed above the table."""
 
     head: tuple[str, ...]
     rows: tuple[Row, ...]
@@ -48,7 +48,7 @@ class Table:
     kind: str = ""  # a page selects columns, colours and plots by the kind: "ratios", "functions", …
     plot_title: str = ""  # title of the plots; empty: the table has no plots
     minor_columns: tuple[str, ...] = ()  # titles of the columns that are omitted in this order if the table is too wide
-    numbers_first: bool = False  # as in benchmark reports: the name of a row is last, in a column without a title
+    numbers_first: bool = False  # whether the last column, without a title, has the names of the rows
     csv_head: tuple[str, ...] = ()  # titles of the columns of CSV, if they differ from ``head``
 
 
@@ -76,7 +76,7 @@ class Notes:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Preformatted lines. With a title, each text is a command that the reader can copy."""
+    """Preformatted lines. If ``title`` is not empty, each of ``texts`` is a command that the reader can copy."""
 
     texts: tuple[str, ...]
     title: str = ""
@@ -90,7 +90,7 @@ class Figure:
 
     draw: "Callable[[], Markup]"
     line_above: str = ""
-    legend: tuple[tuple[str, str], ...] = ()  # class of colour, its meaning
+    legend: tuple[tuple[str, str], ...] = ()  # (class of a colour, its meaning)
     kind: str = ""  # "flame": a flame graph, which can be searched and zoomed
     text_lines: tuple[str, ...] = ()
     y_title: str = ""  # title of the vertical axis, with its unit
@@ -106,11 +106,11 @@ class Section:
 
     title: str
     parts: tuple[Part, ...]
-    anchor: str = ""  # the target of a page's links to it
+    anchor: str = ""  # the target of links in the page to this section
     hide_title: bool = False  # only pages show the title
-    is_folded: bool = False  # in Markdown, because it is long
-    omitted_on_terminal: bool = False  # a terminal omits it: a chart before it shows the content
-    is_subsection: bool = False  # it belongs to the section before it
+    is_folded: bool = False  # whether Markdown folds the section, because it is long
+    omitted_on_terminal: bool = False  # whether a terminal omits it, because a chart before it shows the content
+    is_subsection: bool = False  # whether it is a subsection of the section before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def missing_cell(csv_columns: int = 1) -> Cell:
     return Cell(MISSING, ("",) * csv_columns)
 
 
-def named_row(name: str, cells: Iterable[Cell]) -> Row:
+def row_with_name_last(name: str, cells: Iterable[Cell]) -> Row:
     """A row whose last cell is ``name``."""
     return Row((*cells, Cell(name)))
 

@@ -39,33 +39,33 @@ from perfbisect.wording.glyphs import UNICODE, dumbbell
 from perfbisect.wording.quantities import (
     MISSING,
     amount,
-    between,
     build_times,
-    cached,
+    cache_share,
     chance,
-    compared,
     count,
     duration,
     extent,
     factor,
     figure,
+    low_to_high,
     phase_times,
+    ratio_cells,
     share,
     stopped_run,
 )
 from perfbisect.wording.reasons import function_notes, plan_lines
 from perfbisect.wording.table import cut
-from perfbisect.wording.text import built_with, cited, metric_title, patch_summary, printable, titled
+from perfbisect.wording.text import build_system_text, cited, metric_title, patch_summary, printable, with_unit
 from perfbisect.wording.trials import ratio_title
 from perfbisect.wording.verdicts import classification_name, effect
 
 COUNTERS = ("counter", "parent", "culprit", "ratio", "95 %")
-LARGE = 1e6, 1e4  # of a counter, and of microseconds: from here on numbers have their unit
-LEAST, LISTED = 3, 10  # functions in text: the first always, the others if they differ beyond noise
+LARGE = 1e6, 1e4  # smallest counter value, and smallest number of microseconds, that are written with a unit
+LEAST, LISTED = 3, 10  # a text lists LEAST functions, and up to LISTED functions that differ beyond noise
 
 
 def document(report: HuntReport, diff_of: DiffOf | None = None) -> Document:
-    """The report of a hunt; for a page, with drawings, if ``diff_of`` is given, which returns the diff of parent and commit."""
+    """The report of a hunt. Only a page gives ``diff_of``, the function that returns a diff, and gets drawings."""
     hunt, settings, state = report.summary, report.settings, report.state
     changes = [
         section for position in range(len(report.changes)) for section in change_sections(report, position, diff_of)
@@ -120,7 +120,7 @@ def setting_facts(report: HuntReport) -> Iterator[tuple[str, str]]:
         ("chosen", state.chosen.why),
         ("pairing", state.pairing.why if state.pairing else ""),
         ("together", report.shared_builds_text),
-        ("build", built_with(settings.system)),
+        ("build", build_system_text(settings.system)),
         ("command", settings.quick.run if settings.quick else ""),
         *(
             (
@@ -129,7 +129,7 @@ def setting_facts(report: HuntReport) -> Iterator[tuple[str, str]]:
             )
             for patch in dict.fromkeys(patch for patches in built for patch in patches)
         ),
-        ("skipped", f"{count(left_out, 'candidate')}, by {by}" if left_out else ""),  # they have no row in the table
+        ("skipped", f"{count(left_out, 'candidate')}, by {by}" if left_out else ""),  # the table omits them
     ):
         if text:
             yield name, text
@@ -143,10 +143,10 @@ def unfinished_hunt_sentences(report: HuntReport) -> Iterator[str]:
     if report.summary.failure:
         yield f"The last attempt failed: {report.summary.failure}"
     if report.ratio_of_ends is not None:
-        yield f"{report.teller.of_ends(report.ratio_of_ends)}."
+        yield f"{report.wording.ends_ratio(report.ratio_of_ends)}."
     if report.costs.ahead and report.summary.state == "running":
         for name, commit in report.costs.ahead.in_flight.items():
-            yield f"Host {name} is building {commit.short}  {commit.title}"
+            yield f"Host {name} is building {commit.short_sha}  {commit.short_subject}"
 
 
 def headline(report: HuntReport) -> str:
@@ -155,11 +155,12 @@ def headline(report: HuntReport) -> str:
         return ""
     [change] = report.changes
     size = effect(change.step.ratio, report.settings.metric)
-    return f"{change.commit.short}: {size}{'' if change.step.ratio.only_bound else f' in {report.teller.what}'}"
+    return f"{change.commit.short_sha}: {size}{'' if change.step.ratio.only_known_side else f' in {report.wording.metric_text}'}"
 
 
 def change_sections(report: HuntReport, position: int, diff_of: DiffOf | None) -> Iterator[Section]:
-    """The sections of a change that the verdict names: commit and reason; with ``diff_of`` drawings, runs and diff."""
+    """The sections of a change that the verdict names: commit, reason and, if ``diff_of`` is given, drawings, runs,
+    diff."""
     change, anchor, settings = report.changes[position], f"case-{position + 1}", report.settings
     commit, explanation = change.commit, change.explanation
     about = (
@@ -167,19 +168,19 @@ def change_sections(report: HuntReport, position: int, diff_of: DiffOf | None) -
         ("author", ", ".join(filter(None, (commit.author, commit.date)))),
         ("subject", commit.subject),
         ("link", report.link_of(commit.sha)),
-        ("parents", ", ".join(f"{parent.short}  {parent.subject}" for parent in change.parents)),
+        ("parents", ", ".join(f"{parent.short_sha}  {parent.subject}" for parent in change.parents)),
     )
     title = "The part" if settings.narrows else "The commit" if len(report.changes) == 1 else f"Change {position + 1}"
     yield Section(title, (Facts(tuple(pair for pair in about if pair[1])),), anchor, hide_title=True)
     if explanation.plans:
         statements = count(len(explanation.plans), "statement")
         has = "has" if len(explanation.plans) == 1 else "have"
-        since = f"Since {commit.short}, {statements} of the workload {has} another query plan."
+        since = f"Since {commit.short_sha}, {statements} of the workload {has} another query plan."
         parts = (Prose((since,)), Code(tuple(plan_lines(explanation.plans))))
         yield Section("Query plans", parts, f"{anchor}-plans", hide_title=True, is_subsection=True)
     absent = Notes(tuple((text, "") for text in unknown_reason_sentences(change, report.typical_values(change.step))))
     yield Section(
-        f"Why {commit.short}",
+        f"Why {commit.short_sha}",
         (Prose(change.reason_sentences), *counter_tables(explanation), absent),
         f"{anchor}-why",
         is_subsection=True,
@@ -191,35 +192,35 @@ def change_sections(report: HuntReport, position: int, diff_of: DiffOf | None) -
         return
     if change.pairs:
         yield Section("Paired runs", (pairs_table(change.pairs, report.pairs_metric),), hide_title=True)
-    if tables := tuple(function_tables(explanation)):
+    if tables := tuple(function_cost_tables(explanation)):
         yield Section("Functions", tables, hide_title=True)
 
 
 def issue_lines(report: HuntReport, change: NamedChange) -> Iterator[str]:
     """The lines of a mail or an issue that reports a change."""
-    settings, state, teller, step, commit = report.settings, report.state, report.teller, change.step, change.commit
-    parent = change.parents[0].short if change.parents else f"{commit.short}^"
+    settings, state, teller, step, commit = report.settings, report.state, report.wording, change.step, change.commit
+    parent = change.parents[0].short_sha if change.parents else f"{commit.short_sha}^"
     host = host_line(state.started.hosts[0]) if state.started else settings.host
     by = f", by {commit.author}" if commit.author else ""
-    yield f"{teller.what}: {effect(step.ratio, settings.metric)} since {cited(commit)}"
+    yield f"{teller.metric_text}: {effect(step.ratio, settings.metric)} since {cited(commit)}"
     yield f"Commit: {report.link_of(commit.sha) or commit.sha}{by}"
-    yield f"Effect: {teller.changed(step.ratio)}; {report.summary.title} on {host}."
-    yield f"Probability: {chance(step.probability)}. {teller.proof(step)}"
+    yield f"Effect: {teller.change_sentence(step.ratio)}; {report.summary.title} on {host}."
+    yield f"Probability: {chance(step.probability)}. {teller.proof_sentence(step)}"
     yield f"Why: {' '.join(change.reason_sentences)}"
     again = (
         command_to_run(settings, report.history)
         if settings.narrows
-        else command_to_compare(settings, parent, commit.short)
+        else command_to_compare(settings, parent, commit.short_sha)
     )
     yield f"Reproduce: {again}"
 
 
 WIDE = 24  # columns of a dumbbell
-PAIRS = 40  # in text
+PAIRS = 40  # most pairs of runs that a text shows
 
 
 def pairs_table(pairs: Sequence[tuple[float, float]], metric: str) -> Table:
-    """The latest paired runs of the commit and a parent; each row has their metrics, also as a dumbbell."""
+    """A table of the latest pairs of runs of a commit and its parent: both values, their ratio, and a drawing."""
     shown = pairs[-PAIRS:]
     values = [value for pair in shown for value in pair]
     rows = [
@@ -231,11 +232,11 @@ def pairs_table(pairs: Sequence[tuple[float, float]], metric: str) -> Table:
     ]  # fmt: skip
     latest = f"the latest {PAIRS} of {count(len(pairs), 'pair')}" if len(pairs) > PAIRS else "each pair"
     head = ("parent ○", "commit ●", "ratio", "")
-    return Table(head, tuple(rows), head[:3], lines_above=(f"{titled(metric)} of both, in {latest}:",))
+    return Table(head, tuple(rows), head[:3], lines_above=(f"{with_unit(metric)} of both, in {latest}:",))
 
 
 def counter_tables(explanation: Explanation) -> Iterator[Table]:
-    """A table of the counters of culprit and parent, sorted by their change beyond noise; none without counters.
+    """A table of the counters of culprit and parent, sorted by how far each change exceeds the noise.
 
     If perf counted only for a part of the time and extrapolated, this share of the time follows the counter's name.
     """
@@ -243,17 +244,16 @@ def counter_tables(explanation: Explanation) -> Iterator[Table]:
     for counter in explanation.counters:
         partly = f" ({share(counter.share)} counted)" if counter.share < 1 else ""
         cells = row(
-            titled(counter.name) + partly,
+            with_unit(counter.name) + partly,
             *(
                 amount(value, counter.unit) if value >= LARGE[counter.unit == "us"] else figure(value)
                 for value in (counter.parent, counter.culprit)
             ),
             factor(counter.ratio.middle, 2),
-            between(counter.ratio if counter.rounds > 1 else None),
+            low_to_high(counter.ratio if counter.rounds > 1 else None),
         ).cells
-        rows.append(
-            Row(cells, counter.ratio, "unclear" if not counter.moved else "bad" if counter.ratio.middle > 1 else "good")
-        )
+        tone = "unclear" if not counter.is_significant else "bad" if counter.ratio.middle > 1 else "good"
+        rows.append(Row(cells, counter.ratio, tone))
     if rows:
         axis = "ratio of culprit to parent"
         unit = an_operation(explanation) + " of the command" * (explanation.operation == "run")
@@ -276,7 +276,7 @@ def unknown_reason_sentences(
         yield f"Not counted on this host: {', '.join(names)}."
 
 
-def function_tables(explanation: Explanation) -> Iterator[Table]:
+def function_cost_tables(explanation: Explanation) -> Iterator[Table]:
     """For each sort of cost, a table of the functions whose costs differ most."""
     for above, measured in titled_function_rows(explanation):
         rows = [
@@ -311,14 +311,14 @@ def candidates_section(report: HuntReport, *, on_page: bool) -> Section | None:
         interval, runs = report.ratios_to_good.get(sha), len(report.search_runs(tested))
         numbers = row(
             commit.date or MISSING,
-            *compared(interval, baseline=baseline, unknown=MISSING),
+            *ratio_cells(interval, baseline=baseline, unknown=MISSING),
             str(runs) if runs else MISSING,
             build_times(tested, duration, MISSING),
             share(tested.hit_rate),
             classification_name(classification),
             *([sure.get(sha, MISSING)] if sure else []),
         ).cells
-        name = Cell(commit.short, note=commit.subject if on_page else "")
+        name = Cell(commit.short_sha, note=commit.subject if on_page else "")
         cells = (name, *numbers, *(() if on_page else (Cell(commit.subject),)))
         rows.append(Row(cells, SAME if baseline else interval, TONES.get(classification, "unclear")))
     last = (*(("prob.",) if sure else ()), *(() if on_page else ("subject",)))
@@ -333,13 +333,13 @@ def candidates_section(report: HuntReport, *, on_page: bool) -> Section | None:
 
 
 def candidate_remarks(report: HuntReport) -> Iterator[str]:
-    """Remarks on candidates: unmeasured suspects, skips, stopped runs, further runs, patches, equal binaries."""
+    """Remarks on candidates: unmeasured suspects, skips, stopped and additional runs, patches, equal binaries."""
     measured = {sha for sha, _ in report.tested_commits}
     suspects = [suspect for suspect in report.suspects if not (report.state.verdict or suspect.commit.sha in measured)]
     if suspects:
-        yield f"not measured yet: {', '.join(f'{suspect.commit.short} ({chance(suspect.probability)})' for suspect in suspects)}"
+        yield f"not measured yet: {', '.join(f'{suspect.commit.short_sha} ({chance(suspect.probability)})' for suspect in suspects)}"
     for sha, tested in report.tested_commits:
-        short, further = report.commit(sha).short, len(tested.runs) - len(report.search_runs(tested))
+        short, further = report.commit(sha).short_sha, len(tested.runs) - len(report.search_runs(tested))
         if tested.skip and not is_skipped_by_user(tested):
             yield f"{short} was skipped, {skip_text(tested.skip)}"
         if slower := stopped_run_text(tested.runs):
@@ -350,7 +350,7 @@ def candidate_remarks(report: HuntReport) -> Iterator[str]:
         if tested.builds and tested.builds[-1].patches:
             yield f"{short} was built {patch_summary(tested.builds[-1].patches)}"
         if tested.same_as:
-            yield f"{short} has the same binary as {report.commit(tested.same_as).short}"
+            yield f"{short} has the same binary as {report.commit(tested.same_as).short_sha}"
 
 
 def skip_text(skip: SkipFacts) -> str:
@@ -365,9 +365,9 @@ def stopped_run_text(runs: Sequence[RunFacts]) -> str:
 
 
 def cost_sentences(report: HuntReport) -> Prose:
-    """Sentences: the builds, runs and time of a hunt, and the builds of each build host, also unused builds."""
+    """Sentences about the cost of a hunt: its builds, runs and time; the used and unused builds of each build host."""
     costs = report.costs
-    cached_share = cached(costs.hit_rate, costs.remote_rate)
+    cached_share = cache_share(costs.hit_rate, costs.remote_rate)
     cache = f" ({cached_share})" if cached_share else ""
     incremental = f", {costs.incremental} of them incremental," if costs.incremental else ""
     shared = f" and {costs.shared} from the shared builds" if costs.shared else ""

@@ -1,4 +1,4 @@
-"""The data of a hunt's report: its row and settings in the history, its folded log, and properties computed from them.
+"""The data of a hunt's report: its row and settings in the history, its state, and values computed from these.
 
 Text, Markdown, JSON and pages are made from a ``HuntReport``.
 """
@@ -37,12 +37,12 @@ from perfbisect.store.connection import with_history
 from perfbisect.store.history import History
 from perfbisect.store.listing import SessionSummary
 from perfbisect.wording import reasons
-from perfbisect.wording.quantities import MISSING, count, figure, scale, share, signed
+from perfbisect.wording.quantities import MISSING, count, divisor_and_unit, figure, share, signed
 from perfbisect.wording.text import listed, printable, printable_commit
 from perfbisect.wording.trials import proof_sentences
 from perfbisect.wording.verdicts import VerdictSentences
 
-SUSPECTS = 10  # of an unfinished hunt
+SUSPECTS = 10  # most suspects of an unfinished hunt that its report lists
 UNKNOWN = 0.005  # a table mentions the share of a cost whose callers are unknown if it is at least this
 
 IN_DIFF = "SELECT id FROM sessions WHERE kind = 'hunt' AND about = ? ORDER BY id"  # the searches in the diff of a hunt's culprit
@@ -57,7 +57,7 @@ TONES = {  # classification → class of its colour
 
 Describe = Callable[[str], Commit]  # full hash → commit
 LinkOf = Callable[[str], str]  # full hash → address
-# Parent and commit → the diff, and the number of files that it leaves out; None if it cannot be read.
+# (Parent, commit) → (their diff, number of files that the diff leaves out); None if the diff cannot be read.
 DiffOf = Callable[[str, str], tuple[str, int] | None]
 NO_LINK: LinkOf = "".format  # "" for each commit
 
@@ -76,8 +76,8 @@ class NamedChange:
 
     step: Step
     commit: Commit
-    parents: tuple[Commit, ...]  # the parents that it was proven against
-    explanation: Explanation  # against the first parent
+    parents: tuple[Commit, ...]  # the parents with which the proof compared the commit
+    explanation: Explanation  # explanation of the difference from the first parent
     reason_sentences: tuple[str, ...]  # three sentences at most
     unknown_reasons: tuple[str, ...]  # a sentence for each part that was not measured, or is not known
     pairs: tuple[tuple[float, float], ...]  # the metric of a parent and of the commit in their paired runs
@@ -95,12 +95,12 @@ class Suspect:
 class HuntCosts:
     """The costs of a hunt. Rates are shares between 0 and 1; None if they are unknown."""
 
-    builds: int  # without reused ones
-    build_seconds: float  # with the seconds of shared builds
-    hit_rate: float | None  # of ccache
+    builds: int  # number of builds, without reused builds
+    build_seconds: float  # seconds of builds, with the fetching of shared builds
+    hit_rate: float | None  # hit rate of ccache
     runs: int
-    run_seconds: float  # with warm-up and starts
-    seconds: float  # of all attempts
+    run_seconds: float  # seconds of runs, with starts and warm-up
+    seconds: float  # seconds of all attempts
     ahead: "BuiltAhead | None" = None
     shared: int = 0  # builds that were taken from the shared builds
     remote_rate: float | None = None  # share of ccache's hits that came from its remote store
@@ -111,23 +111,23 @@ class HuntCosts:
 class BuiltAhead:
     """The builds that build hosts made while other hosts measured."""
 
-    builds: Mapping[str, int]  # build host → number of its builds, with reused ones
+    builds: Mapping[str, int]  # build host → number of its builds, including reused builds
     unused: int  # builds that were not measured
     unused_seconds: float
-    ended: int  # builds that were ended because they had become useless
+    ended: int  # number of builds that were ended because no hunt needed them any more
     ended_seconds: float
     in_flight: Mapping[str, Commit]  # build host → the commit that it builds now
 
 
 @dataclass(eq=False)
 class HuntReport:
-    """The report of a hunt; the range of ``state`` is the range of the hunt, not of a phase with the merge base."""
+    """The report of a hunt. ``state`` has the range of the hunt, not the range of good and the merge base."""
 
     summary: SessionSummary
     settings: Settings
     state: SessionState
     history: Path
-    describe: Describe = Commit  # describes the commits that the log does not
+    describe: Describe = Commit  # describes the commits that the log does not describe
     link_of: LinkOf = NO_LINK  # returns a commit's page at a forge
     decisions: tuple[SearchDecision, ...] = ()  # the decisions about the range of the hunt, in order
     shared_builds_text: str = ""  # the hunts with which it shares its builds, in words
@@ -141,7 +141,7 @@ class HuntReport:
     def commit_of_candidate(self, candidate: int) -> Commit:
         """The commit of a candidate."""
         commit, started = self.commit(self.state.commits[candidate]), self.state.started
-        return printable_commit(started.with_part_titles(commit, candidate)) if started else commit
+        return printable_commit(started.with_part_title(commit, candidate)) if started else commit
 
     @cached_property
     def ratios_to_good(self) -> dict[str, Interval]:
@@ -149,24 +149,24 @@ class HuntReport:
         return ratios_to_good(self.state, self.settings.metric, self.state.hosts, self.settings.prior.host_classes)
 
     @property
-    def teller(self) -> VerdictSentences:
-        """The object that words the results of the hunt."""
+    def wording(self) -> VerdictSentences:
+        """The object that makes sentences about the results of the hunt."""
         return VerdictSentences(self.state, self.commit_of_candidate, with_history("", self.history))
 
     @property
     def verdict_sentences(self) -> tuple[str, ...]:
         """Sentences about the verdict and the remedy for commits that did not build; empty before the verdict."""
         verdict = self.state.verdict
-        return (*self.teller.sentences(verdict), *self.state.remedy) if verdict else ()
+        return (*self.wording.sentences(verdict), *self.state.remedy) if verdict else ()
 
     @property
     def proven_sentences(self) -> tuple[str, ...]:
         """Sentences about the changes that are proven before the verdict; empty after the verdict."""
-        return () if self.state.verdict else self.teller.so_far(self.state.found)
+        return () if self.state.verdict else self.wording.changes_so_far(self.state.found)
 
     @property
     def ends_are_measured(self) -> bool:
-        """Whether both ends were measured; until then the belief is only the prior."""
+        """Whether both ends were measured; before, the probabilities of the candidates are prior probabilities."""
         return self.state.is_measured(self.state.commits[0]) and self.state.is_measured(self.state.commits[-1])
 
     @property
@@ -187,7 +187,7 @@ class HuntReport:
         return tuple(changes)
 
     def _change(self, step: Step) -> NamedChange:
-        """A step with its reason and its paired runs."""
+        """The change at ``step``, with its reason and its paired runs."""
         commits = self.state.commits
         explained = step_explanation(self.state, step)
         sides = {commits[step.candidate]: 1, **{commits[parent]: 0 for parent in step.parents}}
@@ -199,21 +199,21 @@ class HuntReport:
             self.commit_of_candidate(step.candidate),
             tuple(map(self.commit_of_candidate, step.parents)),
             explained,
-            reasons.sentences(explained),
+            reasons.reason_sentences(explained),
             tuple(reasons.open_questions(explained)),
             tuple(second_and_first_values(ordered, self.pairs_metric)),
         )
 
     @property
     def named_diff_parts(self) -> tuple[DiffPart, ...]:
-        """The parts of a diff that the verdict names or, if it is undecided, suspects."""
+        """The parts of a diff that a decided verdict names, or an undecided verdict suspects."""
         verdict, added = self.state.verdict, self.state.started.parts if self.state.started else ()
         named = [step.candidate for step in all_steps(verdict)]
         nodes = verdict.candidates if isinstance(verdict, Inconclusive) else named
         return tuple(part for node in sorted(nodes) if 0 < node <= len(added) for part in added[node - 1])
 
     def typical_values(self, step: Step) -> dict[str, tuple[float | None, float | None]]:
-        """Metric → typical values of a step's parents and of its commit; None if the host cannot count the metric."""
+        """Metric → medians of the runs of a step's parents and of its commit; None if no run has the metric."""
         parent_runs = self.state.runs_of_equal_binaries(*(self.state.commits[parent] for parent in step.parents))
         culprit_runs = self.state.runs_of_equal_binaries(self.state.commits[step.candidate])
         exact_runs = self.state.runs_of_step(step, exact=self.settings.prior.exact)
@@ -221,7 +221,7 @@ class HuntReport:
         counters = {}
         only_instructions = all_counted and (parent_runs or culprit_runs)  # counted runs have no other metric
         for metric in [INSTRUCTIONS] if only_instructions else COMPARED:
-            # Instructions of timed runs do not compare: they include the kernel, and the server's other work.
+            # Only exact counts of instructions compare: timed runs also count the kernel, and other work of the server.
             low, high = exact_runs if metric == INSTRUCTIONS else (parent_runs, culprit_runs)
             counters[metric] = median_metric(low, metric), median_metric(high, metric)
         return counters
@@ -234,17 +234,17 @@ class HuntReport:
 
     @property
     def tested_commits(self) -> list[tuple[str, TestedCommit]]:
-        """Each commit that was built, measured or skipped, oldest first; commits outside of the range come before it."""
+        """Each commit that was built, measured or skipped, oldest first, after the commits outside of the range."""
         rows = sorted(self.state.tested.items(), key=lambda entry: self.state.node.get(entry[0], -1))
         return [(sha, row) for sha, row in rows if row.builds or row.runs or row.skip]
 
     def search_runs(self, row: TestedCommit) -> list[RunFacts]:
-        """The runs of a commit that were made as the hunt measures: counted exactly, or timed."""
+        """The runs of a commit that the search uses: exact counts if the hunt counts exactly, else timed runs."""
         return [run for run in row.runs if bool(run.counted) is self.settings.prior.exact]
 
     @property
     def suspects(self) -> tuple[Suspect, ...]:
-        """Possible culprits, most probable first; none if the verdict names it, or before both ends are measured."""
+        """Possible culprits, most probable first; none if the verdict names the culprit, or an end is not measured."""
         pairs: Sequence[tuple[float, int]] = ()
         if isinstance(verdict := self.state.verdict, Inconclusive):
             pairs = sorted(zip(verdict.probabilities, verdict.candidates, strict=True), reverse=True)
@@ -255,7 +255,7 @@ class HuntReport:
 
     @cached_property
     def advice_by_warning(self) -> dict[str, str]:
-        """Warning → advice; includes the classes of known errors of commits that may be the culprit."""
+        """Warning → advice; also for known build errors of commits that may be the culprit."""
         state, verdict = self.state, self.state.verdict
         texts = state.warnings | dict.fromkeys(state.belief.warnings if state.belief else (), "")
         subranges = verdict.unsettled if isinstance(verdict, Several) else ()
@@ -295,7 +295,7 @@ class HuntReport:
 
     def _built_ahead(self) -> BuiltAhead:
         state = self.state
-        # built in vain: neither the commit nor another commit with the same binary was measured
+        # Unused builds: neither the commit nor another commit with the same binary was measured.
         unused = [row for sha, row in state.tested.items() if row.new_builds and not state.is_measured(sha)]
         makers = [event.host for _, event in state.log if isinstance(event, BuildFinished)]
         return BuiltAhead(
@@ -311,7 +311,7 @@ class HuntReport:
 def read_hunt_report(history: History, hunt: int, describe: Describe = Commit, link_of: LinkOf = NO_LINK) -> HuntReport:
     """The report of a hunt. Raises UsageError if the history does not have the hunt."""
     entries = [(entry.at, entry.event) for entry in history.events(hunt)]
-    state = fold(entries, history.attempts(hunt))
+    state = fold(entries, history.attempt_starts(hunt))
     state.use_range(history.candidates(hunt))
     searches_in_diff = [number for (number,) in history.select(IN_DIFF, [hunt])]
     return HuntReport(
@@ -344,7 +344,7 @@ def advice_by_known_error(state: SessionState, settings: Settings, path: Path, s
 
 
 def search_decisions(events: Sequence[Event], commits: tuple[str, ...]) -> Iterator[SearchDecision]:
-    """The decisions about the range ``commits``, without the comparison of good with the merge base."""
+    """The decisions about the range ``commits``, without the decisions about good and the merge base."""
     present: tuple[str, ...] = ()
     for event in events:
         match event:
@@ -382,7 +382,7 @@ def titled_function_rows(explanation: Explanation) -> Iterator[tuple[str, Sequen
         ("Instructions", "run" if explanation.whole_runs else "operation", "", explanation.counts, ""),
     ):
         if measured:
-            divisor, name = scale(max(max(row.parent, row.culprit) for row in measured), unit, smallest=10.0)
+            divisor, name = divisor_and_unit(max(max(row.parent, row.culprit) for row in measured), unit, smallest=10.0)
             head = f"{sort} of each function without its callees, per {of}{name and f', in {name}'}; share of the whole"
             yield f"{head} difference (–: noise){note}", [with_scaled_costs(row, divisor) for row in measured]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from perfbisect.report.document import Cell, Code, Document, Facts, Figure, Notes, Part, Prose, Section, Table
 from perfbisect.wording.quantities import moment
 from perfbisect.wording.table import separated
-from perfbisect.wording.text import advised, line_of, printable
+from perfbisect.wording.text import advised, printable, safe_line
 
 SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
 # Words that GitHub, GitLab and Gitea turn into links or notifications in spite of escapes (@user, owner/repo#12, !7, GH-3, a
@@ -53,9 +53,9 @@ def part_lines(part: Part) -> Iterator[str]:
             yield from (f"- {escaped(advised(text, advice))}" for text, advice in texts)
         case Code(lines, title):
             yield from (f"{escaped(title)}:", "") if title else ()
-            yield from code_block_lines(map(line_of, lines), "sh" if title else "")
+            yield from code_block_lines(map(safe_line, lines), "sh" if title else "")
         case Figure():
-            yield from code_block_lines(map(line_of, part.text_lines))
+            yield from code_block_lines(map(safe_line, part.text_lines))
         case Table():
             yield from table_lines(part)
 
@@ -72,7 +72,8 @@ def fact_lines(section: Facts) -> Iterator[str]:
 
 
 def table_lines(part: Table) -> Iterator[str]:
-    """The lines above a table, and the table; the reader's program aligns its columns."""
+    """The lines above a table, and the table. The columns are not padded with blanks, because a Markdown viewer aligns
+    columns."""
     yield from (f"{escaped(text)}  " for text in part.lines_above)
     if part.lines_above:
         yield ""
@@ -93,8 +94,8 @@ def cell_text(cell: Cell) -> str:
 
 
 def delimited_lines(document: Document, delimiter: str) -> Iterator[str]:
-    """The lines of CSV or TSV: tables with headers, and the texts around the tables, separated by empty lines. In a
-    row, numbers come before names.
+    """The lines of CSV or TSV: tables with headers, and the texts around the tables, separated by empty lines. Columns
+    of numbers are before columns of names.
     """
     blocks = [
         list(csv_rows(part))
@@ -137,7 +138,7 @@ def code_block_lines(lines: Iterable[str], language: str = "") -> Iterator[str]:
 
 
 def escaped(text: str) -> str:
-    """Markdown that shows ``text`` unchanged, on one line: without markup except code spans, without links and mentions."""
+    """Markdown that shows ``text`` unchanged, on one line: no markup except code spans, no links, no mentions."""
     shown = printable(text)
     parts, end = [], 0
     for word in re.finditer(f"{SPAN.pattern}|{ACTIVE.pattern}", shown, re.IGNORECASE):

@@ -1,6 +1,6 @@
 """Profiles of a culprit and its parent, and their export to the file formats of other tools.
 
-A folded stack is a line `outermost;…;innermost cost`. Costs are per operation. In the written files they are per
+A folded stack is a line `outermost;…;innermost cost`. Costs are per operation. In the written files, costs are per
 million operations, because the tools that read the files expect integers.
 """
 
@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from perfbisect.core.domain.events import Profiled
 from perfbisect.core.domain.facts import ProfileFacts
 
-OPERATIONS = 1_000_000  # a line of folded stacks has their cost
+OPERATIONS = 1_000_000  # costs in folded stacks are for this number of operations
 
 
 @dataclass(frozen=True, slots=True)
 class HuntProfiles:
-    """The profiles of both builds, as folded stack → self cost of the stack per operation."""
+    """The profiles of a culprit and its parent: each maps a folded stack to the self cost of the stack per
+    operation."""
 
     parent: Mapping[str, float]
     culprit: Mapping[str, float]
@@ -26,10 +27,11 @@ class HuntProfiles:
 
 
 def hunt_profiles(events: Iterable[object]) -> HuntProfiles | None:
-    """The on-CPU profiles that a hunt recorded after its verdict; None unless both builds have one.
+    """The on-CPU profiles that a hunt recorded after its verdict; None unless both the culprit and its parent have a
+    profile.
 
-    The older of the two candidates is the parent. If the profiles have several units, only the profiles with the unit
-    of the first profile are used.
+    Of the two candidates with profiles, the older candidate is the parent. If the profiles have several units, only the
+    profiles with the unit of the first profile are used.
     """
     recorded = [
         event for event in events if isinstance(event, Profiled) and not event.facts.off_cpu and event.facts.operations
@@ -63,7 +65,7 @@ def folded_text(stacks: Mapping[str, float]) -> str:
 
 
 def speedscope_json(profiles: HuntProfiles, name: str) -> str:
-    """Both profiles as JSON for https://www.speedscope.app, as two separate profiles."""
+    """A file in JSON for https://www.speedscope.app, with a profile of the culprit and a profile of the parent."""
     numbers: dict[str, int] = {}
     sides = []
     for side, stacks in (("culprit", profiles.culprit), ("parent", profiles.parent)):

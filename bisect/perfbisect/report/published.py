@@ -12,7 +12,7 @@ from perfbisect.core.domain.metrics import quotient
 from perfbisect.core.domain.orders import Inconclusive, NotReproduced, Several
 from perfbisect.core.domain.session_state import SessionState, TestedCommit
 from perfbisect.core.domain.settings import TrialType
-from perfbisect.core.domain.trials import service_levels
+from perfbisect.core.domain.trials import background_rates
 from perfbisect.core.inference.classification import classify
 from perfbisect.core.stats import noise
 from perfbisect.core.stats.paired_comparison import (
@@ -60,8 +60,8 @@ def hunt_object(report: HuntReport) -> dict[str, Any]:
             {
                 "good": report.commit_of_candidate(part.good),
                 "bad": report.commit_of_candidate(part.bad),
-                "ratio": part.known.ratio if part.known.ratio.has_bound else None,
-                "reason": inconclusive_reason(part.known, settings.metric, report.teller.skip_of),
+                "ratio": part.known.ratio if part.known.ratio.has_known_bound else None,
+                "reason": inconclusive_reason(part.known, settings.metric, report.wording.skip_of),
                 "suspects": [
                     Suspect(report.commit_of_candidate(node), probability)
                     for node, probability in zip(part.known.candidates, part.known.probabilities, strict=True)
@@ -131,7 +131,7 @@ def candidate_object(report: HuntReport, sha: str, row: TestedCommit) -> dict[st
         "further": len(row.runs) - runs,
         "stopped": stopped_run_text(row.runs),
         "patches": row.builds[-1].patches if row.builds else {},
-        "shared": row.shared,
+        "shared": row.is_fetched,
     } | phase_entry(row.new_builds)
 
 
@@ -162,7 +162,7 @@ def trial_object(trial_state: SessionState) -> dict[str, Any]:
         "groups": group_summaries(rows),
         "false_discovery_rate": RATE,
         "service_levels": [
-            {"work": work, "builds": held, "clients": clients} for work, held, clients in service_levels(trial_state)
+            {"work": work, "builds": held, "clients": clients} for work, held, clients in background_rates(trial_state)
         ],
         "hunts": [drop_hunt_object(trial_state, drop) for drop in trial_state.hunts],
         "operations": {"columns": COLUMNS, "workloads": costs_per_operation(trial_state)},
@@ -222,7 +222,7 @@ def session_end_json(history: History, session_id: str, failure: str = "", page:
             trial_object(session),
             [*proof_sentences(session)] if listed.kind == TrialType.PROVE else [],
         )
-        if not sentences:  # the tables of a comparison
+        if not sentences:  # not a proof: the tables of the comparison are its sentences
             sentences = [str(line) for line in document_lines(trial.document(session, detailed=False), header=False)]
         sentences = [] if listed.failure else sentences
     if state == UNFINISHED:

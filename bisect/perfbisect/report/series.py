@@ -1,7 +1,8 @@
-"""The report of a series of releases: the line of each workload with its steps, and the commands that hunt for them.
+"""The report of a series of releases: the line of each workload with its steps, and the commands that hunt for the
+steps.
 
-This module also makes the reports of a watched branch, whose builds are the tips of all nights, merged into one trial,
-and of a series that was measured elsewhere, whose builds are commits.
+This module also reports a watched branch, as one trial whose builds are the tips of all nights, and a series that was
+measured elsewhere, whose builds are commits.
 
 The chart has a row for each release, from the oldest to the newest, so that names of any length and any number of
 releases fit a terminal. In the chart, a dot is the level of a release, and a bar is the common level of the releases up
@@ -45,7 +46,7 @@ from perfbisect.report.document import (
 from perfbisect.report.page.charts import release_line_drawing
 from perfbisect.report.page.svg import Scale, line_scale_ends
 from perfbisect.wording.quantities import MISSING, chance, change, count, decimals, moment, percent, ratio
-from perfbisect.wording.table import aligned, table
+from perfbisect.wording.table import in_width, table
 from perfbisect.wording.text import listed, metric_title, printable, shell_words
 from perfbisect.wording.trials import step_sentence
 
@@ -60,14 +61,14 @@ RULE = (
 
 
 def level_title(trial: SessionState, reference: str) -> str:
-    """The title of a line's levels: metric and reference."""
+    """The title of the axis of levels: the metric, relative to the first release or tip."""
     return f"{metric_title(trial.request.metric)} relative to the first {reference}"
 
 
 def line_figures(
     trial: SessionState, lines: Sequence[SpeedLine], reference: str = RELEASE, x_title: str = "releases, oldest first"
 ) -> tuple[Figure, ...]:
-    """A drawing of the line of each workload: levels relative to the first ``reference``; ``x_title`` is the title of the horizontal axis."""
+    """A drawing of the speed line of each workload, relative to the first ``reference`` (release or tip)."""
     names, y = [build.name for build in trial.request.subjects], level_title(trial, reference)
     draws = (partial(release_line_drawing, line, names, trial.request.metric) for line in lines)
     return tuple(
@@ -78,7 +79,7 @@ def line_figures(
 
 def installed_release_sections(trial: SessionState) -> Iterator[Section]:
     """The charts of the installed releases that were compared; the steps are marked if there are enough releases to
-    detect any.
+    detect a step.
     """
     if trial.request.is_release_line:
         lines, names = speed_lines(trial), [subject.name for subject in trial.request.subjects]
@@ -154,14 +155,14 @@ def series_sentences(lines: Sequence[SpeedLine], names: Sequence[str]) -> Iterat
 
 
 def hunt_command(trial: SessionState, hunt: SuggestedHunt) -> str:
-    """The `bisect run` between two releases, with all workloads that have a step between them."""
+    """The command `bisect run` between two releases, for all workloads with a step between the two releases."""
     names = [subject.name for subject in trial.request.subjects]
-    words = hunt_words(hunt, names, trial.request.metric, ["--workload", ",".join(hunt.works)])
+    words = hunt_argv(hunt, names, trial.request.metric, ["--workload", ",".join(hunt.works)])
     return shell_words([*words, *requested_series(trial).options])
 
 
-def hunt_words(hunt: SuggestedHunt, names: Sequence[str], metric: str, measurement_options: Sequence[str]) -> list[str]:
-    """The words of the `bisect run` between two builds; ``measurement_options`` are options such as --metric."""
+def hunt_argv(hunt: SuggestedHunt, names: Sequence[str], metric: str, measurement_options: Sequence[str]) -> list[str]:
+    """The words of the command `bisect run`; ``measurement_options`` are options such as --metric."""
     words = ["bisect", "run", names[hunt.good], names[hunt.bad], *measurement_options]
     if not hunt.worse and "--direction" not in measurement_options:
         words += ["--direction", Direction.RISE if find_metric(metric).higher_is_better else Direction.DROP]
@@ -179,11 +180,11 @@ class ImportedLine:
     metric: str  # "rate" or "cost"
     measurement_options: Sequence[str]  # options of the hunts
 
-    def hunt_words(self, step: LevelStep) -> list[str]:
+    def hunt_argv(self, step: LevelStep) -> list[str]:
         """The words of the command that hunts for a step."""
         worse, least = makes_worse(step, self.metric), abs(step.size.middle - 1)
         hunt = SuggestedHunt(step.first, step.last, worse, (self.line.work,), least)
-        return hunt_words(
+        return hunt_argv(
             hunt,
             self.commits,
             self.metric,
@@ -202,7 +203,7 @@ class ImportedLine:
         """The series as an object for JSON output."""
         steps = [
             step_object(step, self.commits, self.metric)
-            | {"false_alarm": step.chance, "command": shell_words(self.hunt_words(step))}
+            | {"false_alarm": step.chance, "command": shell_words(self.hunt_argv(step))}
             for step in self.line.steps
         ]
         omitted = [commit for commit, ratio in zip(self.commits, self.line.ratios, strict=True) if ratio is None]
@@ -228,7 +229,7 @@ def imported_line_texts(lines: Sequence[ImportedLine]) -> Iterator[str]:
                 entry.line.work,
             )
             rows.append(tuple(map(printable, cells)))
-            hunts.append(f"    {shell_words(entry.hunt_words(step))}")
+            hunts.append(f"    {shell_words(entry.hunt_argv(step))}")
     if rows:
         head, *table_lines = table(
             ("after", "since", "within (95 %)", "ratio (95 %)", "", "false alarm", "series"),
@@ -253,7 +254,7 @@ def text_chart(trial: SessionState, line: SpeedLine) -> Iterator[str]:
     low, high = line_scale_ends(measured)
     scale = Scale(low, high, logarithmic=True)
     wide = max(map(len, names))
-    head = aligned(decimals(low, 2), WIDE // 2, right=False) + aligned(decimals(high, 2), WIDE - WIDE // 2, right=True)
+    head = in_width(decimals(low, 2), WIDE // 2, right=False) + in_width(decimals(high, 2), WIDE - WIDE // 2, right=True)
     yield f"{' ' * (wide + 9)}{head}"
     since = {step.after: step for step in line.steps}
     for number, (name, value) in enumerate(zip(names, line.ratios, strict=True)):
@@ -264,7 +265,7 @@ def text_chart(trial: SessionState, line: SpeedLine) -> Iterator[str]:
             row[round((WIDE - 1) * scale(value))] = LEVEL
         note = f"  {change(since[number].size.middle)}" if number in since else ""
         text = MISSING if value is None else decimals(value, 3)
-        yield f"{aligned(name, wide, right=False)}  {aligned(text, 5, right=True)}  {''.join(row)}{note}".rstrip()
+        yield f"{in_width(name, wide, right=False)}  {in_width(text, 5, right=True)}  {''.join(row)}{note}".rstrip()
 
 
 def requested_series(trial: SessionState) -> ReleaseSeries:
@@ -334,7 +335,7 @@ def night_sentences(trial: SessionState) -> Iterator[str]:
 def steps_with_hunts(
     trial: SessionState, lines: Sequence[SpeedLine]
 ) -> Iterator[tuple[SpeedLine, LevelStep, DropHunt | None, str]]:
-    """The steps of each line, oldest first, with the hunt of a step for the worse (None: no hunt), and its outcome in words."""
+    """The steps of each line, oldest first; with the hunt for a step for the worse, or None, and its outcome in words."""
     for work, line in enumerate(lines):
         for step in line.steps:
             hunts = [

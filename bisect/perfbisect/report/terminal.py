@@ -9,8 +9,8 @@ from rich.cells import cell_len
 
 from perfbisect.report.document import Cell, Code, Document, Facts, Figure, Notes, Part, Prose, Section, Table
 from perfbisect.wording.quantities import moment
-from perfbisect.wording.table import GAP, aligned, table
-from perfbisect.wording.text import line_of, printable
+from perfbisect.wording.table import GAP, in_width, table
+from perfbisect.wording.text import printable, safe_line
 
 if TYPE_CHECKING:
     from rich.text import Text  # slow to import, and only needed for coloured tables
@@ -21,8 +21,9 @@ Lines = Iterator["str | Text"]
 
 
 def document_lines(document: Document, width: int | None = None, *, header: bool = True) -> Lines:
-    """The lines of a report. Tables with minor columns are shortened to ``width``. ``header``: with title and facts."""
-    parts: list[Lines] = [iter(document.summary and map(line_of, document.summary))]
+    """The lines of a report. Tables with minor columns are shortened to ``width``. If ``header`` is true, the report
+    begins with its title and facts."""
+    parts: list[Lines] = [iter(document.summary and map(safe_line, document.summary))]
     if header:
         title = f"{document.session}, {moment(document.started)}: {document.state}"
         parts.insert(0, iter([printable(title), *fact_lines(document.facts)]))
@@ -34,19 +35,19 @@ def document_lines(document: Document, width: int | None = None, *, header: bool
 
 
 def document_text(document: Document, width: int | None = None) -> str:
-    """The report as text without colours; parameters as in ``lines``."""
+    """The report as text without colours; ``width`` is as in ``document_lines``."""
     return "".join(f"{line}\n" for line in document_lines(document, width))
 
 
 def section_lines(section: Section, width: int | None) -> Lines:
-    """The lines of a title and of the parts below it, with empty lines between the parts. A paragraph continues the
-    line of the title."""
+    """The lines of a section: its title and its parts, with empty lines between the parts. If the first part is a
+    paragraph, the paragraph begins in the line of the title."""
     title = "" if section.hide_title else section.title
-    closed = True  # whether no empty line must separate the next part
+    closed = True  # whether the next part needs no empty line before it
     for part in section.parts:
         if title and isinstance(part, Prose):
-            yield f"{printable(title)}: {line_of(part.texts[0])}"
-            yield from map(line_of, part.texts[1:])
+            yield f"{printable(title)}: {safe_line(part.texts[0])}"
+            yield from map(safe_line, part.texts[1:])
         else:
             if title:
                 yield printable(title)
@@ -61,7 +62,7 @@ def part_lines(part: Part, width: int | None, indent: str) -> Lines:
     title."""
     match part:
         case Prose(texts):
-            yield from map(line_of, texts)
+            yield from map(safe_line, texts)
         case Facts():
             yield from fact_lines(part)
         case Notes(texts):
@@ -69,12 +70,12 @@ def part_lines(part: Part, width: int | None, indent: str) -> Lines:
                 yield from remark_lines(text, indent, width)
                 yield from remark_lines(advice, indent and f"  {indent}", width)
         case Code([line], title) if title:
-            yield f"{f'{title}:':11} {line_of(line)}"
+            yield f"{f'{title}:':11} {safe_line(line)}"
         case Code(code, title):
             yield from [f"{title}:"] if title else []
-            yield from (f"  {line_of(line)}" for line in code)
+            yield from (f"  {safe_line(line)}" for line in code)
         case Figure():
-            yield from map(line_of, part.text_lines)
+            yield from map(safe_line, part.text_lines)
         case Table(numbers_first=True):
             yield from map(printable, part.lines_above)
             yield from benchmark_table_lines(part)
@@ -84,7 +85,8 @@ def part_lines(part: Part, width: int | None, indent: str) -> Lines:
 
 
 def fact_lines(section: Facts) -> Iterator[str]:
-    """The lines of names with their values. A name that is equal to the name in the line above is omitted."""
+    """A line for each fact, with its name and its value. A name that is equal to the name in the line above is
+    omitted."""
     wide = max(len(name) for name, _ in section.pairs)
     for name, group in groupby(section.pairs, key=lambda pair: pair[0]):
         for number, (_, text) in enumerate(group):
@@ -108,7 +110,7 @@ def table_lines(part: Table, width: int | None) -> list[str]:
 
 
 def benchmark_table_lines(part: Table) -> "Iterator[Text]":
-    """The lines of a table that belongs to ``field``. Numbers are coloured, aligned to the right and followed by their
+    """The lines of a table with ``numbers_first``. Numbers are coloured, aligned to the right and followed by their
     notes; the name of the row is at the end."""
     from rich.text import Text
 
@@ -119,8 +121,8 @@ def benchmark_table_lines(part: Table) -> "Iterator[Text]":
     for row in rows:
         texts = []
         for cell, width, room in zip(row, wide, behind, strict=False):
-            note = aligned(f" {printable(cell.note)}" if cell.note else "", room, right=False)
-            texts.append(Text.assemble((aligned(cell.text, width, right=True), COLOURS[cell.tone]), note))
+            note = in_width(f" {printable(cell.note)}" if cell.note else "", room, right=False)
+            texts.append(Text.assemble((in_width(cell.text, width, right=True), COLOURS[cell.tone]), note))
         line = Text(GAP).join([*texts, *(Text(printable(cell.text)) for cell in row[len(wide) :])])
         line.rstrip()
         yield line

@@ -15,7 +15,7 @@ from perfbisect.core.domain.facts import pair_runs
 from perfbisect.core.domain.metrics import BUSY, find_metric, second_and_first_values
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import GAIN, TrialType
-from perfbisect.core.domain.trials import comparable_runs, pairs_made, service_levels
+from perfbisect.core.domain.trials import background_rates, comparable_runs, pairs_made
 from perfbisect.core.stats import noise
 from perfbisect.core.stats.paired_comparison import (
     COLUMNS,
@@ -44,15 +44,15 @@ from perfbisect.report.document import (
     Table,
     host_line,
     missing_cell,
-    named_row,
     nonempty_sections,
     ratio_cell,
     row,
+    row_with_name_last,
     tools_and_settings,
     value_cell,
 )
-from perfbisect.wording.quantities import MISSING, between, count, decimals, duration, figure, percent, workloads
-from perfbisect.wording.text import metric_title, titled
+from perfbisect.wording.quantities import MISSING, count, decimals, duration, figure, low_to_high, one_or_count, percent
+from perfbisect.wording.text import metric_title, with_unit
 from perfbisect.wording.trials import (
     comparison_sentence,
     pairs_sentence,
@@ -76,7 +76,7 @@ def document(
     request = trial.request
     names = [build.name for build in request.subjects]
     of = names if len(names) <= 4 else [names[0], "…", names[-1]]
-    works = workloads([work.name for work in request.works])
+    works = one_or_count([work.name for work in request.works])
     body: Iterable[Section]
     if request.kind is TrialType.NOISE:
         summary, body, in_a_line = noise_summary(trial), noise_sections(trial), ""
@@ -89,7 +89,7 @@ def document(
         summary = tuple(proof_sentences(trial) if request.kind is TrialType.PROVE else comparison_sentence(trial, rows))
         in_a_line = "" if summary else headline(trial, rows, names)
     return Document(
-        session=f"{request.kind.noun[0].upper()}{request.kind.noun[1:]} {trial.name}",
+        session=f"{request.kind.trial_noun[0].upper()}{request.kind.trial_noun[1:]} {trial.name}",
         subject=f"{request.builder} {works}: {', '.join(of)}",
         started=trial.began,
         state=": ".join(filter(None, (trial.state, trial.failure))),
@@ -115,7 +115,7 @@ def setting_facts(trial: SessionState) -> Iterator[tuple[str, str]]:
 
 
 def headline(trial: SessionState, rows: Sequence[WorkloadRatios], names: Sequence[str]) -> str:
-    """The result in one line: the real differences for the worse and for the better; for a series, its steps."""
+    """The result in one line: how many ratios are worse or better; for a series of releases, the number of steps."""
     request, works = trial.request, count(len(trial.request.works), "workload")
     if request.series:
         steps = sum(len(line.steps) for line in speed_lines(trial))
@@ -139,7 +139,7 @@ def comparison_sections(trial: SessionState, rows: Sequence[WorkloadRatios], *, 
         yield Section("Intervals", (interval_table(trial, rows),), hide_title=True)
     titles = column_titles(trial)
     groups = [
-        named_row(
+        row_with_name_last(
             f"{summary.group}, {titles[summary.subject - 1]}" if len(titles) > 1 else summary.group,
             map(ratio_cell, (summary.least, summary.most, summary.average, summary.median)),
         )
@@ -147,7 +147,7 @@ def comparison_sections(trial: SessionState, rows: Sequence[WorkloadRatios], *, 
     ]
     if groups:
         yield Section("Groups", (benchmark_table(("min", "max", "avg", "median"), "group", groups),), hide_title=True)
-    if levels := service_table(trial):
+    if levels := background_table(trial):
         yield Section("Service levels", (levels,), hide_title=True)
 
 
@@ -158,15 +158,15 @@ def column_titles(trial: SessionState) -> tuple[str, ...]:
 
 def benchmark_table(
     head: Sequence[str],
-    last_title: str,
+    name_title: str,
     rows: Sequence[Row],
     lines_above: tuple[str, ...] = (),
     kind: str = "",
     csv_head: tuple[str, ...] = (),
 ) -> Table:
-    """A table with the layout of benchmark reports; ``last_title`` is the title of the last column."""
-    csv_titles = (*csv_head, last_title) if csv_head else ()
-    return Table((*head, last_title), tuple(rows), head, lines_above, kind, numbers_first=True, csv_head=csv_titles)
+    """A table whose last column, with the title ``name_title``, has the names of the rows."""
+    csv_titles = (*csv_head, name_title) if csv_head else ()
+    return Table((*head, name_title), tuple(rows), head, lines_above, kind, numbers_first=True, csv_head=csv_titles)
 
 
 def column_legend(trial: SessionState) -> tuple[str, ...]:
@@ -181,7 +181,7 @@ def column_legend(trial: SessionState) -> tuple[str, ...]:
 
 
 def ratio_table(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table:
-    """The table of ratios; culprits of hunted drops are notes or, in formats for programs, separate columns."""
+    """The table of ratios. The culprits of hunted drops are notes below ratios or, in CSV, separate columns."""
     works = trial.request.works
     hunts = {(works[drop.work].name, drop.last): drop for drop in sorted(trial.hunts, key=lambda drop: drop.hunt)}
 
@@ -201,13 +201,13 @@ def ratio_table(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table:
 
 
 def interval_table(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table:
-    """The table of the intervals of all ratios; the form for programs also has the colour of each ratio."""
+    """The table of the intervals of all ratios. As CSV, the table also states whether each ratio is better or worse."""
     counts = sorted({ratio.rounds for row in rows for ratio in row.ratios if ratio}) or [0]
     rounds = f"{counts[0]} to {count(counts[-1], 'round')}" if len(counts) > 1 else count(counts[0], "round")
 
     def cell(_work: str, _build: int, ratio: Ratio) -> Cell:
         ends = (f"{ratio.interval.low:.4f}", f"{ratio.interval.high:.4f}") if ratio.interval else ("", "")
-        return Cell(between(ratio.interval), (*ends, better_or_worse(ratio, trial.request.metric)))
+        return Cell(low_to_high(ratio.interval), (*ends, better_or_worse(ratio, trial.request.metric)))
 
     title = f"95 % intervals, from {run_counts(trial, rounds)}"
     plain = tuple(f"{column} {part}" for column in column_titles(trial) for part in ("low", "high", "real"))
@@ -226,7 +226,7 @@ def rows_by_group(rows: Sequence[WorkloadRatios], make_cell: RatioCell, csv_colu
         cells = (
             make_cell(line.work, build, ratio) if ratio else no_value for build, ratio in enumerate(line.ratios, 1)
         )
-        yield named_row(line.work, cells)
+        yield row_with_name_last(line.work, cells)
 
 
 def plotted_ratio_table(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table:
@@ -236,7 +236,7 @@ def plotted_ratio_table(trial: SessionState, rows: Sequence[WorkloadRatios]) -> 
         for subject, ratio in zip(trial.request.subjects[1:], comparison.ratios, strict=True):
             interval = ratio.interval if ratio else None
             shown, rounds = (decimals(ratio.ratio, 3), ratio.rounds) if ratio else (MISSING, 0)
-            cells = row(comparison.work, subject.name, shown, between(interval), str(rounds)).cells
+            cells = row(comparison.work, subject.name, shown, low_to_high(interval), str(rounds)).cells
             drawn_rows.append(
                 Row(cells, interval, TONES[better_or_worse(ratio, trial.request.metric) if ratio else ""])
             )
@@ -250,7 +250,7 @@ def cost_tables(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Iterator
     builds = [subject.name for subject in trial.request.subjects]
     unit = "cpu/o in % of the machine per o/s" if is_machine_cpu(trial) else "cpu/o in µs"
 
-    # If an operation is a whole run of a command, the metric replaces qps.
+    # If each operation is a whole run of a command, the table has no column qps: the metric shows the speed.
     names = COLUMNS[:-1] if all(run.facts.operations == 1 for run in trial.runs) else (*COLUMNS, "qps")
     together = "paired runs, not by pairs" if trial.is_paired else "interleaved runs"
     way = f", medians of {together}" * bool(trial.pairing)
@@ -258,7 +258,7 @@ def cost_tables(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Iterator
     def of(values: Sequence[Values], of_rows: Sequence[str], cell: Callable[[float], Cell], *above: str) -> Table:
         filled = [(name, of) for name, of in zip(names, zip(*values, strict=True), strict=False) if set(of) - {None}]
         cells = ([missing_cell() if value is None else cell(value) for value in of] for _, of in filled)
-        rows = [named_row(name, of_row) for *of_row, name in zip(*cells, of_rows, strict=True)]
+        rows = [row_with_name_last(name, of_row) for *of_row, name in zip(*cells, of_rows, strict=True)]
         return benchmark_table([name for name, _ in filled], "build", rows, above)
 
     for spent in costs_per_operation(trial):
@@ -268,7 +268,7 @@ def cost_tables(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Iterator
                 yield of(spent.relative, builds[1:], ratio_cell, RELATIVE)
     for comparison in rows if not trial.request.shared else ():  # workloads of one command share their counters
         shown = {name: of for name, of in comparison.counters.items() if name != "qps" or name in names}
-        if shown.keys() - {"qps", *COLUMNS}:  # counters that the tables of costs do not have
+        if shown.keys() - {"qps", *COLUMNS}:  # some counters are not in the tables of costs
             further = replace(comparison, counters=shown)
             yield counter_table(trial, further, f"relative to {builds[0]}{way}", lambda _, ratio: ratio_cell(ratio))
             yield counter_table(trial, further, f"absolute{way}", lambda base, ratio: value_cell(base * ratio))
@@ -277,7 +277,7 @@ def cost_tables(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Iterator
 def counter_table(trial: SessionState, work: WorkloadRatios, title: str, make_cell: CounterCell) -> Table:
     """The table of a workload's counters per operation; ``make_cell`` makes the cells after the first column."""
     rows = [
-        named_row(
+        row_with_name_last(
             name, (value_cell(base), *(missing_cell() if ratio is None else make_cell(base, ratio) for ratio in ratios))
         )
         for name, (base, *ratios) in work.counters.items()
@@ -286,17 +286,17 @@ def counter_table(trial: SessionState, work: WorkloadRatios, title: str, make_ce
     return benchmark_table(("baseline", *column_titles(trial)), "per operation", rows, (f"{work.work}, {title}",))
 
 
-def service_table(trial: SessionState) -> Table | None:
+def background_table(trial: SessionState) -> Table | None:
     """The background rates that each build sustained, failures in colour; None if there are no background workloads."""
 
     def cell(rate: float, sustained: bool = True) -> Cell:
         return Cell(figure(rate), (f"{rate:.6g}", "" if sustained else "fails"), "" if sustained else "worse")
 
     rows = [
-        named_row(
+        row_with_name_last(
             work, [cell(rate), *(cell(build.held, build.sustained) if build else missing_cell(2) for build in held)]
         )
-        for work, held, _ in service_levels(trial)
+        for work, held, _ in background_rates(trial)
         if (rate := next((build.wanted for build in held if build), None)) is not None
     ]
     head = ("wanted", "baseline", *column_titles(trial))
@@ -305,7 +305,7 @@ def service_table(trial: SessionState) -> Table | None:
 
 
 def trial_remarks(trial: SessionState) -> Iterator[str]:
-    """Remarks: results of hunts, builds and workloads without values (and why), service levels, equal binaries."""
+    """Remarks: results of hunts, missing values, missed service levels, busy clients, equal binaries."""
     subjects, works = trial.request.subjects, trial.request.works
     for drop in trial.hunts:
         result = f"{drop.culprit[:10]} {drop.subject}".strip() or drop.state
@@ -314,7 +314,7 @@ def trial_remarks(trial: SessionState) -> Iterator[str]:
     yield from (f"{subject.name} was not measured: {subject.trouble}" for subject in subjects if subject.trouble)
     for skip in trial.skips:
         yield f"{subjects[skip.subject].name} fails in {works[skip.work].name}: {skip.facts.reason}"
-    for work, held, clients in service_levels(trial):
+    for work, held, clients in background_rates(trial):
         for subject, build, client in zip(subjects, held, clients, strict=True):
             if build and not build.sustained:
                 rates = f"{figure(build.held)} of {figure(build.wanted)} rows per second"
@@ -340,11 +340,11 @@ def page_sections(trial: SessionState, history: Path | None) -> Iterator[Section
         runs_of_work = trials.runs_of_workload(trial, number)
         sides = [(SIDES[min(run.subject, 2)], [replace(run.facts, round=str(run.round))]) for run in runs_of_work]
         if runs := run_drawings(sides, find_metric(request.metric).read):
-            yield Section(f"{work.name} in order of time", (runs_figure(runs, titled(request.metric), colours),))
+            yield Section(f"{work.name} in order of time", (runs_figure(runs, with_unit(request.metric), colours),))
         for subject, name in enumerate(names[1:], 1):
             facts_of_two = (run.facts for run in runs_of_work if run.subject in (0, subject))
             if pairs := second_and_first_values(pair_runs(facts_of_two), compared_by):
-                drawing = pairs_figure(pairs, titled(compared_by), [*zip(SIDES, (names[0], name), strict=False)])
+                drawing = pairs_figure(pairs, with_unit(compared_by), [*zip(SIDES, (names[0], name), strict=False)])
                 yield Section(f"{work.name}, paired runs", (drawing,))
     origins = (", ".join(filter(None, (build.commit, build.version, build.path))) for build in request.subjects)
     yield Section("Builds", (Facts(tuple(zip(names, origins, strict=True))),), "builds")
@@ -358,9 +358,9 @@ def noise_summary(trial: SessionState) -> tuple[str, ...]:
     estimate = noise.noise_of_trial(trial)
     if estimate is None:
         return tuple(unmeasured_sentences(trial, "Not known"))
-    wild = f", {count(estimate.wild, 'outlier')} excluded" if estimate.wild else ""
-    groups = count(estimate.visits, "visit" if estimate.shared else "round")
-    # The duration of a command is known from its runs only.
+    wild = f", {count(estimate.outliers, 'outlier')} excluded" if estimate.outliers else ""
+    groups = count(estimate.visits, "visit" if estimate.runs_share_start else "round")
+    # The settings do not contain the duration of a command, so the median duration of its runs is printed.
     seconds = median(run.facts.seconds for run in comparable_runs(trial) if not run.facts.layout)
     title = f"{request.builder} {request.works[0].name} on {request.host}, {subject.name}"
     pairs = f"; and {count(2 * pairs_made(trial), 'paired run')}" * bool(pairs_made(trial))
@@ -372,8 +372,8 @@ def noise_sections(trial: SessionState) -> Iterator[Section]:
     estimate = noise.noise_of_trial(trial)
     if estimate is None:
         return
-    groups = "visits" if estimate.shared else "rounds"
-    drift = "" if estimate.shared else " (drift of the host, most of which cancels in interleaved runs)"
+    groups = "visits" if estimate.runs_share_start else "rounds"
+    drift = "" if estimate.runs_share_start else " (drift of the host, most of which cancels in interleaved runs)"
     unknown = f"unknown: at least 2 {groups} (--visits 2) with 2 runs each (--runs 2) are needed"
     varies = (
         (f"between {groups}", unknown if estimate.between is None else percent(estimate.between) + drift),

@@ -1,11 +1,13 @@
 """The functions that a commit changes, by the lines that its diff removes or adds in source code.
 
 Functions of removed lines are looked up in the files of the parent, functions of added lines in the files of the
-commit. A function has only moved if its text is equal on both sides except for comments and white space. A function
-that no profile contains may be inlined. For such a function, the whole tree of the commit is searched for functions
-that name it, and also for the callers of these functions, if no profile contains them.
+commit. A function has only moved if its text is equal on both sides except for comments and white space. A changed
+function that no profile contains may be inlined into its callers. Therefore the whole tree of the commit is searched
+for functions that contain the name of this changed function. If no profile contains a caller that was found, the tree
+is also searched for the callers of this caller.
 
-Files are identified by their contents in git, so that no path can deceive perfbisect; symbolic links are ignored.
+The changed files are read from git by the hashes of their contents, because a path may have any form; symbolic links
+are ignored.
 """
 
 import re
@@ -58,7 +60,7 @@ class HunkLines:
 
     before: tuple[int, int]
     after: tuple[int, int]
-    scope: str  # git's name of the function
+    scope: str  # name of the function that git prints beside a hunk
 
 
 def changed_functions(repo: Repository, parent: str, commit: str, profiled: Collection[str] = ()) -> ChangeFacts:
@@ -105,8 +107,8 @@ def changed_functions(repo: Repository, parent: str, commit: str, profiled: Coll
 
 
 def functions_made_by_macros(search: "CallerSearch", macros: Iterable[str], files: Iterable[ChangedFile]) -> list[str]:
-    """The functions that result if a file includes one of ``files`` and defines ``macros`` as names of functions; the
-    macros generate the bodies of the functions.
+    """The functions whose bodies come from one of ``files``: a source file includes the file, and defines one of
+    ``macros`` as the name of the function.
     """
     included = re.compile(rf"#\s*include.*(?:{'|'.join(re.escape(PurePosixPath(file.path).name) for file in files)})")
     texts_of = {name: search.sources_containing([name]).values() for name in macros}
@@ -116,10 +118,10 @@ def functions_made_by_macros(search: "CallerSearch", macros: Iterable[str], file
     return [*chain.from_iterable(matches)]
 
 
-def replaced_lines(repo: Repository, parent: str, commit: str, paths: Iterable[str], some: bool) -> Lines:
-    """The replaced lines of a small change, as (path, old line, new line). If a file has changes other than replaced
-    lines, the result is empty, or, with ``some``, only this file is left out. For many or long lines the result is
-    empty.
+def replaced_lines(repo: Repository, parent: str, commit: str, paths: Iterable[str], skip_others: bool) -> Lines:
+    """The replaced lines of a small change, as (path, old line, new line). The result is empty if the lines are too
+    many or too long. If a file has changes other than replaced lines, the file is left out if ``skip_others`` is true;
+    otherwise the result is empty.
     """
     pairs: list[tuple[str, str, str]] = []
     for path in (path for path in paths if not BESIDE.search(path)):
@@ -131,7 +133,7 @@ def replaced_lines(repo: Repository, parent: str, commit: str, paths: Iterable[s
         if all(len(old) == len(new) for old, new in code_hunks):
             rows = [row for hunk in code_hunks for row in zip(*hunk, strict=True)]
             pairs += [(path, old.strip(), new.strip()) for old, new in rows]
-        elif not some:
+        elif not skip_others:
             return ()
     short = all(len(text) <= LONGEST for pair in pairs for text in pair[1:])
     return tuple(pairs) if short and len(pairs) <= LINES else ()
@@ -144,7 +146,9 @@ def differs_in_comments_only(old: Sequence[str], new: Sequence[str], hash_commen
 
 
 def changed_sources(repo: Repository, parent: str, commit: str) -> tuple[list[ChangedFile], tuple[str, ...], list[str]]:
-    """The source files that differ between two commits, some paths that differ, and sentences about omitted files."""
+    """The source files that differ between two commits, at most NAMED_FILES paths that differ, and sentences about
+    omitted files.
+    """
     raw = iter(git(repo, "diff-tree", "-r", "-z", "--raw", "--no-abbrev", "-M", *OPTIONS, parent, commit).split("\0"))
     files, paths, notes, modules = [], list[str](), [], False
     for head in filter(None, raw):
@@ -158,7 +162,7 @@ def changed_sources(repo: Repository, parent: str, commit: str) -> tuple[list[Ch
             files.append(ChangedFile(path, *sides))
     files = [file for file in files if file.before != file.after]
     blobs = [blob for file in files for blob in (file.before, file.after) if blob]
-    sizes = {"": 0, **dict(zip(blobs, content_sizes(repo, blobs), strict=True))}
+    sizes = {"": 0, **dict(zip(blobs, object_sizes(repo, blobs), strict=True))}
     total_size = {file: sizes[file.before] + sizes[file.after] for file in files}
     by_size = dict(sorted(total_size.items(), key=lambda item: item[1]))
     chosen = within_limits(by_size, 2 * LARGEST, TOGETHER, FILES)
@@ -167,14 +171,15 @@ def changed_sources(repo: Repository, parent: str, commit: str) -> tuple[list[Ch
         notes.append(f"{len(files) - len(chosen)} of {len(files)} source files of the commit are {why}.")
     if modules:
         notes.append("The commit changes submodules. Their functions are not examined.")
-    paths = [path for path in paths if not BESIDE.search(path)] or paths  # documents and tests if nothing else differs
+    # Documents and tests are named only if nothing else differs.
+    paths = [path for path in paths if not BESIDE.search(path)] or paths
     paths.sort(key=lambda path: (not is_source(path), path))
     return sorted(chosen, key=lambda file: file.path), tuple(paths[:NAMED_FILES]), notes
 
 
-def content_sizes(repo: Repository, names: Sequence[str]) -> list[int]:
+def object_sizes(repo: Repository, hashes: Sequence[str]) -> list[int]:
     """The sizes of objects, in bytes, by git's names for objects; 0 for a missing object."""
-    return [header[2] if header else 0 for header in object_headers(repo, names)]
+    return [header[2] if header else 0 for header in object_headers(repo, hashes)]
 
 
 def hunks_of(repo: Repository, file: ChangedFile, old: Mapping[str, str], new: Mapping[str, str]) -> list[HunkLines]:
@@ -204,8 +209,8 @@ def function_in_hunk_header(scope: str) -> str:
 def functions_with_changed_text(
     hunks: Mapping[str, Sequence[HunkLines]], *sides: tuple[Mapping[str, str], Mapping[str, Sequence[Definition]]]
 ) -> Iterator[str]:
-    """The functions that hunks touch and whose code differs. ``sides`` has the texts and functions of the parent, and
-    then of the commit.
+    """The functions that hunks touch and whose code differs. ``sides`` has the texts of files and the functions in
+    them: first for the parent, then for the commit.
     """
     touched: dict[str, None] = {}
     bodies: list[dict[str, Counter[str]]] = []
@@ -217,7 +222,7 @@ def functions_with_changed_text(
             rows = text[path].split("\n")
             for function in definitions:
                 bodies_of[function.name][stripped_code("\n".join(rows[function.first - 1 : function.last]))] += 1
-                beside = function.name == "main" and BESIDE.search(path)  # that of another program
+                beside = function.name == "main" and BESIDE.search(path)  # another program's main, as in a test
                 if not beside and any(first <= function.last and function.first <= last for first, last in ranges):
                     touched[function.name] = None
         bodies.append(bodies_of)
@@ -240,13 +245,14 @@ class CallerSearch:
 
     repo: Repository
     commit: str
-    profiled: Collection[str]  # functions whose callers are not needed
+    profiled: Collection[str]  # functions that a profile contains; their callers are not searched
     first: Collection[str]  # paths that are searched before others
 
     def callers(self, functions: Sequence[str], macros: Collection[str]) -> tuple[dict[str, tuple[str, ...]], int]:
         """Maps functions to their callers, for ``functions`` and for callers that no profile contains.
 
-        The second value is the number of functions whose callers were not searched, because there are too many.
+        The second returned value is the number of functions whose callers were not searched, because there are too
+        many.
         """
         profiled_names = {scope_and_name(name)[1] for name in self.profiled}
         callers_of: dict[str, tuple[str, ...]] = {}
@@ -271,7 +277,7 @@ class CallerSearch:
             full_names[scope_and_name(name)[1]].append(name)
         contents = self.sources_containing(full_names)
         word = re.compile(rf"(?<![\w$])({'|'.join(map(re.escape, full_names))})(?![\w$])\s*(\()?")
-        arrow = re.compile(r"(?:->|\.)\s*$")  # before a member, which in C is no function of that name
+        arrow = re.compile(r"(?:->|\.)\s*$")  # found before a member, which in C is not the function of this name
         callers: dict[str, dict[str, None]] = defaultdict(dict)
         for path, functions_there in (functions_in_files(contents) or {}).items():
             rows = contents[path].split("\n")
@@ -294,5 +300,5 @@ class CallerSearch:
         paths = [path for entry in printed.split("\0") if (path := entry.removeprefix(f"{self.commit}:"))]
         paths = sorted((path for path in paths if "\n" not in path), key=lambda path: (path not in self.first, path))
         named = {path: f"{self.commit}:{path}" for path in paths[:SEARCHED]}
-        sizes = dict(zip(named, content_sizes(self.repo, [*named.values()]), strict=True))
+        sizes = dict(zip(named, object_sizes(self.repo, [*named.values()]), strict=True))
         return file_texts(self.repo, {path: named[path] for path in within_limits(sizes, LARGEST, TOGETHER, SEARCHED)})

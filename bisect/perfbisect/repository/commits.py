@@ -18,7 +18,7 @@ from perfbisect.masking import mask_credentials
 from perfbisect.repository.git import Repository, git
 from perfbisect.repository.objects import object_headers, within_limits
 
-# Forge, or the software that begins a host's name → the part of an address before the hash of a commit.
+# Forge, or forge software with which the name of a host begins → the part of a commit's address before its hash.
 FORGES = dict.fromkeys(("github", "gitea", "forgejo", "codeberg", "git.sr.ht"), "commit")
 FORGES |= {"gitlab": "-/commit", "bitbucket.org": "commits"}
 # https://host:port/path, ssh://user@host:port/path or user@host:path
@@ -35,7 +35,8 @@ class UnknownRevision(UsageError):
 
 
 def resolve_commit(repo: Repository, name: str, release_tags: Sequence[str]) -> str:
-    """The commit of a release as in the recipe's tags ("8.0.28"), or of any git revision.
+    """The commit of ``name``: a version of a release ("8.0.28"), whose tag has a form in ``release_tags``, or a git
+    revision.
 
     Raises UnknownRevision, with similar releases, if the revision does not exist, and UsageError for an ambiguous hash.
     """
@@ -74,7 +75,9 @@ def ambiguous_tags(repo: Repository, names: Iterable[str]) -> list[str]:
 
 
 def list_refs(repo: Repository, *selection: str, names: str = "") -> list[str]:
-    """The names of references, which never contain a blank. ``selection`` has folders of references and git's options."""
+    """The names of references, which never contain a blank. ``selection`` are arguments of ``git for-each-ref``:
+    folders of references, and options.
+    """
     return git(repo, "for-each-ref", f"--format=%(refname{names and ':'}{names})", *selection).split()
 
 
@@ -92,7 +95,7 @@ def possible_tags(version: str, release_tags: Sequence[str]) -> list[str]:
 
 
 def versions_of_tags(tags: Sequence[str], pattern: str) -> list[tuple[str, str]]:
-    """(version, tag) of the tags that match ``pattern``, one of the recipe's patterns."""
+    """A pair (version, tag) for each tag that matches ``pattern``, which is one of the recipe's patterns."""
     head, spelling, tail = re.split(r"\{version(:_|)\}", pattern, maxsplit=1)
     matches = [re.fullmatch(f"{re.escape(head)}(.+){re.escape(tail)}", tag) for tag in tags]
     return [(match[1].replace("_", ".") if spelling else match[1], match[0]) for match in matches if match]
@@ -101,7 +104,7 @@ def versions_of_tags(tags: Sequence[str], pattern: str) -> list[tuple[str, str]]
 def commits_of_names(repo: Repository, names: Sequence[str]) -> list[str | None]:
     """For each name of a revision, the full hash of its commit; None if the repository does not have the revision."""
     safe = [name if name and not re.search(r"[\n\0]", name) else "." for name in names]
-    # after :/ comes a text by which a commit is searched
+    # Behind :/TEXT, which means the newest commit whose message contains TEXT, ^{commit} would be a part of the text.
     objects = object_headers(repo, [name if name.startswith(":/") else f"{name}^{{commit}}" for name in safe])
     return [header[0] if header else None for header in objects]
 
@@ -135,10 +138,10 @@ def revisions_in(text: str) -> tuple[str, ...]:
     return ends
 
 
-def commits_in_set(repo: Repository, text: str) -> frozenset[str]:
-    """The full hashes of the commits of ``text``, whose revisions are full hashes."""
-    older, *newer = revisions_in(text)
-    return frozenset(git(repo, "rev-list", "--stdin", stdin=f"{newer[0]}\n^{older}\n").split() if newer else [text])
+def commits_in_set(repo: Repository, revision_set: str) -> frozenset[str]:
+    """The full hashes of the commits of ``revision_set``: a full hash, or a range A..B of two full hashes."""
+    older, *newer = revisions_in(revision_set)
+    return frozenset(git(repo, "rev-list", "--stdin", stdin=f"{newer[0]}\n^{older}\n").split() if newer else [older])
 
 
 def commits_touching(
@@ -160,7 +163,7 @@ OPTIONS = ("--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """A unified diff; if it would be too large, it has only the smallest files."""
+    """A unified diff; if the diff is too large, only the diffs of the smallest files."""
 
     text: str
     left_out: int  # number of files
@@ -195,7 +198,7 @@ def changed_line_counts(repo: Repository, before: str, after: str) -> dict[str, 
     return sizes
 
 
-FEW = 20  # commits of the range if there are no releases
+FEW = 20  # number of commits of a proposed range if there are no releases
 RECENT = 31_536_000  # seconds between HEAD and the last release of its line: a year
 TRIED = 20  # releases that are tried as the good end
 
@@ -206,7 +209,8 @@ _RELEASE = re.compile(
     r"(?P<version>[0-9]+(?:\.[0-9]+)+|[0-9]+(?:_[0-9]+)+|[0-9]+)"
 )
 
-_SUFFIX = re.compile(r"[0-9][._][0-9]|(?:alpha|beta|dev|pre|rc)[._-]?$", re.IGNORECASE)  # end of a version before it
+# Found in the text before a version, if this text already has a version: the tag is no release.
+_SUFFIX = re.compile(r"[0-9][._][0-9]|(?:alpha|beta|dev|pre|rc)[._-]?$", re.IGNORECASE)
 
 
 class Tag(NamedTuple):
@@ -234,7 +238,7 @@ class ProposedRange(NamedTuple):
 def releases_by_pattern(tags: Iterable[Tag]) -> dict[str, list[Release]]:
     """For each pattern, written as in a recipe's release_tags ("v{version}"), its releases, latest version first.
 
-    The first pattern is the pattern with the latest tag, among the patterns that match two or more tags.
+    Patterns with two or more tags come first; among these patterns, the pattern with the latest tag is first.
     """
     groups: dict[str, list[Release]] = {}
     latest: dict[str, int] = {}
@@ -309,7 +313,7 @@ class ReleaseRange:
     """The releases of a range, oldest version first: versions, or tags if the recipe has no pattern for tags."""
 
     taken: tuple[str, ...]
-    left_out: tuple[tuple[str, str], ...]  # with the reason
+    left_out: tuple[tuple[str, str], ...]  # (release, the reason why the release is left out)
 
 
 def releases_in_range(repo: Repository, text: str, release_tags: Sequence[str]) -> ReleaseRange:
@@ -333,7 +337,7 @@ def releases_in_range(repo: Repository, text: str, release_tags: Sequence[str]) 
     contained = list_refs(repo, "refs/tags", f"--merged=refs/tags/{tag_of[last]}", names="strip=2")
     included, left_out = [], []
     for _, version in within:
-        name = version if release_tags else tag_of[version]  # without patterns a recipe has no versions
+        name = version if release_tags else tag_of[version]  # without patterns of tags, a recipe knows no versions
         if not is_numeric_version(version):
             left_out.append((name, "a pre-release"))
         elif version not in (first, last) and tag_of[version] not in contained:

@@ -18,7 +18,7 @@ from perfbisect.repository.git import isolated_environment, temporary_folder
 
 PROGRAMS = ("ctags", "ctags-universal", "universal-ctags")
 SECONDS = 60.0
-# extension of a file → extension of the language by which ctags reads it; C++ if a header may be C or C++
+# Extension of a file → extension by which ctags chooses the language; a header that may be C or C++ is C++.
 LANGUAGES = {
     ".c": ".c",
     **dict.fromkeys((".h", ".cc", ".cpp", ".cxx", ".c++", ".hh", ".hpp", ".hxx", ".ic", ".inc", ".inl", ".ipp", ".tcc"), ".cpp"),
@@ -29,7 +29,7 @@ CTAGS = ("--options=NONE", "--quiet=yes", "--recurse=no", "--links=no", "--sort=
            "--kinds-C=fd", "--kinds-C++=fd", "--kinds-Rust=fPM", "--kinds-Go=f", "--output-format=json",
            "--fields=+neK", "-f", "-")  # fmt: skip
 UNKNOWN = 1 << 31  # the number of an unknown line
-MOST_EXCERPTS, LINES_BELOW = 40, 5000  # excerpts that are read again, and their lines below the lines in question
+MOST_EXCERPTS, LINES_BELOW = 40, 5000  # most excerpts that ctags reads again; lines of an excerpt below the change
 UNNAMED = "__anon"  # beginning of ctags' name for a lambda, whose lines also belong to the function around it
 
 
@@ -71,10 +71,12 @@ def universal_ctags(search_path: str | None = None) -> str | None:
 def functions_in_files(
     texts: Mapping[str, str], ranges: Mapping[str, Sequence[tuple[int, int]]] | None = None
 ) -> Mapping[str, Sequence[Definition]] | None:
-    """The functions of source files (path → text) in order of lines; None if ctags is missing, fails, or takes too long.
+    """The functions of source files (path → text) in order of lines; None if ctags is missing, fails, or takes too
+    long.
 
-    Macros can make ctags miss the functions of a file from some line on. Lines of ``ranges`` (path → first and last
-    lines) that are in no function are therefore read again, without the text above the function before these lines.
+    After a macro that ctags does not understand, ctags can miss all functions in the rest of the file. Therefore, if a
+    range of lines in ``ranges`` (path → first and last lines) is in no function, ctags also reads an excerpt of the
+    file that begins after the last function before this range.
     """
     functions = _tagged_functions(texts)
     if not functions or not ranges:
@@ -136,7 +138,8 @@ def _tagged_functions(texts: Mapping[str, str]) -> Mapping[str, Sequence[Definit
 
 
 def functions_in_output(output: str, path_by_file: Mapping[str, str]) -> Mapping[str, Sequence[Definition]]:
-    """The functions in the output of ctags, which has a JSON object per line; ``path_by_file`` maps ctags' names to paths."""
+    """The functions in the output of ctags, which has a JSON object per line; ``path_by_file`` maps ctags' names to
+    paths."""
     functions: dict[str, list[Definition]] = {path: [] for path in path_by_file.values()}
     for line in output.splitlines():
         try:
@@ -147,7 +150,7 @@ def functions_in_output(output: str, path_by_file: Mapping[str, str]) -> Mapping
             continue
         scopes = [part for part in tag.get("scope", "").split("::") if part and not part.startswith(UNNAMED)]
         name, first = "::".join([*scopes, tag["name"].replace(" ", "")]), int(tag["line"])
-        # Ctags 5.9 does not say where a Rust function ends: it ends before the next function, then.
+        # Ctags 5.9 does not report where a Rust function ends, so the next function is taken as its end.
         last = UNKNOWN if tag["path"].endswith(".rs") and tag["kind"] != "macro" else first
         function = Definition(name, first, int(tag.get("end", last)), tag["kind"] == "macro")
         functions[path_by_file[tag["path"]]].append(function)

@@ -1,22 +1,24 @@
-"""Makes commits that differ from existing commits: without some of their ancestors, by `git revert`, or with a patch.
+"""Makes commits that the user's repository does not have: a tip (an existing commit) without the changes of some of its
+ancestors, by `git revert`, or a commit with a patch.
 
 **Reverts.** A revert is made in a temporary repository, which reads the objects of the user's repository. The user's
-repository is only read: it gets no object, reference or file. The index holds the whole tree, and the work tree is
-empty. git treats a file that is missing in the work tree as unchanged, so git writes only the files that a revert
-changes.
+repository is only read: it gets no object, reference or file. For the revert, git's index contains all files of the
+tree, and the work tree is empty. git treats a file that is missing in the work tree as unchanged, so git writes only
+the files that a revert changes.
 
-Paths that a recipe ignores cannot change the speed. Such paths keep the tip's version, so that a conflict in
+Paths that a recipe ignores cannot change the speed. Ignored paths keep the version of the tip, so that a conflict in
 documentation or tests does not prevent the revert. The tip's version of a file is also kept if the conflict is in a
 file that no build reads.
 
-A conflict is also settled if both sides changed adjacent lines, but not the same lines. git merges two changes of a
-file only if unchanged lines are between them. A revert often meets adjacent changes: later commits added functions
-right after the functions of the reverted commit. If one side only added lines before and after the lines that the other
-side replaced, only one result is possible: the new lines of the other side, with the added lines around them.
+A conflict between the revert and a later commit is also settled if both changed adjacent lines, but not the same lines.
+git merges two changes of a file only if unchanged lines are between them. Adjacent changes are frequent in reverts,
+because later commits often add functions right after the functions of the reverted commit. If one side only added lines
+before and after the lines that the other side replaced, only one result is possible: the new lines of the other side,
+with the added lines around them.
 
-**Patches.** A patch is applied in a separate index. So a patch cannot write outside of the tree, follow a symbolic
-link, or overwrite a file that a build made. git does not guess: the patch's lines must exist, though other lines may
-precede them.
+**Patches.** A patch is applied to an index, not to files. So a patch cannot write outside of the tree, follow a
+symbolic link, or overwrite a file that a build made. The lines that a patch changes or quotes must exist in the file,
+but may have other line numbers.
 """
 
 import base64
@@ -40,18 +42,18 @@ from perfbisect.repository.git import (
 
 INCONCLUSIVE = 2
 
-# The hash of the result, and so the key of its build, must not depend on the person and the time.
+# The hash of the derived commit, and the key of its build, must not depend on the user and the time.
 _WHO = {
     f"GIT_{role}_{part}": value
     for role in ("AUTHOR", "COMMITTER")
     for part, value in (("NAME", "perfbisect"), ("EMAIL", "perfbisect@localhost"), ("DATE", "1980-01-01T00:00:00Z"))
 }
 
-MARKER = 64  # signs of a conflict marker; so many that no file has them
+MARKER = 64  # length of a conflict marker, so large that no file contains such a marker
 
-_CONFLICT = 1  # status of `git revert`
+_CONFLICT = 1  # exit status of `git revert` after a conflict
 _ERROR = 128  # smallest error status of `git merge-file`; a smaller status is the number of conflicts
-_SHOWN = 10  # paths of a conflict that a message names
+_SHOWN = 10  # most paths with conflicts that a message names
 
 
 class CannotRevert(PerfBisectError):
@@ -68,7 +70,7 @@ class RevertedCommit:
     commit: str  # full hash
     merges: tuple[str, ...]  # reverted merges, each reverted relative to its first parent
     beside: tuple[str, ...]  # paths in which lines of later commits are adjacent to reverted lines
-    kept: tuple[str, ...]  # paths with a conflict that stay as in the tip
+    kept: tuple[str, ...]  # paths with a conflict, which keep the content of the tip
 
 
 @contextmanager
@@ -76,12 +78,13 @@ def temporary_revert(
     repo: Repository, tip: str, commits: Sequence[str], ignore: Sequence[str],
     is_unread: Callable[[str], bool] = lambda path: False, compare_command: str = "bisect compare GOOD BAD reverted",
 ) -> Iterator[RevertedCommit]:  # fmt: skip
-    """``tip`` without the changes of ``commits`` (full hashes, newest first); a merge's changes are relative to its
-    first parent.
+    """A commit with the tree of ``tip``, but without the changes of ``commits`` (full hashes, newest first). The
+    changes of a merge are relative to its first parent.
 
-    Equal arguments always give the same commit. Raises NotReverted, with the command to ``compare_command`` a revert by hand, for
-    conflicts in paths that match no pattern of ``ignore`` (a recipe's globs) and for which ``is_unread`` is false; and if
-    the result equals ``tip`` in these paths. Raises EnvironmentFailure if git fails.
+    Equal arguments always give the same commit. Raises CannotRevert for a conflict in a path that matches no pattern of
+    ``ignore`` (a recipe's globs) and for which ``is_unread`` is false; the advice shows ``compare_command``, which
+    compares a revert by hand. Also raises CannotRevert if the revert changes nothing. Raises EnvironmentFailure if git
+    fails.
     """
     with temporary_bare_repository(repo) as bare:
         ask = TemporaryGit(bare)
@@ -118,10 +121,12 @@ def temporary_revert(
 def _tree_without_commits(
     bare: Path, tree: str, commits: Sequence[str], ignore: Sequence[str], is_unread: Callable[[str], bool]
 ) -> tuple[str, list[str], list[str], list[str]]:
-    """The hash of ``tree`` without the commits that git reverts, and three lists of paths with a conflict.
+    """The hash of ``tree`` after `git revert` with the arguments ``commits``, and three lists of paths that had a
+    conflict.
 
-    The lists have the paths in which adjacent lines were settled, the paths that keep the tip's version, and the paths
-    whose conflict remains. If the third list is not empty, there is no tree.
+    The first list has the paths in which conflicts of adjacent lines were settled, the second list the paths that keep
+    the tip's version, and the third list the paths whose conflict remains. If the third list is not empty, the hash is
+    "".
     """
     with TemporaryDirectory(prefix="revert-", dir=bare) as folder:
         ask = TemporaryGit(bare, Path(folder))
@@ -145,7 +150,7 @@ def _tree_without_commits(
 
 @dataclass(frozen=True, slots=True)
 class TemporaryGit:
-    """Runs git in the temporary repository; with ``folder``, on an index and a work tree in this folder."""
+    """Runs git in a temporary repository. If ``folder`` is given, git's index and work tree are in this folder."""
 
     bare: Path
     folder: Path | None = None
@@ -175,7 +180,8 @@ class TemporaryGit:
         return content
 
     def conflicts(self) -> dict[str, dict[str, tuple[str, str]]]:
-        """The paths with a conflict; for each existing side, its mode and blob: "1" the base, "2" ours, "3" theirs."""
+        """The paths with a conflict: path → side ("1" the base, "2" ours, "3" theirs) → mode and blob of the file on
+        this side."""
         conflicts: dict[str, dict[str, tuple[str, str]]] = {}
         for entry in filter(None, self.git("ls-files", "--unmerged", "-z").split("\0")):
             head, _, path = entry.partition("\t")
@@ -184,7 +190,8 @@ class TemporaryGit:
         return conflicts
 
     def settle_file(self, path: str, stages: Mapping[str, tuple[str, str]]) -> bool:
-        """Merge a file whose changes are adjacent; return false if this is impossible."""
+        """Merge a file if the changes of both sides are adjacent, but not in the same lines; returns false if this is
+        impossible."""
         assert self.folder
         modes = {mode for mode, _ in stages.values()}
         if len(stages) < 3 or len(modes) > 1 or not modes <= {"100644", "100755"}:
@@ -237,10 +244,10 @@ def settle_lines(ours: Sequence[bytes], base: Sequence[bytes], theirs: Sequence[
     return None
 
 
-# $1 is a bare repository made by perfbisect, $2 a commit; stdin is the patch in base64. Prints the hash of the commit
-# with the patch, or on several lines why git does not apply it. git first checks without writing: an error then is the
-# patch's, and a later error is the host's. The index has a fixed name, so that the next script removes leftovers of a
-# killed script.
+# $1: a bare repository that perfbisect made. $2: a commit. stdin: the patch in base64. Prints the hash of the commit
+# with the patch, or "refused" and the lines with which git refuses the patch. git first checks the patch without
+# writing: the patch causes an error of the check, and the host causes a later error. The index has a fixed name, so
+# that the next script removes the index of a killed script.
 APPLY = """\
 GIT_INDEX_FILE=$1/perfbisect.index
 export GIT_INDEX_FILE GIT_AUTHOR_NAME=perfbisect GIT_AUTHOR_EMAIL=perfbisect GIT_AUTHOR_DATE='@0 +0000'
@@ -262,12 +269,12 @@ rm -f "$GIT_INDEX_FILE"
 
 
 def encoded_patch(content: bytes) -> str:
-    """A patch in the script's encoding."""
+    """A patch in base64, as the script ``APPLY`` reads it."""
     return base64.b64encode(content).decode()
 
 
 def parsed_apply_output(printed: str) -> tuple[str, str]:
-    """The new commit and "", or "" and git's first error, parsed from the output of the script."""
+    """The new commit and "", or "" and git's first error, parsed from the output of the script ``APPLY``."""
     first, _, details = printed.partition("\n")
     return ("", apply_failure_reason(details)) if first == "refused" else (first.strip(), "")
 
@@ -279,7 +286,8 @@ def apply_failure_reason(stderr: str) -> str:
 
 
 def apply_patch(bare: Path, commit: str, content: bytes) -> tuple[str, str]:
-    """Apply a patch to a commit: the new commit and "", or "" and git's first error; ``bare`` is temporary."""
+    """Apply a patch to a commit in the temporary repository ``bare``; returns the new commit and "", or "" and git's
+    first error."""
     done = run_git([str(bare), commit], bare, isolated_environment(), encoded_patch(content), script=APPLY)
     return parsed_apply_output(done.stdout) if done.returncode == 0 else ("", apply_failure_reason(done.stderr))
 

@@ -1,11 +1,11 @@
 """Finds the repository at a path, and downloads files into the user's cache: the repository of a recipe, and archives.
 
-git itself finds a repository, and refuses repositories of other users. With an explicit git directory, git does not
-check its owner and ``safe.directory``, so perfbisect first gets the directory by a git command without an explicit
-directory.
+git refuses a repository of another user that ``safe.directory`` does not allow, but only if git itself finds the
+repository, not with the option ``--git-dir``. So perfbisect first asks git, without this option, for the path of the
+repository.
 
-The content of an archive is known by a checksum. An interrupted download is continued. A downloaded file gets its final
-name only after its checksum was found to be right.
+A recipe gives the checksum of each archive. An interrupted download is continued. A downloaded file gets its final name
+only after its checksum was found to be right.
 """
 
 import fcntl
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _TAKES = "Give the folder of a git repository with --repo."
 
-_READ = {  # file or setting → a git command that reads it and finds nothing
+_READ = {  # file or setting → a git command that only tests whether git can read it
     "packed-refs": ["rev-parse", "-q", "--verify", "refs/perfbisect/none"],
     "objects/info/alternates": ["cat-file", "-e", "1" * 40],
     "core.attributesFile": ["check-attr", "text", "none"],
@@ -50,9 +50,10 @@ _READ = {  # file or setting → a git command that reads it and finds nothing
 def open_repository(path: Path, *, is_named_by_user: bool = True, allow_shallow: bool = False) -> Repository:
     """The repository at ``path`` or in a folder above it, bare or not.
 
-    A path that the user has ``is_named_by_user`` may be a bare repository even if ``safe.bareRepository`` is
-    "explicit". Raises UsageError if there is no repository, for a shallow clone unless ``allow_shallow``, and for a
-    path that is not UTF-8; EnvironmentFailure if git refuses the repository, for instance another user's.
+    A path for which ``is_named_by_user`` is true, because the user gave it, may be a bare repository even if git's
+    setting ``safe.bareRepository`` is "explicit". Raises UsageError if there is no repository, for a shallow clone
+    unless ``allow_shallow``, and for a path that is not UTF-8; EnvironmentFailure if git refuses the repository, for
+    instance another user's.
     """
     _check_is_utf8(path)
     folder = path.expanduser()
@@ -73,7 +74,7 @@ def open_repository(path: Path, *, is_named_by_user: bool = True, allow_shallow:
             f"{path} is a shallow clone: a part of its history is missing.",
             f"Fetch the whole history: git -C {shlex.quote(str(path))} fetch --unshallow",
         )
-    # git before 2.29, which knows only sha1, prints the option.
+    # git before 2.29, which has only sha1, prints the unknown option itself.
     object_format = "sha1" if object_format.startswith("--") else object_format
     return Repository(
         git_dir, (git_dir / objects.removesuffix("\n")).resolve(), object_format, _work_tree(folder, git_dir)
@@ -87,8 +88,8 @@ def is_partial_clone(repo: Repository) -> bool:
 
 
 def _work_tree(folder: Path, git_dir: Path) -> Path | None:
-    """The checkout around ``folder`` if it belongs to the git directory (``core.worktree`` may name any folder);
-    otherwise None.
+    """The work tree that contains ``folder``; None if there is none, or if it does not belong to ``git_dir``, because
+    ``core.worktree`` may name any folder.
     """
     done = run_git(["rev-parse", "--show-toplevel"], folder, local_environment(), errors="surrogateescape")
     top = Path(done.stdout.removesuffix("\n"))
@@ -130,7 +131,7 @@ def has_uncommitted_changes(repo: Repository) -> bool:
     # The names of filters that any configuration defines.
     keys = git(repo, "config", "-z", "--name-only", "--get-regexp", r"^filter\..*\.", allowed=(0, 1)).split("\0")
     names = {key.removeprefix("filter.").rpartition(".")[0] for key in keys if key}
-    if any("=" in name for name in names):  # cannot be turned off on a command line
+    if any("=" in name for name in names):  # git's option -c cannot set such a name
         return False
     off = [f"filter.{name}.{key}" for name in names for key in ("clean=", "smudge=", "process=", "required=false")]
     options = [*(word for setting in off for word in ("-c", setting)), f"--work-tree={repo.work_tree}"]
@@ -146,7 +147,8 @@ def has_uncommitted_changes(repo: Repository) -> bool:
 
 Progress = Callable[[str, int, int], None]  # activity of git, finished steps, all steps
 
-# Only branches and tags: pull requests, which some servers offer, can be larger than the history.
+# A clone has only branches and tags, because pull requests, which some servers also offer, can be larger than the
+# history.
 REFS = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
 
 
@@ -169,7 +171,7 @@ def cached_clone(builder: "Builder", revisions: Sequence[str] = (), progress: Pr
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # git stores the address, which may contain a password
     with download_lock(path.with_suffix(".lock")):
         url, partial = builder.repository, path.with_suffix(".partial")
-        if not path.exists():  # the clone gets its name when it is complete
+        if not path.exists():  # an incomplete clone has the name ``partial``
             shutil.rmtree(partial, ignore_errors=True)
             try:
                 clone = ["clone", "--bare", "--progress", "--origin=origin", "--template="]
@@ -220,7 +222,8 @@ SILENCE = 60.0  # seconds without a byte after which a download has failed
 
 
 def download(name: str, address: str, sha256: str) -> Generator[tuple[int, int], None, Path]:
-    """The file with that checksum, from the cache or the address; yields (megabytes finished, megabytes in all).
+    """The path of the file with the checksum ``sha256``, from the cache or from ``address``; yields (finished
+    megabytes, all megabytes) during a download.
 
     Raises EnvironmentFailure, with the command that copies the file into the cache, if the file cannot be downloaded or
     has another checksum.
@@ -248,30 +251,31 @@ def download(name: str, address: str, sha256: str) -> Generator[tuple[int, int],
     return path
 
 
-def _download_rest(address: str, sha256: str, part: Path) -> Generator[tuple[int, int], None, str]:
-    """Download the missing rest of the file at the address into ``part``, and return the checksum of ``part``.
+def _download_rest(address: str, sha256: str, partial: Path) -> Generator[tuple[int, int], None, str]:
+    """Download the missing rest of the file at the address into ``partial``, and return the checksum of ``partial``.
 
-    Raises OSError, HTTPException or ValueError if the server sends no more bytes, or something other than an archive.
+    Raises OSError, HTTPException or ValueError if the server sends no more bytes, or sends something other than the
+    file.
     """
     from http.client import REQUESTED_RANGE_NOT_SATISFIABLE, HTTPException
     from urllib.error import HTTPError  # a slow import, and most verbs need no archive
 
     while True:
-        size = _file_size(part)
+        size = _file_size(partial)
         try:
-            yield from _append_download(address, part)
+            yield from _append_download(address, partial)
         except (OSError, HTTPException, ValueError) as error:
             full = False
             if isinstance(error, HTTPError):
-                error.close()  # the error is also the answer, and holds the connection
+                error.close()  # an HTTPError is also a response, which keeps its connection open
                 full = error.code == REQUESTED_RANGE_NOT_SATISFIABLE
-            if _file_size(part) > size:
+            if _file_size(partial) > size:
                 continue
             if not (size and full):
                 raise
-        if (digest := _file_sha256(part)) == sha256 or not size:
+        if (digest := _file_sha256(partial)) == sha256 or not size:
             return digest
-        part.unlink()  # start again: the beginning may be of another file
+        partial.unlink()  # start again: the beginning may be of another file
 
 
 def _append_download(address: str, part: Path) -> Generator[tuple[int, int]]:

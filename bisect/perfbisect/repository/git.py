@@ -1,13 +1,14 @@
 """Runs git so that neither the environment nor any configuration changes git's output or makes git execute a program.
 
 A repository may have been made by a person who is not trusted. git's check of the owner of a repository is in
-``discovery``. Here are the rules for every command, whatever the repository's configuration says: options that change
-output are set, options that start programs are off, no object is fetched on demand, and only environment variables that
-are listed here are passed on.
+``discovery``. This module enforces rules for every git command, which the repository's configuration cannot change:
+options that affect output have fixed values, options that start programs are off, no object is fetched on demand, and
+git gets only the environment variables that this module lists.
 
-The user's configuration is read, because it defines which repositories are safe and how to reach a remote. Commands that
-need neither run with ``SEALED``, without any configuration: in a bare repository of ours that borrows the objects of
-another repository, and has nothing else of it, no configuration and no hooks.
+The user's configuration is read, because it defines which repositories are safe and how to reach a remote. Commands
+that do not need the user's configuration run with the variables ``SEALED`` and without any configuration, in a bare
+repository that perfbisect has made. The bare repository borrows the objects of the untrusted repository, but not its
+configuration and hooks.
 """
 
 import fcntl
@@ -29,21 +30,22 @@ SETTINGS = ("core.quotePath=off", "log.showSignature=false", "i18n.logOutputEnco
             "core.commitGraph=false", "core.fsmonitor=false", "core.hooksPath=/dev/null")  # fmt: skip
 OPTIONS = ("--no-pager", "--no-replace-objects", *(word for setting in SETTINGS for word in ("-c", setting)))
 
-# The git directory, because ``core.worktree`` may name any folder, or none, as for a removed submodule.
+# git runs in the git directory, and uses it as the work tree, because ``core.worktree`` may name any folder, also a
+# folder that does not exist (as for a removed submodule).
 NO_WORK_TREE = "--work-tree=."
 
 LONGEST = 3600.0  # longest time of a command in seconds: histories of a million commits take minutes
-LIMITED = 20.0  # seconds in which git has to read a file of a repository
+LIMITED = 20.0  # longest time, in seconds, in which git reads a file of a repository
 
 # For every command. Grafts and replaced objects would change the history.
 FIXED = {"LC_ALL": "C", "LANGUAGE": "C", "GIT_GRAFT_FILE": os.devnull, "GIT_NO_REPLACE_OBJECTS": "1",
          "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0", "GIT_ATTR_NOSYSTEM": "1"}  # fmt: skip
-# For commands that need no remote. git before 2.45 does not know GIT_NO_LAZY_FETCH.
+# For commands that need no remote: git before 2.45 ignores GIT_NO_LAZY_FETCH, and would fetch missing objects.
 NO_REMOTE = {"GIT_ALLOW_PROTOCOL": "none"}
-# For commands that need only the configuration of a repository made by perfbisect.
+# For commands on a repository that perfbisect made: git reads no configuration of the user or the system.
 SEALED = {**FIXED, **NO_REMOTE, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
-# Variables with folders of programs and libraries. A relative or empty entry is the working directory of a command, which
-# is the repository's folder; such entries are left out.
+# Variables with lists of folders. A relative or empty entry would be a folder of the repository, in which git runs, and
+# which may contain programs of strangers. So these entries are left out.
 SEARCHED = ("PATH", "LD_LIBRARY_PATH")
 PROGRAMS = (*SEARCHED, "TMPDIR")
 
@@ -55,15 +57,15 @@ _INHERITED = (*PROGRAMS, "HOME", "XDG_CONFIG_HOME", "USER", "LOGNAME", "SUDO_UID
 _TO_REMOTES = (*_INHERITED, "GIT_SSH*", "GIT_SSL_*", "GIT_HTTP_*", "GIT_PROXY_*", "GIT_ASKPASS", "GIT_TERMINAL_PROMPT",
                "GIT_ALLOW_PROTOCOL", "SSH_*", "SSL_CERT_*", "CURL_CA_BUNDLE", "*_proxy", "*_PROXY", "KRB5*", "GNUPGHOME",
                "GPG_TTY", "TERM", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "XDG_*", "DBUS_SESSION_BUS_ADDRESS")  # fmt: skip
-PROTOCOLS = "file:git:http:https:ssh"  # of remotes, unless the user's GIT_ALLOW_PROTOCOL names others
+PROTOCOLS = "file:git:http:https:ssh"  # allowed protocols of remotes, unless the user sets GIT_ALLOW_PROTOCOL
 
 
 @dataclass(frozen=True, slots=True)
 class Repository:
     """A git repository on this machine. Paths are absolute."""
 
-    git_dir: Path  # of a linked work tree, its git directory
-    objects: Path  # shared by all work trees; or a folder that borrows from there and has further objects
+    git_dir: Path  # in a linked work tree, the git directory of this work tree
+    objects: Path  # folder of objects: of all work trees, or a folder that borrows from it and has further objects
     object_format: str  # "sha1", "sha256"
     work_tree: Path | None = None  # None without a checkout
 
@@ -97,7 +99,8 @@ def _inherited_variables(patterns: Sequence[str]) -> dict[str, str]:
 
 
 def pathspecs_except(ignore: Iterable[str]) -> list[str]:
-    """git's pathspecs of all files of a tree except the paths that match ``ignore``, glob patterns from the tree's top."""
+    """git's pathspecs of all files of a tree except the paths that match ``ignore``, glob patterns from the tree's
+    top."""
     return [":(top)", *(f":(top,exclude,glob){pattern}" for pattern in ignore)]
 
 
@@ -203,7 +206,7 @@ def run_with_progress(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         pass_fds=pass_fds,
-        start_new_session=not may_prompt,  # without a terminal
+        start_new_session=not may_prompt,  # so that git cannot prompt on the terminal
         encoding="utf-8",
         errors="replace",
     ) as process:
@@ -214,7 +217,7 @@ def run_with_progress(
                 else:
                     messages.append(line)
         except BaseException:
-            process.terminate()  # not killed, so that it can end its children, which write, too
+            process.terminate()  # not killed, so that git can end its child processes, which write files
             raise
     if process.returncode:
         raise git_failure(failed_action, "\n".join(messages))
@@ -225,7 +228,7 @@ def git_failure(failed_action: str, stderr: str) -> EnvironmentFailure:
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     fatal = [line for line in lines if line.startswith(("fatal:", "error:"))]
     why = fatal[0] if fatal else lines[-1] if lines else "git printed no message"
-    if why.endswith(":") and why != lines[-1]:  # the next line has its object
+    if why.endswith(":") and why != lines[-1]:  # git continues the sentence on the next line
         why = f"{why} {lines[lines.index(why) + 1]}"
     advice = ""
     if "dubious ownership" in why:
@@ -238,7 +241,7 @@ def git_failure(failed_action: str, stderr: str) -> EnvironmentFailure:
     return EnvironmentFailure(f"{failed_action}: {why}", advice)
 
 
-# $1 is the bare repository, $2 its object format, $3 a line for its alternates (empty: it borrows no objects)
+# $1: the bare repository. $2: its object format. $3: the objects folder from which it borrows objects, or empty.
 BARE = """\
 had=$(git config --file "$1/config" extensions.objectFormat)
 [ "${had:-sha1}" = "$2" ] || rm -rf "$1" || exit
@@ -269,7 +272,7 @@ def ensure_bare_repository(path: Path, object_format: str, alternates_line: str 
 def temporary_folder() -> Iterator[Path]:
     """An empty folder, which is removed at the end of the block.
 
-    Each call also removes such folders that killed processes left, which nobody locks.
+    Each call also removes temporary folders of killed processes: folders whose lock no process holds.
     """
     parent = cache_folder().absolute() / "temporary"
     try:
@@ -281,7 +284,7 @@ def temporary_folder() -> Iterator[Path]:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     rmtree(folder, ignore_errors=True)
             folder = Path(mkdtemp(dir=parent))
-            lock = (folder / "lock").open("a")  # closed, and so unlocked, with this process at the latest
+            lock = (folder / "lock").open("a")  # the lock ends with this process at the latest
             fcntl.flock(lock, fcntl.LOCK_EX)
         (folder / "files").mkdir()
     except OSError as error:

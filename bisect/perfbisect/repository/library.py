@@ -1,11 +1,13 @@
-"""GitPython, sealed like every other call of git: GitPython gets only the environments and options of ``git``.
+"""Reads git objects by GitPython. The git processes of GitPython get only the environment variables and options of
+``repository.git``.
 
 By default GitPython would pass on the whole environment of this process, search for the repository again, and run git
-on import. So GitPython is imported with a sealed environment, gets the repository that git has found, and each of its
-commands starts in ``Sealed.execute``. GitPython only reads objects of a repository. Operations that can run programs,
-references and the graph are left to git. If GitPython reports an error in an object, git is asked again.
+on import. So GitPython is imported with an isolated environment, gets the repository that git has found, and starts its
+commands by ``IsolatedGit.execute``. perfbisect uses GitPython only to read objects. References, the commit graph, and
+operations that can run other programs are left to git commands. If GitPython finds an error in a tree, a git command
+reads the tree.
 
-This module is imported only where it is used, because the import takes a tenth of a second.
+Modules import this module only inside of functions, because the import takes a tenth of a second.
 """
 
 import os
@@ -63,7 +65,7 @@ class IsolatedGit(Git):
 
 
 class ObjectReader(Repo):
-    """The objects of a repository that git has found."""
+    """Reads the objects of a repository that git has found."""
 
     def __init__(self, repository: Repository, stderr_file: IO[bytes]) -> None:
         # Not GitPython's __init__, which would search for the repository by different rules, and read its configuration.
@@ -100,13 +102,13 @@ class ObjectReader(Repo):
 
 
 def _text(value: str | bytes) -> str:
-    """The value as text; GitPython has bytes in headers although its types say text."""
+    """The value as text, because headers in GitPython are bytes although their declared type is str."""
     return value if isinstance(value, str) else value.decode()
 
 
 @contextmanager
 def object_reader(repository: Repository) -> Iterator[ObjectReader]:
-    """A reader of the objects of a SHA-1 repository. Raises EnvironmentFailure at the end of the ``with`` block if git
+    """An ObjectReader; the repository must use SHA-1. Raises EnvironmentFailure at the end of the ``with`` block if git
     failed.
     """
     with TemporaryFile() as said:
@@ -125,12 +127,12 @@ def object_reader(repository: Repository) -> Iterator[ObjectReader]:
 
 
 def _exit_status(process: "Git.AutoInterrupt") -> int:
-    """Close git's pipes, and return its exit status; its remaining output is not read."""
+    """Close the pipes of a git process, and return its exit status; its remaining output is not read."""
     with suppress(BrokenPipeError):
         process.stdin.close()
     process.stdout.close()
     status: int = process.proc.wait() if process.proc else 0
-    return max(status, 0)  # below 0: ended by the signal of a closed output
+    return max(status, 0)  # below 0: a signal ended git, because its output was closed
 
 
 class GitProgress(RemoteProgress):
@@ -141,7 +143,8 @@ class GitProgress(RemoteProgress):
         self._step: tuple[str, int, int] | None = None
 
     def parsed_progress(self, line: str) -> tuple[str, int, int] | None:
-        """The activity in a line of progress, the steps done, and all steps; None for any other line."""
+        """From a line that reports git's progress: the activity, the finished steps, and all steps; None for any other
+        line."""
         self._step = None
         self.new_message_handler()(line)
         return self._step

@@ -1,4 +1,4 @@
-"""Objects of a repository, read by GitPython: headers, contents, and the tree of a commit.
+"""Reads objects of a repository: headers, contents, and the tree of a commit.
 
 GitPython reads SHA-1 repositories. Git commands read SHA-256 repositories, and trees in which GitPython finds errors.
 """
@@ -13,8 +13,8 @@ from perfbisect.repository.git import Repository, git, git_failure
 if TYPE_CHECKING:
     from perfbisect.repository.library import Header
 
-FILE, LINK, FOLDER, MODULE = 0o100, 0o120, 0o040, 0o160  # modes of entries without permissions
-LARGEST = 1 << 20  # bytes of a file that is read
+FILE, LINK, FOLDER, MODULE = 0o100, 0o120, 0o040, 0o160  # types of tree entries: the modes without the permission bits
+LARGEST = 1 << 20  # most bytes of a file that is read
 MAX_FILES = 1000  # files that are read at once
 
 
@@ -33,11 +33,11 @@ def within_limits(sizes: Mapping[T, int], max_size: int, max_total: int, max_cou
 
 
 class TreeEntry(NamedTuple):
-    """A path in a tree."""
+    """A file, a symbolic link, a folder or a submodule in a tree."""
 
     type: int  # FILE, LINK, FOLDER or MODULE
     hash: str
-    path: str  # with bytes replaced that are not UTF-8
+    path: str  # in which bytes that are not UTF-8 are replaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,12 @@ class TreeFiles:
     """All files and submodules of a tree."""
 
     files: Mapping[str, str]  # path → hash of its content
-    submodules: tuple[str, ...]  # paths
+    submodules: tuple[str, ...]  # paths of the submodules
 
 
 def object_headers(repo: Repository, names: Sequence[str]) -> list["Header | None"]:
-    """The hash, the type and the size of each object; objects are given by any names that git accepts. None for an
-    unknown name.
+    """The hash, the type and the size of each object; objects are given by any names that git accepts. The entry for an
+    unknown name is None.
 
     Raises EnvironmentFailure if git fails.
     """
@@ -61,15 +61,15 @@ def object_headers(repo: Repository, names: Sequence[str]) -> list["Header | Non
 
         with object_reader(repo) as read:
             return [read.object_header(name) for name in names]
-    # By standard input, which git does not parse for options.
+    # The names are sent by standard input, where git parses no options.
     lines = git(repo, "cat-file", "--batch-check", stdin="".join(f"{name}\n" for name in names)).splitlines()
     rows = (line.split(" ") for line in lines)
     return [(row[0], row[1], int(row[2])) if row[-1].isdecimal() else None for row in rows]
 
 
 def file_texts(repo: Repository, hash_by_path: Mapping[str, str]) -> dict[str, str]:
-    """The contents of files, as path → text. The argument maps each path to the hash of its content. Files that contain
-    a NUL are left out.
+    """The contents of files, as path → text. ``hash_by_path`` maps each path to the hash of the file's content. Files
+    that contain a NUL are left out.
 
     Raises EnvironmentFailure if the repository lacks a file.
     """
@@ -111,8 +111,8 @@ def tree_entries(repo: Repository, tree: str, *, recursive: bool = False) -> lis
     return [TreeEntry(int(about.split()[0], 8) >> 9, about.split()[2], path) for about, _, path in rows]
 
 
-def top_level_files(repo: Repository, commit: str) -> frozenset[str]:
-    """The names of the entries at the top of a commit's tree."""
+def top_level_names(repo: Repository, commit: str) -> frozenset[str]:
+    """The names of the files and symbolic links at the top of a commit's tree; names of folders are left out."""
     return frozenset(entry.path for entry in tree_entries(repo, commit) if entry.type in (FILE, LINK))
 
 
@@ -131,7 +131,8 @@ def lines_containing(repo: Repository, commit: str, words: Collection[str], file
 
 
 def small_file_texts(repo: Repository, tree: TreeFiles, paths: Collection[str]) -> dict[str, str]:
-    """The contents of those of the files that are text: at most MAX_FILES files, each smaller than LARGEST bytes."""
+    """The contents of the text files among ``paths``: path → text, for at most MAX_FILES files smaller than LARGEST
+    bytes."""
     blobs = {path: tree.files[path] for path in paths if path in tree.files}
     pairs = zip(blobs, object_headers(repo, [*blobs.values()]), strict=True)
     sizes = {path: header[2] for path, header in pairs if header}

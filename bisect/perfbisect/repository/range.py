@@ -1,21 +1,21 @@
-"""The range of a hunt: the commits between two revisions, and the graph of the commits that can differ in speed; also
-commits that contain parts of a diff.
+"""Reads the range of a hunt: the commits between two revisions, and the graph of those that can differ in speed. Also
+makes commits that contain only parts of a commit's diff.
 
-Commits of the range are read with git's history simplification. A commit whose tree, without ignored paths, equals
-the tree of a parent cannot differ in speed from that parent; the commit is removed, and its children get that parent as
-their parent. If the result of a merge equals one of its parents, only that parent is followed, because the result
-contains nothing from the other parent.
+Commits of the range are read with git's history simplification. A commit whose tree, without ignored paths, equals the
+tree of a parent cannot differ in speed from that parent; the commit is removed from the graph, and its children become
+children of that parent. If the result of a merge equals one of its parents, only that parent is followed, because no
+change of the other parent reached the result.
 
-Parents outside of the range are replaced by node 0, the good end. A branch that began before good gets a separate
-node, its branch point, unless the branch point equals good in all paths that are not ignored.
+Parents outside of the range are replaced by node 0, the good end. A branch that began before good gets a separate node,
+its branch point, unless the branch point equals good in all paths that are not ignored.
 
-The parents outside of the range (the boundary) are passed to git individually. Otherwise, the dates of
-commits could decide whether git recognises in time that these parents are outside of the range. The graph must be the
-same each time it is read, because a resumed hunt uses it again. Because the graph must not change, git's commit graph
-file, which may be written at any time, is not used.
+The graph must be the same each time it is read, because a resumed hunt reads it again. So git gets each parent outside
+of the range (the boundary) as a separate limit: otherwise the dates of commits could decide whether git stops at these
+parents. For the same reason, git's commit graph file, which may be written at any time, is not used.
 
-States between a commit and its parent consist of parts of the commit's diff (``core/search/parts.py``); they are
-stored as commits in a temporary repository that borrows the objects of the user's repository.
+`bisect narrow` measures states between a commit and its parent, each with some parts of the commit's diff
+(``core/search/parts.py``). The states are stored as commits in a temporary repository that reads the objects of the
+user's repository.
 """
 
 import re
@@ -43,7 +43,7 @@ class CommitRange:
     bad: str
     base: str  # the good end of the graph: good, or the merge base if good is not an ancestor of bad
     commits: int  # number of commits reachable from bad and not from good
-    merges: int  # number of merges among these
+    merges: int  # how many of these commits are merges
     graph: Graph
     candidates: tuple[str, ...]  # the commit of each node; the first is base, the last is as fast as bad
 
@@ -68,8 +68,8 @@ def read_range(
     simplified = git(repo, *walk, "--topo-order", "--reverse", stdin="\n".join(limits + paths))
     rows = [line.split(" ") for line in simplified.splitlines()]
     if first_parent:
-        # Git lists the other parents, too, and omits one parent: the boundary for the first commit, the previous row for
-        # others.
+        # The parents that git lists are replaced. The only parent of a commit is the commit of the previous row; the
+        # only parent of the first commit is the boundary.
         parents_of_rows = [boundary, *([row[0]] for row in rows)]
         rows = [[row[0], *parent] for row, parent in zip(rows, parents_of_rows, strict=False)]
         if joins := _first_containing_base(repo, base, bad, inside, boundary):
@@ -79,7 +79,7 @@ def read_range(
             f"No commit of the range can change the speed: its commits ({len(inside)}) change only ignored paths.",
             f"Ignored paths of the builder's recipe: {', '.join(ignore) or 'none'}.",
         )
-    # Independent of `submodule.NAME.ignore`.
+    # --ignore-submodules=none: a setting `submodule.NAME.ignore` must not hide changes.
     compare = ["diff-tree", "-r", "--name-only", "--no-renames", "--ignore-submodules=none", base]
     outside = _outside_parents(rows, base, lambda commit: not git(repo, *compare, commit, *paths).strip())
     points = _ancestors_first(repo, {parent for parents in outside.values() for parent in parents})
@@ -107,7 +107,7 @@ def _merge_base(repo: Repository, good: str, bad: str) -> str:
 def _first_containing_base(
     repo: Repository, base: str, bad: str, inside: Sequence[Sequence[str]], boundary: Collection[str]
 ) -> str | None:
-    """The first commit that contains ``base`` on a walk along first parents; None if all commits of the walk contain
+    """The oldest commit that contains ``base`` on a walk along first parents; None if all commits of the walk contain
     ``base``.
     """
     if base in boundary:
@@ -119,8 +119,8 @@ def _first_containing_base(
 def _outside_parents(
     rows: Sequence[Sequence[str]], good: str, is_same_as_good: Callable[[str], bool]
 ) -> dict[str, tuple[str, ...]]:
-    """For each row, its parents outside of the range, without ``good``; ``is_same_as_good`` is true for a commit that
-    equals good.
+    """The parents outside of the range of each commit that begins a branch older than good: commit → parents. Commits
+    that contain good, or a commit for which ``is_same_as_good`` is true, are left out.
     """
     candidates = {row[0] for row in rows}
     as_good = {good: True}
@@ -176,7 +176,7 @@ FUNCTION = re.compile(
 
 @dataclass(eq=False)
 class PartialDiffCommits:
-    """Makes commits between a parent and a commit, in a temporary repository."""
+    """Makes commits with parts of the diff between a parent and a commit, in a temporary repository."""
 
     repository: Repository  # the user's repository, with the objects of all commits that are made
     parent: str  # full hashes
@@ -186,16 +186,16 @@ class PartialDiffCommits:
     _when: str  # seconds since the epoch, the date of the commit
     _made: dict[frozenset[int], str] = field(default_factory=dict)
 
-    def make(self, states: Sequence[frozenset[int]]) -> tuple[str, ...]:
-        """The hash of a commit for each set of parts. Equal sets have the same commit; the commit of all parts is
-        ``commit`` itself.
+    def hashes(self, part_sets: Sequence[frozenset[int]]) -> tuple[str, ...]:
+        """The hashes of commits, one commit for each set of parts. Equal sets have the same commit; the commit of all
+        parts is ``commit`` itself.
         """
         commits = self._made
         commits |= {frozenset(): self.parent, self.diff.all_parts: self.commit}
-        todo = [state for state in dict.fromkeys(states) if state not in commits]
+        todo = [state for state in dict.fromkeys(part_sets) if state not in commits]
         if todo:
             blobs: dict[bytes, int] = {}
-            text = b"".join(self._commit(state, number, blobs) for number, state in enumerate(todo, 1))
+            text = b"".join(self._fast_import_commit(state, number, blobs) for number, state in enumerate(todo, 1))
             contents = (
                 b"blob\nmark :%d\ndata %d\n%s\n" % (mark, len(content), content) for content, mark in blobs.items()
             )
@@ -204,7 +204,7 @@ class PartialDiffCommits:
             self._ask.git("fast-import", "--quiet", "--force", "--done", f"--export-marks={marks}", stdin=stream)
             hash_of_mark = dict(line.split() for line in marks.read_text().splitlines())
             commits |= {state: hash_of_mark[f":{number}"] for number, state in enumerate(todo, 1)}
-        return tuple(commits[state] for state in states)
+        return tuple(commits[state] for state in part_sets)
 
     def parts_for_display(self, chosen: Collection[int]) -> tuple[DiffPart, ...]:
         """The parts as they are shown to users: a file of which all parts are included is shown as one part."""
@@ -218,10 +218,10 @@ class PartialDiffCommits:
             parts += [DiffPart(chosen_parts[0].path, hunks=len(chosen_parts))] if is_file else chosen_parts
         return tuple(parts)
 
-    def _commit(self, state: frozenset[int], number: int, blobs: dict[bytes, int]) -> bytes:
+    def _fast_import_commit(self, parts: frozenset[int], number: int, blobs: dict[bytes, int]) -> bytes:
         """The commit in the format of `git fast-import`; file contents that the commit needs are added to ``blobs``."""
         deletions, changes = list[bytes](), list[bytes]()
-        for old_entry, new_entry in self.diff.with_parts(state):
+        for old_entry, new_entry in self.diff.changed_entries(parts):
             if old_entry and (new_entry is None or new_entry.path != old_entry.path):
                 deletions.append(b"D %s\n" % fast_import_path(old_entry.path))
             if new_entry:
@@ -229,8 +229,8 @@ class PartialDiffCommits:
                 mark = 0 if is_module else blobs.setdefault(new_entry.content, len(blobs) + 1_000_000)
                 reference = new_entry.content if is_module else b":%d" % mark
                 changes.append(b"M %s %s %s\n" % (new_entry.mode.encode(), reference, fast_import_path(new_entry.path)))
-        few = len(state) * 2 <= len(self.diff.all_parts)
-        shown = part_titles(self.parts_for_display(state if few else self.diff.all_parts - state))
+        few = len(parts) * 2 <= len(self.diff.all_parts)
+        shown = part_titles(self.parts_for_display(parts if few else self.diff.all_parts - parts))
         message = f"{self.parent[:10]} with {shown}" if few else f"{self.commit[:10]} without {shown}"
         message_bytes = message.encode(errors="replace")
         who = b"perfbisect <perfbisect@localhost> %s +0000" % self._when.encode()
@@ -252,8 +252,8 @@ def fast_import_path(path: str) -> bytes:
 def partial_diff_commits(
     repo: Repository, parent: str, commit: str, ignore: Sequence[str]
 ) -> Iterator[PartialDiffCommits]:
-    """The changes of a commit relative to a parent (both full hashes), divided into parts; ``ignore`` has a recipe's
-    glob patterns.
+    """An object that makes commits with parts of the diff between a parent and a commit (both full hashes). Paths that
+    match ``ignore``, a recipe's glob patterns, are in no part.
 
     Raises UsageError if the commit changes nothing outside of ignored paths.
     """
@@ -296,8 +296,8 @@ def parts_of_file(
 ) -> tuple[FileDiff, list[DiffPiece]]:
     """One changed file of a diff, with the parts into which its changes are divided.
 
-    A hunk of ``hunks`` has the first and the last old line, the first and the last new line, and the text that git
-    prints beside them; lines are counted from 0, and the last line is excluded.
+    Each of ``hunks`` is (first old line, end of the old lines, first new line, end of the new lines, text in git's hunk
+    header). Lines are counted from 0, and an end is the line after the last line.
     """
     entry = after or before
     assert entry, "only one of the two files exists"
@@ -320,7 +320,8 @@ def parts_of_file(
                 lines = tuple(new[first_after + lines_range.start : first_after + lines_range.stop])
                 edits.append(LineEdit(first, end, lines, line_number + lines_range.start))
             text = [line for edit in edits for line in edit.lines]
-            # A part of several ranges is the frame of functions; it is shown by its first lines.
+            # The part with the lines outside of functions may have several ranges. Its line numbers, which are shown,
+            # are from the start of the first range to the end of the last range.
             at = first_after + ranges[0].start
             alone = len(blocks) > 1 and len(ranges) == 1
             shown_scope = line_with_function_name(text) if alone else scope
@@ -336,8 +337,8 @@ def parts_of_file(
 
 
 def functions_in_block(lines: Sequence[bytes]) -> list[list[range]]:
-    """The lines of each function in a block of new code, after an entry for all other lines; a single entry if the
-    block has fewer than two functions.
+    """The parts of a block of new code, as ranges of lines: first a part with all lines outside of functions, if there
+    are any, then a part for each function. A block with fewer than two functions is a single part.
     """
     starts = [0]
     for at in range(1, len(lines)):

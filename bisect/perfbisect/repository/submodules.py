@@ -4,9 +4,9 @@ commits.
 The tree of a commit shows which paths are submodules (the tree's "gitlinks"). ``.gitmodules`` is untrusted text, so
 names, paths and addresses are checked before they are used.
 
-The commit of a submodule is in the user's clone (below ``.git/modules`` or in the folder of the submodule), or in a
-repository in the user's cache that fetches it once. Only the tree of a submodule's commit is needed, so a shallow clone
-is enough. Nothing else is fetched if the server permits this.
+The commit of a submodule is in the user's clone (below ``.git/modules`` or in the folder of the submodule), or is
+fetched once into a repository in the user's cache. Only the tree of a submodule's commit is needed, so a shallow clone
+is enough. If the server permits it, perfbisect fetches only this commit.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ from perfbisect.repository.git import (
 from perfbisect.repository.objects import FILE, object_headers, tree_entries
 
 SCHEMES = ("file", "https", "ssh")  # allowed schemes of addresses
-LARGEST = 1 << 20  # bytes of a .gitmodules
+LARGEST = 1 << 20  # most bytes of a .gitmodules that is read
 _MODULES = ".gitmodules"
 _GITLINK = "160000"
 
@@ -41,7 +41,7 @@ _GITLINK = "160000"
 # seconds is given up.
 _SETTINGS = ("-c", "gc.auto=0", "-c", "http.lowSpeedLimit=1", "-c", "http.lowSpeedTime=120")
 _FETCH = ("fetch", "--progress", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules")
-# answer of a server that provides only branches and tags
+# in the error message of a server that provides only branches and tags
 _UNADVERTISED = "does not allow request for unadvertised object"
 
 
@@ -49,9 +49,9 @@ _UNADVERTISED = "does not allow request for unadvertised object"
 class Submodule:
     """A submodule of a commit."""
 
-    path: str  # from the top of the commit's tree
+    path: str  # relative to the top of the commit's tree
     commit: str
-    ignore: tuple[str, ...] = ()  # glob patterns of paths that do not count, from the top of the submodule's tree
+    ignore: tuple[str, ...] = ()  # glob patterns of ignored paths, relative to the top of the submodule's tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,12 @@ class Unavailable(EnvironmentFailure):
 
 
 def needed_submodules(repo: Repository, commit: str, ignore: Sequence[str]) -> tuple[Submodule, ...]:
-    """The submodules that a commit needs. A submodule is not needed if it is ignored, is below an ignored path, or is
-    empty without its ignored paths.
+    """The submodules that a commit needs. A submodule is not needed if its path is ignored, if a folder above it is
+    ignored, or if all paths in it are ignored.
     """
     empty = git(repo, "hash-object", "-t", "tree", "--stdin").strip()
     paths = ["--", *pathspecs_except(ignore)]
-    # Otherwise `submodule.NAME.ignore` of the present checkout would exclude some.
+    # Without --ignore-submodules=none, git would leave out submodules that `submodule.NAME.ignore` of the user names.
     listing = ["diff-tree", "-r", "-z", "--no-renames", "--no-ext-diff", "--ignore-submodules=none", empty, commit]
     fields = git(repo, *listing, *paths).split("\0")
     modules = (
@@ -89,10 +89,10 @@ def needed_submodules(repo: Repository, commit: str, ignore: Sequence[str]) -> t
 
 
 def patterns_below(ignore: Sequence[str], path: str) -> tuple[str, ...]:
-    """The glob patterns ``ignore``, made relative to the folder ``path`` of the tree.
+    """The glob patterns of ``ignore`` that can match paths below the folder ``path``, made relative to this folder.
 
-    If the part of a pattern that must match the folder has a character class or a backslash, the pattern is left out,
-    so that it ignores nothing.
+    A pattern is left out, and so ignores nothing, if the part of it that would match ``path`` has a character class or
+    a backslash.
 
     >>> patterns_below(["storage/rocksdb/tools/**", "**/doc/**", "mysql-test/**"], "storage/rocksdb")
     ('tools/**', '**/doc/**')
@@ -152,8 +152,7 @@ def resolved_url(url: str, base: str) -> str:
     A relative address that leads above the path of ``base`` is returned unchanged, because git would then change the
     host.
 
-    >>> resolved("../sub.git", "https://example.org/group/super.git")
-    'https://example.org/group/sub.git'
+    >>> resolved_url("../sub.git", "https://example.org/group/super.git") 'https://example.org/group/sub.git'
     """
     if not url.startswith(("./", "../")):
         return url
@@ -188,7 +187,7 @@ def refusal_reason(url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModuleSource:
-    """The repository with a submodule's commit."""
+    """The repository that contains a submodule's commit."""
 
     repository: Repository
     tree: str  # tree of the commit
@@ -197,7 +196,7 @@ class ModuleSource:
 
 @dataclass(frozen=True, slots=True)
 class SubmoduleOrigin:
-    """The places from which a submodule can perhaps be obtained."""
+    """The folders and the address from which the commit of a submodule can perhaps be obtained."""
 
     places: tuple[Path, ...]  # repositories in the user's clone
     address: str  # resolved address of .gitmodules; "" if unknown
@@ -211,7 +210,8 @@ def find_submodule(
     """The repository that contains the commit of a submodule of ``commit``. During a download, yields the number of
     finished steps and of all steps.
 
-    ``upstream`` is the address of ``repo``; it is used unless ``repo`` has a configured address. Raises Unavailable.
+    ``upstream`` is the address of ``repo`` that is used if the git configuration of ``repo`` has no address. Raises
+    Unavailable.
     """
     origin = find_origin(repo, commit, submodule, upstream)
     source, tried = find_locally(origin, repo, submodule)
@@ -234,8 +234,8 @@ def find_submodule(
 def find_locally(
     origin: SubmoduleOrigin, repo: Repository, submodule: Submodule
 ) -> tuple[ModuleSource | None, list[str]]:
-    """The source of a submodule of ``repo`` on this machine, None if there is none; and for each folder that cannot be
-    used, the reason."""
+    """The repository on this machine that contains the commit of a submodule of ``repo``, or None; and for each folder
+    that cannot be used, the reason."""
     tried = []
     cached = () if origin.refused else (_cached_repository(origin.address, repo.object_format).git_dir,)
     for location in (*origin.places, *(folder for folder in cached if folder.exists())):
@@ -271,7 +271,7 @@ def find_origin(repo: Repository, commit: str, submodule: Submodule, upstream: s
         command = ["git", "-C", str(next(iter(places))), "fetch", "origin", submodule.commit]
     elif bringing and repo.work_tree:
         command = ["git", "-C", str(repo.work_tree), "submodule", "update", "--init", submodule.path]
-    pattern = submodule.path.replace("\N{REPLACEMENT CHARACTER}", "?")  # git matches it with one byte
+    pattern = submodule.path.replace("\N{REPLACEMENT CHARACTER}", "?")  # in a glob, ? matches the unreadable byte
     advice = f'If the build does not need the submodule, ignore it in the recipe: ignore = ["{pattern}"].'
     if command:
         advice = f"Try: {shlex.join(command)}."
@@ -289,7 +289,8 @@ def _folders_in_clone(repo: Repository, submodule: Submodule, name: str) -> Iter
 
     The folders are: repositories with the name of the submodule below the git directory, and, for a linked work tree,
     also below the main git directory; and the submodule's folder in the checkout, if the folder has a repository and
-    its path contains no symbolic link. A commit cannot contain an entry named `.git`.
+    its path contains no symbolic link. A repository in the checkout cannot be from a commit, because a commit cannot
+    contain an entry named `.git`.
     """
     if name:
         common = git(repo, "rev-parse", "--git-common-dir").removesuffix("\n")
@@ -311,7 +312,8 @@ def _has_entry(folder: Path, name: str) -> bool:
 
 
 def _open_at(place: Path) -> Repository:
-    """The repository whose root is exactly the folder ``place``, if git trusts it. Raises PerfBisectError."""
+    """The repository whose root is the folder ``place``. Raises PerfBisectError if ``place`` is no root of a
+    repository, if git does not trust the repository, or if it is a partial clone."""
     repository = open_repository(place, allow_shallow=True)
     if place.resolve() not in (repository.git_dir.resolve(), repository.work_tree and repository.work_tree.resolve()):
         raise UsageError("it is not a repository")
@@ -327,7 +329,7 @@ def _tree_of_commit(repo: Repository, commit: str) -> str:
 
 
 def _cached_repository(url: str, object_format: str) -> Repository:
-    """The repository in the user's cache for an address."""
+    """The repository in the user's cache for the address ``url``; it may not exist yet."""
     name = hashlib.sha256(f"{object_format} {url}".encode()).hexdigest()[:16]
     folder = cache_folder() / "submodules" / f"{name}.git"
     return Repository(folder, folder / "objects", object_format)
@@ -339,18 +341,18 @@ def _fetched_repository(url: str, commit: str, object_format: str) -> Generator[
     repo.git_dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with download_lock(repo.git_dir.with_suffix(".lock")):
         ensure_bare_repository(repo.git_dir, object_format)
-        if _tree_of_commit(repo, commit):  # another hunt has fetched it meanwhile
+        if _tree_of_commit(repo, commit):  # another hunt has fetched the commit meanwhile
             return repo
-        (repo.git_dir / "shallow.lock").unlink(missing_ok=True)  # left by a killed process, as the lock is ours
+        (repo.git_dir / "shallow.lock").unlink(missing_ok=True)  # left by a killed process
         yield 0, 0
-        try:  # without its history
+        try:  # --depth=1: without the commit's history
             yield from _fetch_with_progress(repo, url, ["--depth=1"], [f"+{commit}:refs/perfbisect/{commit}"])
         except EnvironmentFailure as failed:
             if _UNADVERTISED not in str(failed):
                 raise
             yield from _fetch_with_progress(
                 repo, url, [], REFS
-            )  # everything, from a server that provides only branches and tags
+            )  # fetches everything, because the server provides only branches and tags
     return repo
 
 

@@ -3,8 +3,8 @@
 The ``HostSpeed`` of a host changes with time, independently of the measurements.
 
 Each purpose in a simulated world has a separate random generator, so that a draw for one purpose changes no other
-random values. So two search rules find, in the same world, the same culprit, the same layouts, the same drift at the
-same hour, and the same noise in the n-th run of a build.
+random values. Therefore two search rules in the same world meet the same culprit, the same layouts, the same drift at
+the same hour, and the same noise in the n-th run of a build.
 """
 
 import bisect
@@ -33,21 +33,21 @@ def random_generator(seed: int, purpose: RandomDraw, number: int = 0) -> np.rand
 class HostModel:
     """The properties of a simulated host.
 
-    Fractions are changes, or standard deviations, of the log metric; times are in seconds. The value 0 disables a
-    property.
+    Changes and standard deviations refer to the logarithm of the metric; times are in seconds. A disturbance is not
+    simulated if its size or its share is 0.
     """
 
     noise: float = 0.01  # s.d. of a run
     slow_noise: float = 1.0  # noise of builds with the culprit, as a multiple of ``noise``
     layout: float = 0.005  # s.d. of a build's layout, which does not average out over its runs
-    # gap (from, to) between two additional modes of layouts; neighbouring commits share a mode until a commit switches
-    # it
+    # Layouts have two modes, whose distance is between these two numbers. Neighbouring commits share a mode until a
+    # commit switches the mode.
     modes: tuple[float, float] = (0.0, 0.0)
     visits: float = 0.0  # s.d. of a visit, shared by all runs of one start of the server
     outliers: float = 0.02  # share of runs that are slower, typically by ten times the noise
     lucky: float = 0.0  # share of the outliers that are faster, not slower
-    second_speed: tuple[float, float] = (0.0, 0.0)  # share of runs, change
-    second_build: tuple[float, float] = (0.0, 0.0)  # share of builds whose runs all have a change, and the change
+    second_speed: tuple[float, float] = (0.0, 0.0)  # (share of runs, their change)
+    second_build: tuple[float, float] = (0.0, 0.0)  # share of builds of which all runs have a change, and this change
     drift: float = 0.0  # s.d. of a stationary drift
     drift_memory: float = 7200.0
     ramp: float = 0.0  # change per hour, up or down
@@ -56,26 +56,25 @@ class HostModel:
     phases: tuple[float, float, float] = (0.0, 0.0, 1.0)  # a second speed for some time: share of time, change, length
     host_spread: float = 0.0  # s.d. between hosts
     bad_host: float = 1.0  # noise of host 1, as a multiple
-    # paired runs: s.d. of each build, share of a difference that is shown, (share of rounds in which one build gets
-    # less of the cores, s.d. of this effect), duration in runs
-    own_noise: float = 0.005
-    kept: float = 1.0
+    own_noise: float = 0.005  # s.d. of each build in paired runs
+    kept: float = 1.0  # share of a difference that paired runs show
+    # Of paired runs: (share of rounds in which one build gets less of the cores, s.d. of this effect).
     starved: tuple[float, float] = (0.02, 0.3)
-    round_runs: float = 2.0
+    round_runs: float = 2.0  # duration of a round of paired runs, in runs
     waits: float = 0.0  # mean effect of waiting for others, which CPU time does not show; 0: CPU time is unknown
-    stalls: float = 0.0  # share of a change that is waiting, too
+    stalls: float = 0.0  # share of a change that consists of waiting
     run_seconds: float = 60.0
     build_seconds: float = 600.0  # time of a build with an empty compiler cache
-    cached_share: float = 1.0  # share of ``build_seconds`` for a build next to a build; the rest grows with distance
+    cached_share: float = 1.0  # share of ``build_seconds`` if a neighbour was built; it grows with the distance
     cache_reach: float = 180.0  # distance in candidates from which on the compiler cache does not help
     count_seconds: float = 60.0  # time of an exact count of instructions
     counts: float = 0.0  # s.d. of the instructions that perf counts during a run; 0: none are counted
     link_seconds: float = 0.0  # time to link a build again in a randomized layout
     flaky: float = 0.0  # share of attempts to build that fail by chance; never of the ends
-    stale: float = 0.0  # share of incremental builds with the previous build's speed; half have its binary
+    stale: float = 0.0  # share of incremental builds with the speed of the previous build; half have its binary, too
 
 
-GRID = 128  # points of a drift within its memory, with straight lines between them
+GRID = 128  # points of a simulated drift in ``drift_memory``, connected by straight lines
 DAY = 86400.0
 
 
@@ -96,18 +95,18 @@ class HostSpeed:
         self._sunrise = float(random_generator(seed, RandomDraw.DAY, host).random())
         self._level = habits.host_spread * float(random_generator(seed, RandomDraw.HOST, host).normal())
 
-    def at(self, seconds: float) -> float:
+    def value_at(self, seconds: float) -> float:
         """The effect of the host on the log metric, ``seconds`` after the begin of the hunt."""
         habits = self._habits
         change = self._level + self._slope * seconds
         if habits.drift:
-            change += habits.drift * self._drift.at(seconds)
+            change += habits.drift * self._drift.value_at(seconds)
         if habits.daily:
             change += habits.daily * math.sin(2 * math.pi * (seconds / DAY + self._sunrise))
         if habits.jumps[0]:
-            change += self._jumps.at(seconds)
+            change += self._jumps.value_at(seconds)
         if habits.phases[0]:
-            change += habits.phases[1] * self._phases.at(seconds)
+            change += habits.phases[1] * self._phases.value_at(seconds)
         return change
 
 
@@ -119,25 +118,24 @@ class Drift:
         self._kept = math.exp(-1 / GRID)
         self._points = [float(rng.normal())]
 
-    def at(self, seconds: float) -> float:
+    def value_at(self, seconds: float) -> float:
         """The value of the process at a time in seconds."""
         index, fraction = divmod(seconds / self._step, 1)
         while len(self._points) < index + 2:
-            pushes = self._rng.normal(size=256) * math.sqrt(1 - self._kept**2)
-            for push in pushes.tolist():
+            for push in (self._rng.normal(size=256) * math.sqrt(1 - self._kept**2)).tolist():
                 self._points.append(self._points[-1] * self._kept + push)
         lower, upper = self._points[int(index)], self._points[int(index) + 1]
         return lower + fraction * (upper - lower)
 
 
 class JumpProcess:
-    """A value that is 0 at first and changes at random times; ``draw`` returns the next value for the present value."""
+    """A value that is 0 at first and changes at random times; ``draw`` computes the next value from the present value."""
 
     def __init__(self, rng: np.random.Generator, length: float, draw: Callable[[float], float]) -> None:
         self._rng, self._length, self._draw = rng, length, draw
         self._times, self._values = [0.0], [0.0]
 
-    def at(self, seconds: float) -> float:
+    def value_at(self, seconds: float) -> float:
         """The value of the process at a time."""
         while self._times[-1] <= seconds:
             self._times.append(self._times[-1] + float(self._rng.exponential(self._length)))

@@ -20,9 +20,9 @@ from perfbisect.core.domain.settings import NOTHING_KNOWN, Pairing, Policy, Prio
 from perfbisect.core.inference.observations import Built, Observation, Reading, count_runs, without_candidates
 from perfbisect.core.search.clean_builds import incremental_builds
 from perfbisect.core.search.pairing import cpu_time_as_time
-from perfbisect.core.search.situation import Situation, Spent
+from perfbisect.core.search.situation import ExtraCost, Situation
 from perfbisect.hunt.loop import UNLIMITED, NextAction, OrderEnded, SearchPlanner, Workers, run
-from perfbisect.simulate.world import World, build_host_number
+from perfbisect.simulate.world import World, world_host_number
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,14 +41,14 @@ class HuntResult:
 class MemoryLog:
     """A log in memory of the observations, the last decision, and the chosen pairing (paired or interleaved runs).
 
-    After a commit is built again, the readings of its incremental build are dropped, because the log does not know
-    which binary they belong to.
+    After a commit is built again, the readings of its incremental build are dropped, because a reading in the log names
+    its commit, not its binary.
     """
 
     observations: list[Observation] = field(default_factory=list)
     decision: Decision | None = None
     pairing: PairingComparison | None = None
-    clean: bool = False  # incremental builds no longer count
+    clean: bool = False  # whether runs of incremental builds no longer count
     proofs: set[int] = field(default_factory=set)  # candidates that were built again after an incremental build
     dropped_runs: int = 0  # number of runs that no longer count
 
@@ -93,7 +93,8 @@ class SimulatedSearch:
             observations = cpu_time_as_time(observations) if chosen.uses_cpu_time else observations
         situation = partial(
             Situation, self.graph, observations, policy, self.prior,
-            spent_by_others=Spent(self.log.dropped_runs), clean=self.log.clean, proofs=frozenset(self.log.proofs),
+            extra_cost=ExtraCost(self.log.dropped_runs), clean=self.log.clean,
+            proofs=frozenset(self.log.proofs),
         )  # fmt: skip
         return SearchPlanner(situation).next(fleet)
 
@@ -102,7 +103,7 @@ class SimulatedSearch:
 class SimulatedOrder:
     """An order or a build in progress, with the observations that are computed but not yet reported."""
 
-    unreported: list[Observation]  # the next observation is last
+    unreported: list[Observation]  # in reverse order: the last element is reported next
     end: float  # seconds since the hunt began
     began: float
 
@@ -119,22 +120,22 @@ class SimulatedWorkers:
         self.build_hosts = tuple(f"build host {number}" for number in range(build_hosts))
         self.builds_between = builds_between
         self._world = world
-        self._orders: dict[int, SimulatedOrder] = {}  # by worker
+        self._orders: dict[int, SimulatedOrder] = {}  # worker → its present order
         self._builds: dict[int, BuildOrder] = {}
         self._time = 0.0
         self._left = self._most = most_orders
 
     def submit(self, order: Measure) -> None:
-        """Compute an order; see ``Workers.submit``. Raises RuntimeError after ``most_orders`` orders."""
+        """Simulate an order at once; see ``Workers.submit``. Raises RuntimeError after ``most_orders`` orders."""
         self._count_order()
         self._world.wait(order.host, self._time)
         observations = self._world.measure(order)
         self._orders[order.host] = SimulatedOrder(observations[::-1], self._world.clock(order.host), self._time)
 
     def begin(self, build: BuildOrder) -> None:
-        """Compute a build; see ``Workers.begin``. Raises RuntimeError after ``most_orders`` orders."""
+        """Simulate a build at once; see ``Workers.begin``. Raises RuntimeError after ``most_orders`` orders."""
         self._count_order()
-        host = build_host_number(build.build_host)
+        host = world_host_number(build.build_host)
         self._world.wait(host, self._time)
         outcome = self._world.build(build.candidate, host, incremental=build.incremental)
         assert outcome, "the build host has this build"
@@ -154,14 +155,14 @@ class SimulatedWorkers:
 
     def next(self) -> tuple[int, Observation | OrderEnded]:
         """The next observation of the order that ends first; see ``Workers.next``. If the order has no further
-        observation, the event is its end."""
+        observation, the result is OrderEnded."""
         worker, first = min(self._orders.items(), key=lambda item: item[1].end)
         if worker >= len(self.hosts):
             self._time = max(self._time, first.end)
         if first.unreported:
             event = first.unreported.pop()
             if worker >= len(self.hosts) and isinstance(event, Built):
-                self._world.share(event.candidate)
+                self._world.add_shared_build(event.candidate)
             return worker, event
         self._time = max(self._time, first.end)
         del self._orders[worker]

@@ -1,8 +1,9 @@
-"""Scenarios: the properties of a history and a host. A scenario and a seed determine a simulated world.
+"""A scenario has the properties of a simulated history and a simulated host. A scenario and a seed determine a world
+(``simulate.world``).
 
 ``draw_steps`` draws commits besides the culprit that change the speed, because such commits can mislead a search.
 
-The histories of scenarios have usual merges; benchmarks/shapes.py has the unusual shapes that git allows.
+The histories of scenarios have merges as in usual projects; benchmarks/shapes.py makes histories with unusual shapes.
 """
 
 import math
@@ -38,12 +39,11 @@ def random_merging_graph(
     rows: Rows = [()]
     trunk = [0]
     while len(rows) < commits:
-        room = commits - len(rows)  # commits for a branch, its merge and the bad end
+        room = commits - len(rows)  # number of commits that remain for a branch, its merge and the bad end
         if room > 3 and rng.random() < merge_chance:
             start = trunk[-int(rng.integers(1, min(max_branch_age, len(trunk)) + 1))]
-            top = _add_branch(
-                rows, start, min(int(rng.geometric(1 / branch_length)), room - 2), trunk[-1], back_merge_chance, rng
-            )
+            length = min(int(rng.geometric(1 / branch_length)), room - 2)
+            top = _add_branch(rows, start, length, trunk[-1], back_merge_chance, rng)
             rows.append((trunk[-1], top))
         else:
             rows.append((trunk[-1],))
@@ -74,21 +74,18 @@ def first_parent_line(graph: Graph) -> tuple[int, ...]:
 
 
 Steps = dict[int, float]  # change of the log metric by candidate
-TINY = 50  # steps of a slope
+TINY = 50  # number of steps of a slope
 # Value of `bisect simulate --steps` → the changes besides the culprit, as multiples of its drop.
 EXTRA_STEPS: Mapping[str, tuple[float, ...]] = {
     "smaller": (-0.35, 0.3, -0.2),  # anywhere in the range, about a third of the drop or less
     "large": (-0.7,),
-    "cancelling": (
-        -1.0,
-        1.0,
-    ),  # another drop of the same size, and later a rise that cancels it: either drop may be named
+    "cancelling": (-1.0, 1.0),  # a second drop of the same size, and later a rise that cancels it; either drop is right
     "before-and-after": (-0.5, -0.5),  # one change on either side of the culprit
     "adjacent": (-0.5,),  # at the next commit
     # in place of the culprit: a change, its revert, and the change again; either drop may be named
     "reverted": (-1.0, 1.0, -1.0),
     "culprit-on-slope": (-0.5,),  # a slope of many tiny steps around the culprit
-    "slope": (-1.0,),  # the same slope without a culprit, so that no named commit is right
+    "slope": (-1.0,),  # the same slope without a culprit, so that each commit that a hunt names is wrong
 }
 ALONE = ("nothing", "reverted", "slope")  # values without a culprit
 
@@ -141,11 +138,10 @@ class Scenario:
         return -math.log1p(-self.effect)
 
     def world(self, seed: int) -> World:
-        """The world of the scenario and a seed."""
+        """The world that the scenario and the seed determine."""
         graph, (gap, slow) = self.graph, self._draw_layout_modes(seed)
-        steps = draw_steps(
-            self.changes, graph, self.culprit(seed), self.log_drop, random_generator(seed, RandomDraw.DECOYS)
-        )
+        rng = random_generator(seed, RandomDraw.DECOYS)
+        steps = draw_steps(self.changes, graph, self.culprit(seed), self.log_drop, rng)
         starts = random_generator(seed, RandomDraw.FAILURES).random(graph.size) < self.failing / STRETCH
         failing = {int(v) + i for v in np.flatnonzero(starts) for i in range(STRETCH) if 0 < v + i < graph.size - 1}
         culprits: frozenset[int] | None = frozenset() if self.changes in ("slope", "nothing") else None
@@ -158,7 +154,8 @@ class Scenario:
         return int(random_generator(seed, RandomDraw.CULPRIT).choice(np.array(self.graph.candidates)))
 
     def _draw_layout_modes(self, seed: int) -> tuple[float, frozenset[int]]:
-        """The gap between the two modes of layout, and the candidates whose usual layout is in the slow mode."""
+        """The difference in speed (log units) between a fast and a slow mode of layouts, and the candidates whose usual
+        layout is in the slow mode."""
         if not self.habits.modes[1]:
             return 0.0, frozenset()
         rng = random_generator(seed, RandomDraw.MODES)

@@ -35,21 +35,23 @@ class Judgement(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class StepAccount:
-    """The steps of a world that a hunt for all changes has named, left open, or missed, as numbers."""
+class StepCounts:
+    """The numbers of steps of a world that a hunt for all changes has named, left open, or missed."""
 
-    right: int = 0  # named
+    right: int = 0  # named steps
     wrong: int = 0  # named candidates without a step
     missed: int = 0  # not named, although the verdict says that they would have been shown
     unsettled: int = 0  # not named, in a subrange that the verdict leaves unsettled
     unseen: int = 0  # not named, smaller than the smallest step that the verdict says would have been shown
 
-    def __add__(self, other: "StepAccount") -> "StepAccount":
-        return StepAccount(*map(operator.add, astuple(self), astuple(other)))
+    def __add__(self, other: "StepCounts") -> "StepCounts":
+        return StepCounts(*map(operator.add, astuple(self), astuple(other)))
 
 
-def account_of_steps(verdict: Verdict, world: World, min_effect: float) -> StepAccount:
-    """The numbers of named and other steps of at least ``min_effect``; a named step is right from half this size on."""
+def count_steps(verdict: Verdict, world: World, min_effect: float) -> StepCounts:
+    """The numbers of steps that a verdict named, missed or left open. Only steps of at least ``min_effect`` can be
+    missed; a named step is right if its size is at least half of ``min_effect``.
+    """
     least, detectable, left_open = _log_drop(min_effect), 0.0, tuple[UnsettledRange, ...]()
     claims, named = 0, set[int]()
     match verdict:
@@ -69,26 +71,25 @@ def account_of_steps(verdict: Verdict, world: World, min_effect: float) -> StepA
     unsettled = {v for v in not_named if any(_is_in_subrange(world, part, v) for part in left_open)}
     unseen = {v for v, size in not_named.items() if size < _log_drop(detectable)} - unsettled
     missed = len(not_named) - len(unsettled) - len(unseen)
-    return StepAccount(len(named), claims - len(named), missed, len(unsettled), len(unseen))
+    return StepCounts(len(named), claims - len(named), missed, len(unsettled), len(unseen))
 
 
 def judge_verdict(verdict: Verdict, world: World, min_effect: float = Policy().min_effect) -> Judgement:
     """The quality of ``verdict`` in ``world``.
 
     Right verdicts are: the culprit, in a world with a culprit; "not reproduced", in a world without a culprit; and a
-    set with the culprit whose other commits do not build. A set of suspects without the culprit is wrong, and so is a
-    verdict that names another commit. The verdict "not reproduced" is wrong if the true drop is larger than the drop
-    that the verdict states as detectable. In a hunt for all changes, each step of at least ``min_effect`` is judged.
+    set of suspects that contains the culprit and cannot be divided, because no commit that builds and runs divides the
+    set. A set of suspects without the culprit is wrong, and so is a verdict that names another commit. The verdict "not
+    reproduced" is wrong if the true drop is larger than the drop that the verdict states as detectable. The verdict of
+    a hunt for all changes is also wrong if the verdict misses a detectable step of at least ``min_effect``.
     """
     answers, least = world.right_culprits, _log_drop(min_effect)
     match verdict:
         case Found(step):
             return Judgement.RIGHT if step.candidate in answers else Judgement.WRONG
         case Several(_, _, unsettled):
-            of, true = (
-                account_of_steps(verdict, world, min_effect),
-                [v for v, size in world.steps.items() if abs(size) >= least],
-            )
+            of = count_steps(verdict, world, min_effect)
+            true = [v for v, size in world.steps.items() if abs(size) >= least]
             parts = (
                 (part.known.candidates, {v for v in true if _is_in_subrange(world, part, v)}) for part in unsettled
             )
@@ -128,7 +129,7 @@ def most_probable_candidate(verdict: Verdict) -> tuple[int | None, float]:
 def suspect_set_and_probability(verdict: Verdict) -> tuple[tuple[int, ...], float | None]:
     """The suspects of an inconclusive hunt, and the stated probability that the suspects contain the culprit.
 
-    For other verdicts, the result is an empty set and None.
+    The result is an empty set and None if the verdict is not inconclusive, or has no suspects.
     """
     if isinstance(verdict, Inconclusive) and verdict.candidates and verdict.probabilities:
         return verdict.candidates, sum(verdict.probabilities)
@@ -146,7 +147,9 @@ def _is_in_subrange(world: World, subrange: UnsettledRange, candidate: int) -> b
 
 
 def _is_smallest_testable_set(world: World, candidates: tuple[int, ...]) -> bool:
-    """Whether the set ``candidates`` cannot be divided, because no candidate that builds and runs divides it."""
+    """Whether no measurement can divide the set ``candidates``, because each candidate that could divide the set does
+    not build, or crashes.
+    """
     broken = world.unbuildable | world.crashing
     if len(candidates) < 2 or not broken:
         return False
@@ -178,7 +181,7 @@ class JudgedHunt:
     cost: float  # cost in runs, without builds of the two ends
     together: float | None = None  # stated probability of the suspects of an inconclusive hunt
     held: bool = False  # whether a culprit is among the suspects of an inconclusive hunt
-    steps: StepAccount | None = None  # of a hunt for every change
+    steps: StepCounts | None = None  # the steps of a hunt for all changes; None for other hunts
     unused: int = 0  # builds that were never measured
     cancelled: int = 0  # builds that were ended before they were finished; not in ``builds``
 
@@ -191,8 +194,7 @@ def judged_hunt_of_seed(scenario: Scenario, seed: int, rule: SearchRule, policy:
     world = scenario.world(seed)
     verdict = rule(world, policy)
     run = scenario.habits.run_seconds
-    bad = world.graph.size - 1
-    between = sum(seconds for v, seconds in world.build_seconds.items() if v not in (0, bad))
+    between = sum(seconds for v, seconds in world.build_seconds.items() if v not in (0, world.graph.size - 1))
     suspect, stated = most_probable_candidate(verdict)
     chosen, together = suspect_set_and_probability(verdict)
     return JudgedHunt(
@@ -208,7 +210,7 @@ def judged_hunt_of_seed(scenario: Scenario, seed: int, rule: SearchRule, policy:
         cost=world.runs + (between + world.links * scenario.habits.link_seconds) / run,
         together=together,
         held=not world.right_culprits.isdisjoint(chosen),
-        steps=account_of_steps(verdict, world, policy.min_effect) if policy.all_steps else None,
+        steps=count_steps(verdict, world, policy.min_effect) if policy.all_steps else None,
     )
 
 
@@ -221,11 +223,11 @@ class ShareInterval:
     high: float
 
     @classmethod
-    def of(cls, times: int, trials: int) -> "ShareInterval":
-        """Wilson's interval for ``times`` successes in ``trials``; the interval from 0 to 1 if there are no trials."""
+    def of(cls, successes: int, trials: int) -> "ShareInterval":
+        """Wilson's interval for ``successes`` in ``trials``; the interval from 0 to 1 if there are no trials."""
         if not trials:
             return cls(0.0, math.nan, 1.0)
-        share, z = times / trials, Z * Z / trials
+        share, z = successes / trials, Z * Z / trials
         middle = (share + z / 2) / (1 + z)
         half = math.sqrt(z * share * (1 - share) + z * z / 4) / (1 + z)
         return cls(min(max(0.0, middle - half), share), share, max(min(1.0, middle + half), share))
@@ -255,14 +257,14 @@ class Tally:
     right: ShareInterval
     honest: ShareInterval
     wrong: ShareInterval
-    named: ShareInterval  # a culprit was named
+    named: ShareInterval  # share of hunts that named a culprit
     right_if_named: ShareInterval
     stated: float  # mean stated probability of named culprits; NaN if none was named
     builds: HuntCost
     runs: HuntCost
     hours: HuntCost
     cost: HuntCost
-    steps: StepAccount | None  # of hunts for every change
+    steps: StepCounts | None  # the steps of hunts for all changes; None for other hunts
     unused: HuntCost  # builds that were never measured
     cancelled: HuntCost  # builds that were ended before they were finished; not in ``builds``
 
@@ -290,7 +292,7 @@ class Tally:
             runs=HuntCost.of([hunt.runs for hunt in hunts]),
             hours=HuntCost.of([hunt.minutes / 60 for hunt in hunts]),
             cost=HuntCost.of([hunt.cost for hunt in hunts]),
-            steps=sum(accounts, StepAccount()) if accounts else None,
+            steps=sum(accounts, StepCounts()) if accounts else None,
             unused=HuntCost.of([hunt.unused for hunt in hunts]),
             cancelled=HuntCost.of([hunt.cancelled for hunt in hunts]),
         )
@@ -322,10 +324,9 @@ def summary_lines(tally: Tally, *, with_build_hosts: bool = False) -> Iterator[s
             yield f"The mean probability that the hunts stated for the named commit is {_percent(tally.stated)}."
 
 
-def _step_sentences(steps: StepAccount) -> Iterator[str]:
+def _step_sentences(steps: StepCounts) -> Iterator[str]:
     """Sentences about the shares of changes that were named, left open, or missed."""
-    not_named = steps.unsettled + steps.unseen + steps.missed
-    if total := steps.right + not_named:
+    if total := steps.right + steps.unsettled + steps.unseen + steps.missed:
         counts = (steps.right, steps.unsettled, steps.unseen, steps.missed)
         named, unsettled, unseen, missed = (_percent(count / total) for count in counts)
         yield (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.masking import mask_credentials
 from perfbisect.process import is_running, this_process_with_owner
-from perfbisect.store.connection import LARGEST_ID, damage_explained, not_found, with_history
+from perfbisect.store.connection import LARGEST_ID, damage_explained, not_found_error, with_history
 from perfbisect.store.listing import checked_value
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ class PlannedHunt:
 
     @classmethod
     def of_begun_hunt(cls, settings: "Settings", folder: str) -> "PlannedHunt":
-        """The plan of a hunt that has begun, with the arguments that identify the hunt."""
+        """A ``PlannedHunt`` for a hunt that has begun; its arguments are only the builder, the workload, good and
+        bad."""
         words = (f"--builder={settings.builder}", f"--workload={settings.workload}", settings.good, settings.bad)
         return cls(words, folder, (settings.hosts,))
 
@@ -41,7 +42,7 @@ class PlannedHunt:
 class BatchHunt:
     """The state of one hunt of a batch."""
 
-    number: int  # within the batch, from 0
+    number: int  # number of the hunt in the batch, from 0
     planned: PlannedHunt
     hunt: int | None  # number of the hunt in the history; None before the hunt begins
     status: int | None  # exit status; None before the hunt ends
@@ -54,7 +55,7 @@ class BatchJob(NamedTuple):
     """The Slurm job of a hunt of a batch."""
 
     batch: int
-    hunt_in_batch: int  # from 0
+    hunt_in_batch: int  # number of the hunt in the batch, from 0
     job: str
 
 
@@ -64,7 +65,7 @@ class Batch:
 
     id: int
     started: float  # seconds since the epoch
-    file: str  # "" if one process carries out all hunts, which share their builds
+    file: str  # the batch file; "" if one process carries out all hunts, which share their builds
     hunts: tuple[BatchHunt, ...]
     ended: bool
     running: bool  # whether a process of this machine works on the batch
@@ -76,7 +77,7 @@ class Batch:
 
     @property
     def is_one_process(self) -> bool:
-        """Whether one process carries out all hunts, which share their builds."""
+        """Whether one process carries out all hunts of the batch; these hunts then share builds."""
         return not self.file
 
     @property
@@ -102,7 +103,8 @@ def begin_batch(history: "History", file: Path | str, planned: Sequence[PlannedH
 
 
 def continue_batch(history: "History", batch: int) -> None:
-    """Store that this process works on a batch again, so that hunts that failed to begin are tried again.
+    """Store that this process continues a batch, and that the batch has not ended; hunts that failed to begin can then
+    be tried again.
 
     Raises UsageError for a batch that another person made.
     """
@@ -133,8 +135,8 @@ def claim_batch_hunt(history: "History", batch: int, number: int, job: str = "")
     """Store that this process (in Slurm job ``job``, if given) begins a hunt of a batch.
 
     Returns the hunt's number in the history if an attempt began earlier, otherwise 0. Returns None if this history does
-    not have the hunt, as on a node that has a different history. Raises UsageError if another process works on the
-    hunt.
+    not contain the planned hunt, for example because a cluster node has a different history. Raises UsageError if
+    another process works on the hunt.
     """
     with history.transaction() as db:
         select = "SELECT process, coalesce(hunt_id, 0) FROM batch_hunts WHERE batch_id = ? AND number = ? AND coalesce(job, '') = ?"
@@ -174,7 +176,7 @@ def read_batch(history: "History", batch: int) -> Batch:
     """The batch with a number. Raises UsageError if the history has no batch with this number."""
     rows = history.select("SELECT started, ended, process, file FROM batches WHERE id = ?", [min(batch, LARGEST_ID)])
     if not rows:
-        raise not_found(f"batch b{batch}", history.label, history.path)
+        raise not_found_error(f"batch b{batch}", history.label, history.path)
     became = "hunt_id, status, coalesce(failure, ''), coalesce(process, ''), coalesce(job, '')"
     select = f"SELECT number, arguments, folder, hosts, {became} FROM batch_hunts WHERE batch_id = ? ORDER BY number"
     members = history.select(select, [batch])
@@ -197,7 +199,8 @@ def batch_of_one_process(history: "History", hunt: int) -> Batch | None:
 
 
 def all_batches(history: "History") -> list[Batch]:
-    """All batches of a history, oldest first. In a batch that cannot be read, the error replaces the file."""
+    """All batches of a history, oldest first. If a batch cannot be read, its field ``file`` contains the text of the
+    error."""
     batches = []
     for (number,) in history.select("SELECT id FROM batches ORDER BY id"):
         try:
@@ -213,8 +216,8 @@ def copy_batches(
     """Copy the batches to which copied hunts belong.
 
     ``target_numbers`` maps the numbers of hunts in ``source`` to numbers in ``target``. A copied batch is stored as
-    ended, because no planned hunt may begin from a copy, whose commands another person may have written. A copied file
-    of another person adds nothing to a batch that has hunts of the user.
+    ended, so that no further hunt of the batch begins: another person may have written the commands of these hunts. If
+    hunts of the user are already in the batch, hunts of another person are not added to the batch.
     """
     import msgspec  # not needed for a list of batches
 

@@ -1,16 +1,17 @@
 """The central history: a PostgreSQL database with the sessions of many histories.
 
-The tables and views have the same names as in a local history. A session is called ORIGIN:NUMBER, by the name of its
-history and its number in that history; a batch has a name of the same form. The entries of a log keep their numbers,
-which are unique within a session. JSON has PostgreSQL's type `json`, which keeps the text unchanged.
+The tables and views have the same names as in a local history. The name of a session is ORIGIN:NUMBER: the name of the
+local history, and the number of the session in this history. The name of a batch also has the form ORIGIN:NUMBER. The
+entries of a log have the same numbers as in the local history, which are unique only within a session. Columns with
+JSON have PostgreSQL's type `json`, which keeps the text unchanged.
 
-A central history is read by copying rows into a history in memory: either the rows of the list of all sessions, or the
-log of one session, with its proofs, the hunts for its drops and its batch. The copy in memory is read like any history,
-as a history with imported sessions.
+To read a central history, perfbisect copies rows into a history in memory: either the rows that the list of all
+sessions needs, or the log of one session, with its proofs, the hunts for its drops and its batch. The copy in memory is
+then read like a local history with imported sessions.
 
 The table ``pushes``, which only a central history has, stores for each session the last entry of the log that was
-pushed, a digest of the changeable data outside of the log, and the time at which a process that works on the session
-last sent data. The time is null if no process works on the session at present.
+pushed, a digest of the data outside of the log, which can change, and the time at which a process that works on the
+session last sent data. The time is in the column ``seen``, and is null if no process works on the session at present.
 """
 
 import re
@@ -48,7 +49,7 @@ SCHEMA = "perfbisect"
 # The client library would print an address that it misreads, such as an address with an @ in the password.
 ADDRESS = re.compile(r"postgres(ql)?://((%[\da-fA-F]{2}|[^%@/\s])*@)?(%[\da-fA-F]{2}|[^%@\s])*")
 ORIGIN = re.compile(r"[\w.@-]{1,64}", re.ASCII)
-SESSION = re.compile(rf"({ORIGIN.pattern}):([cpnb]?)(\d{{1,15}})", re.ASCII)  # session or batch
+SESSION = re.compile(rf"({ORIGIN.pattern}):([cpnb]?)(\d{{1,15}})", re.ASCII)  # central id of a session or a batch
 NAMED = ("session_id", "hunt_id", "about", "batch_id")
 OF_LOG = ("events", "builds", "skips", "runs")  # tables whose rows belong to entries of a log
 DOCUMENTS = {("events", "body"), ("sessions", "settings"), ("sessions", "request"), ("ranges", "candidates"), ("hosts", "tools"), ("hosts", "settings"), ("batch_hunts", "arguments"), ("batch_hunts", "hosts")}  # fmt: skip
@@ -56,7 +57,8 @@ TYPES = {int: "bigint", str: "text"}
 TIMES = ("at", "started", "ended", "first_seen")
 TIMEOUTS: Mapping[str, Any] = {"connect_timeout": 10, "keepalives_idle": 20, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 30_000}  # fmt: skip
 
-# Views whose SQL differs in PostgreSQL. Views of runs have the session, because sessions have runs with equal numbers.
+# Views whose SQL differs in PostgreSQL. Views of runs have a column for the session, because runs of different sessions
+# may have equal numbers.
 OWN_VIEWS = {
     "trials": VIEWS["trials"].replace("substr(kind, 1, 1) || id", "regexp_replace(id, ':', ':' || substr(kind, 1, 1))"),
     "trial_readings": """
@@ -139,7 +141,7 @@ OF_LIST: Mapping[str, TableSelection] = {  # the parts of each table that the li
     }),
 }  # fmt: skip
 IN_BATCH = "SELECT hunt_id FROM batch_hunts WHERE batch_id = %(name)s AND hunt_id IS NOT NULL"
-# The session of that kind, the sessions that are about this session, and the session that this session is about.
+# The requested session, the sessions that are about this session, and the session that this session is about.
 RELATED = """
 SELECT related.id FROM sessions JOIN sessions AS related
   ON related.id IN (sessions.id, sessions.about) OR related.about = sessions.id
@@ -163,7 +165,7 @@ class CentralFailure(EnvironmentFailure):
 
 
 def central_primary_key(table: str) -> tuple[str, ...]:
-    """The SQL for the primary key of a table of the central history."""
+    """The columns of the primary key of a table of the central history."""
     columns = primary_key(table)
     return ("session_id", *columns) if table in (*OF_LOG, "attempts") else columns
 
@@ -174,7 +176,8 @@ def has_session_names(table: str, column: str) -> bool:
 
 
 def postgres_column_sql(table: str, column: str) -> str:
-    """The type of a column in PostgreSQL. If a session is deleted, the rows of the session are deleted as well."""
+    """The type of a column in PostgreSQL, with constraints. The constraint of ``session_id`` deletes the rows of a
+    session together with the session."""
     if column == "session_id":
         return "text REFERENCES sessions ON DELETE CASCADE"
     if has_session_names(table, column):
@@ -209,7 +212,7 @@ def central_connection(address: str, *, is_push: bool = False) -> "Iterator[Conn
     """A connection to a central history, in which each statement is a transaction.
 
     Raises UsageError if there is no central history at the address, and CentralFailure if the address cannot be
-    reached. With ``is_push``, the error adds that the local history has all sessions.
+    reached. If ``is_push`` is true, the advice of CentralFailure adds that the local history has all sessions.
     """
     if not ADDRESS.fullmatch(address):
         advice = "Write postgresql://HOST/DATABASE. Put the password into ~/.pgpass, or write it after the user, with special signs as %40."
@@ -247,7 +250,8 @@ def central_connection(address: str, *, is_push: bool = False) -> "Iterator[Conn
 
 @contextmanager
 def postgres_errors_explained(address: str, *, is_push: bool = False) -> Iterator[None]:
-    """Translate errors of PostgreSQL and of the connection into errors with sentences for the user."""
+    """In the ``with`` block, errors of PostgreSQL and of the connection become UsageError or CentralFailure, with
+    sentences for the user."""
     import psycopg
     from psycopg import errors
 
@@ -287,7 +291,7 @@ class CentralReader:
     connection: "Connection"
 
     def hunts_and_trials(self) -> list[SessionSummary]:
-        """The summaries of all hunts, and of all trials except fitness checks, with their origins, oldest first."""
+        """The summaries of all hunts, and of all trials except fitness checks, oldest first, each with its origin."""
         numbers: dict[str, int] = {}  # name of a session → a number that is unique over all origins
         with closing(
             self._copied_to_memory(OF_LIST, lambda name: numbers.setdefault(name, len(numbers) + 1))
@@ -307,7 +311,8 @@ class CentralReader:
 
     @contextmanager
     def session_copy(self, name: str | None = None) -> "Iterator[SessionCopy]":
-        """Copies a session or a batch into memory, with related sessions; None means the latest hunt.
+        """A copy, in memory, of a session or a batch with its related sessions; if ``name`` is None, of the latest
+        hunt.
 
         ``name`` is ORIGIN:ID, or a name that a user gave to hunts. If ``name`` is a name of hunts, the latest hunt with
         this name is copied. Raises UsageError if no session matches.
@@ -358,12 +363,13 @@ class CentralReader:
         number_of_name: Callable[[str], int | None],
         session_names: list[str] | None = None,
     ) -> History:
-        """A history in memory that contains the rows of ``selection``, which has a query for each table.
+        """A history in memory with rows of the central history. ``selection`` maps each table to the query for its
+        rows.
 
         ``number_of_name`` maps the names of sessions and batches to their numbers in the copy.
         """
         memory = sqlite3.connect(":memory:", isolation_level=None)
-        # Rows by other persons may have any content. Each row is checked when it is read.
+        # Without NOT NULL: rows by other persons may have any content, and each row is checked when it is read.
         memory.executescript(";\n".join(schema.schema_statements()).replace(" NOT NULL,\n", ",\n"))
         with self.connection.transaction():
             self.connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")  # all in one state

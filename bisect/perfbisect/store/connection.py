@@ -23,7 +23,8 @@ from perfbisect.store.schema import APPLICATION, VERSION, create_schema, foreign
 LARGEST_ID = 2**63 - 1  # a number above the ids of all rows in SQLite
 
 
-# The condition that a session is the user's: not imported and, in a file of other persons, not made by these persons.
+# SQL condition: the session {0} is not imported, and the user made the session. (In a history file that several persons
+# use, the last attempt of a session shows who made the session.)
 OWN = (
     "{0}.origin IS NULL AND"
     " whose((SELECT CAST(process AS BLOB) FROM attempts WHERE session_id = {0}.id ORDER BY id DESC LIMIT 1)) = ''"
@@ -48,7 +49,7 @@ def history_option(history: Path | None) -> list[str]:
     """The option --history with its value, as words of a command; empty if ``history`` is None or the default
     history.
     """
-    return [] if history in (None, default_history_path()) else ["--history", str(history)]
+    return [] if history is None or is_default_history(history) else ["--history", str(history)]
 
 
 def with_history(command: str, history: Path | None) -> str:
@@ -56,7 +57,7 @@ def with_history(command: str, history: Path | None) -> str:
     return " ".join([command, *map(shlex.quote, history_option(history))])
 
 
-def not_found(name: str, label: str, history: Path) -> UsageError:
+def not_found_error(name: str, label: str, history: Path) -> UsageError:
     """The error that a history contains no session or batch with the id ``name``; the message calls the history
     ``label``.
     """
@@ -68,7 +69,7 @@ def not_found(name: str, label: str, history: Path) -> UsageError:
 @lru_cache
 def is_default_history(path: Path) -> bool:
     """Whether ``path`` is the user's history in the state folder."""
-    with suppress(EnvironmentFailure):  # if there is no home folder
+    with suppress(EnvironmentFailure):  # raised if there is no home folder
         return path.absolute() == default_history_path()
     return False
 
@@ -76,7 +77,7 @@ def is_default_history(path: Path) -> bool:
 class ReadConnection(sqlite3.Connection):
     """A read-only connection, whose statements wait while the first writer makes the index of the write-ahead log.
 
-    Without this class, SQLite would not wait for the index, and would report an error at once.
+    Without the class ReadConnection, SQLite would not wait for the index, and would report an error at once.
     """
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
@@ -89,7 +90,8 @@ class ReadConnection(sqlite3.Connection):
 class WriteConnection(sqlite3.Connection):
     """A connection for writing. Closing leaves an empty write-ahead log, for readers who cannot write to the folder.
 
-    Without this class, SQLite would remove the write-ahead log when the last connection that can write is closed.
+    Without the class WriteConnection, SQLite would remove the write-ahead log when the last connection that can write
+    is closed.
     """
 
     def close(self) -> None:
@@ -130,9 +132,9 @@ def open_writer(path: Path) -> sqlite3.Connection:
 
     With ``synchronous = FULL``, every commit to the database waits some milliseconds for the disk, which is short
     compared with the seconds of a run and the minutes or hours of a build. No commit of the database falls into a
-    measured time, because events are appended between runs. The index of a write-ahead log is in shared memory, and
-    hosts that share a file system do not share memory. On a file system that several hosts mount, SQLite uses a
-    rollback journal in place of the write-ahead log, and each commit waits for readers.
+    measured time, because events are appended between runs. On a file system that several hosts mount, SQLite uses a
+    rollback journal, and each commit waits for readers. A write-ahead log cannot be used there, because its index is in
+    memory, which hosts do not share.
     """
     with sqlite_errors_explained(path), ExitStack() as unless_opened:
         _check_regular_file(path)
@@ -163,18 +165,17 @@ def _check_regular_file(path: Path) -> None:
 
 
 def _make_empty_file(path: Path) -> None:
-    """Make an empty file at ``path`` if no file exists there. First, the write-ahead log and the index of a history
-    that was moved away are removed.
+    """Make an empty file at ``path`` if no file exists there. Before the file is made, the write-ahead log and the
+    index of a history that a user moved from ``path`` to another place are removed.
 
-    Another process may still be writing to a history file that was moved away. With the old index, the new history
-    would use the log of the process that still has the old history open, and the two histories would damage each
-    other.
+    A process may still write to the moved history. If the index of the moved history stayed here, the new history would
+    use the same log as this process, and the two histories would damage each other.
     """
     if path.exists():
         return
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        with suppress(OSError):  # on NFS, which has no such index
+        with suppress(OSError):  # NFS may refuse the lock, but histories on NFS have no index
             fcntl.flock(folder, fcntl.LOCK_EX)
         if not path.exists():
             for end in ("-shm", "-wal"):
@@ -211,7 +212,7 @@ def _read_only_uri(path: Path) -> str:
 def _retried_statement(run_statement: Callable[[], sqlite3.Cursor], retried_code: int) -> sqlite3.Cursor:
     """The result of a statement, repeated for up to WAIT seconds while SQLite's error code is ``retried_code``.
 
-    SQLite repeats statements that meet a lock, but not statements that fail with this code.
+    SQLite itself repeats statements that meet a lock, but not statements that fail with ``retried_code``.
     """
     deadline = time.monotonic() + WAIT
     while True:
@@ -231,19 +232,20 @@ def decoded_text(stored: bytes) -> str:
 
 
 def prepare_and_check_schema(connection: sqlite3.Connection, path: Path) -> bool:
-    """Set up a connection (Ctrl-C, texts, SQL function ``whose``). Returns whether the file has tables.
+    """Set up a connection: let Ctrl-C interrupt a statement, set how texts are decoded, define the SQL function
+    ``whose``. Returns whether the file has tables.
 
-    Raises UsageError for a file that is not a history, or is of another version, and EnvironmentFailure for foreign
-    SQL.
+    Raises UsageError for a file that is not a history, or is of another version. Raises EnvironmentFailure if the file
+    contains a trigger or another SQL object that perfbisect has not made.
     """
-    # Python answers no signal while SQLite computes, except in callbacks, even empty ones.
+    # Python handles signals such as Ctrl-C during a query only in callbacks of SQLite, so an empty callback is set.
     connection.set_progress_handler(lambda: 0, PROGRESS_STEPS)
     connection.text_factory = decoded_text
-    mine = is_default_history(path)  # then the user owns all sessions
+    mine = is_default_history(path)  # the user owns all sessions of the default history
     connection.create_function(
         "whose", 1, lambda process: "" if mine else owner_if_other_user(decoded_text(process or b""))
     )
-    # The tables are counted first, because another process may be making the tables, and then the version.
+    # The tables are read before the version, because another process may be creating the tables, and then the version.
     [tables] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     [application] = connection.execute("PRAGMA application_id").fetchone()
     [version] = connection.execute("PRAGMA user_version").fetchone()

@@ -1,13 +1,14 @@
-"""The history of all sessions, one SQLite file. A session is a hunt, or a trial: a comparison, a proof, or an A/A.
+"""The history of all sessions, one SQLite file. A session is a hunt or a trial (a comparison, a proof, or an A/A test).
 
-The append-only table ``events`` is the log: every event of a session in order, as JSON with its time. The log is the
-state of a session. To resume a hunt, perfbisect reads the log and calls the search again; a trial is folded from the
-log, and every report is made from the log. All other tables repeat the log in columns, for SQL queries. The rows of an
-event are written in the event's transaction. ``append`` returns when the event is on disk. Progress is not stored.
+The append-only table ``events`` is the log: every event of a session in order, as JSON with its time. The state of a
+session is computed from the log: to resume a hunt, perfbisect calls the search with the log. Every report is made from
+the log. All other tables contain the data of the log in columns, for SQL queries. An event and its rows in these tables
+are written in one transaction. ``append`` returns after the event is on disk. Events that only report progress are not
+stored.
 
-One process writes a session. Other processes may write other sessions at the same time, and wait for each other for
-milliseconds. Any number of processes can read the history at the same time (SQLite's write-ahead log). The module is
-fast to import, because the decoder of events (msgspec, numpy) and the writer (sqlite-utils) are imported by methods.
+Only one process writes a session. Several processes may write different sessions at the same time, and wait for each
+other for milliseconds. Any number of processes can read the history at the same time, because SQLite uses a write-ahead
+log. The module is fast to import, because slow modules (msgspec, numpy, sqlite-utils) are imported by methods.
 """
 
 import json
@@ -29,7 +30,7 @@ from perfbisect.store.connection import (
     default_history_path,
     device_and_inode,
     is_default_history,
-    not_found,
+    not_found_error,
     open_reader,
     open_writer,
     sqlite_errors_explained,
@@ -72,7 +73,7 @@ class History:
 
     def __init__(self, path: Path, connection: "sqlite3.Connection", writer: "sqlite_utils.Database | None") -> None:
         self.path = path
-        self.label = str(path)  # the name in errors; the address, if this is a copy from a central history
+        self.label = str(path)  # name of the history in errors; the address, if this is a copy of a central history
         self.connection = connection
         self.writer = writer  # None if opened read-only
         self.file_identity = device_and_inode(path)
@@ -84,8 +85,8 @@ class History:
     def open(cls, path: Path | None = None, *, read_only: bool = False) -> "History":
         """The history at ``path`` (None: in the user's state folder). A missing file is created, unless ``read_only``.
 
-        Raises UsageError if the file is missing (``read_only``), is not a history, or has another version; raises
-        EnvironmentFailure for an error of the file system.
+        Raises UsageError if the file is no history, has another version, or is missing although ``read_only`` is true;
+        raises EnvironmentFailure for an error of the file system.
         """
         path = path or default_history_path()
         if read_only:
@@ -100,16 +101,16 @@ class History:
         self.connection.close()
 
     def begin_session(self, settings: "Settings", start_event: "SessionStarted", at: float) -> int:
-        """Enter a new session of this process. Returns the session's number. The number in ``start_event`` is ignored."""
+        """Store a new session of this process. Returns its number; ``start_event.session`` is not used."""
         with self.transaction():
             session = self.insert_session(settings, start_event, at)
             self.begin_attempt(session, at)
         return session
 
     def insert_session(self, settings: "Settings", start_event: "SessionStarted", at: float, **columns: object) -> int:
-        """Enter a session on which no process works yet, with additional ``columns``. Returns the session's number.
+        """Store a session on which no process works yet; ``columns`` are further values of its row. Returns its number.
 
-        Settings are stored unchanged: `resume` needs their commands. Only the user can read a history with a password.
+        Passwords in settings are stored, because `bisect resume` needs them; then only the owner may read the file.
         """
         import secrets
 
@@ -131,7 +132,7 @@ class History:
         return session
 
     def append(self, session: int, event: "Event", at: float) -> None:
-        """Append ``event`` to a session's log, and its rows to the other tables; all data are on disk at the return."""
+        """Append ``event`` to a session's log, and its rows to other tables; return after all rows are on disk."""
         from perfbisect.core.domain.events import LIVE_ONLY
 
         if isinstance(event, LIVE_ONLY):
@@ -142,7 +143,7 @@ class History:
             log.append(mask_credentials_in_fields(event), at)
 
     def session_log(self, session: int, state: "SessionState | None" = None) -> "SessionLog":
-        """The writer of a session's log. The writer also adds each event to ``state``, the fold of the log."""
+        """The object that writes a session's log, and adds each event to ``state``, the state of the session."""
         from perfbisect.core.domain.session_state import fold
         from perfbisect.store.log import SessionLog
 
@@ -157,9 +158,9 @@ class History:
 
     @contextmanager
     def transaction(self) -> "Iterator[sqlite_utils.Database]":
-        """A transaction, which is on disk at its end. The write lock is taken first, so that writers never conflict."""
+        """A transaction that takes SQLite's write lock when it begins, so that two writers never conflict."""
         assert self.writer is not None, "this history was opened read-only"
-        if self.connection.in_transaction:  # within another transaction, which is atomic
+        if self.connection.in_transaction:  # the open outer transaction makes all writes atomic
             yield self.writer
             return
         if self.file_identity != device_and_inode(self.path):
@@ -176,10 +177,10 @@ class History:
                 raise
 
     def save_as_new_file(self) -> None:
-        """Write a history whose file is gone into a new file, continue with the new file, and raise EnvironmentFailure.
+        """Save the history, whose file was deleted or moved, as a new file; then raise EnvironmentFailure.
 
-        The new file has another name, because the old write-ahead log may remain and would damage a file with the old
-        name.
+        The new file has another name, because the write-ahead log of the old file may still exist, and would damage a
+        new file with the old name.
         """
         import sqlite_utils
 
@@ -195,14 +196,14 @@ class History:
         self.writer = sqlite_utils.Database(self.connection, execute_plugins=False)
         self.sessions_of_process.clear()
         self.cached_logs.clear()
-        amount = "The readable part" if old_path.exists() else "All"  # another history there has taken over the log
+        amount = "The readable part" if old_path.exists() else "All"  # a new file there has taken the write-ahead log
         raise EnvironmentFailure(
             f"The history {old_path} was deleted or moved during the session. {amount} of the history is now in {saved}.",
             "Do not move or delete the history while a session runs.",
         )
 
     def begin_attempt(self, session: int, at: float) -> None:
-        """Enter an attempt: that this process works on a session. A second call for the session does nothing."""
+        """Store that this process works on a session (an attempt). A second call for the session does nothing."""
         from perfbisect.store.log import insert_row
 
         if session not in self.sessions_of_process:
@@ -211,19 +212,19 @@ class History:
             self.sessions_of_process.add(session)
 
     def enter_failure(self, session: int, failure: str, at: float) -> None:
-        """Enter why this process could not continue a session. Another process may resume the session."""
+        """Store the reason why this process cannot continue a session, which another process may resume later."""
         with self.transaction() as db:
             self.begin_attempt(session, at)
             [attempt] = db.execute("SELECT max(id) FROM attempts WHERE session_id = ?", [session]).fetchone()
             db.table("attempts").update(attempt, {"failure": mask_credentials(failure)})
 
     def store_range_of_round(self, session: int, start_event: "SessionStarted") -> None:
-        """Store the range of a further round of a hunt. Later events of the hunt number candidates by this range."""
+        """Store a new range of a hunt, for example of a subrange; later events number candidates by this range."""
         self.cached_logs[session] = self.session_log(session).with_stored_range(start_event)
         self.cached_ranges[session] = start_event.candidates
 
     def update_settings(self, session: int, settings: "Settings") -> None:
-        """Store settings that a session chose itself, for example the metric."""
+        """Store settings that a session has chosen itself, for example the metric of `--metric auto`."""
         from perfbisect.store.log import compact_json
 
         with self.transaction() as db:
@@ -233,18 +234,18 @@ class History:
                 self.session_log(session).recompute_metric_values()
 
     def enter_drop_hunt(self, comparison: int, workload_and_builds: tuple[int, int, int] | None, hunt: int) -> None:
-        """Enter that a hunt is for a drop in a comparison, given as workload, build before and build after the drop.
+        """Store that a hunt searches for a drop that a comparison showed.
 
-        ``workload_and_builds`` is None for a drop of a watched branch between tips that this night did not compare.
+        ``workload_and_builds``: the numbers of the workload and of the two builds; None for tips not in ``comparison``.
         """
         drop_between = json.dumps(workload_and_builds) if workload_and_builds else None
         with self.transaction() as db:
             db.table("sessions").update(hunt, {"about": comparison, "drop_between": drop_between})
 
-    def select(self, sql: str, values: Sequence[object] | Mapping[str, object] = ()) -> list[tuple[Any, ...]]:
+    def select(self, sql: str, parameters: Sequence[object] | Mapping[str, object] = ()) -> list[tuple[Any, ...]]:
         """The rows of a query."""
         with sqlite_errors_explained(self.path):
-            return self.connection.execute(sql, values).fetchall()
+            return self.connection.execute(sql, parameters).fetchall()
 
     def events(self, session: int, after_id: int = 0) -> Iterator[LogEntry]:
         """The entries of a session's log with ids above ``after_id``. Raises EnvironmentFailure for a damaged entry."""
@@ -278,7 +279,7 @@ class History:
         """The start time of a session, in seconds since the epoch."""
         return float(self.columns(session, "started")[0])
 
-    def attempts(self, session: int) -> list[float]:
+    def attempt_starts(self, session: int) -> list[float]:
         """The start times of the attempts at a session, in order, in seconds since the epoch."""
         rows = self.select("SELECT started FROM attempts WHERE session_id = ? ORDER BY id", [session])
         with damage_explained(self.label, f"table attempts of session {session}"):
@@ -296,20 +297,20 @@ class History:
         return self.cached_ranges[hunt]
 
     def columns(self, session: int, *names: str, hunts_only: bool = False) -> tuple[Any, ...]:
-        """Columns of a session. Raises UsageError if the session does not exist or, with ``hunts_only``, is no hunt."""
+        """Values of columns of a session. Raises UsageError if no session (``hunts_only``: no hunt) has the number."""
         select = f"SELECT {', '.join(names)} FROM {'hunts' if hunts_only else 'sessions'} WHERE id = ?"
         rows = self.select(select, [min(session, LARGEST_ID)])
         if not rows:
-            raise not_found(f"hunt {session}", self.label, self.path)
+            raise not_found_error(f"hunt {session}", self.label, self.path)
         return rows[0]
 
     def origin(self, session: int) -> str:
-        """The owner of a session that was imported or that another person made; "" for a session of the user."""
+        """The owner of a session that was imported or that another user made; "" for a session of the present user."""
         process = f"(SELECT process FROM attempts WHERE session_id = {int(session)} ORDER BY id DESC LIMIT 1)"
         return self.owner(*self.columns(session, "coalesce(origin, '')", process))
 
     def owner(self, origin: str, process: str | None) -> str:
-        """The owner of a session with these columns; "" for the user, who owns all sessions of the default history."""
+        """The owner of a session, by its ``origin`` or the process of its last attempt; "" for the present user."""
         return str(origin or ("" if is_default_history(self.path) else owner_if_other_user(process)))
 
     def trial(self, name: str) -> "SessionState":
@@ -317,15 +318,15 @@ class History:
         return self.read_trial(self.trial_number(name))
 
     def trial_number(self, name: str) -> int:
-        """The number of the trial of that name. Raises UsageError if the history has no such trial."""
+        """The number of the trial with a name such as c3. Raises UsageError if the history has no such trial."""
         number = int(name[1:])
         with suppress(UsageError):
             if session_name(self.columns(number, "kind")[0], number) == name:
                 return number
-        raise not_found(name, self.label, self.path)
+        raise not_found_error(name, self.label, self.path)
 
     def read_trial(self, number: int) -> "SessionState":
-        """A trial with all runs, folded from the log. Raises EnvironmentFailure if the trial is damaged."""
+        """A trial with all runs, computed from the log. Raises EnvironmentFailure if the trial is damaged."""
         import msgspec
 
         from perfbisect.core.domain.session_state import SessionState
@@ -348,24 +349,24 @@ class History:
         return trial
 
     def intact_trials(
-        self, condition: str, values: Sequence[object] | Mapping[str, object]
+        self, condition: str, parameters: Sequence[object] | Mapping[str, object]
     ) -> "Iterator[SessionState]":
-        """The trials, except damaged trials, that satisfy a condition of SQL, newest first, read lazily."""
+        """The undamaged trials that satisfy an SQL condition, newest first; each trial is read when it is needed."""
         select = f"SELECT id FROM sessions WHERE kind != 'hunt' AND {condition} ORDER BY id DESC"
-        for (number,) in self.select(select, values):
+        for (number,) in self.select(select, parameters):
             with suppress(EnvironmentFailure):
                 yield self.read_trial(number)
 
     def proofs(self, hunt: int) -> "list[SessionState]":
-        """The proofs of a hunt's verdict, oldest first, without damaged proofs."""
+        """The proofs of a hunt's verdict, oldest first, except damaged proofs."""
         return [*self.intact_trials("kind = 'prove' AND about = ?", [hunt])][::-1]
 
     def hunts(self) -> list[SessionSummary]:
-        """All hunts, by their numbers."""
+        """All hunts, in the order of their numbers."""
         return [*read_summaries(self, "sessions.kind = 'hunt'")]
 
     def trials_except_fitness_checks(self) -> list[SessionSummary]:
-        """All trials by their numbers, except fitness checks, which are many and alike."""
+        """All trials in the order of their numbers, except fitness checks (short trials that only test a host)."""
         condition = f"sessions.kind != 'hunt' AND {NAME} NOT IN (?, ?)"
         return [*read_summaries(self, condition, FITNESS_CHECK, ACCEPTED_CHECK)]
 
@@ -374,7 +375,7 @@ class History:
         return sorted([*self.hunts(), *self.trials_except_fitness_checks()], key=lambda session: session.started)
 
     def session_summary(self, session: int) -> SessionSummary:
-        """The summary of a session. Raises UsageError for an unknown number, EnvironmentFailure for damage."""
+        """A session's summary. Raises UsageError for an unknown number, EnvironmentFailure for a damaged session."""
         self.columns(session, "id")
         [listed] = read_summaries(self, "sessions.id = ?", session)
         if listed.state == DAMAGED:
@@ -388,7 +389,7 @@ class History:
         return any(process and is_running(process) for (process,) in self.select(latest, [session]))
 
     def latest_hunt(self) -> int:
-        """The user's newest hunt, or the newest hunt of all users. Raises UsageError if the history has no hunts."""
+        """The user's newest hunt; if the user has no hunt, the newest hunt. Raises UsageError if there is no hunt."""
         [(newest,)] = self.select(f"SELECT coalesce(max(iif({OWN.format('hunts')}, id, NULL)), max(id)) FROM hunts")
         if newest is None:
             raise UsageError(f"The history {self.path} has no hunts yet.", "`bisect run` begins a hunt.")

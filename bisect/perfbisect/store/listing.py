@@ -30,7 +30,7 @@ STATES = {
 }
 
 
-FIELDS = (  # the fields of a trial in JSON, and the fields of a hunt in JSON, in order
+FIELDS = (  # (fields of a trial in JSON, fields of a hunt in JSON)
     "id kind started builder variant workloads host metric builds state runs failure origin series branch",
     (
         "id started builder variant workload host metric good bad commits candidates merges state culprit probability ratio builds runs"
@@ -48,7 +48,7 @@ class SessionSummary:
     started: float  # seconds since the epoch
     builder: str
     variant: str
-    workloads: tuple[str, ...]  # a hunt has one
+    workloads: tuple[str, ...]  # names of the workloads; a hunt has one workload
     host: str
     metric: str
     state: str  # running, interrupted, failed; done for a trial; for a hunt with a verdict, a value of STATES
@@ -60,7 +60,7 @@ class SessionSummary:
     # Of a hunt:
     good: str = ""
     bad: str = ""
-    commits: int = 0  # in the range
+    commits: int = 0  # number of commits in the range
     candidates: int = 0  # without the good end
     merges: int = 0
     culprit: str | None = None  # full hash of the first commit that the verdict names
@@ -89,7 +89,7 @@ class SessionSummary:
         return " ".join(night) if self.branch else self.series or ", ".join(self.compared)
 
     def as_json_object(self) -> dict[str, Any]:
-        """The fields for JSON, which depend on the kind: a hunt has one workload; ``builds`` of a trial are names."""
+        """The fields for JSON output: a hunt has one ``workload``; in a trial, ``builds`` are the names of the builds."""
         hunt = self.kind == "hunt"
         named = {"workload": " ".join(self.workloads)} if hunt else {"builds": self.compared}
         return {name: named[name] if name in named else getattr(self, name) for name in FIELDS[hunt].split()}
@@ -123,7 +123,8 @@ LEFT JOIN suspects ON suspects.session_id = verdicts.session_id AND suspects.ran
 LEFT JOIN commits ON commits.commit_hash = suspects.commit_hash
 """
 
-# While good is compared with the merge base, which is before the range, decisions do not concern the range.
+# The latest decision on the range of a hunt, not on the comparison of good with the merge base, which is before the
+# range.
 LATEST = """
 SELECT CAST(candidates AS BLOB), CAST(decided.body AS BLOB) FROM ranges JOIN events AS decided USING (session_id)
 WHERE session_id = ? AND kind = 'Decided' AND NOT coalesce((
@@ -182,8 +183,8 @@ def read_summaries(history: "History", sql_condition: str = "true", *values: obj
 def summary_of_row(history: "History", row: Sequence[Any]) -> SessionSummary:
     """The summary of a session from a row of ``SESSIONS``.
 
-    If the request of a trial is damaged, ``compared`` of its summary is empty. In the summary of a hunt without an end,
-    the culprit is the first proven change. The summary of an inconclusive hunt names no suspect.
+    If the request of a trial is damaged, ``compared`` of its summary is empty. If a hunt has not ended, the culprit in
+    its summary is the first proven change. The summary of an inconclusive hunt names no suspect.
     """
     number, kind, started, builder, variant, workload, *measured, origin, name = row[:12]
     ended, process, failure, request, verdict = row[12:17]
@@ -218,8 +219,9 @@ def summary_of_row(history: "History", row: Sequence[Any]) -> SessionSummary:
 def proven_change_and_suspect(history: "History", hunt: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """The first proven change and the most probable candidate, as stated by the latest decision of a hunt.
 
-    The change is a tuple (commit, probability, ratio); the candidate is a tuple (commit, probability). The tuple is
-    empty if there is no such change, if several candidates are most probable, or if the decision is damaged.
+    The change is a tuple (commit, probability, ratio); the candidate is a tuple (commit, probability). The first tuple
+    is empty if no change is proven, the second tuple if several candidates are equally probable. Both tuples are empty
+    if the decision is damaged.
     """
     for stored in history.select(LATEST, [hunt]):
         with suppress(EnvironmentFailure), damage_explained(history.label, f"hunt {hunt}, table events,"):
@@ -227,7 +229,8 @@ def proven_change_and_suspect(history: "History", hunt: int) -> tuple[tuple[Any,
             order = decided["order"]
             steps = [*decided.get("found", ()), *([order["step"]] if "step" in order else order.get("steps", ()))]
             proven = [(candidates[x["candidate"]], x["probability"], x["ratio"]["middle"]) for x in steps[:1]]
-            # A belief is run-length encoded: pairs (number of candidates, probability), oldest candidates first.
+            # A belief is stored as pairs (number of successive candidates, their equal probability), oldest candidates
+            # first.
             belief = decided["belief"]["culprit"] or [[0, 0.0]]
             places = [*accumulate(wide for wide, _ in belief)]
             best = max(range(len(belief)), key=lambda run: belief[run][1])
@@ -238,7 +241,7 @@ def proven_change_and_suspect(history: "History", hunt: int) -> tuple[tuple[Any,
 
 
 def was_reason_interrupted(history: "History", hunt: int) -> bool:
-    """Whether a hunt was interrupted between its verdict and the end of the measurement of the reason."""
+    """Whether a hunt was interrupted after its verdict, while the reason of the change was measured."""
     follows = "SELECT iif(json_valid(body), json_extract(body, '$.reason_follows'), 0) FROM events WHERE session_id = ?"
     return history.select(f"{follows} AND kind = 'HuntEnded' ORDER BY id DESC LIMIT 1", [hunt]) == [(1,)]
 

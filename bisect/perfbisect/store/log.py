@@ -1,7 +1,7 @@
-"""The log of a session in its stored form, and the rows that each event adds to other tables in the same transaction.
+"""Stores the log of a session and, in the same transaction, the rows that each event adds to other tables.
 
-A decoded event equals the event that was appended, except that a belief has fewer digits. No decision reads a stored
-belief, because resume calls the search again.
+An event that is read from the log equals the event that was appended, except that the numbers of a belief (the search's
+estimates at a decision) are rounded. No decision reads a stored belief, because `bisect resume` calls the search again.
 """
 
 import json
@@ -68,8 +68,9 @@ COUNTS = dict.fromkeys((
 def encode(event: Event, candidates: tuple[str, ...]) -> str:
     """The JSON of an event of a hunt with the range ``candidates``. Raises ValueError for NaN.
 
-    A SessionStarted is stored without the range, because the range can be long, and is stored once for the hunt. The
-    range is stored only with rounds in the diff of a commit, because each round has another range.
+    A SessionStarted event is stored without the commits of the range, because the range can be long, and is stored once
+    for the hunt. If a diff is searched, the event is stored with its range, because each round of this search has a
+    different range.
     """
     if isinstance(event, SessionStarted) and event.candidates == candidates and not event.parts:
         event = replace(event, candidates=())
@@ -77,12 +78,13 @@ def encode(event: Event, candidates: tuple[str, ...]) -> str:
 
 
 def decode(kind: str, text: str | bytes, candidates: tuple[str, ...] = ()) -> Event:
-    """The event of type ``kind`` from its JSON, in a hunt with the range ``candidates``."""
+    """The event of type ``kind`` from its JSON ``text``; ``candidates`` is the range of the hunt, which the JSON may
+    omit."""
     text = text.encode() if isinstance(text, str) else text
     of = codec.EVENTS.get(kind)
     half_a_pair = b"\\ud" in text  # a surrogate of UTF-16, as in names of files, which msgspec refuses
     if of is None or kind in codec.TAGGED or half_a_pair:
-        event = codec.decode(kind, json.loads(text), infinite=LARGEST in text)
+        event = codec.decode(kind, json.loads(text), has_infinity=LARGEST in text)
     else:  # most entries of a log; decoding takes a third of the time
         event = msgspec.json.decode(text, type=of)
     if isinstance(event, SessionStarted) and not event.candidates:
@@ -91,12 +93,13 @@ def decode(kind: str, text: str | bytes, candidates: tuple[str, ...] = ()) -> Ev
 
 
 def compact_json(value: object) -> str:
-    """Values, dataclasses or Structs as JSON without blanks, for columns that SQL compares. Raises ValueError for NaN."""
+    """Values, dataclasses or Structs as JSON without blanks, so that SQL can compare equal values as equal texts.
+    Raises ValueError for NaN."""
     return json.dumps(to_plain(value), allow_nan=False, separators=(",", ":"))
 
 
 def check_field_values(value: object, field_name: str = "") -> None:
-    """Raise ValueError for a value, at any depth, that no field of an event can have.
+    """Raise ValueError if ``value``, or a value inside of it, is invalid in an event.
 
     Invalid values are a text that is too long, a number that is not finite, and a count, a duration, a position or a
     probability outside its range.
@@ -116,7 +119,7 @@ def check_field_values(value: object, field_name: str = "") -> None:
             raise ValueError(f"{field_name} is not a finite number")
 
 
-def as_utf8(row: Row) -> Row:
+def valid_utf8(row: Row) -> Row:
     """The row with all texts as valid UTF-8. Names in old commits and in file systems may be invalid UTF-8."""
     return {
         column: value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
@@ -126,7 +129,7 @@ def as_utf8(row: Row) -> Row:
 
 def insert_row(db: "sqlite_utils.Database", table: str, row: Row) -> int:
     """Insert a row into a table. Returns the number of the inserted row."""
-    return int(db.table(table).insert(as_utf8(row)).last_rowid or 0)
+    return int(db.table(table).insert(valid_utf8(row)).last_rowid or 0)
 
 
 def remove_session(db: "sqlite_utils.Database", session: int) -> None:
@@ -140,7 +143,7 @@ def remove_session(db: "sqlite_utils.Database", session: int) -> None:
 def insert_host(db: "sqlite_utils.Database", host: HostFacts, at: float) -> str:
     """Insert a row for a host, unless a row with equal facts exists. Returns the id of the row."""
     texts = {name: dumps(dict(sorted(getattr(host, name).items()))) for name in ("tools", "settings")}
-    row = as_utf8(asdict(host) | texts)
+    row = valid_utf8(asdict(host) | texts)
     table = db.table("hosts")
     host_id = str(table.insert(row | {"first_seen": at}, hash_id="id", hash_id_columns=[*row], ignore=True).last_pk)
     db.execute("UPDATE hosts SET first_seen = min(first_seen, ?) WHERE id = ?", [at, host_id])
@@ -148,7 +151,8 @@ def insert_host(db: "sqlite_utils.Database", host: HostFacts, at: float) -> str:
 
 
 def session_row(settings: Settings, start_event: SessionStarted) -> Row:
-    """The columns of a new session. A hunt has the additional key ``range``: the commits of the range, as JSON."""
+    """The columns of a new row of the table ``sessions``. For a hunt, the additional key ``range`` has the commits of
+    the range as JSON."""
     request = start_event.request
     if not request.works:
         size: Row = {
@@ -184,11 +188,11 @@ class SessionLog:
 
     db: "sqlite_utils.Database"
     session: int
-    host: str  # the first host
+    host: str  # name of the session's first host, which is also the host of events that name no host
     state: SessionState  # the log so far, folded
     candidates: tuple[str, ...] = ()  # the range of a hunt: commit of each node
     node_by_commit: Mapping[str, int] | None = None  # node of each commit; None for a trial
-    is_foreign: bool = False  # made by another person; then its facts are entered only for unknown commits
+    is_foreign: bool = False  # whether the session is another person's; its facts are stored only for unknown commits
 
     def append(self, event: Event, at: float) -> None:
         """Append ``event`` to the log, and the event's rows to the other tables."""
@@ -244,9 +248,9 @@ class SessionLog:
                 pass
 
     def _enter_commit(self, commit: Commit) -> None:
-        """Enter a commit's date, author and subject."""
+        """Store a commit's date, author and subject in the table ``commits``."""
         row = {"commit_hash": commit.sha, "date": commit.date, "author": commit.author, "subject": commit.subject}
-        self.db.table("commits").insert(as_utf8(row), ignore=self.is_foreign, replace=not self.is_foreign)
+        self.db.table("commits").insert(valid_utf8(row), ignore=self.is_foreign, replace=not self.is_foreign)
 
     def _update_session(self, **columns: object) -> None:
         """Change columns of the session."""
@@ -254,7 +258,8 @@ class SessionLog:
         self.db.execute(f"UPDATE sessions SET {changes} WHERE id = ?", [*columns.values(), self.session])
 
     def _insert_fact_row(self, table: str, event: MeasuredEvent, columns: Row) -> None:
-        """Insert the row of a build, a failure or a run. Values come from ``columns``, the event, or the event's facts."""
+        """Insert the row of a build, a failure or a run. The value of a column is from ``columns``; if ``columns``
+        lacks the column, from the event or the event's facts."""
         facts = event.facts
         columns |= self._commit_columns(facts.commit, None if self.node_by_commit is not None else event.candidate)
         fields = {name: event if hasattr(event, name) else facts for name in TABLES[table].split()}
@@ -274,12 +279,12 @@ class SessionLog:
 
     def _metric_value(self, run: RunFacts) -> float | None:
         [metric] = self.db.execute("SELECT metric FROM sessions WHERE id = ?", [self.session]).fetchone()
-        return (
-            metric_value(run, metric) if metric in METRICS else None
-        )  # a metric of another person may be unknown here
+        # A session of another person may have a metric that this version does not know.
+        return metric_value(run, metric) if metric in METRICS else None
 
     def with_stored_range(self, start_event: SessionStarted) -> "SessionLog":
-        """Store another range for the hunt. Returns the log for the new range."""
+        """Replace the stored range of the hunt by the range of ``start_event``. Returns a SessionLog with the new
+        range."""
         size = {
             "candidates": start_event.possible_culprits + 1,
             "base_commit": start_event.candidates[0],
@@ -300,7 +305,7 @@ class SessionLog:
                 self.db.execute("UPDATE runs SET metric_value = ? WHERE event_id = ?", new)
 
     def _enter_verdict(self, verdict: Verdict, event_id: int, at: float) -> None:
-        """Enter a verdict and the suspects of the verdict. An earlier verdict is replaced."""
+        """Store a verdict and the suspects of the verdict in their tables. An earlier verdict is replaced."""
         for table in ("suspects", "verdicts"):
             self.db.table(table).delete_where("session_id = ?", [self.session])
         row: Row = {"session_id": self.session, "event_id": event_id, "at": at, "kind": type(verdict).__name__}

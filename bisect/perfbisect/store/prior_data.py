@@ -18,7 +18,7 @@ from perfbisect.core.domain.metrics import is_exact_count, metric_value
 from perfbisect.core.domain.settings import QuickCommand, Settings
 from perfbisect.core.domain.trials import comparable_runs
 from perfbisect.core.stats.fitness import Check
-from perfbisect.core.stats.noise import ENOUGH, Noise, believed_noise, noise_of_metric
+from perfbisect.core.stats.noise import ENOUGH, Noise, initial_noise, noise_of_metric
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.store.connection import OWN, damage_explained
 from perfbisect.store.listing import ACCEPTED_CHECK, FITNESS_CHECK
@@ -27,8 +27,8 @@ from perfbisect.store.log import compact_json, decode
 if TYPE_CHECKING:
     from perfbisect.store.history import History
 
-RECENT = 400  # latest runs that are used
-RECENT_BUILDS = 10  # latest builds that stay on a host
+RECENT = 400  # number of latest runs that are used
+RECENT_BUILDS = 10  # latest builds whose keys are read
 MANY = 8  # largest number of hosts among which the runs of a hunt may be divided
 ENOUGH_PAIRS = 8  # pairs of runs that an estimate of noise needs
 
@@ -67,13 +67,14 @@ GROUP BY skips.commit_hash HAVING at = max(at) ORDER BY at
 """
 
 IDENTITY = ("run", "rate", "cost", "operations", "only")  # fields that identify a command
-# The condition for comparable sessions of the user; other persons measured on other machines.
+# SQL condition for comparable sessions. Sessions of other persons are left out, because their machines differ.
 ALIKE = f"builder = :builder AND variant = :variant AND {OWN}"
 SAME_WORK = (
     f"{ALIKE.format('hunts')} AND runs.host = :host AND hunts.workload = :workload"
     " AND iif(json_valid(hunts.settings), json_extract(hunts.settings, '$.overrides'), NULL) = :overrides"
 )
-# The hunts with the latest RECENT runs: a few rows, while a system can have a million runs.
+# SQL condition: the hunt is one of the hunts with the latest RECENT runs. It reads few rows of hunts, and no runs, of
+# which there may be a million.
 LATEST = f"""
 hunts.id IN (
   SELECT id FROM (
@@ -93,12 +94,12 @@ SELECT number, machine, host, started, called, CAST(body AS BLOB) FROM (
 ) WHERE called IN (:check, :accepted) AND :machine IN ('', machine) ORDER BY number
 """
 
-# The condition that a session is a night of an own branch.
+# SQL condition: the session is a run of `nightly` for the branch ?, and was not imported.
 NIGHTS = "kind = 'compare' AND origin IS NULL AND iif(json_valid(request), json_extract(request, '$.branch'), NULL) = ?"
 
 
 def comparable_hunt_parameters(settings: Settings) -> dict[str, str]:
-    """The SQL parameters that select the hunts that are comparable with a hunt of these settings."""
+    """The SQL parameters that select the hunts that are comparable with a hunt that has ``settings``."""
     named = {name: getattr(settings, name) for name in ("builder", "variant", "host", "build_hash", "workload")}
     return {**named, "overrides": compact_json(settings.overrides)}
 
@@ -129,7 +130,7 @@ def read_failed_builds(history: "History", settings: Settings, since: float) -> 
 def read_typical_costs(history: "History", settings: Settings) -> TypicalCosts:
     """The median seconds of a build, and the median seconds of a run, in comparable hunts."""
     builds = latest_build_values(history, settings, "seconds", "NOT reused", RECENT)
-    # without exact counts beside timed runs, because exact counts take longer
+    # If the metric is not an exact count, only timed runs are used: exact counts, which have no QPS, take longer.
     timed = "true" if settings.prior.exact else "qps IS NOT NULL"
     return TypicalCosts(median_of_column(builds), median_of_column(latest_run_values(history, settings, "cost", timed)))
 
@@ -137,7 +138,8 @@ def read_typical_costs(history: "History", settings: Settings) -> TypicalCosts:
 def latest_build_values(
     history: "History", settings: Settings, column: str, sql_condition: str, limit: int
 ) -> list[tuple[Any, ...]]:
-    """A column of the latest ``limit`` builds of comparable hunts for the host, newest first."""
+    """The values of ``column`` for the latest ``limit`` builds that comparable hunts made for the host, newest
+    first."""
     of_builds = f"SELECT {column} FROM builds JOIN hunts ON hunts.id = session_id"
     like = f"{sql_condition} AND {ALIKE.format('hunts')} AND {built_for_host_sql('builds')}"
     return history.select(
@@ -172,7 +174,7 @@ def read_needed_keys(history: "History", since: float) -> frozenset[str]:
     """The keys of builds and datasets, of all hosts, that unfinished sessions need.
 
     An unfinished session is a session without an end that began, or has an event, after ``since``. Keys of all hosts
-    are included, because hosts with several names may share a folder.
+    are included, because one machine can have several host names, which share a root folder.
     """
     unfinished = """
 SELECT id FROM sessions WHERE ended IS NULL AND origin IS NULL
@@ -195,7 +197,7 @@ def read_run_noise(history: "History", settings: Settings) -> float | None:
     compared, because hunts also compare builds of different visits.
     """
     if trial := newest_aa_noise(history, settings):
-        return believed_noise(trial.run, settings.metric)
+        return initial_noise(trial.run, settings.metric)
     body = "(SELECT CAST(body AS BLOB) FROM events WHERE id = event_id)"
     rows = latest_run_values(history, settings, f"session_id, build_key, event_id, {body}")
     builds: dict[tuple[int, str], list[tuple[str, float]]] = defaultdict(list)
@@ -203,7 +205,7 @@ def read_run_noise(history: "History", settings: Settings) -> float | None:
         try:
             with damage_explained(history.label, f"hunt {hunt}, table events, row {row},"):
                 event = decode("RunFinished", body)
-        except EnvironmentFailure:  # damage in an earlier hunt, which `bisect show` reports
+        except EnvironmentFailure:  # a damaged earlier hunt: `bisect show` reports the damage
             continue
         assert isinstance(event, RunFinished)
         facts = event.facts
@@ -217,10 +219,9 @@ def read_run_noise(history: "History", settings: Settings) -> float | None:
         for (visit, earlier), (later_visit, later) in pairwise(runs)
         if visit != later_visit
     ]
-    # The median of |x| is 0.6745 for a standard normal x; a difference of two runs has twice the variance of a run.
-    return (
-        believed_noise(median(steps) / 0.6745 / math.sqrt(2), settings.metric) if len(steps) >= ENOUGH_PAIRS else None
-    )
+    # The s.d. is computed from the median difference of two runs: the median of |x| is 0.6745 for a standard normal x,
+    # and the difference of two runs has twice the variance of a run.
+    return initial_noise(median(steps) / 0.6745 / math.sqrt(2), settings.metric) if len(steps) >= ENOUGH_PAIRS else None
 
 
 def newest_aa_noise(history: "History", settings: Settings) -> Noise | None:

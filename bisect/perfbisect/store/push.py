@@ -4,7 +4,7 @@ in the order of the log.
 The last entry that was pushed is stored with the session (``pushes``), in the transaction that adds entries. Only one
 process at a time adds entries to a session. A push that is interrupted therefore loses no entry and duplicates no
 entry, and the next push continues. Rows that can change (of the session, its attempts and its batches) are written
-again if they differ from the central rows.
+again if they differ from the rows of the central history.
 
 Imported sessions are not pushed, because their owner pushes them.
 """
@@ -52,7 +52,7 @@ class PushResult:
     """The numbers of sessions and log entries that a push added, and the sessions that could not be pushed."""
 
     sessions: int  # sessions to which entries were added
-    entries: int  # entries of their logs
+    entries: int  # number of entries that were added to the logs of these sessions
     refused: tuple[str, ...] = ()  # sentences about sessions that could not be pushed
 
 
@@ -63,7 +63,7 @@ class SessionToPush:
     session: int
     uid: str
     name: str  # ORIGIN:NUMBER
-    last_entry: int  # id of the last entry of its log
+    last_entry: int  # id of the last entry of the session's log
     digest: str
     is_running: bool
 
@@ -76,14 +76,14 @@ def push(
     is_running: bool | None = None,
     report_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> PushResult:
-    """Push all sessions that this history itself has recorded, or only ``only_session``; their names begin with
-    ``origin``.
+    """Push all sessions that this history itself has recorded, or only ``only_session``. In the central history, their
+    names begin with ``origin``.
 
-    ``is_running`` states whether a process works on the sessions. If it is None, a session is running if the history
-    says that another process works on it. ``report_progress`` is called with the number of finished sessions and the
-    number of all sessions. Sessions that the central history has already received from another history are not pushed.
-    Raises the errors of ``central.postgres_errors_explained``. Raises UsageError if the name belongs to another
-    history, or if this history was pushed under another name.
+    ``is_running`` states whether a process works on the sessions. If ``is_running`` is None, a session is running if
+    the history says that another process works on the session. ``report_progress`` is called with the number of
+    finished sessions and the number of all sessions. Sessions that the central history has already received from
+    another history are not pushed. Raises the errors of ``central.postgres_errors_explained``. Raises UsageError if the
+    name belongs to another history, or if this history was pushed under another name.
     """
     from psycopg.errors import DataError, IntegrityError
 
@@ -181,10 +181,10 @@ def write_rows_and_entries(
         rows = history.select(f"SELECT {', '.join(TABLES[table].split())} FROM {table} WHERE {where}", values)
         return [central_row(origin, table, row) for row in rows]
 
-    def put(table: str, where: str, *values: object, changes: bool = False) -> None:
-        """Insert rows. If ``changes``, existing rows with the same key are replaced."""
+    def push_rows(table: str, where: str, *values: object, replace: bool = False) -> None:
+        """Insert rows. If ``replace`` is true, existing rows with the same key are replaced."""
         columns, key = TABLES[table].split(), central_primary_key(table)
-        changed = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in key) if changes else ""
+        changed = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in key) if replace else ""
         then = f"({', '.join(key)}) DO {f'UPDATE SET {changed}' if changed else 'NOTHING'}"
         insert = (
             f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join(['%s'] * len(columns))}) ON CONFLICT {then}"
@@ -192,18 +192,18 @@ def write_rows_and_entries(
         if rows := rows_of(table, where, *values):
             central.cursor().executemany(insert, rows)
 
-    put("sessions", "id = ?", session_to_push.session, changes=True)
-    put("attempts", "session_id = ?", session_to_push.session, changes=True)
+    push_rows("sessions", "id = ?", session_to_push.session, replace=True)
+    push_rows("attempts", "session_id = ?", session_to_push.session, replace=True)
     its_batches = "(SELECT batch_id FROM batch_hunts WHERE hunt_id = ?)"
-    put("batches", f"id IN {its_batches}", session_to_push.session, changes=True)
-    put("batch_hunts", f"batch_id IN {its_batches}", session_to_push.session, changes=True)
+    push_rows("batches", f"id IN {its_batches}", session_to_push.session, replace=True)
+    push_rows("batch_hunts", f"batch_id IN {its_batches}", session_to_push.session, replace=True)
     if not after_entry:
-        put("ranges", "session_id = ?", session_to_push.session)
+        push_rows("ranges", "session_id = ?", session_to_push.session)
     if last_entry == after_entry:
         return
-    put("hosts", "true")
+    push_rows("hosts", "true")
     built = "commit_hash IN (SELECT commit_hash FROM events WHERE session_id = ? AND id > ? AND id <= ?)"
-    put("commits", built, session_to_push.session, after_entry, last_entry)
+    push_rows("commits", built, session_to_push.session, after_entry, last_entry)
     for table in OF_LOG:
         key = central_primary_key(table)[1]
         new = f"session_id = ? AND {key} > ? AND {key} <= ? ORDER BY {key}"
@@ -212,7 +212,7 @@ def write_rows_and_entries(
                 copy.write_row(row)
     for table in ("suspects", "verdicts"):  # a later verdict replaces an earlier verdict
         central.execute(f"DELETE FROM {table} WHERE session_id = %s", [session_to_push.name])
-        put(table, "session_id = ?", session_to_push.session)
+        push_rows(table, "session_id = ?", session_to_push.session)
 
 
 def central_row(origin: str, table: str, row: Row) -> Row:
@@ -222,7 +222,7 @@ def central_row(origin: str, table: str, row: Row) -> Row:
         origin if column == "origin"
         else value if value is None
         else f"{origin}:{value}" if has_session_names(table, column)
-        else value.partition(" ")[2] if column == "process"  # without the secret of its maker
+        else value.partition(" ")[2] if column == "process"  # without the first word, a secret
         else without_passwords(value, is_json=(table, column) in DOCUMENTS) if isinstance(value, str)
         else value
         for column, value in zip(TABLES[table].split(), row, strict=True)

@@ -11,7 +11,7 @@ from typing import Any
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.store.connection import error_for_user
 
-LONGEST = 64 << 20  # bytes of a value; the values of a history are far smaller
+LONGEST = 64 << 20  # most bytes of a value; the values of a history are far smaller
 WRITES = "The query would change the history, but `bisect query` only reads it."
 
 READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
@@ -32,9 +32,9 @@ UNION ALL SELECT 'table hosts, row ' || id || ',' FROM hosts WHERE NOT json_vali
 LIMIT 1
 """
 
-# Datasette 0.65 reads queries from its metadata, 1.0 from its configuration. Values of parameters arrive as text. A query
-# with the name of a table or view would have the same address (0.65 shows the query, 1.0 the table), so no query has such
-# a name.
+# Queries that Datasette shows for the history. Datasette 0.65 reads them from its metadata, 1.0 from its configuration.
+# Datasette passes parameters as text. No query has the name of a table or view, because the two would have the same
+# address (0.65 would show the query, 1.0 the table).
 OF_HUNT = "(:hunt = '' OR hunts.id = CAST(:hunt AS INTEGER))"
 
 QUERIES = {  # name → title and SQL
@@ -151,7 +151,8 @@ def authorize_reads(
     allowed = (
         action in READS
         or (action == sqlite3.SQLITE_PRAGMA and argument in PRAGMAS)
-        # SQLite asks this for table-valued functions such as json_each, and refuses a real update itself
+        # SQLite requests this permission for table-valued functions such as json_each. SQLite refuses a real update of
+        # sqlite_master by itself.
         or (action == sqlite3.SQLITE_UPDATE and argument == "sqlite_master")
     )
     return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
@@ -159,13 +160,14 @@ def authorize_reads(
 
 @contextmanager
 def query_errors_explained(connection: sqlite3.Connection, history_path: Path, sql: str = "") -> Iterator[None]:
-    """Translate SQLite's errors for a user's query ``sql`` into UsageError, or EnvironmentFailure for damage."""
+    """Within the block, raise SQLite's errors about a user's query ``sql`` as UsageError, and about a damaged history
+    as EnvironmentFailure."""
     try:
         yield
     except (
         sqlite3.Warning,
         sqlite3.ProgrammingError,
-    ) as failure:  # several statements (both classes, by Python's version), or a parameter
+    ) as failure:  # several statements (the class depends on Python's version), or a parameter
         raise UsageError(f"The query is wrong: {failure}", "Give a single statement without parameters.") from failure
     except UnicodeError as failure:
         raise UsageError("The query is not valid UTF-8.") from failure
@@ -181,20 +183,21 @@ def query_errors_explained(connection: sqlite3.Connection, history_path: Path, s
                     "Exclude this row with WHERE json_valid(…).",
                 ) from failure
             case None | sqlite3.SQLITE_ERROR | sqlite3.SQLITE_MISMATCH | sqlite3.SQLITE_TOOBIG | sqlite3.SQLITE_RANGE:
-                raise UsageError(f"The query is wrong: {failure}.", existing_names(connection, sql)) from failure
+                raise UsageError(f"The query is wrong: {failure}.", schema_hint(connection, sql)) from failure
             case _:
                 raise error_for_user(failure, history_path) from failure
 
 
-def existing_names(connection: sqlite3.Connection, sql: str) -> str:
-    """The columns of the tables and views that a statement names; if the statement names none of them, all names."""
+def schema_hint(connection: sqlite3.Connection, sql: str) -> str:
+    """A hint for a wrong statement: the columns of the tables and views that the statement names; if it names none, the
+    names of all tables and views."""
     select = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'"
     names = sorted(name for (name,) in connection.execute(select))
     words = {*re.findall(r"\w+", sql.lower())}
     columns = "SELECT group_concat(name, ', ') FROM pragma_table_info(?)"
     lines = []
     for name in filter(words.__contains__, names):
-        with suppress(sqlite3.Error):  # of a damaged view
+        with suppress(sqlite3.Error):  # a damaged view is left out
             lines.append(f"Columns of {name}: {connection.execute(columns, [name]).fetchone()[0]}.")
     return "\n".join(lines) or f"Tables and views: {', '.join(names)}."
 

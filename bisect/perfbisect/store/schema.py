@@ -1,11 +1,12 @@
 """The tables, indexes and views of the history.
 
-The table ``events`` is the log. All other data follow from the log, except sessions, attempts and batches.
+The table ``events`` is the log. All other tables can be computed from the log, except the tables of sessions, attempts
+and batches.
 
-Commits are full hashes. ``node`` is the index of a commit in its hunt's range, oldest first: 0 is the good end, null a
-commit outside of the range. For a trial, ``node`` is the number of a build. ``at`` and ``started`` are seconds since
-the epoch. A value that the host cannot measure is null. ``event_id`` is the number of the log entry from which a fact
-was taken.
+Commits are full hashes. ``node`` is the index of a commit in its hunt's range, oldest first: 0 is the good end.
+``node`` is null for a commit outside of the range. For a trial, ``node`` is the number of a build. ``at`` and
+``started`` are seconds since the epoch. A value that the host cannot measure is null. ``event_id`` is the number of the
+log entry from which a fact was taken.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +29,7 @@ REALS = (
     "latency_p95", "latency_p99", "low", "metric_value", "noise", "probability", "qps", "ratio", "seconds", "started",
     "within_visits",
 )  # fmt: skip
-OPTIONAL = (  # may be null
+OPTIONAL = (  # columns that may be null
     "about", "base_commit", "bad", "bad_commit", "between_visits", "candidates", "commit_hash", "commits",
     "dataset_key", "detectable", "drop_between", "ended", "failure", "good", "good_commit", "high", "host",
     "hunt_id", "job", "latency_avg", "latency_max", "latency_p95", "latency_p99", "low", "merges", "metric_value", "node", "noise",
@@ -93,10 +94,11 @@ TABLES = {  # name → columns, the primary key first
     # why the hunt did not begin. job: the number of the hunt's Slurm job.
     "batch_hunts": "batch_id number arguments folder hosts hunt_id status failure process job",
 }
+# Tables whose key is not the first column → the key.
 KEYS = {
     "suspects": ("session_id", "rank"),
     "batch_hunts": ("batch_id", "number"),
-}  # tables whose key is not the first column
+}
 INDEXES = (
     ("sessions", "about"), ("attempts", "session_id"), ("events", "session_id"), ("builds", "commit_hash"),
     ("builds", "session_id", "commit_hash"), ("skips", "session_id", "commit_hash"), ("runs", "session_id", "commit_hash", "started"),
@@ -104,16 +106,17 @@ INDEXES = (
 
 
 def candidates_view_query(fact_sql: str) -> str:
-    """The last part of the SQL of the view ``candidates``.
+    """The final SELECT statement of the view ``candidates``.
 
-    ``fact_sql`` is the SQL for a fact of a run in the ``body`` of its event, with {} for the name of the fact.
+    ``fact_sql`` is a template for SQL that reads a fact of a run from the JSON of its event; the name of the fact
+    replaces {}.
 
-    The view has a row for each host and each commit that a hunt built, skipped or measured there (the rows of
-    ``touched``). The column ``metric_value`` is the mean of the hunted metric, in its unit. The column ``rqps`` is the
-    mean of QPS relative to the base. A paired run is compared with the base's run in the same pair; an interleaved run
-    is compared with the base's runs just before and after. The column is null if no run of the base was made in the
-    same way. In addition, `bisect show` computes intervals, and compares a commit without runs of the base by way of
-    the builds that were measured with the commit.
+    The view has a row for each pair of a host and a commit that a hunt built, skipped or measured on this host (the
+    rows of ``touched``). The column ``metric_value`` is the mean of the hunted metric, in its unit. The column ``rqps``
+    is the mean ratio of QPS to the QPS of the base (good, or the merge base). A paired run is compared with the base's
+    run in the same pair; an interleaved run is compared with the base's runs just before and after. ``rqps`` is null if
+    the base has no run of the same kind (paired or not, with the same layout, counted or timed). `bisect show` also
+    computes intervals, and ratios of commits that were measured only together with other commits than the base.
     """
     names = ("counted", "slower_than", "layout", "round")
     # The way in which a run was made. For paired runs, the text after the last / identifies the pair.
@@ -224,8 +227,9 @@ GROUP BY builds.host, builder, variant
 
 
 def column_type(table: str, column: str) -> type:
-    """The type of a column. A workload is a number in all tables except ``sessions``, where workloads have names. The
-    id of a host is a hash."""
+    """The type of a column. The column ``workload`` contains names in the table ``sessions``, and numbers in all other
+    tables. The id of a host is a hash, so it is text.
+    """
     if column == "workload":
         return str if table == "sessions" else int
     if column == "id":

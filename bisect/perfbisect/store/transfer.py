@@ -1,12 +1,12 @@
 """Copies sessions from one history into another, for `bisect history export` and `import`.
 
-Only logs are copied. Each event is decoded, checked and written like an event of a running session. So all tables
-agree with the log, and a history gets no other data from a foreign file. Sessions are copied in many short
-transactions, so that running sessions do not wait for long. An interrupted copy contains the first part of the log;
-the next copy continues after this part.
+Only logs are copied. Each event is decoded, checked and written like an event of a running session. Therefore all
+tables agree with the log, and a foreign file adds no other data to a history. Sessions are copied in many short
+transactions, so that running sessions do not wait for long. An interrupted copy contains the first part of the log; the
+next copy continues after this part.
 
-A session in one history is the same session as in another history if both have the same uid. If neither log of a
-session is the first part of the other log, both histories have continued the session; the target's log then stays.
+Two sessions in two histories are the same session if both have the same uid. If neither log of a session is the first
+part of the other log, both histories have continued the session; the log in the target is then not changed.
 """
 
 import json
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 UID = re.compile(r"[\w.-]{1,100}")
 LONGEST_NAME = 255  # characters
-LONGEST = 256 << 20  # bytes of a value
+LONGEST = 256 << 20  # most bytes of a value
 TURN = 1.0  # the longest transaction in seconds; other writers wait much longer for a lock
 PAUSE = 0.2  # seconds; twice the longest time between two attempts of SQLite to get a lock
 
@@ -71,8 +71,9 @@ class SessionHead:
     settings: Settings
     attempts: tuple[tuple[float, str], ...]  # start of each attempt, and why the attempt failed
     start_event: SessionStarted  # with the range of a hunt, or the request of a trial
-    about: int | None = None  # number (in the source) of the session that this session is about
-    drop_workload_and_builds: tuple[int, int, int] | None = None  # for a hunt: the drop of that session
+    about: int | None = None  # the session that this session is about: its number in the source history
+    # If this is a hunt for a drop of a comparison: the numbers of the drop's workload and builds.
+    drop_workload_and_builds: tuple[int, int, int] | None = None
 
 
 class WriteTurns:
@@ -107,9 +108,8 @@ def all_session_numbers(source: History) -> list[int]:
 def numbers_with_related(source: History, names: Sequence[int | str]) -> list[int]:
     """The numbers of the named sessions, and of related sessions.
 
-    Related sessions are the proofs of a hunt, the hunt of a proof, and the hunts for drops of a comparison. The name
-    of a batch (b2) stands for all hunts of the batch. Raises UsageError if a batch is named of which no hunt has
-    begun.
+    Related sessions are the proofs of a hunt, the hunt of a proof, and the hunts for drops of a comparison. The name of
+    a batch (b2) means all hunts of the batch. Raises UsageError if no hunt of a named batch has begun.
     """
     numbers = set[int]()
     for name in names:
@@ -160,7 +160,7 @@ def copy_sessions(
             if kind != "hunt":
                 requests[session] = head.start_event.request
             else:
-                fold(log, source.attempts(session))
+                fold(log, source.attempt_starts(session))
             copied_numbers[session], how = copy_session(
                 head_with_target_numbers(head, copied_numbers), log, turns, origin
             )
@@ -181,10 +181,9 @@ def reading_snapshot(history: History) -> Iterator[None]:
 
 def copy_session(head: SessionHead, log: list[TimedEvent], write_turns: WriteTurns, origin: str) -> tuple[int, str]:
     """Copy a session; if the target already has the session, copy only the new entries of its log. Returns the number
-    of the session in the target history, and the outcome.
+    of the session in the target history, and the outcome as in ``CopyResult``.
 
-    The class CopyResult lists the outcomes. After each transaction, the log in the target is the first part of the
-    source's log.
+    After each transaction, the log in the target is the first part of the source's log.
     """
     present = (
         "SELECT id, origin IS NULL, (SELECT count(*) FROM events WHERE session_id = s.id) FROM sessions s WHERE uid = ?"
@@ -194,7 +193,7 @@ def copy_session(head: SessionHead, log: list[TimedEvent], write_turns: WriteTur
         existing = target.connection.execute(present, [head.uid]).fetchone()
         number, is_own, _ = existing or (0, False, 0)
         tail = new_events(log_without_passwords(target, number), iter(log)) if existing else log
-        # a file of other persons that adds to an own session could change the commands that `bisect resume` executes
+        # Events that another person adds to an own session could change the commands that `bisect resume` executes.
         foreign = bool(is_own and origin)
         if tail is None or (existing and tail and (foreign or target.session_summary(number).state == "running")):
             return number, "conflict"
@@ -241,7 +240,7 @@ def entry_without_numbers(entry: TimedEvent) -> tuple[float, str, str]:
 
 
 def renumbered_event(event: Event, session: int, about: int | None) -> Event:
-    """The event, changed to belong to the session with the number ``session`` and to be about the session ``about``."""
+    """The event with the session number ``session``. In a proof, the number of the proven hunt becomes ``about``."""
     match event:
         case SessionStarted():
             return replace(event, session=session, request=request_about_hunt(event.request, about))
@@ -350,8 +349,8 @@ def build_and_workload_counts(request: TrialRequest) -> tuple[int, int]:
 
 
 def head_with_target_numbers(head: SessionHead, target_numbers: Mapping[int, int]) -> SessionHead:
-    """The ``head`` with session numbers of the target history; ``target_numbers`` maps numbers of the source to
-    numbers of the target.
+    """The ``head`` with the session numbers of the target history; ``target_numbers`` maps session numbers of the
+    source to session numbers of the target.
 
     A hunt for a drop of a comparison becomes an ordinary hunt if the comparison is not copied.
     """

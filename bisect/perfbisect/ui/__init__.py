@@ -1,1 +1,2 @@
-"""Views of a running hunt. Views draw events; the code that builds and measures never calls views."""
+"""Views of a running hunt. A view shows the events of sessions; the code that builds and measures never calls a
+view."""

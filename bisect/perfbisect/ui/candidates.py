@@ -1,6 +1,7 @@
-"""The candidates of a range as lines of text: an axis with the probability of each, and a table of the tested candidates.
+"""The candidates of a range as lines of text: an axis with the probability of each candidate, and a table of the tested
+candidates.
 
-Further tables: the latest pairs of paired runs, and the ratios of a trial.
+The module also draws the latest pairs of paired runs, and a table of the ratios of a trial.
 """
 
 import re
@@ -26,14 +27,14 @@ from perfbisect.wording.quantities import (
     build_times,
     chance,
     clock,
-    compared,
     count,
     decimals,
     duration,
     factor,
     figure,
+    ratio_cells,
 )
-from perfbisect.wording.table import GAP, aligned, cut
+from perfbisect.wording.table import GAP, in_width, cut
 from perfbisect.wording.text import metric_title, printable
 from perfbisect.wording.trials import relative_metric
 from perfbisect.wording.verdicts import classification_name
@@ -52,8 +53,8 @@ STYLES = {classification: style for classification, (style, _) in MARKS.items()}
 RANK = list(MARKS)
 LEGEND = (Classification.GOOD, Classification.BAD, Classification.UNCLEAR, Classification.SKIPPED, Classification.NOW)
 LONGEST = 30  # columns for an end of the range
-WIDEST = 3  # columns for one candidate
-NEGLIGIBLE = 0.0005  # a probability below it has no block
+WIDEST = 3  # most columns for one candidate
+NEGLIGIBLE = 0.0005  # a smaller probability has no block
 
 
 def axis_lines(view: SessionView, width: int, glyphs: Glyphs) -> list[Text]:
@@ -84,15 +85,14 @@ def probability_blocks(
     heights = np.bincount(places, weights=probabilities, minlength=columns)
     if columns_per_candidate > 1:
         heights = np.repeat(probabilities, columns_per_candidate)
-    levels = np.clip(np.ceil(np.sqrt(heights) * len(glyphs.blocks)), 1, len(glyphs.blocks)).astype(int)
-    return "".join(
-        glyphs.blocks[level - 1] if height >= NEGLIGIBLE else " "
-        for level, height in zip(levels, heights, strict=True)
-    )  # fmt: skip
+    blocks = glyphs.blocks
+    levels = np.clip(np.ceil(np.sqrt(heights) * len(blocks)), 1, len(blocks)).astype(int)
+    columns_drawn = zip(levels, heights, strict=True)
+    return "".join(blocks[level - 1] if height >= NEGLIGIBLE else " " for level, height in columns_drawn)
 
 
 def axis(view: SessionView, candidates: int, columns: int, glyphs: Glyphs) -> Text:
-    """The axis, which shows the sign of its classification at each tested candidate."""
+    """A line with a sign at each tested candidate, which shows the candidate's classification: good, bad, unclear, …"""
     by_column: dict[int, Classification] = {}
     half = (columns // candidates - 1) // 2 if columns >= candidates else 0
     for candidate in view.tested:
@@ -114,7 +114,8 @@ def sign(classification: Classification | None, glyphs: Glyphs) -> str:
 
 
 def axis_labels(view: SessionView, columns: int, width: int, glyphs: Glyphs) -> Text:
-    """The names of good and bad below the ends of the axis; the legend between or after them if there is room."""
+    """The line below the axis: the names of good and bad at its ends, and the legend between or after the names if
+    there is room."""
     if view.hunt is None:
         return Text()
     good, bad = short_revision(view.hunt.good), short_revision(view.hunt.bad)
@@ -135,18 +136,18 @@ def axis_labels(view: SessionView, columns: int, width: int, glyphs: Glyphs) -> 
 
 def short_revision(revision: str) -> str:
     """The short form of a revision: the first ten digits of a hash; another name is cut to LONGEST columns."""
-    return Commit(revision).short if re.fullmatch("[0-9a-f]{40}", revision) else cut(printable(revision), LONGEST)
+    return Commit(revision).short_sha if re.fullmatch("[0-9a-f]{40}", revision) else cut(printable(revision), LONGEST)
 
 
-PAIRS = 4  # the latest rounds, each on a line
-RECENT = 400  # latest entries of a log that are searched for pairs
+PAIRS = 4  # number of the latest rounds that are shown, each on a line
+RECENT = 400  # number of the latest entries of a log that are searched for pairs
 
 
 def pair_lines(
     runs: Sequence[RunFacts], metric: str, build_name: Callable[[str], str], width: int, glyphs: Glyphs
 ) -> list[Text]:
-    """A title and the latest pairs of paired runs of the present two builds, newest first; empty if runs are
-    interleaved.
+    """A title and the latest pairs of paired runs of the two builds that were measured last, newest first; empty if the
+    latest runs are interleaved.
 
     ``build_name`` is a function that returns the name of the build of a commit.
     """
@@ -175,24 +176,15 @@ def pair_lines(
 
 
 SUBJECT_MOST = 44
-SUBJECT_FAIR = 18  # columns beyond its least width that a subject must have for a rate to be shown
-COLUMNS = {  # least widths, in the order of the line; constant, so that columns seldom move
+SUBJECT_FAIR = 18  # a rate is shown only if the subject has at least SUBJECT_FAIR columns more than its least width
+COLUMNS = {  # column → least width, in the order of the line; the widths are constant, so that columns seldom move
     "commit": 10, "date": 10, "subject": 14, "rate": 9, "ratio": 5, "95 % interval": 13, "build": 6, "runs": 4,
     "prob.": 6, "state": 9,
 }  # fmt: skip
 RIGHT = ("rate", "ratio", "build", "runs", "prob.")
 TEXTS = ("subject", "state")  # columns that may be cut; numbers may not
-MINOR = (
-    "rate",
-    "date",
-    "build",
-    "subject",
-    "prob.",
-    "runs",
-    "state",
-    "95 % interval",
-    "ratio",
-)  # dropped in this order
+# Columns that a narrow screen omits, in this order.
+MINOR = ("rate", "date", "build", "subject", "prob.", "runs", "state", "95 % interval", "ratio")
 
 
 def row_texts(view: SessionView, candidate: int) -> dict[str, str]:
@@ -202,11 +194,9 @@ def row_texts(view: SessionView, candidate: int) -> dict[str, str]:
     or if the ends may be equally fast.
     """
     row, commit, activity = view.tested[candidate], view.commit(candidate), view.activity_of(candidate)
-    good = view.tested[0].runs if 0 in view.tested else ()
-    rates = [
-        shown_value(run, view.metric) for run in runs_measured_like(row.runs, good) if has_metric_unit(run, view.metric)
-    ]
-    ratio, interval = compared(view.ratio(candidate), baseline=bool(row.runs) and view.is_baseline(candidate))
+    alike = runs_measured_like(row.runs, view.tested[0].runs if 0 in view.tested else ())
+    rates = [shown_value(run, view.metric) for run in alike if has_metric_unit(run, view.metric)]
+    ratio, interval = ratio_cells(view.ratio(candidate), baseline=bool(row.runs) and view.is_baseline(candidate))
     belief = view.state.belief
     culprit = belief.culprit if belief is not None and view.ends_differ else ()
     share = float(culprit[candidate]) if candidate < len(culprit) else 0.0
@@ -216,9 +206,9 @@ def row_texts(view: SessionView, candidate: int) -> dict[str, str]:
         state = f"skipped, {row.skip.stage}: {printable(row.skip.reason)}"
     else:
         state = classification_name(classify(view.state, view.sha(candidate), view.ratios_to_good))
-        state += f", same as {Commit(row.same_as).short}" if row.same_as else ""
+        state += f", same as {Commit(row.same_as).short_sha}" if row.same_as else ""
     return {
-        "commit": commit.short,
+        "commit": commit.short_sha,
         "date": commit.date[:10],
         "subject": commit.subject,
         "rate": figure(median(rates)) if rates else "",
@@ -232,11 +222,11 @@ def row_texts(view: SessionView, candidate: int) -> dict[str, str]:
 
 
 def runs_measured_like(runs: Sequence[RunFacts], baseline_runs: Sequence[RunFacts]) -> Sequence[RunFacts]:
-    """The runs that were measured in the same way as some of ``baseline_runs``, because a ratio compares such runs.
+    """The runs that were measured in the same way as some of ``baseline_runs``, because only such runs can be compared.
 
     The rate of a build differs between interleaved runs and paired runs, and between the usual layout and randomized
-    layouts. If the runs share several kinds with the baseline runs, the runs of the greatest kind are returned; if they
-    share no kind, all runs.
+    layouts. If several kinds of runs occur in both ``runs`` and ``baseline_runs``, the runs of the kind with the
+    largest ``measurement_kind`` are returned; if no kind occurs in both, all runs.
     """
     last = max({run.measurement_kind for run in runs} & {run.measurement_kind for run in baseline_runs}, default=None)
     return [run for run in runs if last in (None, run.measurement_kind)]
@@ -275,7 +265,8 @@ def candidate_table(view: SessionView, width: int, max_lines: int) -> list[Text]
 
 
 def fitting_columns(width: int, widths: Mapping[str, int]) -> dict[str, int]:
-    """The columns that fit into ``width``, with their widths; free space widens the subject, then the state."""
+    """The columns that fit into ``width``, with their widths; free space is added to the column "subject", then to the
+    column "state"."""
     for dropped in range(len(MINOR) + 1):
         columns = {name: size for name, size in widths.items() if name not in MINOR[:dropped]}
         spare = width - sum(columns.values()) - len(GAP) * (len(columns) - 1)
@@ -297,14 +288,14 @@ def row_line(texts: Mapping[str, str], widths: Mapping[str, int], style: str) ->
     for name, size in widths.items():
         cell = texts[name].partition(",")[0] if name == "state" and cell_len(texts[name]) > size else texts[name]
         text.append(GAP if text else "")
-        text.append(aligned(cell, size, right=name in RIGHT), style if name in ("ratio", "state") else "")
+        text.append(in_width(cell, size, right=name in RIGHT), style if name in ("ratio", "state") else "")
     text.rstrip()
     return text
 
 
 def most_relevant_candidates(view: SessionView, max_count: int) -> list[int]:
-    """At most ``max_count`` candidates for a short table: those in progress, the ends, then those nearest to the
-    leader.
+    """At most ``max_count`` candidates for a short table: candidates that are being built or measured, then the ends,
+    then the candidates nearest to the most probable culprit.
     """
     leader = int(view.state.belief.culprit.argmax()) if view.state.belief is not None else 0
     ends = (0, len(view.state.commits) - 1)
@@ -317,10 +308,11 @@ def most_relevant_candidates(view: SessionView, max_count: int) -> list[int]:
 
 
 def ratio_lines(trial: SessionState, width: int) -> Iterator[str]:
-    """A table of the ratio of each build to the first build in each workload, from the rounds that have runs of both.
+    """A table of the ratio of each build to the first build in each workload, from the rounds that have runs of both
+    builds.
 
-    Rows are builds and columns are workloads, or the reverse if there are more workloads. The number of columns that do
-    not fit into ``width`` is in a last line.
+    Rows are builds and columns are workloads, or the reverse if there are more workloads. If columns do not fit into
+    ``width``, a last line states their number.
     """
     request = trial.request
     if len(request.subjects) < 2 or not trial.runs:

@@ -1,9 +1,10 @@
 """The lines of events, written when they happen: text for people, logs and screen readers; JSON for programs.
 
-In JSON each event is one object. ``event`` is the name of a class of ``perfbisect.core.domain.events``, except
-HuntStarted and HuntEnded for a hunt, TrialStarted and TrialEnded for a trial. ``at`` is the time in seconds since the
-epoch. The other keys are the fields of the class. If a field can have several types, its object names its type in
-``kind``: ``order`` and ``verdict`` are Measure, Found, Several, NotReproduced, CodePlacement or Inconclusive.
+In JSON each event is one object. ``event`` is the name of a class of ``perfbisect.core.domain.events``, but
+SessionStarted and SessionEnded are called HuntStarted and HuntEnded for a hunt, TrialStarted and TrialEnded for a
+trial. ``at`` is the time in seconds since the epoch. The other keys of the object are the fields of this class. If a
+field can have several types, its object names its type in ``kind``: ``order`` and ``verdict`` are Measure, Found,
+Several, NotReproduced, CodePlacement or Inconclusive.
 
     {"event": "RunFinished", "at": 1.6e9, "candidate": 7, "facts": {"operations": 123, "seconds": 10.0, …}}
     {"event": "Decided", "at": 1.6e9, "order": {"kind": "Measure", …}, "belief": {"culprit": …, "noise": 0.01, …}}
@@ -60,7 +61,7 @@ from perfbisect.ui.session_update import view_after, view_after_earlier_attempts
 from perfbisect.ui.session_view import REPORT, ActiveBuild, ActiveRun, Report, SessionRow, SessionView, TimedEvent
 from perfbisect.ui.stream import write_line
 from perfbisect.wording.quantities import build_origin, count, duration, extent, figure, ratio, stopped_run, time_of_day
-from perfbisect.wording.text import advised, execution, listed, patch_summary, printable, safe_json
+from perfbisect.wording.text import advised, execution_text, listed, patch_summary, printable, safe_json
 from perfbisect.wording.verdicts import PURPOSES
 
 OfCommit = (
@@ -84,7 +85,7 @@ def labelled_texts(view: SessionView, event: Event) -> Iterator[tuple[str, str]]
     match event:
         case SessionStarted():
             yield "resumed" if event.resumed else "hunt", hunt_start_text(event)
-            yield "", f"A ratio compares all runs of a build so far with the runs of good ({view.commit(0).short})."
+            yield "", f"A ratio compares all runs of a build so far with the runs of good ({view.commit(0).short_sha})."
         case MetricChosen(why=why):
             yield "metric", why
         case Remedied():
@@ -109,9 +110,9 @@ def labelled_texts(view: SessionView, event: Event) -> Iterator[tuple[str, str]]
                 yield "", "The verdict is final. Now its reason is measured; Ctrl-C stops this measurement."
             else:
                 yield from (("", text) for text in (view.reason, view.report_hint) if text)
-        case _ if isinstance(event, OfCommit) and (entry := commit_text(view, event)):
+        case _ if isinstance(event, OfCommit) and (entry := labelled_commit_text(view, event)):
             host = "" if isinstance(event, ChangedFunctions) else event.host
-            yield entry[0], f"{host_prefix(view, host)}{view.commit(event.candidate).short}  {entry[1]}"
+            yield entry[0], f"{host_prefix(view, host)}{view.commit(event.candidate).short_sha}  {entry[1]}"
             if isinstance(event, CandidateSkipped):
                 remedy, log = event.facts.known, event.facts.log
                 yield from [("", f"log: {printable(log)}")] if log else []
@@ -120,22 +121,21 @@ def labelled_texts(view: SessionView, event: Event) -> Iterator[tuple[str, str]]
             pass
 
 
-def commit_text(view: SessionView, event: OfCommit) -> tuple[str, str] | None:
+def labelled_commit_text(view: SessionView, event: OfCommit) -> tuple[str, str] | None:
     """The word and the text of the line for an event of a commit; None if the event has no line."""
     match event:
         case BuildStarted(commit=commit, reused=False):  # a reused build has only the line of its BuildFinished
-            return "building", printable(f"{commit.date} {commit.title}")
+            return "building", printable(f"{commit.date} {commit.short_subject}")
         case BuildFinished():
             return "built", build_text(view, event)
         case BuildCancelled(_, _, seconds):
             return "ended", f"the build is no longer needed; stopped after {duration(seconds)}"
         case CandidateSkipped(_, facts):
             return "skipped", f"{facts.stage}: {printable(facts.reason)}"
-        case ExecutionStarted(number=1):  # a timed run ends at a known time, and has no line
-            return "running", execution(event)
-        case RunFinished(facts=run) if not (
-            run.for_another and run.started < (view.began or 0.0)
-        ):  # shown by its own hunt
+        case ExecutionStarted(number=1):  # of a counted run; a timed run has no line: its end is known
+            return "running", execution_text(event)
+        # A run that another hunt has ordered is shown by the other hunt.
+        case RunFinished(facts=run) if not (run.for_another and run.started < (view.began or 0.0)):
             return "ran", run_text(view, event)
         case Counted(group=group):
             return "reason", f"counters: {group}"
@@ -152,7 +152,7 @@ def commit_text(view: SessionView, event: OfCommit) -> tuple[str, str] | None:
 def trial_lines(view: SessionView, trial: SessionState, event: Event) -> Iterator[str]:
     """The lines of an event of a trial."""
     request, runs = trial.request, trial.run_count
-    if view.has_moved:  # also at RunFinished: a history has no RunStarted
+    if view.has_moved:  # can be true at RunFinished, because a history keeps no RunStarted
         yield view.place
     match event:
         case SessionStarted(resumed=True):
@@ -165,7 +165,7 @@ def trial_lines(view: SessionView, trial: SessionState, event: Event) -> Iterato
             yield f"warning: {advised(text, advice)}"
         case BuildStarted(number, commit) if not request.subjects[number].key:
             variant, does = request.subjects[number].variant, "already built:" if event.reused else "building"
-            yield printable(f"{does} {commit.short}{variant and '@'}{variant}  {commit.title}")
+            yield printable(f"{does} {commit.short_sha}{variant and '@'}{variant}  {commit.short_subject}")
         case CandidateSkipped():
             text, advice = [*view.state.warnings.items()][-1]
             yield f"warning: {advised(text, advice)}"
@@ -187,7 +187,7 @@ def hunt_start_text(event: SessionStarted) -> str:
     good, bad = printable(event.good), printable(event.bad)
     size = extent(event.commits, event.possible_culprits, event.merges)
     if event.of_merge_base:
-        base = Commit(event.candidates[0]).short
+        base = Commit(event.candidates[0]).short_sha
         size = f"good {good} is not an ancestor of bad {bad}. First, good is compared with the merge base {base}, which replaces good if both are equally fast"
     if event.parts:
         size = f"{count(len(event.parts), 'part')} of the diff, added one after the other"
@@ -204,9 +204,9 @@ def build_text(view: SessionView, event: BuildFinished) -> str:
     facts, commit = event.facts, view.commit(event.candidate)
     parts = build_origin(facts)
     if facts.reused and not facts.shared:
-        parts = [f"{commit.date} {commit.title}: {parts[0]}"]
+        parts = [f"{commit.date} {commit.short_subject}: {parts[0]}"]
     twin = view.state.facts_of(facts.commit).same_as
-    parts += [patch_summary(facts.patches), f"same binary as {Commit(twin).short}" if twin else ""]
+    parts += [patch_summary(facts.patches), f"same binary as {Commit(twin).short_sha}" if twin else ""]
     return ", ".join(filter(None, parts))
 
 
@@ -220,9 +220,8 @@ def run_text(view: SessionView, event: RunFinished) -> str:
         measured = stopped_run(facts.slower_than, facts.seconds)
     compared = f"{view.ratio_title} {ratio(interval)}" if interval and has_metric_unit(facts, view.metric) else ""
     if facts.layout and view.layout_proof_builds:
-        compared = dict(zip(view.layout_proof_builds, (view.layout_ratio, "baseline"), strict=True)).get(
-            event.candidate, ""
-        )
+        comparisons = dict(zip(view.layout_proof_builds, (view.layout_ratio, "baseline"), strict=True))
+        compared = comparisons.get(event.candidate, "")
     elif view.is_baseline(event.candidate):
         compared = "baseline"
     now, number = view.latest_activity, ""
@@ -236,7 +235,7 @@ def decision_text(view: SessionView, order: Measure) -> str:
     """The next order, and the most probable candidate."""
     ends = {} if view.hunt and view.hunt.of_merge_base else {0: "good ", len(view.state.commits) - 1: "bad "}
     plan = ", ".join(
-        f"{count(share.runs, 'run') if share.runs else 'the build'} of {ends.get(share.candidate, '')}{view.commit(share.candidate).short}"
+        f"{count(share.runs, 'run') if share.runs else 'the build'} of {ends.get(share.candidate, '')}{view.commit(share.candidate).short_sha}"
         for share in order.plan
     )
     together = ", paired" * order.together
@@ -252,9 +251,8 @@ def activity_line(view: SessionView, host: str, activity: ActiveBuild | ActiveRu
     if isinstance(activity, ActiveRun):
         word, steps = "running", f"run {activity.number} of {activity.runs_of_order}, "
     else:
-        word, steps = "building", ""
-        if activity.total_steps:
-            steps = f"{activity.done_steps:,} of {activity.total_steps:,}, "
+        word = "building"
+        steps = f"{activity.done_steps:,} of {activity.total_steps:,}, " if activity.total_steps else ""
     title, _ = view.activity_title(activity)
     name, since = host_prefix(view, host), duration(now - activity.since)
     return f"{time_of_day(now)}  {word:9} {name}{title}  {steps}{since} so far"
@@ -267,7 +265,8 @@ def event_json(event: Event, at: float, hunt: int | None = None) -> str:
 
 
 class JsonLines:
-    """A view that writes each event at once, as a line of JSON: with the number of its hunt if ``titles`` has several."""
+    """A view that writes each event at once as a line of JSON, with the number of its hunt if ``titles`` has several
+    hunts."""
 
     def __init__(self, stream: TextIO, titles: Mapping[int, str]) -> None:
         self.stream, self.several = stream, len(titles) > 1
@@ -280,8 +279,8 @@ class JsonLines:
     def add_earlier_events(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Do nothing, because earlier attempts have already written the lines of these events."""
 
-    def set_states(self, rows: Sequence[SessionRow]) -> None:
-        """Do nothing, because changed states of hunts in other processes are not events."""
+    def set_rows(self, rows: Sequence[SessionRow]) -> None:
+        """Do nothing, because only events are written, and no event has the state of another process."""
 
     def end_hunt(self, hunt: int, at: float) -> None:
         """Do nothing, because no line follows the verdict."""
@@ -293,7 +292,7 @@ class JsonLines:
 class PlainLines:
     """A view that writes the lines of each event for people; if there are several hunts, with their title in front.
 
-    ``together`` is true if one process carries out all hunts. Lines that are equal for all these hunts are written
+    ``together`` is true if one process carries out all hunts; then a line that several hunts have in common is written
     once. A verdict is written briefly when it is reached, and in full sentences at the end of its hunt. ``report``
     returns the command that shows a hunt. If ``quiet`` is true, only warnings and skipped candidates are written.
     """
@@ -316,7 +315,7 @@ class PlainLines:
         several = len(titles) > 1
         self.prefixes = {hunt: f"{printable(title).ljust(wide)}  " * several for hunt, title in titles.items()}
         self.views: dict[int, SessionView] = {hunt: SessionView(report_command=report) for hunt in titles}
-        # The latest event about a build that was written, and its hunt.
+        # (hunt, event) of the latest event about a build that was printed.
         self.build: tuple[int, BuildStarted | BuildFinished | CandidateSkipped] | None = None
         self.warnings: set[str] = set()
         self.rows: Sequence[SessionRow] = ()
@@ -325,7 +324,7 @@ class PlainLines:
         """Start a thread that calls ``remind`` each minute until the view is closed; returns this view."""
 
         def remind() -> None:
-            with suppress(PerfBisectError, ValueError):  # nobody reads any more: the next event reports that
+            with suppress(PerfBisectError, ValueError):  # if the output is closed, the next event reports the error
                 while not self._closed.wait(max(SILENCE / 60, self.latest + SILENCE - self.now())):
                     self.remind()
 
@@ -338,16 +337,13 @@ class PlainLines:
             now, written = self.now(), set[str]()  # one run may be for several hunts: its line is written once
             for hunt, view in self.views.items() if now - self.latest >= SILENCE and not self.quiet else ():
                 for host, doing in view.activity_by_host.items():
-                    if (
-                        doing
-                        and not doing.is_finished
-                        and (line := activity_line(view, host, doing, now)) not in written
-                    ):
+                    line = activity_line(view, host, doing, now) if doing and not doing.is_finished else ""
+                    if line and line not in written:
                         written.add(line)
                         self._write(hunt, line)
 
     def _write(self, hunt: int, line: str) -> None:
-        # Hunts that began after this view have their number as a prefix.
+        # The lines of hunts that began after this view have the hunt's number as a prefix.
         write_line(f"{self.prefixes.get(hunt, f'{hunt:3}  ')}{line}", self.stream)
         self.latest = self.now()
 
@@ -361,7 +357,7 @@ class PlainLines:
         self._closed.set()
 
     def add_earlier_events(self, hunt: int, events: Iterable[TimedEvent]) -> None:
-        """Take over the events of earlier attempts of a hunt; these attempts wrote their lines."""
+        """Update the view of a hunt by the events of earlier attempts, which have written their lines."""
         self.views[hunt] = view_after_earlier_attempts(SessionView(report_command=self.report), events)
 
     def add_events(self, hunt: int, events: Iterable[TimedEvent]) -> None:
@@ -376,7 +372,7 @@ class PlainLines:
                 for line in texts_of_event if not self.quiet or isinstance(event, Warned | CandidateSkipped) else ():
                     self._write(hunt, line)
 
-    def set_states(self, rows: Sequence[SessionRow]) -> None:
+    def set_rows(self, rows: Sequence[SessionRow]) -> None:
         """Write those states of hunts in other processes that have changed."""
         former = [row.state for row in self.rows] or [""] * len(rows)
         for row, state in zip(rows, former, strict=True):

@@ -28,7 +28,7 @@ from perfbisect.wording.quantities import count
 from perfbisect.wording.text import printable, safe
 
 PER_SECOND = 1  # pictures: enough for a clock; each takes some milliseconds, which must not disturb measurements
-LOCAL = 3  # index of the local flags, with echo, among a terminal's attributes (tcgetattr)
+LOCAL = 3  # index of the local flags, of which one is echo, in the result of termios.tcgetattr
 
 
 class SafeConsole(Console):
@@ -46,7 +46,8 @@ class SafeConsole(Console):
 def set_control_echo(stream: IO[str], *, is_on: bool) -> bool:
     """Set whether the terminal prints ^C when Ctrl-C is typed; returns the former setting.
 
-    Without a terminal, or in a background process, which it would stop, nothing is set, and the result is False.
+    Nothing is set, and the result is False, if there is no terminal, or if this process is in the background: the
+    system stops a background process that changes the terminal.
     """
     with suppress(OSError, termios.error):
         terminal = stream.fileno()
@@ -62,10 +63,10 @@ def set_control_echo(stream: IO[str], *, is_on: bool) -> bool:
 class LiveScreen:
     """A screen that draws running hunts on the alternate screen of a terminal, one below another, with equal heights.
 
-    If there are several hunts, a list with a line for each hunt is above the hunts. With ``together``, one process
-    carries out all hunts, and only hunts that are being measured are drawn. ``close`` prints the last picture on the
-    ordinary screen; if other processes carry out the hunts (``states``), it prints only the list, and without ``keep``
-    nothing.
+    If there are several hunts, a list with a line for each hunt is above the hunts. ``together`` states that one
+    process carries out all hunts; then only hunts that are being measured are drawn. ``close`` prints the last picture
+    on the ordinary screen, or nothing if ``keep`` is false. If other processes carry out the hunts, ``close`` prints
+    only the list of hunts.
     """
 
     def __init__(
@@ -83,18 +84,20 @@ class LiveScreen:
         self.views: dict[int, SessionView] = {hunt: SessionView(report_command=report) for hunt in titles}
         self.rows: Sequence[SessionRow] = [SessionRow(title, hunt) for hunt, title in titles.items()]
         self.latest = next(iter(titles), None)  # the hunt that was measured last
-        self.echo = False  # whether the terminal printed ^C when drawing began
+        self.echo = False  # whether the terminal echoed control characters (^C) before drawing began
         self.live = Live(
             get_renderable=lambda: Group(*self.picture_lines(console.height)),
             console=console,
             screen=True,
             refresh_per_second=PER_SECOND,
-            redirect_stdout=False,  # rich would obey some control sequences in what it redirects
+            redirect_stdout=False,  # rich would execute some control sequences in redirected text
             redirect_stderr=False,
         )
 
     def add_earlier_events(self, hunt: int, events: Iterable[TimedEvent]) -> None:
-        """Add the events of a hunt's earlier attempts. Call this before ``show`` is called for that hunt."""
+        """Add the events of a hunt's earlier attempts. For each hunt, call ``add_earlier_events`` before
+        ``add_events``.
+        """
         self.views[hunt] = view_after_earlier_attempts(SessionView(report_command=self.report), events)
 
     def add_events(self, hunt: int, events: Iterable[TimedEvent]) -> None:
@@ -102,18 +105,18 @@ class LiveScreen:
         happened = [*events]
         self.views[hunt] = view_after_events(self.views[hunt], happened)
         if any(not (is_of_build(event) or isinstance(event, SessionEnded)) for _, event in happened):
-            self.latest = hunt  # events of builds and ends are in the logs of other hunts, too
+            self.latest = hunt  # builds and ends may be logged in other hunts, too
         self.start_drawing()
 
-    def set_states(self, rows: Sequence[SessionRow]) -> None:
-        """Set the states of all hunts, if other processes carry out the hunts."""
+    def set_rows(self, rows: Sequence[SessionRow]) -> None:
+        """Set the states of all hunts to ``rows``. Used if other processes carry out the hunts."""
         self.rows = rows
         self.start_drawing()
 
     def start_drawing(self) -> None:
         """Start rich's drawing thread, unless it is running."""
         if not self.live.is_started:
-            self.echo = set_control_echo(self.console.file, is_on=False)  # ^C would be printed into the picture
+            self.echo = set_control_echo(self.console.file, is_on=False)  # so that no ^C is printed into the picture
             self.live.start()
 
     def end_hunt(self, hunt: int, at: float) -> None:
@@ -134,7 +137,7 @@ class LiveScreen:
         pictures = (screen_lines(view, self.console.width, None, self.now(), self.glyphs) for view in drawn)
         several = len(self.rows) > 1
         kept_lines = [line for picture in pictures for line in (*picture, *([self.rule_line()] if several else []))]
-        self.console.print(Group(*kept_lines, *self.list_lines()))
+        self.console.print(Group(*kept_lines, *self.hunt_lines()))
 
     def drawn_hunts(self) -> list[int]:
         """The numbers of the hunts that the picture has room for."""
@@ -149,7 +152,7 @@ class LiveScreen:
         }
         return [hunt for hunt in hunts if hunt in running] or [hunt for hunt in hunts if hunt == self.latest]
 
-    def list_lines(self) -> Iterator[Text]:
+    def hunt_lines(self) -> Iterator[Text]:
         """One line for each hunt, if there are several hunts: its title, its number, and its state or the leading
         candidate.
         """
@@ -168,7 +171,7 @@ class LiveScreen:
 
     def picture_lines(self, height: int) -> Iterator[Text]:
         """At most ``height`` lines: first the list of hunts, then each hunt, with a rule between hunts."""
-        listed, views = [*self.list_lines()][:height], [self.views[hunt] for hunt in self.drawn_hunts()]
+        listed, views = [*self.hunt_lines()][:height], [self.views[hunt] for hunt in self.drawn_hunts()]
         yield from listed
         remaining = height - len(listed) - len(views) + (not listed)
         for position, view in enumerate(views):

@@ -10,7 +10,7 @@ from perfbisect.core.domain.events import RunFinished
 from perfbisect.core.domain.metrics import shown_unit, shown_value
 from perfbisect.core.domain.orders import Purpose, Verdict
 from perfbisect.ui.candidates import RECENT, axis_lines, candidate_table, pair_lines, ratio_lines, short_revision
-from perfbisect.ui.session_view import ActiveBuild, ActiveRun, SessionView, candidates_with_probability, minutes_left
+from perfbisect.ui.session_view import ActiveBuild, ActiveRun, SessionView, credible_set_size, minutes_left
 from perfbisect.wording.glyphs import ASCII, UNICODE, Glyphs, bar, sparkline, writable
 from perfbisect.wording.quantities import (
     build_origin,
@@ -23,12 +23,12 @@ from perfbisect.wording.quantities import (
     ratio,
     stopped_run,
 )
-from perfbisect.wording.text import advised, execution, printable
+from perfbisect.wording.text import advised, execution_text, printable
 from perfbisect.wording.verdicts import PHASES, VerdictSentences
 
-SMALLEST = 5  # columns of a progress bar
+SMALLEST = 5  # fewest columns of a progress bar
 ENOUGH = 7  # lines of the table that take precedence over empty lines and warnings
-WARNINGS = 5  # the latest, on a screen of limited height
+WARNINGS = 5  # number of the latest warnings that a screen shows, because its height is limited
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +120,8 @@ def header_lines(view: SessionView, width: int, now: float, glyphs: Glyphs) -> l
             size = ["good is not an ancestor of bad", "comparison with the merge base"]
         ends = f"{short_revision(hunt.good)} {glyphs.arrow} {short_revision(hunt.bad)}"
         skipped = sum(row.skip is not None for row in view.tested.values())
-        cost = [
-            count(view.state.build_count, "build"),
-            count(runs, "run"),
-            *([f"{skipped} skipped"] if skipped else []),
-        ]
+        cost = [count(view.state.build_count, "build"), count(runs, "run")]
+        cost += [f"{skipped} skipped"] if skipped else []
         second = justified_line([ends, *size], cost, width, glyphs, "dim", "dim")
     else:
         return [Text("preparing the hunt")]
@@ -150,7 +147,7 @@ def justified_line(left: list[str], right: list[str], width: int, glyphs: Glyphs
 
 
 def joined_facts(parts: list[str], width: int, glyphs: Glyphs) -> str:
-    """The facts of ``parts`` that fit into ``width`` columns together, first facts first, separated by dots."""
+    """The facts of ``parts`` that fit together into ``width`` columns, from the first fact on, separated by dots."""
     line = ""
     for part in parts:
         longer = f"{line} {glyphs.dot} {part}" if line else part
@@ -172,7 +169,7 @@ def phase_line(view: SessionView, width: int) -> list[Text]:
     done, about = view.state.run_count - now.runs_before, max(now.runs_after, view.state.run_count) - now.runs_before
     far = f"{done} of about {count(about, 'run')}"
     if now.latest_order.purpose is Purpose.SEARCH and posterior is not None:
-        far = f"among {candidates_with_probability(posterior, 0.95):,} of {count(view.hunt.possible_culprits, 'candidate')}"
+        far = f"among {credible_set_size(posterior, 0.95):,} of {count(view.hunt.possible_culprits, 'candidate')}"
     return [Text(f"{PHASES[now.latest_order.purpose, now.latest_order.fresh]}: {far}")]
 
 
@@ -188,12 +185,10 @@ def activity_lines(view: SessionView, width: int, now: float, glyphs: Glyphs) ->
     for name in names:
         title, line = host_activity_lines(view, view.activity_by_host.get(name), width - wide, now, glyphs)
         lines += [Text.assemble(name.ljust(wide), title), Text.assemble(" " * wide, line)]
-    return lines + [
-        Text.assemble(
-            name.ljust(wide), build_host_line(view, view.activity_by_host.get(name), width - wide, now, glyphs)
-        )
-        for name in build_hosts
-    ]
+    for name in build_hosts:
+        line = build_host_line(view, view.activity_by_host.get(name), width - wide, now, glyphs)
+        lines.append(Text.assemble(name.ljust(wide), line))
+    return lines
 
 
 def build_host_line(
@@ -217,11 +212,11 @@ def host_activity_lines(
             line = build_line(view, build, width, now, glyphs)
         case ActiveRun() as run:
             word = f"{'measured' if run.is_finished else 'measuring'}  "
-            if run.is_finished and run.number == run.runs_of_order and view.builds_ahead:
+            if run.is_finished and run.number == run.runs_of_order and view.builds_on_build_hosts:
                 word = "waiting for a build, after  "
             line = run_line(view, run, width, now, glyphs)
         case None:
-            idle = "waiting for a build" if view.builds_ahead else "deciding" if view.tested else "starting"
+            idle = "waiting for a build" if view.builds_on_build_hosts else "deciding" if view.tested else "starting"
             idle = "preparing" if view.trial else idle
             return [Text(idle, "dim"), Text()]
     short, subject = view.activity_title(activity)
@@ -248,8 +243,8 @@ def build_line(view: SessionView, build: ActiveBuild, width: int, now: float, gl
 
 
 def bar_width_and_text(parts: list[str], width: int, glyphs: Glyphs) -> tuple[int, str]:
-    """The width of a progress bar, and the text to its right: the facts of ``parts`` that fit, first facts first. The
-    width changes only if the text is long.
+    """The width of a progress bar, and the text to its right: the facts of ``parts`` that fit, from the first fact on.
+    Only a long text makes the bar shorter, so that the bar seldom changes its width.
     """
     behind = joined_facts(parts, width - SMALLEST - 2, glyphs)
     return max(SMALLEST, min(60, width - max(36, cell_len(behind) + 2))), f"  {behind}"
@@ -260,7 +255,7 @@ def run_line(view: SessionView, run: ActiveRun, width: int, now: float, glyphs: 
     latest rate.
     """
     passed = max(0.0, now - run.since)
-    if run.planned_seconds:  # planned
+    if run.planned_seconds:  # the bar ends at the planned duration
         passed = run.planned_seconds if run.is_finished else min(run.planned_seconds, passed)
     row = view.tested.get(run.candidate)
     runs = [recorded.facts for recorded in view.state.runs[-1:]] if view.trial else row.runs if row else ()
@@ -271,7 +266,7 @@ def run_line(view: SessionView, run: ActiveRun, width: int, now: float, glyphs: 
         if latest.slower_than:
             text = stopped_run(latest.slower_than, latest.seconds)
     elif run.execution:
-        text = execution(run.execution)
+        text = execution_text(run.execution)
     elif run.samples:
         text = f"{figure(run.samples[-1])} QPS"
     else:
@@ -293,7 +288,7 @@ def latest_pair_lines(view: SessionView, width: int, glyphs: Glyphs) -> list[Tex
         names = {run.facts.commit: printable(state.request.subjects[run.subject].name) for run in trial_runs}
         return pair_lines([run.facts for run in trial_runs], metric, names.__getitem__, width, glyphs)
     runs = [event.facts for _, event in state.log[-RECENT:] if isinstance(event, RunFinished)]
-    return pair_lines(runs, metric, lambda sha: state.facts_of(sha).commit.short, width, glyphs)
+    return pair_lines(runs, metric, lambda sha: state.facts_of(sha).commit.short_sha, width, glyphs)
 
 
 def belief_lines(view: SessionView, width: int, glyphs: Glyphs) -> list[Text]:
@@ -307,7 +302,7 @@ def belief_lines(view: SessionView, width: int, glyphs: Glyphs) -> list[Text]:
     if view.leader is not None:
         candidate, share = view.leader
         commit = view.commit(candidate)
-        first = Text.assemble("most probable  ", (f"{commit.short}  {chance(share)}", "bold"), "  ", commit.subject)
+        first = Text.assemble("most probable  ", (f"{commit.short_sha}  {chance(share)}", "bold"), "  ", commit.subject)
     parts = [view.layout_ratio] if view.layout_ratio else []
     if (effect := view.ratio(len(view.state.commits) - 1)) is not None:
         parts.append(f"bad is {ratio(effect)} of good")
@@ -315,7 +310,7 @@ def belief_lines(view: SessionView, width: int, glyphs: Glyphs) -> list[Text]:
         parts.append(f"{chance(posterior.change)} that good and bad differ")
     parts += [
         f"noise {percent(posterior.noise)}",
-        f"95 % credible set: {count(candidates_with_probability(posterior, 0.95), 'candidate')}",
+        f"95 % credible set: {count(credible_set_size(posterior, 0.95), 'candidate')}",
     ]
     second = Text(joined_facts(parts, width, glyphs), "dim")
     return [second] if view.state.verdict else [first, second]
@@ -347,7 +342,7 @@ def verdict_lines(view: SessionView, width: int) -> list[Text]:
         return []
     lines: list[Text] = []
     for position, text in enumerate(verdict_sentences(view, view.state.verdict)):
-        begin = "    " if text.startswith("  ") else ""  # of further lines
+        begin = "    " if text.startswith("  ") else ""  # indentation of an indented sentence's further lines
         lines += folded_lines(text, width, begin, 9, "" if position else "bold")
     return lines + folded_lines(view.reason, width, "", 9) + folded_lines(view.report_hint, width, "", 9, "dim")
 

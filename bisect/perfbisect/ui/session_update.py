@@ -62,10 +62,10 @@ def view_after_events(view: SessionView, events: Iterable[TimedEvent]) -> Sessio
 
 
 def _view_with_former_ratios(view: SessionView, event: Event, at: float) -> SessionView:
-    """The view after ``event``; the ratios are those before the event."""
+    """The view after ``event``, with the ratios from before the event."""
     began = at if view.began is None else view.began
     state = view.state.after(at, event)
-    if state.commits is not view.state.commits:  # the previous events compared good with the merge base
+    if state.commits is not view.state.commits:  # the previous range was from the merge base to good
         view = SessionView(report_command=view.report_command)
     if state is not view.state:
         view = with_state(view, state)
@@ -102,16 +102,15 @@ def _view_with_former_ratios(view: SessionView, event: Event, at: float) -> Sess
         case PairingChosen():
             return replace(view, place="", expected_runs=expected_runs(state)) if view.trial else view
         case CandidateSkipped(number, skip, workload=work) if view.trial:
-            what = "is omitted" if skip.of_build else f"fails in {state.request.works[work].name}"
+            what = "is omitted" if skip.is_build_failure else f"fails in {state.request.works[work].name}"
             warned = Warned(f"{state.request.subjects[number].name} {what}: {skip.reason}", f"See {skip.log}.")
             view = replace(view, state=state.after(at, warned))
         case RunStarted(number, workload=work, round=index) | RunFinished(number, workload=work, round=index) if (
             view.trial
         ):
             rounds, request = view.expected_runs.rounds, state.request
-            where = (
-                f"{index + 1} of {rounds}" if index < rounds and not view.expected_runs.may_change else f"{index + 1}"
-            )
+            of = f" of {rounds}" if index < rounds and not view.expected_runs.may_change else ""
+            where = f"{index + 1}{of}"
             what = count(len(request.works), "result") if request.shared else request.works[work].name
             named = f"round {where}: {what}, {request.subjects[number].name}"
             present = printable(named) if len(request.subjects) > 1 else f"visit {where}"
@@ -126,10 +125,9 @@ def _view_with_former_ratios(view: SessionView, event: Event, at: float) -> Sess
 
 
 def with_state(view: SessionView, state: SessionState) -> SessionView:
-    """The view with the state ``state``, and with the tested commits of the state's present range, by candidate."""
-    return replace(
-        view, state=state, tested={state.node[sha]: row for sha, row in state.tested.items() if sha in state.node}
-    )
+    """The view with ``state``, and with the tested commits of the range that the hunt searches now, by candidate."""
+    tested = {state.node[sha]: row for sha, row in state.tested.items() if sha in state.node}
+    return replace(view, state=state, tested=tested)
 
 
 def expected_runs(trial: SessionState) -> ExpectedRuns:
@@ -142,8 +140,8 @@ def expected_runs(trial: SessionState) -> ExpectedRuns:
 
 
 def view_after_earlier_attempts(view: SessionView, events: Iterable[TimedEvent]) -> SessionView:
-    """The view after all events of earlier attempts. If the session has not ended, its clock starts with the next
-    event."""
+    """The view after all events of earlier attempts. If the session has not ended, the view shows the time since the
+    next event, not the time of earlier attempts."""
     log = [*events]
     if log and isinstance(log[-1][1], SessionEnded):
         return view_after_events(view, log)
@@ -165,7 +163,7 @@ def with_computed_ratios(view: SessionView) -> SessionView:
 def layout_ratio_text(view: SessionView) -> str:
     """The ratio so far in randomized layouts, as text, for example "0.981 (0.965–0.997) of 5e6e15a942 in 12 layouts".
 
-    The text is "" before both builds have runs in two layouts.
+    The text is "" until both builds have runs in two layouts.
     """
     state = view.state
     runs = [view.tested[candidate].runs if candidate in view.tested else () for candidate in view.layout_proof_builds]
@@ -174,7 +172,7 @@ def layout_ratio_text(view: SessionView) -> str:
     culprit, reference = view.layout_proof_builds
     observations = hunt_observations(state, state.node, view.metric, state.hosts)
     interval = step_ratio(observations, len(state.commits) - 1, culprit, reference)
-    return f"{ratio(interval)} of {view.commit(reference).short} in {count(compared, 'layout')}" if interval else ""
+    return f"{ratio(interval)} of {view.commit(reference).short_sha} in {count(compared, 'layout')}" if interval else ""
 
 
 def activity_after(
@@ -214,4 +212,4 @@ def reason_text(state: SessionState, report_command: str) -> str:
         return ""
     explanation = step_explanation(state, step)
     helps = reasons.missing_reason_advice(explanation, report_command.replace(" show ", " why ", 1), was_measured=True)
-    return f"Why {explanation.culprit[:10]}: {' '.join((*reasons.sentences(explanation), helps))}".rstrip()
+    return f"Why {explanation.culprit[:10]}: {' '.join((*reasons.reason_sentences(explanation), helps))}".rstrip()

@@ -1,7 +1,7 @@
 """The state of a session that views show: the session's state from its log, its phase, and what each host is doing.
 Pure: time is a parameter.
 
-Some fields are for hunts only, some for trials only.
+Some fields of ``SessionView`` are set only in hunts, and some only in trials.
 """
 
 from collections.abc import Callable, Mapping
@@ -75,7 +75,7 @@ class ActiveRun:
 
 @dataclass(frozen=True, slots=True)
 class OrderGroup:
-    """Successive orders with one purpose. Numbers of runs are counted from the start of the hunt."""
+    """Successive orders with one purpose. ``runs_before`` and ``runs_after`` are counted from the start of the hunt."""
 
     latest_order: Measure
     runs_before: int  # runs of the hunt before the first of these orders
@@ -88,7 +88,7 @@ class ExpectedRuns:
 
     rounds: int = 0
     runs: int = 0
-    may_change: bool = False  # whether both numbers may change, because the pairing is not yet chosen
+    may_change: bool = False  # whether the numbers may change, because paired or interleaved runs are not yet chosen
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +96,7 @@ class SessionView:
     """The contents of the screen of a session. Times are seconds since the epoch."""
 
     state: SessionState = field(default_factory=SessionState)
-    tested: Mapping[int, TestedCommit] = field(default_factory=dict)  # of the candidates that were tested
+    tested: Mapping[int, TestedCommit] = field(default_factory=dict)  # candidate → its results, for tested candidates
     ratios_to_good: Mapping[str, Interval] = field(default_factory=dict)  # relative to the good end, by commit
     began: float | None = None  # of this attempt
     ended: float | None = None
@@ -106,7 +106,7 @@ class SessionView:
     latest_activity: ActiveBuild | ActiveRun | None = None  # on the host of the latest event, build hosts excepted
     activity_by_host: Mapping[str, ActiveBuild | ActiveRun | None] = field(default_factory=dict)  # also of build hosts
     search_start: tuple[float, float] | None = None  # when the search began, and its bits at that time
-    order_group: OrderGroup | None = None  # of this attempt
+    order_group: OrderGroup | None = None  # the latest orders of this attempt
     layout_ratio: str = ""  # the ratio so far, while a commit is compared in randomized layouts
     report_command: Report = REPORT  # the command that shows the report of a hunt
     expected_runs: ExpectedRuns = ExpectedRuns()  # of a trial
@@ -134,11 +134,10 @@ class SessionView:
         """The names of the measuring hosts; the list is empty if there is only one host and no build host."""
         if self.trial:
             return [*self.activity_by_host] if len(self.activity_by_host) > 1 else []
-        alone = [self.hunt.host.name] if self.hunt and self.hunt.build_hosts else []
-        return self.state.hosts or alone
+        return self.state.hosts or ([self.hunt.host.name] if self.hunt and self.hunt.build_hosts else [])
 
     @property
-    def builds_ahead(self) -> int:
+    def builds_on_build_hosts(self) -> int:
         """The number of builds in progress on build hosts."""
         return sum(
             isinstance(doing := self.activity_by_host.get(name), ActiveBuild) and not doing.is_finished
@@ -155,19 +154,23 @@ class SessionView:
         return self.state.commits[candidate] if candidate < len(self.state.commits) else f"candidate {candidate}"
 
     def commit(self, candidate: int) -> Commit:
-        """A candidate's commit. At least the hash of the commit is known, and its texts are safe to print."""
+        """A candidate's commit. If only the hash of the commit is known, the subject is empty. The texts are safe to
+        print.
+        """
         commit, started = self.state.facts_of(self.sha(candidate)).commit, self.state.started
-        return printable_commit(started.with_part_titles(commit, candidate) if started else commit)
+        return printable_commit(started.with_part_title(commit, candidate) if started else commit)
 
     def activity_title(self, activity: ActiveBuild | ActiveRun) -> tuple[str, str]:
-        """Two texts that describe a build or run. In a hunt, they are the commit and its subject. In a trial, they are
-        the build and "" for a build, or the present place and the number of the run for a run."""
+        """Two texts that describe a build or run in progress. In a hunt, the texts are the short hash and the subject
+        of the commit. In a trial, the texts of a build are the name of the build and ""; the texts of a run are the
+        place (round, workload and build) and the number of the run.
+        """
         if self.trial and isinstance(activity, ActiveRun):
             return self.place, f"run {activity.number} of {activity.runs_of_order}"
         if self.trial:
             return printable(self.trial.request.subjects[activity.candidate].name), ""
         commit = self.commit(activity.candidate)
-        return commit.short, commit.subject
+        return commit.short_sha, commit.subject
 
     def activity_of(self, candidate: int) -> ActiveBuild | ActiveRun | None:
         """The build or run of a candidate that is in progress, on the first host that works on the candidate; None if
@@ -176,7 +179,9 @@ class SessionView:
         return next((doing for doing in in_progress if doing.candidate == candidate), None)
 
     def classification(self, candidate: int) -> Classification | None:
-        """The classification of a candidate; None if it was not tested."""
+        """The classification of a candidate; None if the candidate was not built, measured or skipped, and is not in
+        progress.
+        """
         if self.activity_of(candidate) is not None:
             return Classification.NOW
         return classify(self.state, self.sha(candidate), self.ratios_to_good) if candidate in self.tested else None
@@ -189,11 +194,9 @@ class SessionView:
         """The metric of a candidate's binary relative to the good end; None if the ratio is unknown, or if the
         candidate is the good end."""
         sha = self.sha(candidate)
-        return (
-            None
-            if self.is_baseline(candidate)
-            else self.ratios_to_good.get(sha, self.ratios_to_good.get(self.state.binary_of(sha)))
-        )
+        if self.is_baseline(candidate):
+            return None
+        return self.ratios_to_good.get(sha, self.ratios_to_good.get(self.state.binary_of(sha)))
 
     @property
     def ratio_title(self) -> str:
@@ -219,10 +222,11 @@ class SessionView:
 
     @property
     def ends_differ(self) -> bool:
-        """Whether the hunt assumes that the ends differ. Until then, the probability of a culprit has no meaning."""
-        return self.state.purpose is not Purpose.ENDS and not isinstance(
-            self.state.verdict, NotReproduced | CodePlacement
-        )
+        """Whether the hunt assumes that the ends differ. The probability of a culprit has a meaning only if the ends
+        differ.
+        """
+        is_refuted = isinstance(self.state.verdict, NotReproduced | CodePlacement)
+        return self.state.purpose is not Purpose.ENDS and not is_refuted
 
     @property
     def leader(self) -> tuple[int, float] | None:
@@ -238,17 +242,12 @@ class SessionView:
     @property
     def no_leader_text(self) -> str:
         """The text that is shown if no candidate is clearly the most probable culprit."""
-        likely = f"; {candidates_with_probability(self.state.belief, 0.95)} remain likely" if self.state.belief else ""
-        ends = (
-            "good and the merge base are equally fast"
-            if self.hunt and self.hunt.of_merge_base
-            else "good and bad differ"
-        )
-        return (
-            f"no commit is clearly most probable yet{likely}"
-            if self.ends_differ
-            else f"it is not known yet whether {ends}"
-        )
+        if self.ends_differ:
+            likely = f"; {credible_set_size(self.state.belief, 0.95)} remain likely" if self.state.belief else ""
+            return f"no commit is clearly most probable yet{likely}"
+        of_merge_base = self.hunt and self.hunt.of_merge_base
+        ends = "good and the merge base are equally fast" if of_merge_base else "good and bad differ"
+        return f"it is not known yet whether {ends}"
 
     @property
     def summary(self) -> str:
@@ -258,18 +257,18 @@ class SessionView:
         match self.search_verdict:
             case None if self.leader:
                 candidate, share = self.leader
-                return f"most probable: {self.commit(candidate).short}, {chance(share)}"
+                return f"most probable: {self.commit(candidate).short_sha}, {chance(share)}"
             case None:
                 return self.no_leader_text if self.hunt else "starting"
             case Found(step):
-                return f"culprit {self.commit(step.candidate).short}, {chance(step.probability)}"
+                return f"culprit {self.commit(step.candidate).short_sha}, {chance(step.probability)}"
             case Several(steps):
-                where = ", ".join(self.commit(step.candidate).short for step in steps)
+                where = ", ".join(self.commit(step.candidate).short_sha for step in steps)
                 return f"changes at {where}" if where else "no change for the worse is named"
             case NotReproduced():
                 return "not reproduced"
             case CodePlacement(step):
-                return f"code placement, at {self.commit(step.candidate).short}"
+                return f"code placement, at {self.commit(step.candidate).short_sha}"
             case Inconclusive():
                 return "inconclusive"
 
@@ -288,39 +287,35 @@ class SessionView:
 
 
 RUNS_PER_BIT = 4.0  # first guess: one build and this number of runs halve the range
-CONFIRMING = 6.0  # runs that prove a culprit against its parent
+CONFIRMING = 6.0  # estimated number of runs of a culprit's proof
 PRIOR_BITS = 1.0  # weight of the first guess, in observed bits
-OVERDUE = 0.1  # share of an estimate that is shown as left if it was too short
+OVERDUE = 0.1  # after an estimated time has passed, this share of it is shown as the time that is left
 
 
 def minutes_left(view: SessionView, now: float) -> float | None:
     """Estimated minutes from ``now`` (epoch seconds) until the verdict; None while too little is known.
 
-    In a hunt, the estimate is the entropy of the belief times the cost of each bit so far, plus the cost of the runs of
-    the proof. In a trial, the estimate is the number of remaining runs times the median cost of a run.
+    In a hunt, the estimate is the entropy of the belief in bits, times the time that the search has needed for each bit
+    so far, plus the time of the runs of the proof. In a trial, the estimate is the number of remaining runs times the
+    median cost of a run.
     """
     if view.trial:
         costs = [run.cost for run in view.trial.runs]
         return (view.expected_runs.runs - view.state.run_count) * median(costs) / 60 if costs else None
     belief = view.state.belief
-    exact = view.state.metric == INSTRUCTIONS  # otherwise counted runs are longer than the others
+    exact = view.state.metric == INSTRUCTIONS  # otherwise counted runs are longer than timed runs
     timed = [row for row in view.tested.values() if row.runs and (exact or not any(run.counted for run in row.runs))]
     ran_in = [row.run_seconds / 60 / len(row.runs) for row in timed]
     if belief is None or view.state.verdict is not None or not ran_in:
         return None
-    build, run = (
-        median([row.build_seconds / 60 for row in view.tested.values() if row.new_builds] or [0.0]),
-        median(ran_in),
-    )
+    build = median([row.build_seconds / 60 for row in view.tested.values() if row.new_builds] or [0.0])
+    run = median(ran_in)
     missing, at, confirms = entropy_in_bits(belief), view.state.last or now, view.state.purpose is Purpose.CONFIRM
     since, at_first = view.search_start or (at, missing)
     guess, gained = build + RUNS_PER_BIT * run, max(0.0, at_first - missing)
     per_bit = ((at - since) / 60 + PRIOR_BITS * guess) / (gained + PRIOR_BITS)
-    ordered = (
-        view.order_group.runs_after - view.state.run_count
-        if view.order_group and view.state.purpose is not Purpose.SEARCH
-        else 0
-    )
+    orders = view.order_group if view.state.purpose is not Purpose.SEARCH else None
+    ordered = orders.runs_after - view.state.run_count if orders else 0
     total = missing * per_bit + (ordered + CONFIRMING * (not confirms)) * run
     return max(total - (now - at) / 60, OVERDUE * total)
 
@@ -333,7 +328,7 @@ def entropy_in_bits(belief: Belief) -> float:
     return float(-(share * np.log2(share)).sum())
 
 
-def candidates_with_probability(belief: Belief, share: float) -> int:
+def credible_set_size(belief: Belief, share: float) -> int:
     """The size of the smallest set of candidates whose probabilities add up to ``share`` of the total probability."""
     cumulative = np.cumsum(np.sort(belief.culprit)[::-1])
     return min(len(cumulative), int(np.searchsorted(cumulative, share * cumulative[-1])) + 1)

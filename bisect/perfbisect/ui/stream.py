@@ -1,9 +1,9 @@
 """Standard output and standard error. All text that the program prints passes through this module, which makes the text
 safe.
 
-``guard`` replaces both streams of the process by an ``Output``, so that texts of click, warnings and tracebacks are
-made safe, too. Only the cursor movements and colours of this program are written without this check, by
-``rewrite_line`` and ``ui.live``.
+``make_streams_safe`` replaces both streams of the process by a ``SafeOutput``, so that texts of click, warnings and
+tracebacks are made safe, too. Only perfbisect's own cursor movements and colours are written unchanged, by
+``replace_line`` and ``ui.live``.
 """
 
 import io
@@ -19,11 +19,11 @@ from perfbisect.wording.text import safe
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-START_OF_LINE = "\r\x1b[K"  # carriage return, and clear the line
+START_OF_LINE = "\r\x1b[K"  # moves the cursor to the start of the line, and clears the line
 
 
 class BytesToText(io.RawIOBase):
-    """A binary stream that writes to an Output, because click writes the completions of words as bytes."""
+    """A binary stream that writes to a SafeOutput, because click writes the completions for a shell as bytes."""
 
     def __init__(self, output: "SafeOutput") -> None:
         self.output = output
@@ -46,8 +46,8 @@ class SafeOutput(io.TextIOBase):
     """A stream that makes text safe (`wording.text.safe`). Characters that the stream's encoding lacks are replaced by
     similar characters.
 
-    If the stream cannot be written, raises StdoutClosed or EnvironmentFailure. Unless ``reported``, a failed write is
-    ignored, as on standard error, where no error message could be printed.
+    If ``raises`` is true, a failed write raises StdoutClosed or EnvironmentFailure. If ``raises`` is false, a failed
+    write is ignored, as on standard error, where no error message could be printed.
     """
 
     def __init__(self, raw: TextIO, *, raises: bool) -> None:
@@ -71,7 +71,7 @@ class SafeOutput(io.TextIOBase):
         return len(text)
 
     def write_unchanged(self, text: str) -> None:
-        """Write ``text`` unchanged: for control sequences of this program."""
+        """Write ``text`` without making it safe; only for perfbisect's own control sequences."""
         try:
             self.raw.write(text)
         except OSError as failure:
@@ -107,7 +107,7 @@ class SafeOutput(io.TextIOBase):
 
 
 def safe_output(stream: TextIO, *, raises: bool = True) -> SafeOutput:
-    """The stream as an Output; a stream that is an Output already is returned unchanged."""
+    """The stream as a SafeOutput; a stream that already is a SafeOutput is returned unchanged."""
     output: object = stream
     return output if isinstance(output, SafeOutput) else SafeOutput(stream, raises=raises)
 
@@ -148,14 +148,14 @@ def note(text: str) -> None:
 
 
 def ask(question: str, highest: int) -> int:
-    """The number from 1 to ``highest`` that the user enters on the terminal; 1 if the user enters nothing."""
+    """Ask the user for a number from 1 to ``highest``. Returns the number, or 1 if the user enters nothing."""
     import click
 
     return int(click.prompt(question, type=click.IntRange(1, highest), default=1))
 
 
 def replace_line(text: str) -> None:
-    """Replace the terminal line in which the cursor is. Standard error must be a terminal."""
+    """Replace the line of the terminal in which the cursor is by ``text``. Standard error must be a terminal."""
     output = safe_output(sys.stderr, raises=False)
     output.write_unchanged(START_OF_LINE)
     output.write(text)

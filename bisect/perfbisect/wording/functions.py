@@ -15,7 +15,7 @@ from perfbisect.core.explain.evidence import (
     Explanation,
     FunctionRow,
     cost_exchanges,
-    part_error,
+    share_error,
     significant_rows,
     total_difference,
 )
@@ -25,27 +25,27 @@ from perfbisect.core.explain.profiles import GENERATED, SYSTEM_BINARY, may_be_sa
 from perfbisect.wording.quantities import amount, decimals, factor, percent, share
 from perfbisect.wording.text import listed, printable
 
-MIN_CHANGE_SHARE = 1e-4  # smallest difference that is reported, as a share of all instructions
-MIN_REASON_SHARE = 0.05  # a reason with a smaller share is not named beside a second reason
+MIN_CHANGE_SHARE = 1e-4  # smallest printed difference of instructions, as a share of all instructions
+MIN_REASON_SHARE = 0.05  # if there are two reasons, a reason with a smaller share is not named
 MIN_MULTIPLE = 10.0  # smallest ratio that is written as a factor and not as a percentage
 MAX_NAMES = 3  # largest number of functions that a sentence names
 MAX_CALLS = 2  # largest number of new or removed calls that a sentence names
 MIN_CHANGED_SHARE = 0.005  # smallest share of the total cost of a changed function that is named
-ABOVE_100_PERCENT = re.compile(r"(?:Probably: )?(?!100 )[\d,]{3,} % .*?of the (loss|gain) ")  # the share of a sentence
+ABOVE_100_PERCENT = re.compile(r"(?:Probably: )?(?!100 )[\d,]{3,} % .*?of the (loss|gain) ")  # a share above 100 %
 
 
-def sentences(explanation: Explanation) -> tuple[str, str]:
-    """Two sentences say where the difference is, and what the code does differently. An unknown sentence is ""."""
+def location_and_behaviour(explanation: Explanation) -> tuple[str, str]:
+    """Two sentences: where the difference is, and what the code does differently; each is "" if unknown."""
     location_text = location_sentence(explanation)
     return location_text, behaviour_sentence(explanation, location_text)
 
 
 def location_sentence(explanation: Explanation) -> str:
-    """A sentence that says where the difference is (for waits, where it waits) and how the diff causes it, or ""."""
-    # If the metric is instructions, profiles show only the costs of changed functions, because profiles measure time.
-    writers = [waiting_sentence, instruction_location, cpu_sentence]
+    """A sentence with the functions that have the difference, and how the commit affects them; "" if unknown."""
+    # If the metric is instructions, the sentence has no functions from profiles, because profiles measure time.
+    writers = [waiting_sentence, instruction_location_sentence, cpu_sentence]
     if explanation.metric == INSTRUCTIONS:
-        writers = [instruction_location]
+        writers = [instruction_location_sentence]
     elif explanation.location and explanation.location.top:
         writers = [waiting_sentence, cpu_sentence]
     writers += [instruction_sentence, changed_functions_sentence]
@@ -69,7 +69,7 @@ def behaviour_sentence(explanation: Explanation, location_text: str) -> str:
 
 
 def waiting_sentence(explanation: Explanation) -> str:
-    """A sentence that says where a commit waits longer; "" if no longer waits are shown."""
+    """A sentence that says in which functions a commit waits longer than its parent; "" if it does not."""
     waits = waits_if_cause(explanation)
     total, error = total_difference(waits)
     longer_waits = [row for row in waits if row.difference > 0 and row.beyond_noise and row.function != OTHER_FUNCTIONS]
@@ -79,7 +79,7 @@ def waiting_sentence(explanation: Explanation) -> str:
 
 
 def waiting_kind_sentence(explanation: Explanation) -> str:
-    """A sentence that says what a commit waits longer for; "" if that is unknown."""
+    """A sentence that says for what (storage, a lock, …) a commit waits longer than its parent; "" if unknown."""
     kind = next((row for row in explanation.kinds_of_waits if row.difference > 0 and row.beyond_noise), None)
     if not kind or not waiting_sentence(explanation):
         return ""
@@ -118,8 +118,8 @@ def changed_shares(explanation: Explanation) -> list[str]:
     ]
 
 
-def instruction_location(explanation: Explanation) -> str:
-    """A sentence with the changed function below which most of the difference in instructions is; "" if one function has it."""
+def instruction_location_sentence(explanation: Explanation) -> str:
+    """A sentence with the changed function that, with its callees, has most of the instructions' difference, or ""."""
     total, error = total_difference(explanation.counts)
     if abs(total) <= 2 * error or any(row.part >= PLACE_SHARE for row in explanation.counts):
         return ""
@@ -136,11 +136,12 @@ def instruction_location(explanation: Explanation) -> str:
 
 
 def instruction_sentence(explanation: Explanation, earlier: str = "") -> str:
-    """A sentence about a function that executes more or fewer instructions; "" without counts, or if nothing is new.
+    """A sentence about a function that executes more or fewer instructions; "" without counts, or if the ``earlier``
+    sentence says the same.
 
     The sentence is about the function with the largest difference, or a changed function that the ``earlier`` sentence
-    does not name. The relation of the function to the commit is left out if the ``earlier`` sentence has this relation.
-    """
+    does not name. A clause such as ", which this commit changes" is left out if the ``earlier`` sentence has this
+    clause."""
     total, error = total_difference(explanation.counts)
     cost_before = sum(row.parent for row in explanation.counts)
     unit = "a run" if explanation.whole_runs else "an operation"
@@ -164,7 +165,7 @@ def instruction_sentence(explanation: Explanation, earlier: str = "") -> str:
 
 
 def execution_sentence(row: FunctionRow, explanation: Explanation, unit: str, earlier: str) -> str:
-    """A sentence with the additional instructions of a function, the change of its calls, and its relation to the commit."""
+    """A sentence with a function's additional instructions, the change of its calls, and how the commit affects it."""
     error_text = f" ({error_margin(row)})" if 1.96 * row.error >= MIN_REASON_SHARE * abs(row.difference) else ""
     comparison = "more" if row.difference > 0 else "fewer"
     amount_text = f"{amount(abs(row.difference))}{error_text} {comparison} instructions {unit}"
@@ -181,8 +182,8 @@ def execution_sentence(row: FunctionRow, explanation: Explanation, unit: str, ea
     if re.search(rf"{re.escape(quoted(row.function))}( \(called by `[^`]*`\))?{re.escape(reason)}", earlier):
         reason = ""
     timed_rows = (timed for timed in explanation.functions if timed.key == row.key and timed.beyond_noise)
-    frequency = "" if row.has_no_symbols else call_frequency(row)
-    if (timed := next((timed for timed in timed_rows if timed.parent > 0), None)) and not time_follows(row, timed):
+    frequency = "" if row.has_no_symbols else call_change_note(row)
+    if (timed := next((timed for timed in timed_rows if timed.parent > 0), None)) and not counts_explain(row, timed):
         direction = "less" if timed.difference < 0 else "more"
         contrast = "though it executes" if timed.difference * row.difference < 0 else "but executes only"
         time_text = f"{percent(abs(timed.difference) / timed.parent)} {direction} time, {contrast} {amount_text}"
@@ -191,18 +192,18 @@ def execution_sentence(row: FunctionRow, explanation: Explanation, unit: str, ea
     return f"{quoted(row.function)}{inlined_text}{reason}{',' * bool(inlined_text or reason)} executes {amount_text}{frequency}."
 
 
-def time_follows(counted: FunctionRow, timed: FunctionRow) -> bool:
-    """Whether instructions explain at least half of the log ratio of a function's time, given the error of the time."""
+def counts_explain(counted: FunctionRow, timed: FunctionRow) -> bool:
+    """Whether the log ratio of instructions is at least half of a function's log ratio of time, within its error."""
     if timed.difference * counted.difference < 0:
         return False
-    certain = max(0.0, abs(timed.difference) - 1.96 * timed.error)  # the least difference within the interval
+    certain = max(0.0, abs(timed.difference) - 1.96 * timed.error)  # the smallest difference in the 95 % interval
     time = timed.parent + math.copysign(certain, timed.difference)
     if min(time, counted.parent, counted.culprit) <= 0:
         return True
     return 2 * abs(math.log(counted.culprit / counted.parent)) >= abs(math.log(time / timed.parent))
 
 
-def call_frequency(row: FunctionRow) -> str:
+def call_change_note(row: FunctionRow) -> str:
     """The change of the number and of the length of a function's calls, as a clause; "" if calls were not counted."""
     if not (row.calls and min(row.calls) > 0 and row.parent > 0 and row.culprit > 0):
         return ""
@@ -238,7 +239,7 @@ def cpu_sentence(explanation: Explanation) -> str:
         return f"In profiles, the cost of {an_operation(explanation)} does not differ beyond noise{exception}."
     kind = "loss" if total > 0 else "gain"
     if explanation.location:
-        return cpu_location(explanation, explanation.location, kind)
+        return cpu_location_sentence(explanation, explanation.location, kind)
     if same_direction := [row for row in significant if 0 < row.part <= LARGEST_SHARE]:
         return functions_sentence(explanation, same_direction, kind)
     rows = [row for row in explanation.functions if row.part >= NAMED_PART and not row.partner]
@@ -249,8 +250,8 @@ def cpu_sentence(explanation: Explanation) -> str:
     return f"No single function has a part of the {kind} beyond noise; the {kind} may be in {listed(names)}."
 
 
-def cpu_location(explanation: Explanation, location: DifferenceLocation, kind: str) -> str:
-    """A sentence with the functions in or below which the difference is; ``kind`` is "loss" or "gain"."""
+def cpu_location_sentence(explanation: Explanation, location: DifferenceLocation, kind: str) -> str:
+    """A sentence with the functions that, with their callees, have the difference; ``kind`` is "loss" or "gain"."""
     top, innermost, changed = location.top, location.innermost, location.changed_functions
     row = innermost if top is None else top
     if location.by_own_code:
@@ -259,7 +260,7 @@ def cpu_location(explanation: Explanation, location: DifferenceLocation, kind: s
     rows = (changed if is_sum else ()) or [row]
     beginning = f"{doubt_prefix(rows)}{share_with_interval(rows, explanation)} of the {kind} is"
     if top is None:
-        further = changed_elsewhere(row, explanation)
+        further = changed_functions_note(row, explanation)
         if changed and NAMED_PART <= changed[0].part <= 1:
             note = change_note(changed[0], explanation)
             further = f"; {share(changed[0].part)} is in or below {quoted(changed[0].function)}{note}"
@@ -300,7 +301,7 @@ def calls_sentence(call_list: Sequence[Call], earlier: str = "") -> str:
 
 
 def functions_sentence(explanation: Explanation, rows: Sequence[FunctionRow], kind: str) -> str:
-    """A sentence with the functions of a loss or a gain (``kind``), by self costs; the first row has the largest part."""
+    """A sentence with the functions that have a loss or a gain (``kind``); ``rows`` begins with the largest part."""
     first, touched = rows[0], [row for row in rows if row.has_changed_code or row.below_changed]
     named = [row for row in touched if row.part >= NAMED_PART or row is first][:MAX_NAMES]
     if first in named or sum(row.part for row in named) >= 1 / 2:
@@ -315,7 +316,7 @@ def functions_sentence(explanation: Explanation, rows: Sequence[FunctionRow], ki
     text += unchanged_note(first, explanation)
     if touched and not first.has_no_symbols:
         return f"{text}; {share(sum(row.part for row in touched))} is in or below functions that this commit changes."
-    return f"{text}{changed_elsewhere(first, explanation)}."
+    return f"{text}{changed_functions_note(first, explanation)}."
 
 
 def caller_note(row: FunctionRow) -> str:
@@ -329,8 +330,8 @@ def unchanged_note(row: FunctionRow, explanation: Explanation) -> str:
     return no_symbols_note(row) or (", which this commit does not change" if explanation.change_known else "")
 
 
-def changed_elsewhere(row: FunctionRow, explanation: Explanation) -> str:
-    """A clause with the changed functions, if the difference is in unchanged code; "" for many functions without costs."""
+def changed_functions_note(row: FunctionRow, explanation: Explanation) -> str:
+    """A clause with the changed functions, if the difference is in unchanged code; "" if many have unknown costs."""
     may_hide_changed = row.has_no_symbols or any(name.startswith("[") for name in row.callers[:1])
     names, further = [*map(quoted, explanation.changed[:MAX_NAMES])], len(explanation.changed) - MAX_NAMES
     names = ([*names, *([f"{further} more"] * (further > 0))]) if may_hide_changed or further <= 0 else []
@@ -345,11 +346,11 @@ def no_symbols_note(row: FunctionRow) -> str:
 
 
 def change_note(row: FunctionRow, explanation: Explanation) -> str:
-    """The relation of a function to the commit, as a clause; "" without a relation."""
+    """A clause about how the commit affects a function, such as ", which this commit changes"; "" if it does not."""
     if row.changed:
         return ", which this commit changes"
     if row.inlined:
-        bodies = ([body for body in row.inlined if not body.isupper()] or [*row.inlined])[:MAX_NAMES]  # without flags
+        bodies = ([body for body in row.inlined if not body.isupper()] or [*row.inlined])[:MAX_NAMES]  # without macros
         names, verb = listed([quoted(body) for body in bodies]), "is" if len(bodies) == 1 else "are"
         return f", into which {names} {verb} inlined, which this commit changes"
     if not row.below_changed:
@@ -367,14 +368,14 @@ def is_changed(function: str, changed: Collection[str]) -> bool:
 
 
 def listed_function(row: FunctionRow) -> str:
-    """A function in a list, with its share of the difference and its relation to the commit."""
+    """A function in a list, with its share of the difference, and the changed function that calls it or is inlined."""
     note = f", below {quoted(row.below_changed)}" if row.below_changed else ""
     note = f", with {quoted(row.inlined[0])} inlined" if row.inlined else note
     return f"{quoted(row.function)} ({share(row.part)}{note})"
 
 
 def moved_costs(explanation: Explanation) -> Iterator[str]:
-    """Clauses with the costs that moved between functions."""
+    """Clauses about costs that moved between functions: "; 2 µs moved from `f` to `g`"."""
     for sources, targets in cost_exchanges(explanation.functions):
         cost = min(abs(sum(row.difference for row in exchanged)) for exchanged in (sources, targets))
         old, new = (listed([quoted(row.function) for row in exchanged]) for exchanged in (sources, targets))
@@ -384,13 +385,13 @@ def moved_costs(explanation: Explanation) -> Iterator[str]:
 def share_with_interval(part_rows: Sequence[FunctionRow], explanation: Explanation) -> str:
     """The share of some functions in the difference, with its 95 % interval unless that is narrower than 1 %."""
     part = sum(row.part for row in part_rows)
-    half = 1.96 * part_error(part_rows, explanation.functions, explanation.shared_error)
+    half = 1.96 * share_error(part_rows, explanation.functions, explanation.shared_error)
     interval = f" ({share(part - half)[:-2]} to {share(part + half)})" if half >= 0.005 else ""
     return f"{share(part)}{interval}"
 
 
 def doubt_prefix(rows: Sequence[FunctionRow]) -> str:
-    """ "Probably: " for a difference within ``SURE_ERRORS`` standard errors; otherwise ""."""
+    """ "Probably: " for a difference of less than ``SURE_ERRORS`` standard errors; otherwise ""."""
     return "Probably: " * (abs(total_difference(rows)[0]) < SURE_ERRORS * total_difference(rows)[1])
 
 

@@ -26,7 +26,7 @@ class Glyphs:
 UNICODE = Glyphs("▁▂▃▄▅▆▇█", "─", "○", "●", "◐", "×", "◆", "━", "─", "·", "→")
 ASCII = Glyphs("_.:-=+*#", "-", "o", "@", "?", "x", "^", "=", "-", "|", "->")
 
-# Each sign → a similar sign of ASCII, but never a double quote, because a double quote would end a string of JSON.
+# Sign → a similar ASCII sign; never a double quote, which would end a string in JSON.
 ASCII_SIGNS = dict(zip("“”’…×–·→●○━─│", "'''~x-|>o.=-|", strict=True))
 
 
@@ -71,10 +71,10 @@ def bar(fraction: float, width: int, glyphs: Glyphs) -> tuple[str, str]:
 def dumbbell(
     before: float, after: float, span: tuple[float, float], width: int, glyphs: Glyphs
 ) -> tuple[str, str, str]:
-    """A line of ``width`` columns on which two values are marked and joined, in three parts: the joined values, and the
-    rest of the line on both sides.
+    """The three parts of a line of ``width`` columns on which two values are marked: the part left of the two marks,
+    the two marks with a bar between them, and the part right of the marks.
 
-    The parts are ordered from left to right. ``span`` has the values at the two ends of the line.
+    ``span`` has the value at the left end and the value at the right end of the line.
     """
     low, size = span[0], max(span[1] - span[0], 1e-12)
     ends = sorted(

@@ -1,4 +1,4 @@
-"""Formats quantities for all outputs. The module imports little, because `bisect history` must answer at once."""
+"""Formats quantities for all outputs. The module imports few modules, because `bisect history` must start fast."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -21,9 +21,9 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else noun + 's'}"
 
 
-def workloads(names: Sequence[str]) -> str:
-    """The workloads of a session, for a narrow column: scan, 3 workloads."""
-    return names[0] if len(names) == 1 else count(len(names), "workload")
+def one_or_count(workloads: Sequence[str]) -> str:
+    """The name of the only workload, or the number of workloads, for a narrow column: scan, 3 workloads."""
+    return workloads[0] if len(workloads) == 1 else count(len(workloads), "workload")
 
 
 def figure(value: float | None) -> str:
@@ -37,10 +37,10 @@ NO_DECIMALS_FROM = 9.95  # counts of this size or more have no decimals
 SCALES = {"us": ((1e6, "s"), (1e3, "ms"), (1.0, "µs")), "": ((1e9, "billion"), (1e6, "million"), (1.0, ""))}
 
 
-def scale(largest: float, unit: str = "", smallest: float = 1.0) -> tuple[float, str]:
+def divisor_and_unit(largest: float, unit: str = "", smallest: float = 1.0) -> tuple[float, str]:
     """The divisor and the unit with which numbers up to ``largest`` are easy to read.
 
-    The divisor is the largest for which ``largest`` divided by it is at least ``smallest``.
+    The largest divisor is chosen for which ``largest`` / divisor is at least ``smallest``.
     """
     name = "" if unit == "us" or not unit else unit
     divisor, prefix = next(
@@ -52,8 +52,9 @@ def scale(largest: float, unit: str = "", smallest: float = 1.0) -> tuple[float,
 
 
 def amount(value: float, unit: str = "") -> str:
-    """A quantity as people say it: 1.66 s, 24.1 ms, 400, 166,000, 1.2 million cycles. ``unit`` "us": microseconds."""
-    divisor, name = scale(abs(value), unit)
+    """A quantity in a form that is easy to read: 1.66 s, 24.1 ms, 400, 166,000, 1.2 million cycles. ``unit`` "us":
+    microseconds."""
+    divisor, name = divisor_and_unit(abs(value), unit)
     scaled = value / divisor
     digits = 10.0 ** max(0, math.floor(math.log10(abs(scaled))) - 2) if abs(scaled) >= 1e4 else 1.0
     is_count = not name and abs(value) >= NO_DECIMALS_FROM
@@ -78,14 +79,14 @@ def decimals(value: float, places: int) -> str:
 SMALLEST = 6  # the largest number of decimals of a ratio or a percentage
 
 
-def two_digits(value: float, least: int) -> int:
-    """The number of decimals with which a number shows two significant digits: at least ``least``, and at most 6."""
-    return min(SMALLEST, max(least, 1 - math.floor(math.log10(value)))) if value > 0 else least
+def decimals_needed(value: float, min_decimals: int) -> int:
+    """The number of decimals with which a number shows two significant digits: ``min_decimals`` to 6."""
+    return min(SMALLEST, max(min_decimals, 1 - math.floor(math.log10(value)))) if value > 0 else min_decimals
 
 
 def factor(value: float, places: int = 3) -> str:
     """A ratio with ``places`` decimals, or with two significant digits if these need more decimals: ×0.756, ×0.0069."""
-    return f"×{decimals(value, two_digits(value, places))}"
+    return f"×{decimals(value, decimals_needed(value, places))}"
 
 
 def percent(fraction: float) -> str:
@@ -114,31 +115,32 @@ def chance(probability: float | None) -> str:
     return f"{100 * probability:.1f} %" if probability < 0.0995 else share(probability)
 
 
-def between(interval: "Interval | None") -> str:
-    """The ends of an interval of ratios: 0.698–0.726; the only end of an interval with one end: <0.204.
+def low_to_high(interval: "Interval | None") -> str:
+    """The bounds of an interval of ratios: 0.698–0.726; if only one bound is known: <0.204.
 
-    The text is a dash for None, and for an interval that is too wide to say anything.
+    The text is a dash for None, and for an interval that is too wide to be useful.
     """
     if interval is None or (interval.low < USELESS_RATIO and interval.high > 1 / USELESS_RATIO):
         return MISSING
-    return bound(interval) or f"{_fine(interval, interval.low)}–{_fine(interval, interval.high)}"
+    return one_sided(interval) or f"{_shown_value(interval, interval.low)}–{_shown_value(interval, interval.high)}"
 
 
 def ratio(interval: "Interval") -> str:
-    """A ratio with its interval: 0.712 (0.698–0.726). For an interval with one end, the text is only this end: <0.204."""
-    return bound(interval) or f"{_fine(interval, interval.middle)} ({between(interval)})"
+    """A ratio with its interval: 0.712 (0.698–0.726). If only one bound of the interval is known, the text is this
+    bound: <0.204."""
+    return one_sided(interval) or f"{_shown_value(interval, interval.middle)} ({low_to_high(interval)})"
 
 
 def middle(interval: "Interval") -> str:
-    """A ratio for a narrow column: 0.712; for an interval with one end only this end: <0.204."""
-    return bound(interval) or _ratio(interval.middle)
+    """A ratio for a narrow column: 0.712; if only one bound of its interval is known, this bound: <0.204."""
+    return one_sided(interval) or _ratio(interval.middle)
 
 
-def compared(ratio: "Interval | None", *, baseline: bool, unknown: str = "") -> tuple[str, str]:
+def ratio_cells(ratio: "Interval | None", *, baseline: bool, unknown: str = "") -> tuple[str, str]:
     """The two table cells for a candidate: its ratio to the baseline, and the ratio's interval."""
     if ratio is None or baseline:
         return ("1.000", "baseline") if baseline else (unknown, unknown)
-    return middle(ratio), between(ratio)
+    return middle(ratio), low_to_high(ratio)
 
 
 def build_times(row: "TestedCommit", in_words: Callable[[float], str], unknown: str = "") -> str:
@@ -148,7 +150,7 @@ def build_times(row: "TestedCommit", in_words: Callable[[float], str], unknown: 
     if not row.build_seconds:
         return "kept" if row.builds else unknown
     number = len(row.new_builds)
-    return f"{'shared: ' if row.shared else f'{number}× ' if number > 1 else ''}{in_words(row.build_seconds)}"
+    return f"{'shared: ' if row.is_fetched else f'{number}× ' if number > 1 else ''}{in_words(row.build_seconds)}"
 
 
 def stopped_run(times_good: float, stopped_after: float) -> str:
@@ -156,15 +158,16 @@ def stopped_run(times_good: float, stopped_after: float) -> str:
     return f"slower than {times_good:g} × good (stopped after {duration(stopped_after)})"
 
 
-def bound(interval: "Interval") -> str:
-    """An interval of ratios that has one end: <0.204, >4.92; "" for an interval with two ends."""
-    if interval.only_bound:
-        return f"<{_ratio(interval.high)}" if interval.only_bound < 0 else f">{_ratio(interval.low)}"
+def one_sided(interval: "Interval") -> str:
+    """The only known bound of an interval of ratios: <0.204, >4.92; "" for an interval with two known bounds."""
+    if interval.only_known_side:
+        return f"<{_ratio(interval.high)}" if interval.only_known_side < 0 else f">{_ratio(interval.low)}"
     return ""
 
 
-def _fine(interval: "Interval", value: float) -> str:
-    """An end or middle of an interval; five decimals if the interval is too narrow for three, as after exact counts."""
+def _shown_value(interval: "Interval", value: float) -> str:
+    """A bound or the middle of an interval, with five decimals if the interval is narrower than 0.001, as for exact
+    counts."""
     return decimals(value, 5) if 0 < interval.high - interval.low < NARROW_INTERVAL < value else _ratio(value)
 
 
@@ -239,7 +242,8 @@ def time_of_day(seconds: float) -> str:
 
 
 def extent(commits: int, candidates: int, merges: int) -> str:
-    """The size of a range in words: its commits, candidates and merges without the good end, and the unbuilt commits."""
+    """The size of a range in words: the numbers of commits, candidates and merges (without good), and of commits that
+    are not built."""
     unbuilt = commits - candidates
     touch = "it changes" if unbuilt == 1 else "they change"
     parts = [count(commits, "commit"), count(candidates, "candidate"), *([count(merges, "merge")] if merges else [])]
@@ -264,7 +268,7 @@ def build_origin(facts: "BuildFacts") -> list[str]:
         return [f"from the shared builds in {duration(facts.seconds)}"]
     if facts.reused:
         return ["an earlier build is used again"]
-    return [duration(facts.seconds), *filter(None, [cached(facts.hit_rate, remote_hit_rate([facts]))])]
+    return [duration(facts.seconds), *filter(None, [cache_share(facts.hit_rate, remote_hit_rate([facts]))])]
 
 
 PHASES = {
@@ -286,8 +290,9 @@ def phase_times(phases: Mapping[str, float]) -> tuple[str, str]:
     return largest, f"Phases of these builds: {', '.join(parts)}."
 
 
-def cached(rate: float | None, remote: float | None) -> str:
-    """The share of compilations that ccache answered, and what share of these answers came from its remote store.
+def cache_share(rate: float | None, remote: float | None) -> str:
+    """The share of compilations whose results were in ccache, and the share of these results that were in ccache's
+    remote store.
 
     The text is "" if no compilations were counted.
     """

@@ -1,4 +1,4 @@
-"""Sentences about reasons: why a build is slower, and which statements have another plan."""
+"""Sentences about the reason of a change: why a build is slower, and which statements have another query plan."""
 
 import math
 import re
@@ -28,7 +28,7 @@ from perfbisect.core.explain.explanation import (
 )
 from perfbisect.core.explain.profiles import GENERATED, KERNEL, short_name
 from perfbisect.wording import functions
-from perfbisect.wording.quantities import count, ratio, two_digits
+from perfbisect.wording.quantities import count, decimals_needed, ratio
 from perfbisect.wording.text import listed, printable
 
 NOTHING = {
@@ -44,18 +44,8 @@ NO_NAMES = (
 )
 # Compiler options that change the speed of all functions.
 OPTION = re.compile(r"-(?:O\w*|f[\w=-]+|m[\w=.-]+|DNDEBUG)")
-PARSED_SUFFIXES = (
-    ".c",
-    ".h",
-    ".cc",
-    ".cpp",
-    ".cxx",
-    ".hh",
-    ".hpp",
-    ".hxx",
-    ".rs",
-    ".go",
-)  # files whose functions are known
+# suffixes of files in which perfbisect finds the changed functions
+PARSED_SUFFIXES = (".c", ".h", ".cc", ".cpp", ".cxx", ".hh", ".hpp", ".hxx", ".rs", ".go")
 MORE_TIME = "`bisect why --max-time 1h`"
 WAIT_CAUSES = {"storage": "storage", "lock": "contention", "scheduler": "the scheduler"}
 HEDGES = {Sureness.SURE: "", Sureness.LIKELY: "Probably: ", Sureness.POSSIBLE: "Possibly: "}
@@ -69,13 +59,12 @@ FACTOR_NAMES = {
 }
 
 
-def sentences(explanation: Explanation) -> tuple[str, ...]:
-    """The reason of a change in at most three sentences: its class, its location, and what the code does instead."""
+def reason_sentences(explanation: Explanation) -> tuple[str, ...]:
+    """The reason of a change in at most three sentences: the cause (such as more instructions), the functions with the
+    difference, and what the code does differently."""
     plan_sentences = [class_sentence(evidence) for evidence in explanation.classes if evidence.cause is Cause.PLAN]
-    main_classes, further_factors = (
-        [evidence for evidence in explanation.classes if evidence.cause is not Cause.PLAN],
-        [],
-    )
+    main_classes = [evidence for evidence in explanation.classes if evidence.cause is not Cause.PLAN]
+    further_factors = list[str]()
     for evidence in main_classes[1:]:
         exact = any(row.name == PER_INSTRUCTION for row in evidence.rows)
         factor = "the time of an instruction" if exact else FACTOR_NAMES[evidence.cause]
@@ -85,20 +74,15 @@ def sentences(explanation: Explanation) -> tuple[str, ...]:
         and not (main_classes[0].rows or main_classes[0].detail)
         and (explanation.location or is_explained_by_change(explanation))
     ):
-        main_classes = []  # profiles say why
+        main_classes = []  # the functions in profiles are the reason
     addition = f"; in part also {', '.join(further_factors)}." if further_factors else "."
-    more_code = (
-        "other options of the compiler"
-        if compiler_options_sentence(explanation)
-        else "more calls"
-        if is_mostly_by_more_calls(explanation)
-        else "code bloat"
-    )
+    more_code = "more calls" if is_mostly_by_more_calls(explanation) else "code bloat"
+    more_code = "other options of the compiler" if compiler_options_sentence(explanation) else more_code
     main_sentences = [
         class_sentence(evidence, more_code, explanation.operation).removesuffix(".") + addition
         for evidence in main_classes[:1]
     ]
-    location_text, behaviour_text = functions.sentences(explanation)
+    location_text, behaviour_text = functions.location_and_behaviour(explanation)
     behaviour_text = other_changes(explanation) or behaviour_text
     texts = (*plan_sentences, *main_sentences, location_text, behaviour_text)
     return tuple(text for text in texts if text)[:MAX_SENTENCES]
@@ -108,11 +92,8 @@ def other_changes(explanation: Explanation) -> str:
     """A sentence about changes outside of functions, such as compiler options; "" if changed functions explain the
     change of speed.
     """
-    other_lines = (
-        f"Outside of functions, {replaced_line(explanation)}."
-        if explanation.lines and not is_explained_by_change(explanation)
-        else ""
-    )
+    is_outside = explanation.lines and not is_explained_by_change(explanation)
+    other_lines = f"Outside of functions, {replaced_line(explanation)}." if is_outside else ""
     return compiler_options_sentence(explanation) or no_function_sentence(explanation) or other_lines
 
 
@@ -134,20 +115,13 @@ def no_function_sentence(explanation: Explanation) -> str:
 
 def compiler_options_sentence(explanation: Explanation) -> str:
     """A sentence about changed compiler options; "" without such a change. Compiler options affect all functions."""
-    for path, old_text, new_text in explanation.lines:
-        old_options, new_options = (
-            [word for word in text.split() if OPTION.fullmatch(word)] for text in (old_text, new_text)
-        )
-        removed, added = (
-            [f"`{printable(word)}`" for word in these if word not in absent]
-            for these, absent in ((old_options, new_options), (new_options, old_options))
-        )
+    for path, *texts in explanation.lines:
+        old, new = ([word for word in text.split() if OPTION.fullmatch(word)] for text in texts)
+        removed = [f"`{printable(word)}`" for word in old if word not in new]
+        added = [f"`{printable(word)}`" for word in new if word not in old]
         if removed or added:
-            change = (
-                f"{listed(added)} in place of {listed(removed)}"
-                if removed and added
-                else listed(added) or f"no {listed(removed)}"
-            )
+            change = listed(added) if added else f"no {listed(removed)}"
+            change += f" in place of {listed(removed)}" if added and removed else ""
             return f"This commit sets compiler options in `{printable(path)}`: {change}."
     return ""
 
@@ -175,15 +149,11 @@ def open_questions(explanation: Explanation) -> Iterator[str]:
     if explanation.change_known and not is_explained and (rows := suspected_functions(explanation, slower)):
         names = listed([functions.quoted(row.function) for row in rows[: functions.MAX_NAMES]])
         yield f"Not known: whether the change is in {names}, because profiles are too noisy. To find out: {MORE_TIME}."
-    if (
-        explanation.change_known
-        and not (is_explained or explanation.plans)
-        and (excluded_names := [*excluded_causes(explanation)])
-    ):
+    may_exclude = explanation.change_known and not (is_explained or explanation.plans)
+    if may_exclude and (excluded_names := [*excluded_causes(explanation)]):
         yield f"Excluded: {listed(excluded_names)}."
-        if explanation.layouts is None and not any(
-            evidence.cause is Cause.INSTRUCTIONS for evidence in explanation.classes
-        ):
+        causes = {evidence.cause for evidence in explanation.classes}
+        if explanation.layouts is None and Cause.INSTRUCTIONS not in causes:
             yield f"Not excluded: {FACTOR_NAMES[Cause.LAYOUT]}, because only the usual layout was measured."
 
 
@@ -202,8 +172,8 @@ def excluded_causes(explanation: Explanation) -> Iterator[str]:
 
 
 def missing_reason_advice(explanation: Explanation, command: str, *, was_measured: bool) -> str:
-    """A sentence about why no function is known, with the ``command`` that measures the reason; "" if a function is
-    known.
+    """A sentence about why no function is known to be the reason, with the ``command`` that measures the reason; "" if
+    a function is known.
     """
     has_class = explanation.classes and explanation.classes[0].cause is not Cause.UNKNOWN
     if has_class or explanation.plans or explanation.functions or explanation.counts:
@@ -216,8 +186,8 @@ def missing_reason_advice(explanation: Explanation, command: str, *, was_measure
 
 
 def class_sentence(evidence: Evidence, more_code: str = "", operation: str = "operation") -> str:
-    """A sentence about a class of change, with its numbers and how sure it is; ``more_code`` names additional
-    instructions.
+    """A sentence about the cause of a change (such as more instructions), with ratios and the degree of certainty;
+    ``more_code`` says why there are more instructions (such as "more calls").
     """
     if evidence.cause is Cause.PLAN:
         return "The server executes a statement differently: its plan differs between the two builds."
@@ -228,9 +198,8 @@ def class_sentence(evidence: Evidence, more_code: str = "", operation: str = "op
     further_text = f", with {', '.join(map(named_factor, further))}" if further else ""
     match evidence.cause:
         case Cause.INSTRUCTIONS:
-            amount = (
-                f"more instructions per {operation} ({more_code})" if is_more else f"fewer instructions per {operation}"
-            )
+            more = f"more instructions per {operation} ({more_code})"
+            amount = more if is_more else f"fewer instructions per {operation}"
             text = f"After this commit, the program executes {amount}: {factor}"
         case Cause.MEMORY if detail == KERNEL:
             more = "more" if is_more else "less"
@@ -264,7 +233,7 @@ def named_factor(row: CounterRow) -> str:
 def factor_text(ratio: Interval) -> str:
     """A ratio with its interval, if the interval is known.
 
-    A ratio near 1 is shown with two digits of its difference from 1, and a ratio near 0 with two digits.
+    The number of decimals (at least 2) shows two significant digits of the ratio and of its difference from 1.
 
     >>> factor_text(Interval(1.38, 1.42, 1.47))
     '×1.42 (1.38 to 1.47)'
@@ -274,7 +243,7 @@ def factor_text(ratio: Interval) -> str:
     '×0.0069'
     """
     change = abs(ratio.middle - 1)
-    decimals = two_digits(min(change, ratio.middle), least=2)
+    decimals = decimals_needed(min(change, ratio.middle), min_decimals=2)
     low, middle, high = (f"{end:.{decimals}f}" for end in (ratio.low, ratio.middle, ratio.high))
     has_interval = ratio.low > 0 and ratio.high < math.inf and ratio.high - ratio.low > change / 50
     return f"×{middle} ({low} to {high})" if has_interval else f"×{middle}"
@@ -285,10 +254,8 @@ def function_notes(row: FunctionRow, changed: Collection[str]) -> Iterator[str]:
     if row.changed:
         yield "changed by this commit"
     if row.inlined:
-        names, verb = (
-            listed([*map(short_name, row.inlined[: functions.MAX_NAMES])]),
-            "is" if len(row.inlined) == 1 else "are",
-        )
+        names = listed([*map(short_name, row.inlined[: functions.MAX_NAMES])])
+        verb = "is" if len(row.inlined) == 1 else "are"
         yield f"{names}, which this commit changes, {verb} inlined"
     if row.below_changed:
         is_changed = functions.is_changed(row.below_changed, changed)
@@ -298,24 +265,25 @@ def function_notes(row: FunctionRow, changed: Collection[str]) -> Iterator[str]:
         yield f"called below {short_name(row.below_changed)}, {note}"
     if row.inlined_into:
         yield f"inlined into {short_name(row.inlined_into)}"
-    if frequency := functions.call_frequency(row):
+    if frequency := functions.call_change_note(row):
         yield frequency.removeprefix(", ")
     if row.partner:
         yield f"cost moved {'from' if row.difference > 0 else 'to'} {short_name(row.partner)}"
 
 
 def _printable_plan_line(text: str) -> str:
-    """A line of a plan, safe to print, with its indentation, because the indentation shows the parent of a step."""
+    """A line of a query plan, safe to print, with its indentation, which shows the parent of each step of the plan."""
     return " " * (len(text) - len(text.lstrip(" "))) + printable(text)
 
 
-VALUE = re.compile(r"'(?!\{)(?:[^']|'')*'|(?<![\w.])(?:-?\d[\d.]*|\(?\$\d+\)?)(?:::\w+)?(?!\w)")  # not a quoted array
+# A value in a line of a query plan, except a quoted array.
+VALUE = re.compile(r"'(?!\{)(?:[^']|'')*'|(?<![\w.])(?:-?\d[\d.]*|\(?\$\d+\)?)(?:::\w+)?(?!\w)")
 SHOWN_VALUES = 3  # the number of values of a long list that are shown
-LONG_LIST = 8  # the number of values from which on a list is shortened
+LONG_LIST = 8  # a list with at least this number of values is shortened
 
 
 def plan_lines(rows: Sequence[PlanRow]) -> Iterator[str]:
-    """The lines about each statement: its plan before the commit, and its plan since the commit."""
+    """Lines with the query plans of each statement: the plan before the commit, and the plan since the commit."""
     for index, row in enumerate(rows):
         if index:
             yield ""
@@ -326,16 +294,11 @@ def plan_lines(rows: Sequence[PlanRow]) -> Iterator[str]:
 
 
 def with_short_lists(line: str) -> str:
-    """A line of a plan with short lists: the number of further values replaces all but the first values of a list."""
+    """A line of a query plan in which long lists of values are shortened to the first values and the number of further
+    values."""
     values = list(VALUE.finditer(line))
-    starts = [
-        0,
-        *(
-            index
-            for index, (previous, next_value) in enumerate(pairwise(values), 1)
-            if not _is_comma_between(line, previous, next_value)
-        ),
-    ]
+    pairs = enumerate(pairwise(values), 1)
+    starts = [0, *(index for index, (one, two) in pairs if line[one.end() : two.start()].strip() != ",")]
     parts, shown = [], 0
     for first, following in pairwise([*starts, len(values)]):
         if following - first >= LONG_LIST:

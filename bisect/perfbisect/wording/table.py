@@ -9,7 +9,7 @@ from typing import Any
 from rich.cells import cell_len, set_cell_size
 
 GAP = "  "
-LEAST = 16  # columns of the terminal; other columns are left out if the last column would get fewer
+LEAST = 16  # fewest characters of the last column; with fewer, other columns are left out
 
 
 def cut(text: str, width: int) -> str:
@@ -19,7 +19,7 @@ def cut(text: str, width: int) -> str:
     return f"{set_cell_size(text, width - 1).rstrip()}…" if width > 0 else ""
 
 
-def aligned(text: str, width: int, *, right: bool) -> str:
+def in_width(text: str, width: int, *, right: bool) -> str:
     """``text`` in exactly ``width`` columns of the terminal: padded with blanks, or cut."""
     shown = cut(text, width)
     space = " " * (width - cell_len(shown))
@@ -41,9 +41,9 @@ def table(
 ) -> list[str]:
     """The lines of a table.
 
-    Columns that are named in ``right`` are right-aligned. If ``width`` leaves fewer than LEAST columns of the terminal
-    for the last column of the table, the columns named in ``drop`` are left out in that order; then the last column is
-    cut.
+    Columns that are named in ``right`` are right-aligned. ``width`` is the width of the terminal in characters. If
+    fewer than LEAST characters are left for the last column of the table, the columns named in ``drop`` are left out,
+    in that order, until enough characters are left. If too few are left then, the texts in the last column are cut.
     """
     layout = Layout.fit(header, rows, right=right, width=width, drop=drop)
     return [layout.line(row) for row in (header, *rows)]
@@ -76,17 +76,18 @@ class Layout:
             widths[-1] = min(widths[-1], max(_width_of_last(widths, shown_columns, width), 1))
         return cls(tuple((column, widths[column], header[column] in right) for column in shown_columns), width)
 
-    def line(self, row: Sequence[str], *, uncut: bool = False) -> str:
+    def line(self, row: Sequence[str], *, wide_cells: bool = False) -> str:
         """The line of a row.
 
-        If ``uncut`` is true, cells are cut at the width of the terminal, but not at the widths of their columns.
+        If ``wide_cells`` is true, a cell may be wider than its column, and only the whole line is cut, at the width of the
+        terminal.
         """
         cells = (
-            row[column] if uncut and cell_len(row[column]) > size else aligned(row[column], size, right=right)
+            row[column] if wide_cells and cell_len(row[column]) > size else in_width(row[column], size, right=right)
             for column, size, right in self.columns
         )
         line = GAP.join(cells).rstrip()
-        return line if self.cut_at is None or not uncut else cut(line, self.cut_at)
+        return line if self.cut_at is None or not wide_cells else cut(line, self.cut_at)
 
 
 def _width_of_last(widths: Sequence[int], shown_columns: Sequence[int], width: int) -> int:

@@ -1,4 +1,5 @@
-"""Makes texts from repositories, tools and hosts safe and readable. The import of this module is fast."""
+"""Makes texts from repositories, tools and hosts safe and readable. This module imports no module that is slow to
+import."""
 
 import json
 import re
@@ -40,7 +41,7 @@ def safe_json(text: str) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether a text is one line of printable ASCII, as most texts are. ``_is_plain`` is much faster than a search for
+    """Whether a text is one line of printable ASCII, as most texts are. This check is much faster than a search for
     ``UNSAFE``.
     """
     return text.isascii() and text.rstrip("\n").isprintable()
@@ -51,7 +52,7 @@ def printable(text: str) -> str:
     return safe(" ".join(text.split()))
 
 
-def line_of(text: str) -> str:
+def safe_line(text: str) -> str:
     """Text from a foreign source on one line, safe to print, with its blanks unchanged."""
     return safe(" ".join(text.splitlines()))
 
@@ -89,8 +90,8 @@ def printable_commit(commit: "Commit") -> "Commit":
 
 def cited(commit: "Commit") -> str:
     """A commit in a sentence: its hash, and its day and subject if they are known."""
-    about = ", ".join(part for part in (commit.date, f"“{commit.title}”" if commit.subject else "") if part)
-    return f"{commit.short} ({about})" if about else commit.short
+    about = ", ".join(part for part in (commit.date, f"“{commit.short_subject}”" if commit.subject else "") if part)
+    return f"{commit.short_sha} ({about})" if about else commit.short_sha
 
 
 def listed(names: Sequence[str]) -> str:
@@ -113,13 +114,14 @@ UNITS = {"time/o": "time/o, µs", "cpu/o": "cpu/o, µs", "ipc": "instructions/cy
 UNITS |= {metric: f"{metric}, ms" for metric in ("latency", "p95", "p99")}
 
 
-def titled(metric: str) -> str:
+def with_unit(metric: str) -> str:
     """The name of a metric with the unit of its values, for an axis or a row."""
     return UNITS.get(metric, metric_title(metric))
 
 
-def execution(started: "ExecutionStarted") -> str:
-    """A text for the purpose of an execution in a counted run."""
+def execution_text(started: "ExecutionStarted") -> str:
+    """A text that says what an execution under the instruction counter is for: to find how many operations are
+    necessary, or to count."""
     if not started.of:
         return f"counting, how long is long enough: {started.operations:,}"
     length = f" {started.operations:,} operations" if started.operations else ""
@@ -128,14 +130,9 @@ def execution(started: "ExecutionStarted") -> str:
 
 def patch_summary(patches: Mapping[str, bool]) -> str:
     """The patches that a build has, and the patches that do not fit its commit, in words; "" without patches."""
-    names = (
-        [printable(name) for name, applied in patches.items() if applied is has_patch] for has_patch in (True, False)
-    )
-    return ", ".join(
-        f"{word} {listed(patch_names)}"
-        for word, patch_names in zip(("with", "without"), names, strict=True)
-        if patch_names
-    )
+    applied = [printable(name) for name, is_applied in patches.items() if is_applied]
+    omitted = [printable(name) for name, is_applied in patches.items() if not is_applied]
+    return ", ".join(f"{word} {listed(names)}" for word, names in (("with", applied), ("without", omitted)) if names)
 
 
 _COMMANDS_OF_SYSTEM = {  # build system → a summary of its commands
@@ -149,6 +146,6 @@ _COMMANDS_OF_SYSTEM = {  # build system → a summary of its commands
 }
 
 
-def built_with(system: str) -> str:
+def build_system_text(system: str) -> str:
     """A recognised build system with its commands; "" if the user or a recipe gives the build commands."""
     return _COMMANDS_OF_SYSTEM.get(system, "")

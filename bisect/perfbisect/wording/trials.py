@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from perfbisect.core.stats.release_series import LevelStep
 
 LOWER = ("lower", "higher")
-WORDS = {"qps": ("slower", "faster"), "rate": ("slower", "faster"), "latency": ("faster", "slower")}  # below 1, above 1
+# metric → words for a ratio below 1 and for a ratio above 1
+WORDS = {"qps": ("slower", "faster"), "rate": ("slower", "faster"), "latency": ("faster", "slower")}
 
 
 def difference_text(metric: str, ratio: float) -> str:
@@ -47,7 +48,7 @@ def ratio_title(metric: str, chosen: PairingChosen | None) -> str:
 
 
 def relative_metric(trial: SessionState) -> str:
-    """The name of the compared metric; if lower values are better, with the direction that is worse."""
+    """The name of the compared metric; if lower values are better, followed by a note that ratios above 1 are worse."""
     metric = trial.request.metric
     name = "Throughput" if metric == "qps" else metric
     worse = f" (above 1: {'slower' if metric == 'latency' else 'worse'})"
@@ -95,7 +96,8 @@ def part_proofs(state: SessionState, history: str = "") -> Iterator[str]:
 
 
 def proof_exit_status(trial: SessionState) -> int:
-    """The exit status of a proof: 0 if reverting regains a part, 1 if not or if nothing was lost, 2 if undecided."""
+    """The exit status of a proof: 0 if the revert of the culprit regains a part of the loss, 1 if the revert regains
+    nothing or there is no loss, 2 if this is undecided."""
     return STATUS.get(revert_outcome(regained_by_revert(trial)), UNDECIDED)
 
 
@@ -106,7 +108,7 @@ def comparison_sentence(trial: SessionState, rows: Sequence[WorkloadRatios]) -> 
     """
     names = [printable(build.name) for build in trial.request.subjects]
     if trial.request.shared and len(names) == 2:
-        yield from results_that_differ(trial, rows)
+        yield from difference_lines(trial, rows)
     if len(rows) != 1 or len(names) != 2:
         return
     if (comparison := rows[0].ratios[0]) is None:
@@ -129,7 +131,7 @@ def comparison_sentence(trial: SessionState, rows: Sequence[WorkloadRatios]) -> 
         yield MORE_ROUNDS
 
 
-def results_that_differ(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Iterator[str]:
+def difference_lines(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Iterator[str]:
     """Lines that list the worse and the better results of a command, the largest difference first."""
     metric, lines_by_direction = trial.request.metric, dict[bool, list[tuple[float, str]]]()
     for row in rows:
@@ -181,7 +183,7 @@ def proof_sentences(trial: SessionState, history: str = "") -> Iterator[str]:
 
 
 def unmeasured_sentences(trial: SessionState, beginning: str, history: str = "") -> Iterator[str]:
-    """Sentences with the reason for which a trial has no result, and with advice; they start with ``beginning``."""
+    """A sentence that begins with ``beginning`` and says why a trial has no result, and a sentence with advice."""
     subjects = trial.request.subjects
     failed = [(build.name, build.trouble) for build in subjects if build.trouble]
     failed += [(subjects[skip.subject].name, skip.facts.reason) for skip in trial.skips]
@@ -196,7 +198,8 @@ def unmeasured_sentences(trial: SessionState, beginning: str, history: str = "")
 
 
 def pairs_sentence(runs_name: str, paired_noise: float, cpu_noise: float | None, interleaved_noise: float) -> str:
-    """Sentences about the noise of ratios of paired and interleaved runs. The first sentence begins with "ratio"."""
+    """Sentences with the standard deviation of the ratio of two runs, for paired and for interleaved runs. The text
+    begins with "ratio", so that the caller can put an article before it."""
     cpu = f" ({percent(cpu_noise)} by CPU time)" if cpu_noise is not None else ""
     paired = f"{percent(paired_noise)}{cpu} if they run at the same time (paired)"
     interleaved = f"{percent(interleaved_noise)} if they run in turn (interleaved)"
@@ -209,19 +212,15 @@ def pairing_chosen(ways: PairingComparison, good: str = "good", bad: str = "bad"
     """The choice between paired and interleaved runs, in a sentence that gives the evidence from both kinds of runs."""
     if ways.differ_by_waiting:
         evidence = f"{bad} has {ratio(ways.paired_ratio)} of {good}, but their CPU times are equal, so one of them waits longer"
-        return PairingChosen(
-            True,
-            printable(f"From here on, builds are compared by time instead of CPU time: {evidence}."),
-            beside=ways.paired_ratio,
-        )
+        reason = printable(f"From here on, builds are compared by time instead of CPU time: {evidence}.")
+        return PairingChosen(True, reason, beside=ways.paired_ratio)
     noise = percent(ways.interleaved_noise)
     if ways.is_clear:
         evidence = f"interleaved runs already show {change(ways.interleaved_ratio.middle)}, clearly more than the standard deviation of their ratio, {noise}"
         return PairingChosen(False, f"Builds run interleaved: {evidence}.")
     if ways.waiting_share:
-        evidence = (
-            f"the builds wait for {percent(ways.waiting_share)} of their time, and paired runs may wait for each other"
-        )
+        waiting = percent(ways.waiting_share)
+        evidence = f"the builds wait for {waiting} of their time, and paired runs may wait for each other"
         return PairingChosen(False, f"Builds run interleaved: {evidence}.")
     paired_text = f"{bad} has {ratio(ways.paired_ratio)} of {good}{' by CPU time' * ways.uses_cpu_time}"
     noises = f"the standard deviations are {percent(ways.paired_noise)} and {noise}"
@@ -230,10 +229,8 @@ def pairing_chosen(ways: PairingComparison, good: str = "good", bad: str = "bad"
     reason = f"Builds run {way}: {evidence}{', so paired runs disturb each other' * ways.hides_difference}."
     if ways.is_contradictory and not ways.hides_difference:
         reason += f" The two ratios contradict each other: the difference between {good} and {bad} may depend on simultaneous runs."
-    reason = printable(reason)
-    return PairingChosen(
-        ways.chooses_paired, reason, ways.uses_cpu_time, alone=ways.interleaved_ratio, beside=ways.paired_ratio
-    )
+    alone, beside = ways.interleaved_ratio, ways.paired_ratio
+    return PairingChosen(ways.chooses_paired, printable(reason), ways.uses_cpu_time, alone=alone, beside=beside)
 
 
 def step_sentence(step: "LevelStep", names: Sequence[str]) -> str:
@@ -243,12 +240,10 @@ def step_sentence(step: "LevelStep", names: Sequence[str]) -> str:
     text = f"{names[step.before]} → {names[step.after]}"
     if (step.first, step.last) != (step.before, step.after):
         text += f" (95 %: within {names[step.first]} to {names[step.last]})"
-    single_release = (
-        f"; seen in {names[step.after]} alone: a later release must confirm it (another code layout can make a single release slower or faster)"
-        if step.alone
-        else ""
-    )
-    return f"{text}: ×{ratio(step.size)}, {change(step.size.middle)}{single_release}"
+    text += f": ×{ratio(step.size)}, {change(step.size.middle)}"
+    if step.alone:
+        text += f"; seen in {names[step.after]} alone: a later release must confirm it (another code layout can make a single release slower or faster)"
+    return text
 
 
 def why_unfit(unfit: Unfit) -> str:

@@ -75,22 +75,18 @@ def inconclusive_reason(verdict: Inconclusive, metric: str, skip_of: SkipOf) -> 
             comparison = f"{metric_title(metric)} of good is {ratio(search_result.ratio)} of {metric_title(metric)} of the merge base, and "
             return (
                 f"the merge base {commit} is not shown to be as fast as good {good}"
-                f" ({comparison if search_result.ratio.has_bound else ''}{inconclusive_reason(search_result, metric, skip_of)})"
+                f" ({comparison if search_result.ratio.has_known_bound else ''}{inconclusive_reason(search_result, metric, skip_of)})"
             )
         case reason, _:
-            return REASONS[reason].format(fail=failed_steps(verdict, skip_of))
+            return REASONS[reason].format(fail=failure_clause(verdict, skip_of))
 
 
-def failed_steps(verdict: Inconclusive, skip_of: SkipOf) -> str:
-    """A clause that says how the skipped commits of the set fail, such as "do not build"."""
-    of_build = {skip.of_build for candidate in verdict.candidates if (skip := skip_of(candidate))}
-    return (
-        BUILDS_FAIL
-        if of_build == {True}
-        else RUNS_FAIL
-        if of_build == {False}
-        else f"{BUILDS_FAIL}, or fail when they run"
-    )
+def failure_clause(verdict: Inconclusive, skip_of: SkipOf) -> str:
+    """A clause that says how the skipped suspects of a verdict fail, such as "do not build"."""
+    of_build = {skip.is_build_failure for candidate in verdict.candidates if (skip := skip_of(candidate))}
+    if len(of_build) == 1:
+        return BUILDS_FAIL if True in of_build else RUNS_FAIL
+    return f"{BUILDS_FAIL}, or fail when they run"
 
 
 def next_advice(verdict: Inconclusive, skip_of: SkipOf, hunt: int, history: str = "") -> str:
@@ -101,35 +97,35 @@ def next_advice(verdict: Inconclusive, skip_of: SkipOf, hunt: int, history: str 
     if isinstance(base := verdict.detail, MergeBase):
         advice = next_advice(base.known, skip_of, hunt, history)
         return f"{advice} Or start from the merge base instead of good: bisect run {base.commit} BAD"
-    failure = failed_steps(verdict, skip_of)
+    failure = failure_clause(verdict, skip_of)
     succeed = {BUILDS_FAIL: "build", RUNS_FAIL: "run"}.get(failure, "build and run")
-    # A new hunt repeats runs that failed, but no builds that failed.
+    # A new hunt repeats failed runs, but repeats failed builds only with --retry-failed.
     again = "repeat the hunt" if failure == RUNS_FAIL else "repeat the hunt with --retry-failed"
     advice = NEXT[verdict.reason].format(succeed=succeed, again=again, hunt=hunt or "HUNT", history=history)
     return f"Try next: {advice}"
 
 
-def metric_change_sentence(shown: "InstructionChange", usual: str, time: Interval) -> str:
-    """The sentence which says that a hunt continues with the metric instructions."""
-    reason = f"{metric_title(usual)} of bad is {ratio(time)} of good, which is not enough to find the change"
-    return f"The metric is {INSTRUCTIONS} from here on, which shows {visible_change(shown)}; {reason}."
+def metric_change_sentence(rise: "InstructionChange", metric: str, time_ratio: Interval) -> str:
+    """The sentence that says that a hunt continues with the metric instructions/o, and why."""
+    reason = f"{metric_title(metric)} of bad is {ratio(time_ratio)} of good, which is not enough to find the change"
+    return f"The metric is {INSTRUCTIONS} from here on, which shows {change_clause(rise)}; {reason}."
 
 
-def visible_change(shown: "InstructionChange") -> str:
+def change_clause(rise: "InstructionChange") -> str:
     """A clause that states the change of a metric and the noise of its runs."""
-    noise = "less than 0.01 %" if shown.noise < 0.0001 else percent(shown.noise)
-    return f"{change(shown.ratio)}, and runs are assumed to vary by {noise}"
+    noise = "less than 0.01 %" if rise.noise < 0.0001 else percent(rise.noise)
+    return f"{change(rise.ratio)}, and runs are assumed to vary by {noise}"
 
 
-def ignored_instructions_warning(shown: "InstructionChange", usual: str, policy: Policy) -> tuple[str, str]:
-    """The reason for which a rise of instructions is not hunted, and the option that hunts it."""
-    is_small = not shown.is_large(policy)
-    reason = "this change is too small to search for"
-    if not is_small:
-        reason = f"{metric_title(usual)} may show a different change"
-    option = f" {min_effect_option(shown.ratio)}" * is_small
+def ignored_instructions_warning(rise: "InstructionChange", time_metric: str, policy: Policy) -> tuple[str, str]:
+    """A warning that bad and good differ in instructions, with the reason why the hunt does not search for this change;
+    and the option with which a hunt searches for the change."""
+    is_small = not rise.is_large(policy)
+    different = f"{metric_title(time_metric)} may show a different change"
+    reason = "this change is too small to search for" if is_small else different
+    option = f" {min_effect_option(rise.ratio)}" * is_small
     return (
-        f"{INSTRUCTIONS} shows {visible_change(shown)}: {reason}",
+        f"{INSTRUCTIONS} shows {change_clause(rise)}: {reason}",
         f"To find its commit: --metric {INSTRUCTIONS}{option}",
     )
 
@@ -138,26 +134,21 @@ TOO_SMALL = 1.5e-4  # the smallest log ratio that a search can find
 
 
 def why_not_hunted(verdict: NotReproduced) -> tuple[str, str]:
-    """The reason why a difference between the ends is not hunted, and advice; "" if no option can hunt it."""
+    """The reason why a difference between the ends is not hunted, and advice; the advice is "" if no option can
+    help."""
     change_size, direction = abs(math.log(verdict.ratio.middle)), verdict.direction
     direction_found = Direction.DROP if verdict.ratio.middle < 1 else Direction.RISE
     smallest_change = -math.log1p(-verdict.least) if direction is Direction.DROP else math.log1p(verdict.least)
     is_small, is_other_direction = change_size < smallest_change, direction not in (direction_found, Direction.ANY)
-    options = " ".join(
-        [
-            *([f"--direction {direction_found}"] * is_other_direction),
-            *([min_effect_option(verdict.ratio.middle)] * is_small),
-        ]
-    )
+    direction_option = [f"--direction {direction_found}"] * is_other_direction
+    options = " ".join(direction_option + [min_effect_option(verdict.ratio.middle)] * is_small)
     too_small = f"that is smaller than the smallest change to search for, {percent(verdict.least)} (--min-effect)"
     if is_small and change_size < TOO_SMALL:
         return f"{too_small}, and too small to be hunted", ""
     if is_other_direction:
         swapped = "if good and bad were swapped, write the older revision first"
-        return (
-            f"the hunt is for a {direction}, which is excluded",
-            f"{swapped}; or {options}, to hunt this {direction_found}",
-        )
+        advice = f"{swapped}; or {options}, to hunt this {direction_found}"
+        return f"the hunt is for a {direction}, which is excluded", advice
     if is_small:
         return too_small, f"{options}, to hunt this change"
     advice = "longer runs (--time), or another variant, which changes the code layout"
@@ -165,5 +156,6 @@ def why_not_hunted(verdict: NotReproduced) -> tuple[str, str]:
 
 
 def min_effect_option(ratio: float) -> str:
-    """The option with which a hunt finds this change: ``--min-effect`` with 70 % of the change, to one digit."""
+    """The option with which a hunt finds this change: ``--min-effect`` with 70 % of the change, rounded to one
+    digit."""
     return f"--min-effect {float(f'{70 * -math.expm1(-abs(math.log(ratio))):.1g}'):g}%"

@@ -1,4 +1,4 @@
-"""A verdict as sentences, the same in every view and report, and as an exit status."""
+"""Expresses a verdict in sentences, which are the same in all views and reports, and as an exit status."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -46,11 +46,11 @@ PHASES = {  # (purpose of an order, whether each run has a randomized layout) â†
     (Purpose.CONFIRM, True): "checking that the difference is not caused by code placement",
 }
 CLASSIFICATIONS = {Classification.BASELINE: "good", Classification.UNCLEAR: "unclear"}
-LISTED = 100  # largest number of listed candidates of an inconclusive hunt; other candidates are summed up
-REGAINED = 0.5  # if bad has a smaller share of the culprit's effect, as a logarithm, other commits undo most of it
-SEVERAL_LIKELY = 0.5  # from this probability of several changes on, the culprit is only called the largest change
+LISTED = 100  # most candidates that an inconclusive verdict lists; a sum covers the other candidates
+REGAINED = 0.5  # if bad has less than this share of the culprit's log effect, other commits undo most of the effect
+SEVERAL_LIKELY = 0.5  # if several changes are more probable, the culprit is called the largest change
 SAME_CHANGE, ALL_OF_IT = 0.05, ", which is the whole difference between good and bad"
-EXACTLY = 1e-3  # a smaller detectable change is of exact counts; then advice on smaller changes is left out
+EXACTLY = 1e-3  # only exact counts detect smaller changes; then no advice on smaller changes is printed
 
 
 def classification_name(classification: Classification) -> str:
@@ -59,7 +59,7 @@ def classification_name(classification: Classification) -> str:
 
 
 def exit_status(verdict: Verdict) -> int:
-    """The exit status of a verdict: 0 for a named culprit, 1 for no culprit on this host, 2 for an undecided range."""
+    """The exit status of a verdict: 0 if a culprit is named, 1 if this host shows none, 2 if undecided."""
     match verdict:
         case Found():
             return 0
@@ -72,17 +72,17 @@ def exit_status(verdict: Verdict) -> int:
 
 
 def effect(ratio: Interval, metric: str) -> str:
-    """A ratio in words: a drop of 29 %; if runs were stopped, a bound: at least 4.9 times slower."""
-    if not ratio.only_bound:
+    """A ratio in words: "a drop of 29 %"; if slow runs were stopped early, a bound: "at least 4.9 times slower"."""
+    if not ratio.only_known_side:
         return change(ratio.middle, 0.0 if ratio.excludes_one else NOTHING)
-    factor = 1 / ratio.high if ratio.only_bound < 0 else ratio.low
-    slower = (ratio.only_bound < 0) is find_metric(metric).higher_is_better
+    factor = 1 / ratio.high if ratio.only_known_side < 0 else ratio.low
+    slower = (ratio.only_known_side < 0) is find_metric(metric).higher_is_better
     return f"at least {figure(factor)} times {'slower' if slower else 'faster'}"
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictSentences:
-    """The sentences about the verdict of a hunt, in the present state of its log."""
+    """Writes the sentences about the verdict of a hunt, from the present state of the hunt's log."""
 
     state: SessionState
     commit_of: CommitOf
@@ -101,9 +101,9 @@ class VerdictSentences:
         """The sentences and list entries of a verdict; list entries begin with two spaces."""
         match verdict:
             case Found(step):
-                return tuple(self.found(step))
+                return tuple(self.culprit_sentences(step))
             case Several():
-                return tuple(self.several(verdict))
+                return tuple(self.several_changes(verdict))
             case NotReproduced():
                 return tuple(self.not_reproduced(verdict))
             case CodePlacement():
@@ -111,60 +111,60 @@ class VerdictSentences:
             case Inconclusive():
                 return tuple(self.inconclusive(verdict))
 
-    def so_far(self, steps: Sequence[Step]) -> tuple[str, ...]:
-        """The lines of the changes that are proven before the verdict; empty without such changes."""
-        first = f"Found so far: {count(len(steps), 'change')} of {self.what}:"
-        return (first, *self.entries(steps)) if steps else ()
+    def changes_so_far(self, steps: Sequence[Step]) -> tuple[str, ...]:
+        """Lines about the changes that are proven before the hunt has a verdict; empty without such changes."""
+        first = f"Found so far: {count(len(steps), 'change')} of {self.metric_text}:"
+        return (first, *self.change_lines(steps)) if steps else ()
 
     @property
-    def what(self) -> str:
-        """The compared metric in a sentence: QPS, or QPS by CPU time."""
+    def metric_text(self) -> str:
+        """The name of the compared metric in a sentence: "QPS", or "QPS by CPU time"."""
         return f"{metric_title(self.metric)}{cpu_time_suffix(self.state.pairing)}"
 
     @property
-    def older(self) -> str:
+    def older_advice(self) -> str:
         """The advice to search older commits, if nothing became worse in the range."""
-        return f"if good may already be slow, start from an older revision: bisect run OLDER {self.commit_of(0).short} (the present good is then bad)"
+        return f"if good may already be slow, start from an older revision: bisect run OLDER {self.commit_of(0).short_sha} (the present good is then bad)"
 
-    def of_ends(self, interval: Interval) -> str:
+    def ends_ratio(self, interval: Interval) -> str:
         """The clause with the ratio of bad to good: QPS of bad is 0.712 (0.698â€“0.726) of QPS of good."""
-        return f"{self.what} of bad is {ratio(interval)} of {self.what} of good"
+        return f"{self.metric_text} of bad is {ratio(interval)} of {self.metric_text} of good"
 
-    def changed(self, interval: Interval, metric: str = "") -> str:
-        """The sentence with the ratio of a metric after a change to the metric before."""
-        return f"After this change, {metric or self.what} is {ratio(interval)} of {metric or self.what} before"
+    def change_sentence(self, interval: Interval) -> str:
+        """The clause that states the ratio of a metric after a change to the metric before the change."""
+        return f"After this change, {self.metric_text} is {ratio(interval)} of {self.metric_text} before"
 
-    def found(self, step: Step) -> Iterator[str]:
+    def culprit_sentences(self, step: Step) -> Iterator[str]:
         """The sentences about the culprit, its effect, and its proof."""
         commit, started = self.commit_of(step.candidate), self.state.started
         part = f"The part of {started.bad} is {commit.subject}" if started and started.parts else ""
         beginning = part or f"The culprit is {cited(commit)}"
         yield f"{beginning}: {chance(step.probability)} sure."
-        yield f"{self.changed(step.ratio)}: {effect(step.ratio, self.metric)}."
-        yield from self.by_host_class(step.effects)
-        yield from self.regained(step.ratio)
+        yield f"{self.change_sentence(step.ratio)}: {effect(step.ratio, self.metric)}."
+        yield from self.class_effect_lines(step.effects)
+        yield from self.undone_by_others(step.ratio)
         if not is_speed(self.metric):
             state, classes = self.state, self.state.started.host_classes if self.state.started else ()
-            # The effect of the step on the metric of the workload; None if it was not measured.
-            yield self.in_time(step_ratio_in_metric(state, step, state.chosen.usual, state.hosts, classes), step.ratio)
-        yield self.proof(step)
+            in_usual_metric = step_ratio_in_metric(state, step, state.chosen.usual, state.hosts, classes)
+            yield self.usual_metric_effect(in_usual_metric, step.ratio)
+        yield self.proof_sentence(step)
         yield from part_proofs(self.state, self.history)
-        yield from self.in_layouts(step)
-        yield from self.in_counts(step)
+        yield from self.layout_sentences(step)
+        yield from self.count_sentences(step)
         yield from self.build_changed(step)
         if step.prior != 1.0:
             yield f"Its prior probability was {step.prior:g} times that of an ordinary commit, because of its changed paths."
 
-    def regained(self, interval: Interval) -> Iterator[str]:
-        """The sentence that other commits undo most of this change, if bad has less than half of the culprit's effect."""
+    def undone_by_others(self, interval: Interval) -> Iterator[str]:
+        """A sentence if other commits undo most of the change: bad has less than half of the culprit's effect."""
         ends = self.state.belief.effect if self.state.belief else UNKNOWN
-        are_comparable = ends.has_bound and not (ends.only_bound or interval.only_bound)
+        are_comparable = ends.has_known_bound and not (ends.only_known_side or interval.only_known_side)
         shares = (math.log(end) / math.log(interval.middle) for end in (ends.low, ends.high))
         if are_comparable and max(shares) < REGAINED:
-            yield f"Other commits undo most of this change: {self.of_ends(ends)}."
+            yield f"Other commits undo most of this change: {self.ends_ratio(ends)}."
 
-    def in_time(self, interval: Interval | None, effect: Interval) -> str:
-        """The sentence about the culprit's effect on the metric of the workload, if the hunt went by another metric."""
+    def usual_metric_effect(self, interval: Interval | None, effect: Interval) -> str:
+        """The sentence about the culprit's effect on the workload's metric, if the hunt compared another metric."""
         workload_metric, beginning = self.state.chosen.usual, ""
         metric, higher_is_better = metric_title(workload_metric), find_metric(workload_metric).higher_is_better
         if self.metric == INSTRUCTIONS and effect.low > 1:
@@ -187,8 +187,8 @@ class VerdictSentences:
         return f"{metric} confirms the change: {after}, {change(interval.middle)}."
 
     def build_changed(self, step: Step) -> Iterator[str]:
-        """The sentence that the build changed, if its build system or the file that is run differs from the parents'."""
-        ways = []  # the build system, and the files that are run without installation: make (out-static/db_bench)
+        """A sentence if the build system or the path of the executable is not the same as for the parents."""
+        ways = []  # the build system, and files that run where they were built: make (out-static/db_bench)
         for build in map(self.state.latest_build, (step.candidate, *step.parents)):
             files = ", ".join(paths[0] for paths in build.programs.values()) if build else ""
             system = build.system if build else ""
@@ -199,32 +199,31 @@ class VerdictSentences:
             part = "other compiler options may cause a part of the change"
             yield f"The build also changed at this commit, {between}: {part}."
 
-    def by_host_class(self, effects: Sequence[ClassEffect]) -> Iterator[str]:
+    def class_effect_lines(self, effects: Sequence[ClassEffect]) -> Iterator[str]:
         """A line with the effect on each host class, if the hunt has several host classes."""
         for on_class in effects:
             ends = ", bad against good" * on_class.ends
             yield f"  On {on_class.host_class}: {ratio(on_class.ratio)}, {effect(on_class.ratio, self.metric)}{ends}."
 
-    def in_layouts(self, step: Step) -> Iterator[str]:
+    def layout_sentences(self, step: Step) -> Iterator[str]:
         """The sentences about the comparison in randomized layouts, if the hunt has made this comparison."""
         if layouts := step.layouts:
             direction = "lower" if step.ratio.middle < 1 else "higher"
             layouts_text = count(layouts.compared, "layout")
-            comparison = f"{self.what} after this change is on average {ratio(layouts.ratio)} of {self.what} before"
+            comparison = f"{self.metric_text} after this change is on average {ratio(layouts.ratio)} of {self.metric_text} before"
             yield f"With functions linked in random orders ({layouts_text}), {comparison}; it was {direction} in {layouts.changed} of {layouts.compared}."
             if (not_compared := layouts.measured - layouts.compared) > 0:
                 modes = "each of these may have run in either of two modes of speed"
                 yield f"{count(layouts.measured, 'layout')} of each build were measured; {not_compared} do not count, because {modes}."
 
-    def in_counts(self, step: Step | None = None) -> Iterator[str]:
+    def count_sentences(self, step: Step | None = None) -> Iterator[str]:
         """The sentence about exact counts: instructions of a commit relative to its parents, or of bad relative to good."""
         if self.metric == INSTRUCTIONS:
             return
 
         def counted_runs(candidate: int) -> list[RunFacts]:
             """The exact counts of a candidate."""
-            runs = self.state.runs_of_equal_binaries(self.state.commits[candidate])
-            return [run for run in runs if run.counted]
+            return [run for run in self.state.runs_of_equal_binaries(self.state.commits[candidate]) if run.counted]
 
         ends = instruction_change(counted_runs(0), counted_runs(-1))
         if step is None:
@@ -234,20 +233,20 @@ class VerdictSentences:
         after = counted_runs(step.candidate)
         changes = {parent: instruction_change(counted_runs(parent), after) for parent in step.parents}
         if compared := {parent: own_change for parent, own_change in changes.items() if own_change}:
-            # A merge contains the changes of its branches, so it is compared with the parent of the nearest count.
+            # A merge contains the changes of all its parents, so it is compared with the parent whose count is nearest.
             parent, own_change = min(compared.items(), key=lambda parent_and_change: abs(parent_and_change[1].log_rise))
-            than = "its parent" if step.parents == (parent,) and not step.stand_ins else self.commit_of(parent).short
+            ref = "its parent" if step.parents == (parent,) and not step.stand_ins else self.commit_of(parent).short_sha
             is_whole_change = ends and abs(own_change.log_rise - ends.log_rise) <= SAME_CHANGE * abs(ends.log_rise)
             between = f"; {executed_instructions('bad', 'good', ends.ratio)}" if ends else ""
-            count_text = executed_instructions("this commit", than, own_change.ratio)
+            count_text = executed_instructions("this commit", ref, own_change.ratio)
             yield f"By exact counts, {count_text}{ALL_OF_IT if is_whole_change else between}."
 
-    def proof(self, step: Step) -> str:
-        """The sentence that names the builds that the culprit was compared with."""
+    def proof_sentence(self, step: Step) -> str:
+        """The sentence that names the builds with which the culprit was compared."""
         if not step.parents:
             return "No parent of this commit could be measured, so the culprit is not proven."
-        measured_parents = [self.commit_of(parent).short for parent in step.parents if parent not in step.stand_ins]
-        stand_ins = [self.commit_of(parent).short for parent in step.parents if parent in step.stand_ins]
+        measured_parents = [self.commit_of(parent).short_sha for parent in step.parents if parent not in step.stand_ins]
+        stand_ins = [self.commit_of(parent).short_sha for parent in step.parents if parent in step.stand_ins]
         against = []
         if measured_parents:
             in_diff = self.state.started is not None and bool(self.state.started.parts)
@@ -263,33 +262,33 @@ class VerdictSentences:
     def code_placement(self, verdict: CodePlacement) -> Iterator[str]:
         """Sentences that say that a commit makes a difference only in the usual layout, with advice."""
         step = verdict.step
-        yield f"Code placement: {cited(self.commit_of(step.candidate))} changes {self.what} only in the usual layout."
-        change_text = f"{ratio(step.ratio)} of {self.what} before: {effect(step.ratio, self.metric)}"
-        yield f"In the usual layout, {self.what} after this change is {change_text}."
-        yield from self.in_layouts(step)
+        yield f"Code placement: {cited(self.commit_of(step.candidate))} changes {self.metric_text} only in the usual layout."
+        change_text = f"{ratio(step.ratio)} of {self.metric_text} before: {effect(step.ratio, self.metric)}"
+        yield f"In the usual layout, {self.metric_text} after this change is {change_text}."
+        yield from self.layout_sentences(step)
         if verdict.same_counts:
             yield "This commit moves code, and executes the same instructions as its parent."
         elif verdict.same_counts is False:
             yield "This commit does not execute the same number of instructions as its parent."
-        yield f"Over all layouts, {self.of_ends(verdict.ratio)}: a change of {percent(verdict.detectable)} or more is excluded."
+        yield f"Over all layouts, {self.ends_ratio(verdict.ratio)}: a change of {percent(verdict.detectable)} or more is excluded."
         yield "Try next: another --variant: o2nofp-aligned aligns functions, loops and jumps; pgo optimises with a profile."
 
-    def several(self, verdict: Several) -> Iterator[str]:
+    def several_changes(self, verdict: Several) -> Iterator[str]:
         """The sentences about all changes, oldest first, improvements, and undecided subranges."""
         steps, improvements, unsettled = verdict.steps, verdict.improvements, verdict.unsettled
         if steps:
-            yield f"{counted_at_start(len(steps), 'change')} of {self.what} in the range, oldest first:"
+            yield f"{counted_at_start(len(steps), 'change')} of {self.metric_text} in the range, oldest first:"
         else:
-            yield f"No change of {self.what} for the worse {'can be named' if unsettled else 'is in the range'}."
-        yield from self.entries(steps)
+            yield f"No change of {self.metric_text} for the worse {'can be named' if unsettled else 'is in the range'}."
+        yield from self.change_lines(steps)
         if improvements:
             yield f"{counted_at_start(len(improvements), 'improvement')}:"
-            yield from self.entries(improvements)
+            yield from self.change_lines(improvements)
         if unsettled:
             undecided = f"{counted_at_start(len(unsettled), 'part')} of the range"
             yield f"{undecided} could not be searched completely and may contain more changes:"
         for subrange in unsettled:
-            yield from self.left_open(subrange)
+            yield from self.unsettled_lines(subrange)
         if verdict.detectable:
             yield f"Elsewhere, a change of {percent(verdict.detectable)} or more is excluded."
         if verdict.left:
@@ -299,36 +298,36 @@ class VerdictSentences:
         advice = (next_advice(subrange.known, self.skip_of, self.state.id, self.history) for subrange in unsettled)
         yield from dict.fromkeys(advice)
         if not (steps or unsettled):
-            yield f"Try next: {self.older}."
+            yield f"Try next: {self.older_advice}."
 
-    def entries(self, steps: Sequence[Step]) -> Iterator[str]:
-        """A line for each change, followed by its effect on each host class and by a change of the build."""
+    def change_lines(self, steps: Sequence[Step]) -> Iterator[str]:
+        """For each change: a line, lines with its effect on each host class, and a line if the build changed."""
         for step in steps:
             size = f"{effect(step.ratio, self.metric)}, {ratio(step.ratio)}"
             yield f"  {cited(self.commit_of(step.candidate))}: {size}, {chance(step.probability)} sure."
-            yield from (f"  {sentence}" for sentence in self.by_host_class(step.effects))
+            yield from (f"  {sentence}" for sentence in self.class_effect_lines(step.effects))
             yield from (f"    {sentence}" for sentence in self.build_changed(step))
 
-    def left_open(self, subrange: UnsettledRange) -> Iterator[str]:
+    def unsettled_lines(self, subrange: UnsettledRange) -> Iterator[str]:
         """The line about a subrange whose search did not end, and a line for each suspect."""
         verdict = subrange.known
-        if not verdict.ratio.has_bound:
+        if not verdict.ratio.has_known_bound:
             ends = "not measured"
         elif not verdict.ratio.excludes_one:
             ends = f"no change shown, {ratio(verdict.ratio)}"
         else:
             ends = f"{effect(verdict.ratio, self.metric)}, {ratio(verdict.ratio)}"
-        within = f"  after {self.commit_of(subrange.good).short}, up to {self.commit_of(subrange.bad).short}"
+        within = f"  after {self.commit_of(subrange.good).short_sha}, up to {self.commit_of(subrange.bad).short_sha}"
         part = f"{within}: {ends}; {inconclusive_reason(verdict, self.metric, self.skip_of)}"
         if not verdict.candidates:
             yield f"{part}."
             return
         suspects = "this commit" if len(verdict.candidates) == 1 else f"one of these {len(verdict.candidates)}"
         yield f"{part}; if there is a single change: {suspects}, {chance(sum(verdict.probabilities))} sure:"
-        yield from (f"  {line}" for line in self.listing(verdict))
+        yield from (f"  {line}" for line in self.suspect_lines(verdict))
 
-    def listing(self, verdict: Inconclusive) -> Iterator[str]:
-        """A line for each suspect, oldest first; more than ``LISTED`` suspects share a last line."""
+    def suspect_lines(self, verdict: Inconclusive) -> Iterator[str]:
+        """A line for each of the ``LISTED`` most probable suspects, oldest first, and a line for all others."""
         pairs = list(zip(verdict.candidates, verdict.probabilities, strict=True))
         shown = sorted(pairs[:LISTED])
         yield from (f"  {chance(p):>6}  {cited(self.commit_of(candidate))}" for candidate, p in shown)
@@ -337,31 +336,31 @@ class VerdictSentences:
 
     def not_reproduced(self, verdict: NotReproduced) -> Iterator[str]:
         """The sentences that the ends do not differ, or not in the requested direction, with advice."""
-        ends = self.of_ends(verdict.ratio)
-        if verdict.ratio.low == verdict.ratio.high:  # nothing was measured
+        ends = self.ends_ratio(verdict.ratio)
+        if verdict.ratio.low == verdict.ratio.high:  # without measurements, the interval has no width
             yield "Not reproduced: good and bad are the same binary, or do not differ in any file that the recipe builds."
             yield "Try next: a recipe or a variant that builds the files that changed between good and bad."
         elif verdict.ratio.excludes_one:
             reason, options = why_not_hunted(verdict)
             yield f"Not reproduced: {ends}, {effect(verdict.ratio, self.metric)}; {reason}."
-            yield f"Try next: {options or self.older}."
+            yield f"Try next: {options or self.older_advice}."
         else:
             yield f"Not reproduced: on this host, {ends}; a change of {percent(verdict.detectable)} or more is excluded."
-            yield from self.in_counts()
-            yield from self.by_host_class(verdict.effects)
+            yield from self.count_sentences()
+            yield from self.class_effect_lines(verdict.effects)
             further = f" If the change may be below {percent(verdict.detectable)}: longer runs (--time) or a metric with less noise."
             further += " If it may depend on the machine: another host."
-            yield f"Try next: {self.older}.{further * (verdict.detectable >= EXACTLY)}"
+            yield f"Try next: {self.older_advice}.{further * (verdict.detectable >= EXACTLY)}"
 
     def inconclusive(self, verdict: Inconclusive) -> Iterator[str]:
         """The sentences about an inconclusive hunt: the reason, the set that contains the culprit, and advice."""
         yield f"Inconclusive: {inconclusive_reason(verdict, self.metric, self.skip_of)}. {self.narrowed(verdict)}."
-        if verdict.ratio.has_bound:
+        if verdict.ratio.has_known_bound:
             change_text = effect(verdict.ratio, self.metric) if verdict.ratio.excludes_one else "no change is shown"
-            yield f"{self.of_ends(verdict.ratio)}: {change_text}."
-        yield from self.in_counts()
-        yield from self.by_host_class(verdict.effects)
-        yield from self.listing(verdict)
+            yield f"{self.ends_ratio(verdict.ratio)}: {change_text}."
+        yield from self.count_sentences()
+        yield from self.class_effect_lines(verdict.effects)
+        yield from self.suspect_lines(verdict)
         yield next_advice(verdict, self.skip_of, self.state.id, self.history)
 
     def narrowed(self, verdict: Inconclusive) -> str:
@@ -375,10 +374,9 @@ class VerdictSentences:
         others = (self.state.started.possible_culprits if self.state.started else 0) - size
         clause = f"is {suspects}, {chance(sum(verdict.probabilities))} sure"
         if others > 0:
-            clause += (
-                f"; {count(others, f'other {noun}')} {'has' if others == 1 else 'share'} the remaining probability"
-            )
-        if verdict.reason in DOUBTED or (verdict.ratio.has_bound and not verdict.ratio.excludes_one):
+            verb = "has" if others == 1 else "share"
+            clause += f"; {count(others, f'other {noun}')} {verb} the remaining probability"
+        if verdict.reason in DOUBTED or (verdict.ratio.has_known_bound and not verdict.ratio.excludes_one):
             return f"If anything changed, the culprit {clause}"
         if verdict.several > SEVERAL_LIKELY and verdict.reason not in (Reason.UNBUILDABLE, Reason.LEFT_OUT):
             several = "Probably several commits make the difference. " * (verdict.reason is not Reason.MANY_STEPS)
@@ -387,14 +385,13 @@ class VerdictSentences:
 
 
 def counted_at_start(number: int, noun: str) -> str:
-    """A number with its noun at the beginning of a sentence: One change, 2 changes."""
+    """A number and its noun for the beginning of a sentence: "One change", "2 changes"."""
     return f"One {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def executed_instructions(build: str, reference: str, ratio: float) -> str:
-    """The clause with the instructions of a build relative to a reference build."""
+    """The clause that compares the instructions of a build with the instructions of a reference build."""
     if abs(math.log(ratio)) <= RESOLVED:
         return f"{build} executes as many instructions as {reference}"
-    return (
-        f"{build} executes {percent(abs(ratio - 1))} {'more' if ratio > 1 else 'fewer'} instructions than {reference}"
-    )
+    comparison = "more" if ratio > 1 else "fewer"
+    return f"{build} executes {percent(abs(ratio - 1))} {comparison} instructions than {reference}"

@@ -1,4 +1,4 @@
-"""Events as plain values, and back."""
+"""Events are encoded as plain values, and decoded."""
 
 import json
 from dataclasses import replace
@@ -34,18 +34,18 @@ STEP = Step(3, 0.99, SAME, (1, 2), (1,), 2.0, (ClassEffect("large", UNKNOWN, Tru
 SPENT = Inconclusive((1,), (0.5,), SAME, Reason.RUNS_SPENT, detail=9.0)
 
 
-def again(event: Event) -> Event:
+def recoded(event: Event) -> Event:
     return decode(event_kind(event), json.loads(dumps(encode(event))))
 
 
-def test_a_decision_is_kept_with_the_fleet_of_its_moment() -> None:
+def test_decoded_decision_has_its_order_belief_and_fleet() -> None:
     order = Measure((PlannedRuns(2, 3), PlannedRuns(0, 1)), Purpose.SEARCH, 1, True)
     chances = np.array([0, 1 / 3, 1])
     belief = Belief(chances / chances.sum(), 0.9, 0.01, UNKNOWN, ("drift",), chances, 0.2)
     busy = Measure((PlannedRuns(1, 1), PlannedRuns(0, 1)), Purpose.SEARCH, 2)
     fleet = Fleet((busy,), (1, 3), 4, 3, (BuildInProgress(4, 1, 12.5, True),), (2,), True, 7.5)
     decision = Decision(order, belief, (BuildOrder(3, 0),), (1,), (STEP,))
-    found = again(Decided(decision, fleet))
+    found = recoded(Decided(decision, fleet))
     assert isinstance(found, Decided) and found.fleet == fleet
     back = found.decision.belief
     assert replace(found.decision, belief=belief) == decision
@@ -53,16 +53,16 @@ def test_a_decision_is_kept_with_the_fleet_of_its_moment() -> None:
     assert (back.effect, back.warnings, back.several) == (UNKNOWN, ("drift",), 0.2)
 
 
-def test_a_verdict_is_read_as_it_was_written() -> None:
+def test_decoded_verdict_equals_the_encoded_verdict() -> None:
     of_merge_base = Inconclusive((), (), UNKNOWN, Reason.MERGE_BASE, detail=MergeBase("ab", "v1", SPENT))
     every = Several((STEP,), (STEP,), (UnsettledRange(0, 2, SPENT),), 0.01, 0.02)
     for verdict in (Found(STEP), SPENT, of_merge_base, every):
         for reason_follows in (False, True):
-            assert again(SessionEnded(verdict, reason_follows)) == SessionEnded(verdict, reason_follows)
+            assert recoded(SessionEnded(verdict, reason_follows)) == SessionEnded(verdict, reason_follows)
 
 
-def test_a_belief_about_many_takes_little_room() -> None:
-    """Equal probabilities of neighbours are kept as one number; those of numpy are plain ones."""
+def test_encoded_belief_about_many_candidates_is_small() -> None:
+    """Equal probabilities of neighbours are one number. Numbers of numpy are encoded as plain numbers."""
     culprit = np.full(100_000, 0.1 / 99_999)
     culprit[70_000] = 0.9
     slow = np.repeat([0.0, 0.123456, 1.0], [2, 69_998, 30_000])
@@ -71,7 +71,7 @@ def test_a_belief_about_many_takes_little_room() -> None:
     event = Decided(Decision(order, belief))
     assert encode(event)["belief"]["culprit"] == [[70_000, 1e-6], [1, 0.9], [29_999, 1e-6]]
     assert len(dumps(encode(event))) < 600
-    found = again(event)
+    found = recoded(event)
     assert isinstance(found, Decided) and found.decision.order == order
     back = found.decision.belief
     assert (back.change, back.noise, back.effect, back.warnings) == (0.5, 0.02, belief.effect, ("drift",))

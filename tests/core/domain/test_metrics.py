@@ -1,4 +1,4 @@
-"""Metrics of a run, per operation. What goes on beside measured queries, and when it is too little. What instructions show."""
+"""Metrics of a run, background work of a workload, differences of hosts, and instructions counted at the ends."""
 
 from dataclasses import replace
 
@@ -26,29 +26,27 @@ from perfbisect.errors import UsageError
 from perfbisect.lab.measure import perf
 
 
-def test_values_per_operation_have_their_units() -> None:
+def test_metric_values_are_per_operation() -> None:
     shown = {"qps": 20_000, "cpu/o": 48.0, "instructions/o": 280_000, "ipc": 2.0, "r/o": 0.005, "wKB/o": 0.25}
-    shown |= {"latency": 0.05, "cs/o": 0.6, "p95": 0.09}  # of the processes, not of the whole machine
+    shown |= {"latency": 0.05, "cs/o": 0.6, "p95": 0.09}  # cs/o is of the processes, not of the machine
     assert {metric: metric_value(run(), metric) for metric in shown} == shown
-    assert metric_value(run(counters={"context-switches": None}), "cs/o") == 2.0, (
-        "of the machine, where perf lacks them"
-    )
+    assert metric_value(run(counters={"context-switches": None}), "cs/o") == 2.0, "of the machine, if perf has no count"
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_missing_is_none_never_zero_and_no_operations_divide_nothing(metric: str) -> None:
+def test_missing_counter_gives_none_and_zero_operations_no_error(metric: str) -> None:
     empty = run(counters=dict.fromkeys(FULL), system={})
     assert (metric_value(empty, metric) is None) == (metric not in ("qps", "latency", "p95"))
     assert metric_value(run(operations=0), metric) in (None, 0.0, 0.05, 0.09, 2.0)
 
 
-def test_unknown_metric_says_which_exist() -> None:
+def test_unknown_metric_error_lists_all_metrics() -> None:
     with pytest.raises(UsageError, match="speed") as wrong:
         find_metric("speed")
     assert all(name in wrong.value.advice for name in METRICS)
 
 
-def test_the_table_of_metrics() -> None:
+def test_directions_events_and_units_of_metrics() -> None:
     assert {name for name, metric in METRICS.items() if metric.higher_is_better} == {"qps", "ipc", "rate", "background"}
     events = {"qps": (), "cs/o": (), "cpu/o": ("task-clock",), "ipc": ("instructions", "cycles")}
     assert {name: METRICS[name].events for name in events} == events, "vmstat counts switches where perf does not"
@@ -62,19 +60,19 @@ def test_the_table_of_metrics() -> None:
 
 
 def ten_seconds(batch: float = 0.0, **roles: tuple[float, float]) -> RunFacts:
-    """Ten seconds, with role → done and due, so many by one transaction of each client."""
+    """A run of ten seconds. ``roles``: operations done and due; ``batch``: operations of each client's transaction."""
     found: dict[str, float | None] = {}
     for role, (done, due) in roles.items():
         found |= role_counters(role, done, due, due / 10, batch, 1.0, 2.0)
     return replace(sample_hunt.run(0, 0.0), counters=found)
 
 
-def test_the_role_that_is_furthest_behind_counts() -> None:
+def test_worst_background_is_the_role_furthest_behind() -> None:
     found = worst_background([ten_seconds(query=(5000, 0), insert=(1000, 1000), delete=(900, 1000))])
     assert found and (found.role, found.wanted, found.held, found.sustained) == ("delete", 100.0, 90.0, False)
 
 
-def test_without_a_rate_nothing_can_be_missed() -> None:
+def test_background_without_a_rate_has_no_share() -> None:
     paceless = ten_seconds(query=(5000, 0), insert=(0, 0))
     assert (
         worst_background([paceless])
@@ -85,7 +83,7 @@ def test_without_a_rate_nothing_can_be_missed() -> None:
     )
 
 
-def test_one_percent_may_be_missing_and_two_transactions_of_each_run() -> None:
+def test_background_is_sustained_within_one_percent_or_two_transactions() -> None:
     for batch, due, runs, sustained in (
         (0, 1000, [989], False), (0, 1000, [990], True), (0, 1000, [1000], True),
         (10, 500, [490], True), (10, 500, [480], True), (10, 500, [470], False),
@@ -97,15 +95,15 @@ def test_one_percent_may_be_missing_and_two_transactions_of_each_run() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(1, 10_000)), min_size=1, max_size=6))
-def test_runs_count_together(runs: list[tuple[float, int]]) -> None:
-    """The share of all that was due, whichever runs it is missing from."""
+def test_background_of_several_runs_is_summed(runs: list[tuple[float, int]]) -> None:
+    """The share is that of all due operations of all runs."""
     facts = [ten_seconds(insert=(share * due, due)) for share, due in runs]
     assert [background_share(each) for each in facts] == pytest.approx([share for share, _ in runs])
     found, due = worst_background(facts), sum(due for _, due in runs)
     assert found and found.held / found.wanted == pytest.approx(sum(share * due for share, due in runs) / due)
 
 
-def test_the_busiest_client_counts() -> None:
+def test_largest_client_load_is_the_maximum_of_all_runs() -> None:
     shares = [replace(ten_seconds(), counters={"client-busy": share}) for share in (0.2, None, 0.4)]
     assert largest_client_load(shares) == 0.4
     assert largest_client_load([ten_seconds()]) is None
@@ -114,7 +112,7 @@ def test_the_busiest_client_counts() -> None:
 BEFORE = HostFacts("here", "A CPU", 8, 16384, "6.1.0-18", "gcc 12", {"perf": "6.1"}, {"governor": "performance"})
 
 
-def test_each_difference_is_said_with_both_values() -> None:
+def test_host_differences_state_both_values() -> None:
     after = replace(BEFORE, kernel="6.1.0-22", tools={"perf": "6.1", "git": "2.39"}, settings={"governor": "powersave"})
     assert host_differences(BEFORE, after) == (
         "its kernel was 6.1.0-18 and is 6.1.0-22",
@@ -129,7 +127,7 @@ def test_each_difference_is_said_with_both_values() -> None:
     assert len(mitigations) < 180
 
 
-# What the instructions of both ends show beside their time.
+# The change of instructions between good and bad, compared with the change of time.
 
 
 USUAL = Policy(min_counted=COUNTED)
@@ -137,23 +135,23 @@ VARIES = (1.06, 0.95, 1.0)
 
 
 def executing(*instructions: float, counted: str = "valgrind-3.19.0", operations: int = 1000) -> list[RunFacts]:
-    """Runs that executed so many instructions for each operation."""
+    """One run for each number of ``instructions`` per operation."""
     runs = (run(operations, {"instructions": each * operations}) for each in instructions)
     return [replace(each, visit=str(number), counted=counted) for number, each in enumerate(runs)]
 
 
-HUNTED = [  # how many more instructions, an interval of the metric
-    (0.010, (0.97, 1.00, 1.03), "latency"),  # time shows nothing
-    (0.010, (0.60, 1.00, 1.60), "latency"),  # time says nothing
+HUNTED = [  # increase of instructions, interval of the ratio of the metric, metric
+    (0.010, (0.97, 1.00, 1.03), "latency"),  # time shows no change
+    (0.010, (0.60, 1.00, 1.60), "latency"),  # time is too noisy
     (0.010, (0.60, 1.00, 1.60), "qps"),
-    (0.010, (1.005, 1.02, 1.035), "latency"),  # as large as layouts of two builds allow
+    (0.010, (1.005, 1.02, 1.035), "latency"),  # as large as instructions and the layouts of two builds explain
     (0.010, (0.965, 0.98, 0.995), "qps"),
-    (0.003, (0.995, 1.00, 1.015), "latency"),  # few, and time excludes a change of interest
+    (0.003, (0.995, 1.00, 1.015), "latency"),  # a small increase, and time excludes a change of interest
 ]
 NOT_HUNTED = [
     (0.001, (0.97, 1.00, 1.03), "latency"),  # no change of interest
     (-0.010, (0.97, 1.00, 1.03), "latency"),
-    (0.003, (0.995, 1.02, 1.05), "latency"),  # few, and time may hide another change
+    (0.003, (0.995, 1.02, 1.05), "latency"),  # a small increase, and time may hide another change
     (0.003, (1.03, 1.05, 1.07), "latency"),  # time shows another change
     (0.010, (0.93, 0.95, 0.97), "qps"),
     (0.010, (0.93, 0.95, 0.97), "latency"),  # time gets better
@@ -161,7 +159,7 @@ NOT_HUNTED = [
 ]
 
 
-def test_more_instructions_are_hunted_where_they_may_be_all_that_time_shows() -> None:
+def test_instructions_are_hunted_if_they_may_explain_the_time() -> None:
     for added, time, metric in HUNTED + NOT_HUNTED:
         shown = instruction_change(executing(1000.0, 1000.0), executing(*[1000.0 * (1 + added)] * 2))
         assert shown and shown.are_counts_exact
@@ -169,7 +167,7 @@ def test_more_instructions_are_hunted_where_they_may_be_all_that_time_shows() ->
         assert hunted is ((added, time, metric) in HUNTED)
 
 
-def test_what_counts_show() -> None:
+def test_instruction_change_is_clear_if_counts_agree() -> None:
     shown = instruction_change(executing(1000.0), executing(1012.0))
     assert (
         shown
@@ -178,14 +176,14 @@ def test_what_counts_show() -> None:
         and shown.is_large(Policy(min_effect=0.01))
     )
     varying = instruction_change(executing(1000.0, 1003.0), executing(1100.0, 1104.0))
-    assert varying and not varying.is_clear, "as of a program that runs for a given time"
+    assert varying and not varying.is_clear, "for example, counts of a program that runs for a fixed time"
     timed = executing(1000.0, 1001.0, counted="")
     assert (
         instruction_change(timed, timed)
         is instruction_change(executing(1000.0), [])
         is instruction_change([], [])
         is None
-    ), "too few, or none"
+    ), "too few runs, or no runs"
     blank = [replace(run, counters={}) for run in executing(*VARIES, counted="")]
     assert instruction_change(blank, blank) is None
 
@@ -195,7 +193,7 @@ PERF = "{:.0f},,instructions:u,{:.0f},100.00,,\n812.31,msec,task-clock,812310000
 
 @pytest.mark.parametrize(("added", "varies", "clear"), [(0.04, 0.002, True), (0.04, 0.02, False), (0.0, 0.002, False)])
 def test_instructions_of_timed_runs_are_judged_by_their_variation(added: float, varies: float, *, clear: bool) -> None:
-    """As perf prints them of a server, which cannot be counted exactly."""
+    """The counts are printed by perf for a server, whose instructions cannot be counted exactly."""
 
     def timed(of: float) -> list[RunFacts]:
         counters = [perf.parse_counters(PERF.format(1e6 * of * (1 + varies * each), 8e8)) for each in (-1, 0.2, 0.8)]
@@ -210,7 +208,7 @@ def test_instructions_of_timed_runs_are_judged_by_their_variation(added: float, 
 WIDE = Interval(0.9, 1.0, 1.1)
 
 
-def test_which_verdicts_are_asked_about() -> None:
+def test_ends_are_indistinct_if_not_reproduced_or_too_noisy() -> None:
     noisy = Inconclusive((1, 2), (0.5, 0.4), WIDE, Reason.TOO_NOISY)
     others = NotReproduced(SAME, 0.0), replace(noisy, reason=Reason.RUNS_SPENT), None
     unknown = Inconclusive((), (), UNKNOWN, Reason.BAD_UNMEASURABLE)

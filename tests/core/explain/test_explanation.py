@@ -1,4 +1,4 @@
-"""The classes that counters of two builds show, and the sentences about them."""
+"""The causes that counters and profiles of two builds show, and the sentences about these causes."""
 
 import re
 import tomllib
@@ -24,15 +24,16 @@ from perfbisect.core.explain.evidence import (
     PlanRow,
     Sureness,
     counter_rows,
-    part_error,
+    share_error,
 )
 from perfbisect.core.explain.explanation import NO_COUNTERS, explanation
 from perfbisect.core.explain.functions import function_rows
-from perfbisect.wording.reasons import class_sentence, open_questions, sentences
+from perfbisect.wording.reasons import class_sentence, open_questions
+from perfbisect.wording.reasons import reason_sentences as sentences
 
 
 def sampled(commit: str, reported: float | None = None, **costs: int) -> Profiled:
-    """A profile of functions that `main` calls, with so many samples."""
+    """A profile in which `main` calls each function of ``costs``, which has that number of samples."""
     facts = profile(commit, {("main", name): each for name, each in costs.items()}, operations=1 if reported else 1000)
     return Profiled(1, replace(facts, reported=reported))
 
@@ -43,13 +44,13 @@ def explained(parent: list[RunFacts], culprit: list[RunFacts]) -> tuple[Cause, s
 
 
 def counted(parent: list[RunFacts], culprit: list[RunFacts], group: str = "core") -> list[Counted]:
-    """Runs in which a group of counters was counted of both builds."""
+    """Events: a group of counters was counted in runs of both builds."""
     sides = {"p": parent, "c": culprit}
     return [Counted(1, replace(each, commit=commit), group) for commit, runs in sides.items() for each in runs]
 
 
 def changed(operations: int, **factors: float) -> RunFacts:
-    """A run whose counters per operation are those of ``run()`` times ``factors`` (dashes written as _)."""
+    """A run with the counters per operation of ``run()`` times ``factors`` (with _ for the dash of a name)."""
     per_operation = {name: total / 200_000 for name, total in FULL.items()}
     counters = {
         name: each * operations * factors.get(name.replace("-", "_"), 1.0) for name, each in per_operation.items()
@@ -58,7 +59,7 @@ def changed(operations: int, **factors: float) -> RunFacts:
 
 
 def timed(*operations: int) -> list[RunFacts]:
-    """Runs of as much CPU time each."""
+    """Runs with these numbers of operations, and the same CPU time each."""
     return [run(each, {"task-clock": 9_600.0, "context-switches": 800.0}) for each in operations]
 
 
@@ -82,54 +83,56 @@ BOTH = changed(100_000, instructions=1.5, cycles=1.95, task_clock=2.0)
         ),
         pytest.param([run()], [BOTH], Cause.INSTRUCTIONS, "also the number of instructions per cycle", id="both"),
         pytest.param([BLOATED], [run()], Cause.INSTRUCTIONS, "fewer instructions per operation", id="an improvement"),
-        # a hunt on instructions/o names a commit that changed nothing else
+        # a hunt for instructions/o may name a commit that is as fast as its parent
         pytest.param([run()], [changed(200_000, instructions=1.06)], Cause.INSTRUCTIONS, "×1.06", id="at the same speed"),
-        # the ratio is of means of logarithms: that it has moved does not mean that the medians have
+        # the ratio is computed from means of logarithms: it may change although the medians are equal
         pytest.param(timed(200_000, 200_000, 180_000), timed(200_000, 200_000, 140_000), Cause.UNKNOWN, "", id="equal medians"),
         pytest.param([run()], [], Cause.UNKNOWN, "no runs of both builds", id="no runs of one side"),
         pytest.param([run()] * 2, [run()] * 2, Cause.UNKNOWN, "differs enough", id="the same build twice"),
     ],
 )  # fmt: skip
-def test_the_cause_and_its_evidence(parent: list[RunFacts], culprit: list[RunFacts], cause: Cause, part: str) -> None:
-    found, said = explained(parent, culprit)
+def test_counters_show_the_cause_and_its_evidence(
+    parent: list[RunFacts], culprit: list[RunFacts], cause: Cause, part: str
+) -> None:
+    found, sentence = explained(parent, culprit)
     assert found is cause
-    assert all(each in said for each in part.split(" … "))
+    assert all(each in sentence for each in part.split(" … "))
 
 
 def exactly(instructions: float) -> RunFacts:
-    """A run whose instructions were counted exactly, and nothing else."""
+    """A run with an exact count of instructions, and no other counter."""
     return replace(run(counters={"instructions": instructions}), counted="valgrind-3.19.0")
 
 
-def test_exact_counts_say_why_without_any_time() -> None:
-    for factor, said in (
+def test_exact_instruction_counts_alone_show_code_bloat() -> None:
+    for factor, sentence in (
         (1.14, "After this commit, the program executes more instructions per operation (code bloat): ×1.14."),
         (1.00213, "After this commit, the program executes more instructions per operation (code bloat): ×1.0021."),
         (0.5, "After this commit, the program executes fewer instructions per operation: ×0.50."),
     ):
-        assert explained([exactly(1e9)], [exactly(factor * 1e9)]) == (Cause.INSTRUCTIONS, said)
+        assert explained([exactly(1e9)], [exactly(factor * 1e9)]) == (Cause.INSTRUCTIONS, sentence)
 
 
-def test_without_instruction_counts_cpu_time_still_tells_computing_from_waiting() -> None:
+def test_cpu_time_separates_computing_from_waiting_without_instructions() -> None:
     few = {"task-clock": 9_600.0, "context-switches": 1e5, "instructions": None, "cycles": None}
     idle = run(100_000, {**few, "task-clock": 4_800.0, "context-switches": 2e5})
-    cause, said = explained([run(counters=few)], [run(100_000, few)])
+    cause, sentence = explained([run(counters=few)], [run(100_000, few)])
     assert (
         cause is Cause.UNKNOWN
-        and said == "Possibly: After this commit, the program mainly computes longer: CPU time per operation ×2.00."
+        and sentence == "Possibly: After this commit, the program mainly computes longer: CPU time per operation ×2.00."
     )
     found = explanation([], "p", "c", ([run(counters=few)], [idle]))
     assert found.classes[0].cause is Cause.WAITING and found.missing == (NO_COUNTERS,)
     failed = Unexplained("instructions", "run: it ended with status 1: no room. Try more")
     found = explanation([failed], "p", "c", ([run(counters=few)], [run(100_000, few)]))
-    assert found.missing == (f"instructions: {failed.reason}",), "the host counts them, as far as is known"
+    assert found.missing == (f"instructions: {failed.reason}",), "nothing shows that the host cannot count instructions"
     assert [*open_questions(found)] == [
         "Not measured: instructions, because run: it ended with status 1: no room. Try more"
     ]
 
 
 def timed_and_counted(cpu: float, instructions: float) -> Explanation:
-    """Of a host without counters: runs of the search, which time two builds, and one exact count of each."""
+    """The explanation for a host without counters: timed runs of two builds, and one exact count of each build."""
     exact = [exactly(1e9)], [exactly(instructions * 1e9)]
     parent, culprit = (
         [run(operations, {"task-clock": 9_600.0 * wobble}) for wobble in wobbles]
@@ -139,7 +142,7 @@ def timed_and_counted(cpu: float, instructions: float) -> Explanation:
 
 
 @pytest.mark.parametrize(
-    ("cpu", "instructions", "said"),
+    ("cpu", "instructions", "sentence"),
     [
         (
             1.3,
@@ -150,7 +153,7 @@ def timed_and_counted(cpu: float, instructions: float) -> Explanation:
             1.305,
             1.3,
             r"After this commit, the program executes more instructions per operation \(code bloat\): ×1\.30\.$",
-        ),  # cpu/o varies by more
+        ),  # cpu/o varies by more than the difference
         (
             1.3,
             1.0,
@@ -169,25 +172,25 @@ def timed_and_counted(cpu: float, instructions: float) -> Explanation:
         (1 / 1.3, 1.0, r"After this commit, the program takes less CPU time per instruction: ×0\.77 \("),
     ],
 )
-def test_exact_counts_separate_more_code_from_all_else(cpu: float, instructions: float, said: str) -> None:
+def test_exact_counts_separate_more_from_slower_instructions(cpu: float, instructions: float, sentence: str) -> None:
     found = timed_and_counted(cpu, instructions)
-    assert re.search(said, " ".join(sentences(found)))
+    assert re.search(sentence, " ".join(sentences(found)))
     assert found.missing == ()
     assert {row.name for row in found.counters} >= {"instructions/o", "cpu/o"}
 
 
-def test_exact_counts_lack_the_kernel_so_that_its_time_is_not_that_of_instructions() -> None:
+def test_kernel_time_is_not_explained_by_exact_counts_of_user_code() -> None:
     before = {("main", "print"): 3000, ("main", "print", "write@libc.so.6", "vfs_write@[kernel]"): 300}
     after = {**before, ("main", "print", "write@libc.so.6", "vfs_write@[kernel]"): 4500}
     rows = function_rows(([profile("p", before)], [profile("c", after)]))
     counters = timed_and_counted(2.4, 1.0).counters
-    said = [class_sentence(classify(counters, functions=functions)[0]) for functions in (rows, ())]
-    assert said[0].startswith("After this commit, the program takes more CPU time in the kernel: ×2.40 (")
-    assert said[1].startswith("After this commit, the program takes more CPU time per instruction")
+    texts = [class_sentence(classify(counters, functions=functions)[0]) for functions in (rows, ())]
+    assert texts[0].startswith("After this commit, the program takes more CPU time in the kernel: ×2.40 (")
+    assert texts[1].startswith("After this commit, the program takes more CPU time per instruction")
 
 
 def on_a_busy_host(time: float, cpu: float, **counters: float) -> RunFacts:
-    """A run of 10 seconds on a host where each operation takes ``time`` us, ``cpu`` of them on a CPU."""
+    """A run of 10 seconds whose operations take ``time`` µs each, of which ``cpu`` µs are CPU time."""
     operations = 1e7 / time
     return run(
         round(operations),
@@ -196,26 +199,26 @@ def on_a_busy_host(time: float, cpu: float, **counters: float) -> RunFacts:
     )
 
 
-def test_waiting_is_weighed_by_time_where_other_load_takes_the_processor() -> None:
-    """Each CPU second takes three or four on such a host. What is longer than that is waiting, also where system calls compute."""
+def test_waiting_on_a_busy_host_is_the_time_beyond_the_usual_slowdown() -> None:
+    """Other load makes a CPU second take 3 or 4 s. Only longer times are waiting, even if system calls add CPU time."""
     usual = on_a_busy_host(56.1, 13.5)
     twice = usual, on_a_busy_host(112.2, 27.0)
     synced = on_a_busy_host(56.1, 13.5, written=6000), on_a_busy_host(1522.0, 110.0, switches=1.3, written=31_500)
     locked = on_a_busy_host(55.7, 38.9, reads=20), on_a_busy_host(170.0, 68.2, switches=0.06, reads=41)
     busier = on_a_busy_host(60.7, 12.8), on_a_busy_host(89.6, 18.4)
     computing = on_a_busy_host(56.1, 26.0), on_a_busy_host(135.7, 62.9)
-    for (parent, culprit), cause, said in (
+    for (parent, culprit), cause, sentence in (
         (synced, Cause.WAITING, "points to storage"),
-        (locked, Cause.WAITING, "points to contention"),  # and a few reads of others
+        (locked, Cause.WAITING, "points to contention"),  # in spite of a few reads
         *((each, Cause.UNKNOWN, "mainly computes longer") for each in (twice, busier, computing)),
     ):
         found, text = explained([parent] * 3, [culprit] * 3)
-        assert found is cause and said in text
+        assert found is cause and sentence in text
 
 
 @pytest.mark.parametrize("metric", ["rate", "cost"])
-def test_runs_of_fixed_length_have_operations_by_their_rate(metric: str) -> None:
-    """Their counters and profiles are as large in each build, and half the work was done in the one."""
+def test_operations_of_runs_of_fixed_length_follow_from_the_rate(metric: str) -> None:
+    """Counters and profiles of both builds have equal totals, but one build did half the work."""
     rates = (4.0, 2.0) if metric == "rate" else (2.0, 4.0)
     before, after = ([replace(run(1), reported=rate, unit="" if metric == "rate" else "s")] * 3 for rate in rates)
     profiled = [sampled("p", reported=rates[0], scan=20, log=80), sampled("c", reported=rates[1], scan=60, log=40)] * 3
@@ -239,19 +242,17 @@ def test_runs_of_fixed_length_have_operations_by_their_rate(metric: str) -> None
     ("metric", "unit", "ratio", "operation"),
     [
         ("cost", "bytes", 1.27, "run"),  # the size of an output
-        ("cost", "", 1.27, "run"),  # of anything
+        ("cost", "", 1.27, "run"),  # without a unit
         ("cost", "ms", 2.0, "operation"),
         ("cost", "ns/op", 2.0, "1,000,000 operations"),
         ("rate", "MB/s", 0.5, "MB"),
         ("rate", "req/s", 0.25, "request"),
         ("rate", "QPS", 0.25, "query"),
-        ("rate", "%", 0.7, "run"),  # a ratio of compression
+        ("rate", "%", 0.7, "run"),  # a compression ratio
     ],
 )
-def test_a_number_is_a_count_of_operations_only_if_it_is_one(
-    metric: str, unit: str, ratio: float, operation: str
-) -> None:
-    """No counter is off by the ratio of the metric, and no cost of a function: of runs of a fixed length, and of fixed work."""
+def test_unit_of_the_metric_decides_what_an_operation_is(metric: str, unit: str, ratio: float, operation: str) -> None:
+    """A wrong choice would multiply counters and costs of functions by the ratio of the metric."""
     value = {"ns/op": 2.0, "ms": 2.0}.get(unit, 400.0)
     sides = [[replace(run(1), reported=each, unit=unit)] * 3 for each in (value, ratio * value)]
     events = [
@@ -273,15 +274,15 @@ def test_a_number_is_a_count_of_operations_only_if_it_is_one(
         assert explanation(events, "p", "c", (work[0], work[1]), metric=metric).operation == "run"
 
 
-def test_few_samples_say_nothing() -> None:
+def test_profiles_with_few_samples_are_not_used() -> None:
     found = explanation([sampled("p", scan=2), sampled("c", scan=40), changes("scan")], "p", "c", ([run()], [BLOATED]))
     assert (found.functions, found.location) == ((), None)
-    [said] = open_questions(found)
-    assert said.startswith("Not measured: profiles, because there are 2 of the parent and 40 of the culprit")
+    [sentence] = open_questions(found)
+    assert sentence.startswith("Not measured: profiles, because there are 2 of the parent and 40 of the culprit")
 
 
 @pytest.mark.parametrize(
-    ("facts", "said"),
+    ("facts", "sentence"),
     [
         (
             {"paths": ("runtime/syntax/c.vim",)},
@@ -303,15 +304,15 @@ def test_few_samples_say_nothing() -> None:
         ),
     ],
 )
-def test_a_commit_that_changes_no_function(facts: dict[str, Any], said: str) -> None:
+def test_explanation_describes_a_commit_that_changes_no_function(facts: dict[str, Any], sentence: str) -> None:
     change = ChangedFunctions(1, replace(ChangeFacts("c", "p", ()), **facts))
-    told = sentences(explanation([sampled("p", scan=5000), sampled("c", scan=9000), change], "p", "c"))
-    assert told[-1].endswith(said) and len(told) == 1 + bool(said)
+    lines = sentences(explanation([sampled("p", scan=5000), sampled("c", scan=9000), change], "p", "c"))
+    assert lines[-1].endswith(sentence) and len(lines) == 1 + bool(sentence)
 
 
 @pytest.mark.slow
-def test_the_interval_of_a_share_holds_it_where_the_host_is_not_as_fast_in_each_run() -> None:
-    """One profile of each build, in which all costs are off by 2 % together; as those of the hunt's runs are."""
+def test_interval_of_a_share_covers_the_truth_if_the_speed_of_runs_varies() -> None:
+    """In each run and profile, one random factor with a standard deviation of 2 % multiplies all costs."""
     random, trials, held = Random(6), 400, 0
 
     def off() -> float:
@@ -328,12 +329,12 @@ def test_the_interval_of_a_share_holds_it_where_the_host_is_not_as_fast_in_each_
         profiled = [drawn("p", scan=3000, log=5000, sort=2000), drawn("c", scan=5400, log=5000, sort=2800)]
         found = explanation(profiled, "p", "c", (sides[0], sides[1]))
         [row] = [row for row in found.functions if row.function == "scan"]
-        held += abs(row.part - 0.75) <= 1.96 * part_error([row], found.functions, found.shared_error)
+        held += abs(row.part - 0.75) <= 1.96 * share_error([row], found.functions, found.shared_error)
     assert 0.93 <= held / trials <= 0.985, held
 
 
-def test_runs_at_the_same_time_are_compared_with_each_other() -> None:
-    """What disturbs both is no noise of their ratio; runs beside other builds are left out."""
+def test_paired_runs_are_compared_within_their_pair() -> None:
+    """A disturbance of both builds cancels in their ratio. Runs without a partner are left out."""
     random = Random(7)
 
     def cpu(name: str, ms: float) -> RunFacts:
@@ -359,8 +360,8 @@ def busy(*times: float) -> list[RunFacts]:
     return [on_a_busy_host(time, 20.0) for time in times]
 
 
-def test_the_reason_explains_the_metric_that_was_hunted() -> None:
-    """Counts rose by 1.2 %; the timed runs happen to wait less, by no more than noise."""
+def test_explanation_is_for_the_metric_of_the_hunt() -> None:
+    """Counts rose by 1.2 %. The waits of the timed runs are shorter by chance."""
     events = counted(busy(56.0, 60.0, 58.0), busy(50.0, 57.0, 48.0))
     found = explanation(events, "p", "c", ([exactly(1e9)], [exactly(1.012e9)]), RISE, "instructions/o")
     assert sentences(found) == (
@@ -369,7 +370,7 @@ def test_the_reason_explains_the_metric_that_was_hunted() -> None:
     assert [each.cause for each in found.classes] == [Cause.INSTRUCTIONS]
 
 
-def test_a_ratio_that_may_be_1_explains_nothing() -> None:
+def test_counter_ratio_whose_interval_contains_1_is_no_cause() -> None:
     found = explanation([], "p", "c", (busy(55.0, 62.0, 50.0), busy(60.0, 58.0, 59.0)), LOSS)
     assert [each.cause for each in found.classes] == [Cause.UNKNOWN] and not found.classes[0].rows
 
@@ -377,51 +378,51 @@ def test_a_ratio_that_may_be_1_explains_nothing() -> None:
 MORE_CPU = replace(RISE, ratio=Interval(1.19, 1.2, 1.21))
 
 
-def test_waiting_explains_the_metric_it_is_part_of() -> None:
+def test_waiting_is_a_cause_only_if_the_metric_includes_waiting() -> None:
     for parent, culprit, step, metric, cause in (
         ((50.0, 20.0), (60.0, 20.0), LOSS, "qps", Cause.WAITING),
         ((60.0, 20.0), (50.0, 20.0), LOSS, "qps", Cause.UNKNOWN),  # a shorter wait explains no loss
-        ((50.0, 20.0), (99.0, 24.0), LOSS, "qps", Cause.WAITING),  # most of it
-        ((50.0, 20.0), (99.0, 24.0), MORE_CPU, "cpu/o", Cause.UNKNOWN),  # waiting is no part of CPU time
-        ((50.0, 10.0), (60.0, 10.005), LOSS, "qps", Cause.WAITING),  # no factor of a tiny change is blown up
+        ((50.0, 20.0), (99.0, 24.0), LOSS, "qps", Cause.WAITING),  # most of the loss is waiting
+        ((50.0, 20.0), (99.0, 24.0), MORE_CPU, "cpu/o", Cause.UNKNOWN),  # CPU time includes no waiting
+        ((50.0, 10.0), (60.0, 10.005), LOSS, "qps", Cause.WAITING),  # the change of CPU time is tiny, and has no weight
     ):
         sides = [on_a_busy_host(*parent)] * 3, [on_a_busy_host(*culprit)] * 3
         assert explanation([], "p", "c", sides, step, metric).classes[0].cause is cause
 
 
-def test_an_interval_is_of_rounds_and_not_of_runs() -> None:
-    """Four groups of one round share a visit: they do not make it four rounds."""
+def test_interval_of_a_counter_counts_rounds_and_not_counter_groups() -> None:
+    """Four counter groups that share the visits of three rounds are not four times three rounds."""
     parent, culprit = [run()] * 3, [noisy(200_000, wobble, 1.05) for wobble in (0.0, 0.02, -0.02)]
     one = counter_rows({"a": parent}, {"a": culprit})
     four = counter_rows(dict.fromkeys("abcd", parent), dict.fromkeys("abcd", culprit))
     assert one == four
     row = next(row for row in one if row.name == "instructions/o")
     assert row.rounds == 3 and row.ratio.low < 1.05 < row.ratio.high
-    assert not row.moved, "three rounds that differ by 2 % do not show a change of 5 %"
+    assert not row.is_significant, "three rounds that differ by 2 % do not show a change of 5 %"
 
 
-def test_rows_are_ranked_by_how_far_beyond_noise_they_moved() -> None:
+def test_counter_rows_are_ordered_by_change_relative_to_noise() -> None:
     wobbling = [changed(200_000, instructions=1.01 + d / 1000, dTLB_load_misses=1.3 + d) for d in (0.2, -0.2, 0.1, 0.0)]
     names = [row.name for row in counter_rows({"": [run()] * 4}, {"": wobbling})]
     assert names.index("instructions/o") < names.index("dTLB-load-misses/o")
 
 
-def test_what_perf_has_extrapolated_is_marked_and_less_sure() -> None:
+def test_counters_that_perf_extrapolated_are_marked_and_less_sure() -> None:
     runs = [BLOATED] * 3, [replace(BLOATED, running={"instructions": 0.6})] * 3
     sure, less = (classify(counter_rows({"": [run()] * 3}, {"": each}))[0] for each in runs)
     assert [(each.sure, each.rows[0].share) for each in (sure, less)] == [(Sureness.SURE, 1.0), (Sureness.LIKELY, 0.6)]
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])
-def test_few_rounds_are_joined_by_the_runs_of_the_search(rounds: int) -> None:
+def test_runs_of_the_search_are_used_if_few_rounds_were_counted(rounds: int) -> None:
     usual = [run()] * 6, [noisy(140_000, wobble, 1.42) for wobble in (0.01, -0.01) * 3]
     found = explanation(counted([run()] * rounds, [BLOATED] * rounds), "p", "c", usual)
     assert {row.rounds for row in found.counters if row.name == "instructions/o"} == {6 if rounds < 3 else 3}
 
 
 @pytest.mark.parametrize(("searched", "later"), [(0.01, 0.1), (0.1, 0.01)])
-def test_measuring_more_makes_no_reason_worse(searched: float, later: float) -> None:
-    """Of a counter in the runs of the search and in later ones the more precise interval is taken."""
+def test_more_precise_interval_of_a_counter_is_used(searched: float, later: float) -> None:
+    """A counter may be in the runs of the search and in later runs."""
 
     def runs(wobble: float, rounds: int, marked: float = 1.0) -> tuple[list[RunFacts], list[RunFacts]]:
         slow = [changed(200_000, task_clock=1.11 * (1 + wobble * (-1) ** number)) for number in range(rounds)]
@@ -432,11 +433,11 @@ def test_measuring_more_makes_no_reason_worse(searched: float, later: float) -> 
     before = explanation([], "p", "c", usual)
     [found, first, second] = ({row.name: row for row in each.counters} for each in (both, before, alone))
     assert found["cpu/o"] == (first if searched < later else second)["cpu/o"]
-    assert found["cpu/o"].moved, "as without the worse of the two"
-    assert found["cycles/o"] == second["cycles/o"], "that perf has not extrapolated"
+    assert found["cpu/o"].is_significant, "the less precise runs have no effect"
+    assert found["cycles/o"] == second["cycles/o"], "perf did not extrapolate the later count"
 
 
-def test_a_ratio_is_that_of_the_figures_beside_it() -> None:
+def test_ratio_of_a_counter_is_the_quotient_of_the_two_values_shown() -> None:
     counts = (2, 7, 98, 7), (14, 7, 1, 3)
     sides = ([run(counters={**FULL, "cpu-migrations": float(each)}) for each in side] for side in counts)
     rows = counter_rows(*({"": runs} for runs in sides))
@@ -445,8 +446,8 @@ def test_a_ratio_is_that_of_the_figures_beside_it() -> None:
 
 
 @pytest.mark.parametrize("wobble", [0.001, 0.1])
-def test_a_quotient_is_of_the_runs_of_its_parts(wobble: float) -> None:
-    """CPU time is more precise in some runs, and time in others: all three are of the same."""
+def test_quotient_of_two_counters_uses_the_runs_of_both_counters(wobble: float) -> None:
+    """CPU time is more precise in one set of runs, and time in the other set: both come from one set."""
     usual = [run()] * 4, [changed(150_000 + 9000 * sign, task_clock=1.02) for sign in (1, -1) * 2]
     later = [run()] * 4, [changed(100_000, task_clock=1.35 + wobble * sign) for sign in (1, -1) * 2]
     found = explanation(counted(*later, "software"), "p", "c", usual)
@@ -455,7 +456,7 @@ def test_a_quotient_is_of_the_runs_of_its_parts(wobble: float) -> None:
     assert rows["cycles/o"] * rows["ipc"] == pytest.approx(rows["instructions/o"])
 
 
-def test_a_pair_is_made_of_the_same_round_of_the_same_group() -> None:
+def test_runs_are_paired_by_round_and_counter_group() -> None:
     events = [
         *counted([run()] * 2, [BLOATED] * 2),
         *counted([], [run()], "caches"),
@@ -469,7 +470,7 @@ def test_a_pair_is_made_of_the_same_round_of_the_same_group() -> None:
 WHOLE = ChangeFacts("c", "p", ("search",), files=1)
 
 
-def test_the_change_is_known_if_all_of_it_was_read() -> None:
+def test_change_is_known_only_if_the_whole_diff_was_read() -> None:
     parts = ({"files": 0}, {"approximate": True}, {"note": "1 of 2 source files …"}, {"parent": "q"})
     incomplete = [replace(WHOLE, **part) for part in parts]  # type: ignore[arg-type]
     for events in ([], *([ChangedFunctions(2, change)] for change in (WHOLE, *incomplete))):
@@ -477,7 +478,7 @@ def test_the_change_is_known_if_all_of_it_was_read() -> None:
         assert found.change_known is (events == [ChangedFunctions(2, WHOLE)])
 
 
-def test_a_change_that_was_read_later_is_not_missing() -> None:
+def test_later_reading_of_the_diff_replaces_an_earlier_failure() -> None:
     failed, read = Unexplained("functions", "git failed."), ChangedFunctions(2, WHOLE)
     other = ChangedFunctions(3, replace(WHOLE, commit="d", parent="c"))
     missing = ("functions: git failed.",)
@@ -485,7 +486,7 @@ def test_a_change_that_was_read_later_is_not_missing() -> None:
         assert explanation(events, "p", "c", ([run()], [BLOATED])).missing == expected
 
 
-def test_waits_contain_functions_that_are_not_inlined_on_the_cpu() -> None:
+def test_function_that_is_in_off_cpu_stacks_is_not_inlined() -> None:
     on_cpu = [sampled("p", search=900), sampled("c", search=1500)]
     waits = [Profiled(1, replace(profile(commit, {("less",): 9}), off_cpu=True)) for commit in "pc"]
     change = ChangedFunctions(2, replace(WHOLE, functions=("less",), callers={"less": ("search",)}))
@@ -503,30 +504,30 @@ def placed(functions: tuple[FunctionRow, ...] = (), layouts: LayoutRatios | None
     return classify(rows, functions=functions, layouts=layouts)[0].cause
 
 
-def test_the_same_instructions_and_moved_counters_of_the_front_end_make_a_suspicion_of_layout() -> None:
+def test_equal_instructions_and_more_front_end_misses_suggest_layout() -> None:
     assert placed() is Cause.LAYOUT
     even = Interval(0.9, 0.95, 0.99)
-    assert placed(layouts=LayoutRatios(even, 8, 8)) is Cause.MEMORY, "it was as slow in other orders of the functions"
+    assert placed(layouts=LayoutRatios(even, 8, 8)) is Cause.MEMORY, "the build was as slow in other layouts"
     assert placed(layouts=LayoutRatios(even, 8, 4)) is Cause.LAYOUT
     own = FunctionRow("f", "engine", 1.0, 2.0, part=0.9, changed=True)
     assert placed((own,)) is Cause.MEMORY, "a function that the commit changes has the loss"
 
 
-def test_what_profiles_say_needs_no_counters() -> None:
+def test_profiles_name_the_function_without_counters() -> None:
     loss = FunctionRow("f", "engine", 1000.0, 2000.0, error=10.0, part=1.0, changed=True)
     alone = Explanation("p", "c", (Evidence(Cause.UNKNOWN, None, Sureness.POSSIBLE),))
     assert sentences(alone)[0].startswith("No counter differs enough")
     assert sentences(replace(alone, functions=(loss,), unit="us"))[0].endswith("`f`, which this commit changes.")
 
 
-def test_functions_without_names_say_how_to_get_them() -> None:
+def test_note_on_unnamed_functions_says_how_to_get_names() -> None:
     for binary, how in (("jit", "perf-PID.map"), ("kv", "linking without -s")):
         rows = (FunctionRow(f"[{binary}]", binary, 1000.0, 2000.0, error=10.0, part=1.0),)
-        [said] = open_questions(Explanation("p", "c", functions=rows, unit="us"))
-        assert said.startswith("Not known: which ") and how in said
+        [sentence] = open_questions(Explanation("p", "c", functions=rows, unit="us"))
+        assert sentence.startswith("Not known: which ") and how in sentence
 
 
-def test_another_plan_is_said_first() -> None:
+def test_changed_query_plan_is_the_first_cause() -> None:
     found = classify(counter_rows({"": [run()]}, {"": [BLOATED]}), plans=(PlanRow("SELECT", "index", "scan"),))
     assert [each.cause for each in found] == [Cause.PLAN, Cause.INSTRUCTIONS]
     assert sentences(Explanation("p", "c", found))[0].startswith("The server executes a statement differently")
@@ -547,8 +548,8 @@ def changes(function: str) -> ChangedFunctions:
         (None, "Not excluded: the placement of code, because only the usual layout was measured."),
     ],
 )
-def test_that_no_function_explains_it_is_an_answer(layouts: LayoutRatios | None, tail: str) -> None:
-    """With what is excluded as a reason, and the figures that do so."""
+def test_excluded_causes_are_listed_if_no_changed_function_is_slower(layouts: LayoutRatios | None, tail: str) -> None:
+    """Each excluded cause is listed with its figures."""
     profiles = sampled("p", scan=5000), sampled("c", scan=5600)
     wobbles = (0.998, 1.0, 1.003)
     parent, culprit = (
@@ -563,10 +564,10 @@ def test_that_no_function_explains_it_is_an_answer(layouts: LayoutRatios | None,
         " of the loss is in `scan`, which this commit does not change; this commit changes `insert`."
     )
     unprofiled = explanation([changes("insert")], "p", "c", (parent, culprit), replace(LOSS, layouts=layouts))
-    assert len(sentences(unprofiled)) == 1, "functions are not excluded where none was profiled"
-    said = " ".join(open_questions(of_another))
-    assert said.startswith("Excluded: the number of instructions per operation (")
-    assert said.endswith(tail)
+    assert len(sentences(unprofiled)) == 1, "without profiles, functions are not excluded"
+    sentence = " ".join(open_questions(of_another))
+    assert sentence.startswith("Excluded: the number of instructions per operation (")
+    assert sentence.endswith(tail)
     assert not [*open_questions(its_own)]
     change = changes("insert")
     option = replace(change, facts=replace(change.facts, lines=(("Makefile", "LIBS = -lm -lreadline", "LIBS = -lm"),)))
@@ -579,18 +580,18 @@ def test_that_no_function_explains_it_is_an_answer(layouts: LayoutRatios | None,
     assert sentences(unoptimised)[-1] == "This commit sets compiler options in `Makefile`: `-O0` in place of `-O3`."
 
 
-def test_a_function_of_the_diff_that_noise_may_hide_is_not_excluded() -> None:
+def test_changed_function_is_not_excluded_if_profiles_are_noisy() -> None:
     parent, culprit = (
         [changed(count, instructions=1.0, cycles=1.0, task_clock=1.0)] * 3 for count in (200_000, 190_000)
     )
     events = sampled("p", scan=900, hash=100), sampled("c", scan=900, hash=105), changes("hash")
     even = LayoutRatios(Interval(0.93, 0.95, 0.97), 12, 11)
-    said, _ = open_questions(explanation(events, "p", "c", (parent, culprit), replace(LOSS, layouts=even)))
-    assert said.startswith("Not known: whether the change is in `hash`, because profiles are too noisy. To find out: ")
+    note, _ = open_questions(explanation(events, "p", "c", (parent, culprit), replace(LOSS, layouts=even)))
+    assert note.startswith("Not known: whether the change is in `hash`, because profiles are too noisy. To find out: ")
 
 
-def test_pairs_that_were_recorded_elsewhere() -> None:
-    """Each is one pair, counted for a part of the time, which makes no cause sure."""
+def test_causes_of_runs_recorded_on_three_processors() -> None:
+    """pairs.toml has one run of each of two builds. perf counted for a part of the time, so that no cause is sure."""
     main, rows = {}, {}
     for name, pair in tomllib.loads(Path(__file__).with_name("pairs.toml").read_text()).items():
         culprit, parent = (
@@ -603,8 +604,8 @@ def test_pairs_that_were_recorded_elsewhere() -> None:
         rows[name] = {row.name: row.ratio.middle for row in counter_rows({"": [parent]}, {"": [culprit]})}
     intel, amd, arm = "intel-ice-lake", "amd-zen-4", "arm-neoverse-v3ae"
     assert {name: each.cause for name, each in main.items()} == {
-        intel: Cause.MEMORY,  # pages are cleared through the caches, by fewer instructions
-        amd: Cause.INSTRUCTIONS,  # without branches
+        intel: Cause.MEMORY,  # the build clears pages with fewer instructions, but through the caches
+        amd: Cause.INSTRUCTIONS,  # code without branches, with more instructions
         arm: Cause.MEMORY,  # false sharing
     }
     assert {each.sure for each in main.values()} == {Sureness.POSSIBLE}
@@ -618,8 +619,8 @@ def plan(text: str, statement: str = "SELECT k FROM sbtest1 WHERE k BETWEEN ? AN
     return PlanFacts("a", "key", "here", statement, text)
 
 
-def test_another_plan() -> None:
-    """And estimates, values and wording, which are no difference. Pairs of plans are in plans.txt."""
+def test_plans_differ_only_if_their_operations_differ() -> None:
+    """plans.txt has pairs of plans that differ in estimates, values and wording only, and pairs that differ."""
     alike, others = Path(__file__).with_name("plans.txt").read_text().strip().split("## another plan")
     for one, other in (pair.split("\n=\n") for pair in alike.split("\n\n")[1:-1]):
         assert comparable_plan(one) == comparable_plan(other)
@@ -629,7 +630,7 @@ def test_another_plan() -> None:
         assert (row.parent, row.culprit) == (one, other)
 
 
-def test_each_statement_is_compared_with_itself() -> None:
+def test_plans_are_compared_per_statement() -> None:
     parent = [plan("SCAN a", "one"), plan("SCAN b", "two"), plan("SCAN c", "only there")]
     culprit = [plan("SEARCH b", "two"), plan("SCAN a", "one"), plan("SCAN d", "only here")]
     assert [row.statement for row in different_plans(parent, culprit)] == ["two"]

@@ -1,4 +1,4 @@
-"""The functions of two profiles, beside what a commit changes."""
+"""Comparison of two profiles by function, with the functions that a commit changes."""
 
 import math
 import random
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from counted import PERIOD, profile
 from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts
 from perfbisect.core.explain.calls import locate_difference
-from perfbisect.core.explain.evidence import NOISE_ERRORS, OTHER_FUNCTIONS, FunctionRow, part_error, total_difference
+from perfbisect.core.explain.evidence import NOISE_ERRORS, OTHER_FUNCTIONS, FunctionRow, share_error, total_difference
 from perfbisect.core.explain.functions import MAX_ROWS, function_rows, off_cpu_rows
 from perfbisect.core.explain.profiles import comparable_profiles, functions_in
 
@@ -35,7 +35,7 @@ def changes(*functions: str, callers: Mapping[str, tuple[str, ...]] | None = Non
 
 
 @given(SAMPLES, SAMPLES, st.integers(1, 10**6), st.integers(1, 10**6))
-def test_differences_sum_to_that_of_the_whole(before: Samples, after: Samples, first: int, second: int) -> None:
+def test_differences_sum_to_the_total_difference(before: Samples, after: Samples, first: int, second: int) -> None:
     rows = function_rows(([profile("p", before, first)], [profile("c", after, second)]))
     costs = [PERIOD * sum(samples.values()) / count for samples, count in ((before, first), (after, second))]
     assert sum(row.difference for row in rows) == pytest.approx(costs[1] - costs[0], abs=1e-6 * max(costs))
@@ -51,8 +51,8 @@ def test_equal_profiles_have_no_difference(samples: Samples, rounds: int) -> Non
 
 
 @given(SAMPLES, SAMPLES, st.integers(2, 50))
-def test_the_number_of_operations_of_a_run_does_not_matter(before: Samples, after: Samples, factor: int) -> None:
-    """A run that is longer by a factor has as many more samples; costs per operation stay, and errors shrink."""
+def test_number_of_operations_of_a_run_does_not_matter(before: Samples, after: Samples, factor: int) -> None:
+    """A longer run has proportionally more samples: costs per operation stay, and errors decrease."""
     longer = ({stack: factor * number for stack, number in samples.items()} for samples in (before, after))
     p, c = (profile(commit, samples, 1000 * factor) for commit, samples in zip("pc", longer, strict=True))
     usual = joined(before, after)
@@ -62,8 +62,8 @@ def test_the_number_of_operations_of_a_run_does_not_matter(before: Samples, afte
         assert row.error <= one.error
 
 
-def test_samples_of_one_distribution_are_hardly_ever_beyond_noise() -> None:
-    """Error's coverage: counts are Poisson's. 4 functions × 500 pairs, of which 0.27 % are beyond 3 errors by chance."""
+def test_samples_of_one_distribution_are_rarely_beyond_noise() -> None:
+    """Tests the coverage of the error, with 4 functions × 100 pairs; by chance, 0.27 % are beyond 3 errors."""
     dice = random.Random(1)
 
     def drawn(commit: str) -> ProfileFacts:
@@ -76,7 +76,7 @@ def test_samples_of_one_distribution_are_hardly_ever_beyond_noise() -> None:
     assert 0.6 < within < 0.9, "of binomial counts, whose spread is a little smaller than Poisson's"
 
 
-def test_rounds_that_differ_make_the_error_larger() -> None:
+def test_varying_rounds_increase_the_error() -> None:
     quiet = [profile("p", HOT)] * 4
     loud = [profile("c", {each: int(n * factor) for each, n in HOT.items()}) for factor in (0.6, 1.5, 0.8, 1.1)]
     steady, varying = (function_rows((quiet, runs)) for runs in ([replace(run, commit="c") for run in quiet], loud))
@@ -84,32 +84,32 @@ def test_rounds_that_differ_make_the_error_larger() -> None:
     assert all(errors[1][name] > 3 * errors[0][name] for name in ("scan", "search", "insert"))
 
 
-def test_what_compilers_append_makes_no_other_function() -> None:
+def test_suffixes_that_compilers_append_make_no_other_function() -> None:
     rows = joined(HOT, {**HOT, ("main", "scan", "search.cold"): 100, ("main", "scan", "search.part.0"): 300})
     assert rows.keys() == {"scan", "search", "insert", "copy"}
     assert (rows["search"].difference, rows["search"].part) == pytest.approx((400 * PERIOD / 1000, 1.0))
 
 
-def test_functions_of_one_name_in_two_binaries_are_two() -> None:
+def test_functions_with_one_name_in_two_binaries_are_separate() -> None:
     rows = function_rows(([profile("p", {("f",): 10, ("f@libf.so",): 20})], [profile("c", {("f",): 30})]))
     assert {(row.function, row.binary) for row in rows} == {("f", "engine"), ("f", "libf.so")}
 
 
-def test_callers_are_those_with_most_of_the_cost() -> None:
+def test_callers_with_most_of_the_cost_are_listed() -> None:
     rows = joined(HOT, {**HOT, ("main", "check", "copy"): 1500, ("main", "copy", "copy"): 10})
     assert (rows["copy"].callers, rows["scan"].callers) == (("check", "insert", "main"), ("main",))
     assert next(iter(rows)) == "copy"
 
 
-def test_what_the_commit_changes_is_marked() -> None:
+def test_changed_functions_are_marked() -> None:
     rows = joined(HOT, {**HOT, ("main", "scan", "search"): 1500}, changes("search", "Page::insert", "gone"))
     assert [name for name, row in rows.items() if row.changed] == ["search", "insert"]
     other = joined({("B::insert(int)",): 9}, {("B::insert(int)",): 90}, changes("Page::insert"))
     assert not other["B::insert(int)"].changed
 
 
-def test_a_changed_function_that_no_profile_contains_marks_its_nearest_callers() -> None:
-    """`less` is called by `compare`, which is inlined, too, and that by `search` and `sort`; `sort` is in no profile."""
+def test_changed_function_in_no_profile_marks_its_nearest_callers() -> None:
+    """`compare` calls `less`, and is inlined, too. `search` and `sort` call `compare`; `sort` is in no profile."""
     callers = {"less": ("compare",), "compare": ("search", "sort", "compare"), "sort": ("main",)}
     rows = joined(HOT, {**HOT, ("main", "scan", "search"): 1500}, changes("less", callers=callers))
     assert rows["search"].inlined == ("less",)
@@ -123,7 +123,7 @@ def test_a_changed_function_that_no_profile_contains_marks_its_nearest_callers()
 RENAMED = {each: n for each, n in HOT.items() if each[-1] != "search"}
 
 
-def test_cost_that_moved_is_told_as_moved() -> None:
+def test_cost_that_moved_to_another_function_is_recognised() -> None:
     search, probe = ("main", "scan", "search"), ("main", "scan", "search", "probe")
     find, low, high = (("main", "scan", name) for name in ("find", "low", "high"))
     cases: list[tuple[Samples, dict[str, str]]] = [
@@ -140,35 +140,35 @@ def test_cost_that_moved_is_told_as_moved() -> None:
         assert {name: row.partner for name, row in rows.items() if row.partner} == partners
 
 
-def test_functions_that_have_nothing_to_do_with_each_other_exchange_no_cost() -> None:
-    """One gained what another lost, by chance: neither calls the other, and both are in both profiles."""
+def test_cost_does_not_move_between_unrelated_functions() -> None:
+    """One function gains what another loses by chance: neither calls the other, and both profiles contain both."""
     before = {("a", "scan"): 900, ("b", "insert"): 900, ("main",): 4000}
     rows = joined(before, {**before, ("a", "scan"): 1400, ("b", "insert"): 400})
     assert not any(row.partner for row in rows.values())
 
 
-def test_a_loss_is_before_a_larger_cost_that_moved() -> None:
+def test_loss_is_listed_before_a_larger_moved_cost() -> None:
     rows = joined(HOT, {**RENAMED, ("main", "scan", "find"): 905, ("main", "insert"): 1000})
     assert [*rows][:3] == ["insert", "find", "search"]
     assert rows["insert"].part == pytest.approx(300 / 305)
 
 
-def test_the_row_of_all_other_functions_completes_the_sum() -> None:
+def test_row_of_all_other_functions_completes_the_sum() -> None:
     rows = joined(HOT, {**HOT, **{("main", f"f{number}"): 10 + number for number in range(3 * MAX_ROWS)}})
     assert len(rows) == MAX_ROWS + 1 and [*rows][-1] == OTHER_FUNCTIONS
     assert sum(row.part for row in rows.values()) == pytest.approx(1.0)
 
 
-def test_the_error_of_a_share() -> None:
+def test_error_of_a_share_is_zero_for_the_whole_difference() -> None:
     rows = [*joined(HOT, {**HOT, ("main", "scan", "search"): 1500, ("main", "insert"): 900}).values()]
     total, spread = total_difference(rows)
     assert total == pytest.approx(800 * PERIOD / 1000)
-    assert 0 < part_error(rows[:1], rows) < spread / total
-    assert part_error(rows, rows) == pytest.approx(0.0, abs=1e-9), "the whole is all of it"
-    assert part_error(rows[:1], [replace(row, culprit=row.parent) for row in rows]) == math.inf
+    assert 0 < share_error(rows[:1], rows) < spread / total
+    assert share_error(rows, rows) == pytest.approx(0.0, abs=1e-9), "the whole is all of it"
+    assert share_error(rows[:1], [replace(row, culprit=row.parent) for row in rows]) == math.inf
 
 
-def test_profiles_are_compared_in_one_unit_and_on_cpu() -> None:
+def test_only_profiles_on_cpu_with_one_unit_are_compared() -> None:
     cycles = replace(profile("p", HOT), unit="cycles")
     waiting = replace(profile("p", HOT), off_cpu=True)
     empty = replace(profile("p", HOT), stacks={})
@@ -179,8 +179,8 @@ def test_profiles_are_compared_in_one_unit_and_on_cpu() -> None:
     assert function_rows(comparable_profiles(([], [profile("c", HOT)]))) == ()
 
 
-def test_what_stands_for_unknown_callers_is_none() -> None:
-    """Two functions below it have no caller in common, so nothing has moved from one to the other."""
+def test_placeholder_for_unknown_callers_is_no_caller() -> None:
+    """Two functions below the placeholder have no common caller, so no cost has moved between the two."""
     low, high = (
         replace(profile(commit, {}), stacks={"x;[rare stacks];f (x)": f, "x;[rare stacks];g (x)": 1e5 - f})
         for commit, f in (("p", 9e4), ("c", 1e4))
@@ -188,8 +188,8 @@ def test_what_stands_for_unknown_callers_is_none() -> None:
     assert [(row.callers, row.partner) for row in function_rows(([low], [high]))] == [((), ""), ((), "")]
 
 
-def test_what_only_the_waits_contain_is_not_inlined() -> None:
-    """And what only the profiles on CPU contain is not inlined into what waits."""
+def test_function_that_only_wait_profiles_contain_is_not_inlined() -> None:
+    """Nor is a function that only profiles on CPU contain inlined into a function that waits."""
     waits = [replace(profile(commit, {("main", "scan", "less"): 9}), off_cpu=True) for commit in "pc"]
     seen = functions_in([profile("p", HOT), *waits])
     change = changes("less", callers={"less": ("search", "scan")})
@@ -201,8 +201,8 @@ def test_what_only_the_waits_contain_is_not_inlined() -> None:
         assert any(row.inlined for row in on_cpu) is any(row.inlined for row in waiting) is inlined
 
 
-def test_functions_of_libc_and_the_kernel_are_not_changed() -> None:
-    """They may have the name of one that is."""
+def test_functions_of_libc_and_the_kernel_are_not_marked_as_changed() -> None:
+    """They may have the name of a changed function."""
     before = {("main", "copy@libc.so.6"): 900, ("main", "copy", "schedule@[kernel]", "copy@[kernel]"): 900, **HOT}
     after = {**before, ("main", "copy", "schedule@[kernel]", "copy@[kernel]"): 1900}
     rows = function_rows(([profile("p", before)], [profile("c", after)]), changes("copy"))
@@ -211,7 +211,7 @@ def test_functions_of_libc_and_the_kernel_are_not_changed() -> None:
     assert functions_in([profile("p", {("main", "copy@libc.so.6"): 1})]) == {"main"}
 
 
-def test_a_thread_that_was_interrupted_waits_for_nothing() -> None:
+def test_interrupted_thread_does_not_count_as_waiting() -> None:
     call, switch = "do_syscall_64@[kernel]", "schedule@[kernel]"
     for end, counted in (
         (("fdatasync@libc.so.6", "do_fsync@[kernel]", "io_schedule@[kernel]", switch), True),
@@ -232,7 +232,7 @@ def test_a_thread_that_was_interrupted_waits_for_nothing() -> None:
 
 
 def simulated(seed: int, kind: str) -> str:
-    """What is named of a random program, in which one function changes as ``kind`` says and a function elsewhere has another name."""
+    """Judges the function named for a random program, in which one function changes by ``kind`` and one is renamed."""
     rng = random.Random(seed)
     parents = {i: rng.choice(range(max(0, i - 6), i)) for i in range(1, 30)}
     paths = {0: (0,)}
@@ -278,7 +278,7 @@ def simulated(seed: int, kind: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["faster", "slower", "dearer", "own"])
-def test_the_place_of_a_difference_in_random_programs(kind: str) -> None:
+def test_difference_is_located_in_random_programs(kind: str) -> None:
     """A callee is replaced by a faster or a slower one, or is called more often; or the function itself costs more."""
     found = Counter(filter(None, (simulated(seed, kind) for seed in range(200))))
     assert found["right"] >= 0.94 * found.total() and found["wrong"] <= 0.02 * found.total(), found

@@ -1,4 +1,4 @@
-"""A host that jumps: ratios are those of the builds, or are not stated; where nothing jumped, nothing changes."""
+"""Hosts whose speed jumps: ratios of builds stay correct, or are not given. Without a jump, nothing changes."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ ENDS = [0, 9, 9, 0] * 2
 
 
 def runs(plan: Sequence[int], slow: Sequence[int], noise: float = 0.01) -> list[Reading]:
-    """Runs of the builds of ``plan``, a minute apart, those at the places ``slow`` at half of the host's speed."""
+    """Runs of the builds of ``plan``, one a minute. At the indices ``slow``, the host has half its speed."""
     own = np.random.default_rng(2).normal(size=len(plan)) * noise
     values = [7.0 + LEVELS[build] + wobble for build, wobble in zip(plan, own, strict=True)]
     return [
@@ -29,7 +29,7 @@ def runs(plan: Sequence[int], slow: Sequence[int], noise: float = 0.01) -> list[
 
 
 @pytest.mark.parametrize("jump", [8, 14])
-def test_a_build_that_was_run_on_one_side_of_a_jump_alone_is_compared_with_runs_of_that_side(jump: int) -> None:
+def test_build_run_on_one_side_of_a_jump_is_compared_on_that_side(jump: int) -> None:
     plan = [*ENDS, 3, 0, 3, 0, 3, 0, 6, 9, 0, 6, 9, 0, 6]
     for slow in (range(jump), range(jump, len(plan))):
         found = candidate_ratios(runs(plan, slow), 9)
@@ -39,14 +39,14 @@ def test_a_build_that_was_run_on_one_side_of_a_jump_alone_is_compared_with_runs_
         assert found.keys() == {3, 6, 9}
 
 
-def test_a_build_that_no_run_ties_to_good_has_no_interval() -> None:
-    """Of its runs at the jump nobody knows on which side they were."""
+def test_build_whose_runs_may_be_on_either_side_of_a_jump_has_no_interval() -> None:
+    """The jump is next to the only runs of build 3."""
     plan = [*ENDS, 3, 3, 9, 0, 0, 9, 6, 0, 6]
     found = candidate_ratios(runs(plan, range(8, len(plan))), 9)
     assert found.keys() == {6, 9} and found[6].low < math.exp(-0.05) < found[6].high < 1
 
 
-def test_between_two_jumps_a_part_alone_is_slow() -> None:
+def test_ratios_are_correct_if_the_host_is_slow_between_two_jumps() -> None:
     plan = [*ENDS, 3, 0, 3, 6, 9, 6, 0, 9, 0, 9, 0, 9, *ENDS, 7, 9, 0, 7]
     found = candidate_ratios(runs(plan, range(8, 20)), 9)
     assert {build: ratio.middle for build, ratio in found.items()} == pytest.approx(
@@ -57,13 +57,13 @@ def test_between_two_jumps_a_part_alone_is_slow() -> None:
 @pytest.mark.parametrize(("slow", "drift"), [((), 0.0), ((5,), 0.0), ((2, 11), 0.0), ((), 0.02)])
 def test_noise_single_slow_runs_and_drift_are_no_jumps(slow: tuple[int, ...], drift: float) -> None:
     drifting = [
-        Reading(one.candidate, one.value - drift * one.at, one.at, one.visit) for one in runs([*ENDS, 3, 0, 3, 9], slow)
+        Reading(run.candidate, run.value - drift * run.at, run.at, run.visit) for run in runs([*ENDS, 3, 0, 3, 9], slow)
     ]
     record = arrange_observations(drifting, Policy(), 9)
     assert split_hosts_at_jumps(record, USUAL) is record
 
 
-def test_counts_and_rounds_do_not_depend_on_the_speed_of_the_host() -> None:
+def test_counts_and_paired_runs_are_not_split_at_jumps() -> None:
     record = arrange_observations(runs(ENDS * 2, range(8, 16)), Policy(), 9)
     assert split_hosts_at_jumps(record, USUAL) is not record
     assert split_hosts_at_jumps(record, EXACT) is split_hosts_at_jumps(record, USUAL.for_paired_runs) is record

@@ -1,4 +1,4 @@
-"""What a hunt's state says after a sequence of events. What the search sees of a log with build hosts."""
+"""The state of a hunt after a sequence of events, and the observations in a log with build hosts."""
 
 from dataclasses import replace
 
@@ -66,13 +66,13 @@ def after(*events: Event) -> SessionState:
 
 
 def measured(*rates: tuple[int, float]) -> SessionState:
-    """These candidates were built and ran three times in turns, at about these rates."""
+    """The state after builds and three interleaved runs of each candidate, at about these rates."""
     runs = [ran(each, qps * (1 + 0.002 * (n % 3)), 1000.0 + 20 * n) for n, (each, qps) in enumerate(rates * 3)]
     builds = [(1000.0, built(candidate)) for candidate, _ in rates]
     return fold([(1000.0, STARTED), *builds, *((each.facts.started + 12, each) for each in runs)])
 
 
-def test_folding_at_once_and_step_by_step_agree_and_leave_earlier_states_alone() -> None:
+def test_adding_events_one_by_one_gives_the_folded_state() -> None:
     events = [STARTED, built(0), ran(0), Warned("Slow."), skipped(2, "compile"), decided(), SessionEnded(SAME)]
     whole, state = fold(enumerate(events, 1000)), SessionState()
     for at, event in enumerate(events, 1000):
@@ -84,7 +84,7 @@ def test_folding_at_once_and_step_by_step_agree_and_leave_earlier_states_alone()
     assert state.after(2000.0, RunStarted(0, 1, 2, Purpose.ENDS, 5.0)) is state
 
 
-def test_rows_of_commits() -> None:
+def test_facts_of_a_commit_contain_its_builds_and_runs() -> None:
     commit = Commit(SHAS[1], "2023-01-01", "A", "Subject")
     row = after(BuildStarted(1, commit), built(1), built(1, reused=True), ran(1)).facts_of(SHAS[1])
     assert (row.commit, len(row.builds), len(row.new_builds), row.reused) == (commit, 2, 1, True)
@@ -92,20 +92,20 @@ def test_rows_of_commits() -> None:
     assert SessionState().facts_of("x").commit == Commit("x")
 
 
-def test_a_failure_is_charged_to_the_build_and_ends_with_a_run() -> None:
+def test_failed_attempt_costs_build_time_and_a_later_run_ends_the_skip() -> None:
     failed = after(skipped(2, "compile"), built(2), skipped(2, "run"))
     assert failed.facts_of(SHAS[2]).build_seconds == 5.0 + 4.0 and failed.facts_of(SHAS[2]).skip
     failed.add(2000.0, ran(2))
     assert failed.facts_of(SHAS[2]).skip is None
 
 
-def test_a_run_costs_the_time_since_the_host_ended_its_work_before() -> None:
+def test_seconds_of_a_run_begin_when_the_host_ends_earlier_work() -> None:
     state = fold([(0.0, STARTED), (100.0, built(0)), (103.0, decided()), (130.0, ran(0)), (150.0, ran(0))])
     assert (state.facts_of(SHAS[0]).run_seconds, state.elapsed) == (30.0 + 20.0, 150.0)
     events = [(10.0, STARTED), (20.0, built(0)), (5000.0, replace(STARTED, resumed=True)), (5015.0, ran(0))]
     state = fold(events, [0.0, 4990.0])
     assert (state.facts_of(SHAS[0]).run_seconds, state.elapsed) == (15.0, 20.0 + 25.0), (
-        "not the time between two sessions"
+        "without the time between two attempts"
     )
 
 
@@ -120,8 +120,8 @@ def test_equal_binaries_share_their_runs() -> None:
     assert after(built(1, "x"), built(2, "x", host="b")).facts_of(SHAS[2]).same_as == SHAS[1]
 
 
-def test_another_range_voids_beliefs_and_keeps_what_was_measured() -> None:
-    """A hunt may begin with a range of its own, to compare good with the merge base."""
+def test_change_of_range_clears_the_belief_and_keeps_measurements() -> None:
+    """A hunt may begin with a range that compares good with the merge base."""
     first = replace(STARTED, candidates=("good", SHAS[0]))
     state = fold(enumerate((first, built(0, "x"), ran(0), decided(), STARTED)))
     assert state.belief is state.purpose is None and (state.commits, state.node[SHAS[3]]) == (SHAS, 3)
@@ -129,7 +129,7 @@ def test_another_range_voids_beliefs_and_keeps_what_was_measured() -> None:
     assert state.facts_of(SHAS[1]).same_as == SHAS[0] and state.is_measured(SHAS[1])
 
 
-def test_ratios_are_those_to_the_baseline() -> None:
+def test_ratios_of_commits_are_relative_to_the_baseline() -> None:
     state = measured((0, 1000.0), (3, 700.0))
     for candidate, like in ((1, 0), (2, 3)):
         state.add(2000.0, built(candidate, SHAS[like]))
@@ -139,7 +139,7 @@ def test_ratios_are_those_to_the_baseline() -> None:
     assert ratios_to_good(SessionState(), "qps") == {}
 
 
-def test_classifications_without_a_belief_follow_the_intervals() -> None:
+def test_classification_without_a_belief_follows_the_intervals() -> None:
     state = measured((0, 1000.0), (1, 995.0), (2, 702.0), (3, 700.0))
     found = [classify(state, sha, ratios_to_good(state, "qps")) for sha in SHAS]
     assert found == [Classification.BASELINE, Classification.GOOD, Classification.BAD, Classification.BAD]
@@ -148,7 +148,7 @@ def test_classifications_without_a_belief_follow_the_intervals() -> None:
 DROP, RISE = Interval(0.70, 0.72, 0.74), Interval(1.35, 1.4, 1.45)
 
 
-def test_a_side_needs_the_whole_interval() -> None:
+def test_commit_is_good_or_bad_only_if_its_whole_interval_is() -> None:
     slow = Interval(0.70, 0.73, 0.80)
     for own, bad, expected in (
         (Interval(0.97, 0.99, 1.01), DROP, Classification.GOOD),
@@ -162,7 +162,7 @@ def test_a_side_needs_the_whole_interval() -> None:
         assert side_by_interval(bad, own) is expected
 
 
-def test_between_the_ends_the_belief_decides_and_a_verdict_has_the_last_word() -> None:
+def test_belief_classifies_inner_commits_and_a_verdict_overrides_it() -> None:
     baseline, good, unclear, bad = (Classification[name] for name in ("BASELINE", "GOOD", "UNCLEAR", "BAD"))
     clear = decided((0.0, 0.01, 0.99, 1.0))
     for belief, expected in (
@@ -177,16 +177,16 @@ def test_between_the_ends_the_belief_decides_and_a_verdict_has_the_last_word() -
         assert classify(state.after(2001.0, SessionEnded(verdict)), SHAS[2], {}) is expected
 
 
-def test_what_was_not_measured_is_built_or_skipped() -> None:
+def test_unmeasured_commit_is_classified_as_built_or_skipped() -> None:
     state = after(built(0), ran(0), built(1), built(2, SHAS[0]), skipped(3, "start"))
     expected = [Classification.BASELINE, Classification.BUILT, Classification.GOOD, Classification.SKIPPED]
     assert [classify(state, sha, {}) for sha in SHAS] == expected
 
 
 @pytest.mark.parametrize("hosts", [(), ("m", "n")])
-def test_a_build_of_a_build_host_is_there_for_every_host(hosts: tuple[str, ...]) -> None:
+def test_build_of_a_build_host_is_available_on_every_host(hosts: tuple[str, ...]) -> None:
     log = [(100.0, built(number, "1", host=name)) for number, name in enumerate(("b1", "b2", "n"))]
     node = {sha: number for number, sha in enumerate(SHAS)}
     first, second, third = read_observations(log, node, "qps", 0.0, hosts, ("b1", "b2"))
     assert (first, second) == (Built(0, 5.0, build_host=0), Built(1, 5.0, 0, build_host=1))
-    assert third == (Built(2, 5.0, None, 1) if hosts else Built(2, 5.0, 0)), "a host's own build is there on that host"
+    assert third == (Built(2, 5.0, None, 1) if hosts else Built(2, 5.0, 0)), "a host's own build is only on that host"

@@ -1,4 +1,4 @@
-"""The filter that whitens readings, against the dense covariance it stands for. Readings of runs that were stopped as too slow."""
+"""Estimates of levels by a filter, compared with dense covariances; readings of runs that were stopped as too slow."""
 
 import math
 from dataclasses import replace
@@ -16,7 +16,7 @@ from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.inference.record import (
     Record,
     arrange_observations,
-    move_beyond_bounds,
+    move_stopped_runs,
     side_of_stopped_runs,
     unite_stopped_runs,
 )
@@ -38,7 +38,7 @@ def readings(seed: int, count: int = 24, hosts: int = 1) -> list[Observation]:
 
 
 def least_squares(record: Record, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Generalised: the levels of three builds, and their covariance."""
+    """The levels of three builds by generalised least squares, and their covariance."""
     x = (record.build[:, None] == np.arange(3)).astype(float)
     covariance = np.linalg.inv(x.T @ weight @ x)
     return covariance @ x.T @ weight @ record.value, covariance
@@ -46,7 +46,7 @@ def least_squares(record: Record, weight: np.ndarray) -> tuple[np.ndarray, np.nd
 
 @pytest.fixture
 def _keep_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No law of drift is left out."""
+    """No model of the drift is left out as negligible."""
     monkeypatch.setattr("perfbisect.core.inference.state_space.NEGLIGIBLE", 0.0)
 
 
@@ -69,8 +69,8 @@ def test_levels_are_generalised_least_squares(seed: int) -> None:
 
 @pytest.mark.usefixtures("_keep_all")
 @pytest.mark.parametrize("hosts", [1, 3])
-def test_runs_of_one_visit_share_its_effect(hosts: int) -> None:
-    """Hosts measure at once, visits of one to three runs each; within a visit the drift stands still."""
+def test_runs_of_a_visit_share_the_effect_of_the_visit(hosts: int) -> None:
+    """Hosts measure at the same time, in visits of one to three runs. The drift is constant within a visit."""
     rng = np.random.default_rng(hosts)
     seen: list[Observation] = []
     for host in range(hosts):
@@ -94,7 +94,7 @@ def test_runs_of_one_visit_share_its_effect(hosts: int) -> None:
         assert np.allclose(levels.mean[law], mean)
 
 
-def test_probabilities_sum_to_one_and_drift_is_noticed() -> None:
+def test_probabilities_sum_to_one_and_drift_is_detected() -> None:
     rng = np.random.default_rng(1)
     values = np.sin(np.arange(80) / 12) * 0.05 + rng.normal(size=80) * 0.005
     seen = [Reading(i % 2 * 10, values[i], float(i), i) for i in range(80)]
@@ -103,7 +103,7 @@ def test_probabilities_sum_to_one_and_drift_is_noticed() -> None:
     assert np.sqrt(levels.variance.min()) < 0.012  # the noise that is left once the drift is known
 
 
-def test_hosts_may_differ_by_a_constant() -> None:
+def test_constant_difference_of_hosts_does_not_bias_levels() -> None:
     rng, turns = np.random.default_rng(2), enumerate([(0, 0), (1, 10), (1, 0), (0, 10)] * 6)
     seen = [Reading(v, 0.3 * host - 0.01 * v + rng.normal() * 0.002, float(i), i, host) for i, (host, v) in turns]
     levels = estimate(arrange_observations(seen, Policy(), 10), np.ones(len(seen)))
@@ -113,8 +113,8 @@ def test_hosts_may_differ_by_a_constant() -> None:
 @pytest.mark.usefixtures("_keep_all")
 @pytest.mark.parametrize("hosts", [1, 3])
 @pytest.mark.parametrize("kept", [1.0, 0.4])
-def test_what_is_known_of_a_host_given_the_levels(hosts: int, kept: float) -> None:
-    """Drift after the last reading, plus the host's offset, against conditioning by the dense covariance."""
+def test_speed_of_a_host_is_predicted_from_the_levels(hosts: int, kept: float) -> None:
+    """The drift since the last reading plus the host's offset, compared with conditioning by the dense covariance."""
     record = arrange_observations(readings(7, hosts=hosts), Policy(), 10)
     levels = estimate(record, np.ones(len(record.value)))
     x = (record.build[:, None] == np.arange(3)).astype(float)
@@ -128,11 +128,11 @@ def test_what_is_known_of_a_host_given_the_levels(hosts: int, kept: float) -> No
             since = (record.at[mine].max() - record.at) / (memory * levels.pace)
             cross = mine * (size**2 * kept * np.exp(-since) + USUAL.host_offset**2 * (host > 0))
             weight = np.linalg.solve(dense, cross)
-            of_levels, error = levels.present.speed_at(host, law, kept)
+            of_levels, error = levels.present.host_speed(host, law, kept)
             assert np.allclose(of_levels, weight @ x, atol=1e-6)
             total = kept**2 * size**2 + USUAL.host_offset**2 * (host > 0)
             assert error == pytest.approx(total - weight @ cross, abs=1e-5)
-    of_levels, error = levels.present.speed_at(5, 0, 1.0)
+    of_levels, error = levels.present.host_speed(5, 0, 1.0)
     assert not of_levels.any() and error == USUAL.host_offset**2, "of a host without readings nothing is known"
 
 
@@ -147,7 +147,7 @@ BOUND = -math.log(5)
 
 
 def readings_unusual(good: int, stopped: int, *, sign: int = -1) -> list[Reading]:
-    """So many runs of good (0), and stopped ones of bad (1); ``sign`` is -1 for a metric that is better if higher."""
+    """Runs of good (0), and stopped runs of bad (1). ``sign`` is -1 for a metric that is better if higher."""
     at_bound = [Reading(1, -sign * BOUND, good + run, good + run, bound=sign) for run in range(stopped)]
     return [*(Reading(0, NOISE[run % 6], run, run) for run in range(good)), *at_bound]
 
@@ -167,19 +167,19 @@ def test_the_noise_is_that_of_the_other_builds_however_many_runs_were_stopped(go
 
 
 @pytest.mark.parametrize(("sign", "low", "high"), [(-1, 0.0, 0.22), (1, 4.5, math.inf)])
-def test_the_ratio_of_a_build_whose_runs_were_stopped_has_one_end(sign: int, low: float, high: float) -> None:
+def test_ratio_of_a_build_with_stopped_runs_is_bounded_on_one_side(sign: int, low: float, high: float) -> None:
     ratio = candidate_ratios(readings_unusual(5, 2, sign=sign), 1)[1]
-    assert ratio.only_bound == sign and ratio.has_bound and low <= ratio.low and ratio.high <= high
+    assert ratio.only_known_side == sign and ratio.has_known_bound and low <= ratio.low and ratio.high <= high
     assert 0.2 <= min(ratio.high, 1 / max(ratio.low, 0.1)) < 0.23, "about the bound, and no farther"
 
 
 def test_one_stopped_run_among_many_is_an_outlier() -> None:
     seen = [Reading(at % 2, -0.1 * (at % 2) + NOISE[at // 2], at, at) for at in range(12)]
     ratio = candidate_ratios([*seen, Reading(1, BOUND, 20, 20, bound=-1)], 1)[1]
-    assert (ratio.only_bound, ratio.middle) == (0, pytest.approx(math.exp(-0.1), abs=0.02))
+    assert (ratio.only_known_side, ratio.middle) == (0, pytest.approx(math.exp(-0.1), abs=0.02))
 
 
-def test_which_end_is_open() -> None:
+def test_open_side_of_a_ratio_follows_from_stopped_runs() -> None:
     known = Interval(0.4, 0.5, 0.6)
     below, above = Interval(0.0, 0.5, 0.6), Interval(0.4, 0.5, math.inf)
     ends = ((0, 0), (-1, 0), (0, 1), (1, 0), (0, -1), (-1, -1))
@@ -191,9 +191,9 @@ def test_which_end_is_open() -> None:
         above,
         Interval(0, 0.5, math.inf),
     ]
-    assert [with_open_bounds(known, *each).has_bound for each in ends] == [True] * 5 + [False]
-    assert not UNKNOWN.has_bound, "what is unknown is no bound"
-    assert [Interval(*ends).only_bound for ends in ((0.0, 1.0, math.inf), (0.1, 0.2, 0.3), (0.0, 0.2, 0.3))] == [
+    assert [with_open_bounds(known, *each).has_known_bound for each in ends] == [True] * 5 + [False]
+    assert not UNKNOWN.has_known_bound, "an unknown ratio has no bound"
+    assert [Interval(*ends).only_known_side for ends in ((0.0, 1.0, math.inf), (0.1, 0.2, 0.3), (0.0, 0.2, 0.3))] == [
         0,
         0,
         -1,
@@ -208,5 +208,5 @@ def test_stopped_runs_of_a_build_become_one_reading_on_each_host() -> None:
     assert (weight.tolist(), repeated) == ([1.0, 3.0, 2.0], 3.0)
     assert [side_of_stopped_runs(record, build) for build in (0, 1, 2)] == [0, -1, 0]
     none = arrange_observations(readings_unusual(3, 0), Policy(), 1)
-    assert unite_stopped_runs(none, weight[:1]) == (none, weight[:1], 0.0), "without a stopped run nothing is touched"
-    assert move_beyond_bounds(record, 1.0).value.tolist() == pytest.approx([0.0] + 5 * [BOUND - 1])
+    assert unite_stopped_runs(none, weight[:1]) == (none, weight[:1], 0.0), "without a stopped run nothing changes"
+    assert move_stopped_runs(record, 1.0).value.tolist() == pytest.approx([0.0] + 5 * [BOUND - 1])

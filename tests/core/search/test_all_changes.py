@@ -1,4 +1,4 @@
-"""Every change of a range, not only the largest."""
+"""`--all`: the search finds every change of a range, not only the largest change."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ from perfbisect.core.search.all_changes import _half_spans, _Results, _Span, _un
 from perfbisect.core.search.situation import Situation, subrange
 from perfbisect.simulate.hunt import simulate_hunt
 from perfbisect.simulate.scenario import random_merging_graph
-from perfbisect.simulate.tally import StepAccount, account_of_steps, judge_verdict
+from perfbisect.simulate.tally import StepCounts, count_steps, judge_verdict
 from perfbisect.simulate.world import HostModel, World
 from perfbisect.wording.verdicts import exit_status
 from simulated_worlds import decide, several
@@ -37,7 +37,7 @@ def test_every_change_is_found(steps: dict[int, float]) -> None:
 
 
 def line(first: int, last: int) -> list[tuple[int, ...]]:
-    """The parents of commits in a straight line, from that after ``first`` to ``last``."""
+    """The parents of the commits ``first`` + 1 to ``last``, which are in a straight line."""
     return [(v,) for v in range(first, last)]
 
 
@@ -78,14 +78,14 @@ BACK = {6: -0.0408, 13: 0.0408, 19: -0.0408}  # in a history where 24 to 26 are 
         ),
     ],
 )  # fmt: skip
-def test_changes_in_histories_with_branches(
+def test_changes_are_found_in_histories_with_branches(
     world: World, drops: list[int], improvements: list[int], left: list[tuple[int, int]]
 ) -> None:
     assert several(simulate_hunt(world, ALL).verdict) == (drops, improvements, left)
 
 
-def test_a_subrange_has_its_own_readings_corrected_for_what_a_branch_lacks() -> None:
-    #  0 - 1 - 2 - 5    with 2 as the good end, 3 and 4 lack what 1 and 2 changed
+def test_subrange_corrects_readings_for_changes_that_a_branch_lacks() -> None:
+    #  0 - 1 - 2 - 5    good is 2; commits 3 and 4 do not contain commits 1 and 2
     #   \ 3 - 4 /
     part = subrange(Graph.from_parents([(), (0,), (1,), (0,), (3,), (2, 4)]), 2, 5)
     assert part.nodes.tolist() == [2, 0, 3, 4, 5]
@@ -107,20 +107,20 @@ def test_a_subrange_has_its_own_readings_corrected_for_what_a_branch_lacks() -> 
         assert isinstance(one_there, Reading) and np.isclose(one_there.value, 0.5 + np.log(lacking))
 
 
-def test_builds_that_differ_by_their_layout_alone_are_not_measured_for_ever() -> None:
+def test_runs_of_builds_that_differ_only_in_layout_are_limited() -> None:
     outcome = simulate_hunt(World(Graph.straight_history(8), {4: -0.05}, HostModel(noise=0.005), seed=1), ALL)
     assert several(outcome.verdict)[0] == [4] and outcome.runs <= 90  # ten for each build
 
 
-LINE, ROOTS = Graph.straight_history(24), two_roots(16)  # 8 to 14 do not descend from good, 15 takes them in
+LINE, ROOTS = Graph.straight_history(24), two_roots(16)  # 8 to 14 do not descend from good; 15 merges them
 
 
 @pytest.mark.parametrize(("graph", "steps", "stretch", "left"), [
-    (LINE, {5: -0.1, 15: -0.2}, range(13, 18), (12, 18)),  # the larger
+    (LINE, {5: -0.1, 15: -0.2}, range(13, 18), (12, 18)),  # the larger step
     (LINE, {5: -0.2, 15: -0.1}, range(13, 18), (12, 18)),
-    (ROOTS, {2: -0.1, 9: -0.2}, range(8, 11), (0, 11)),  # at the root of another project
+    (ROOTS, {2: -0.1, 9: -0.2}, range(8, 11), (0, 11)),  # near the root of the merged project
 ])  # fmt: skip
-def test_a_step_in_a_stretch_that_does_not_build_is_unsettled_and_the_other_one_named(
+def test_step_among_unbuildable_commits_is_unsettled(
     graph: Graph, steps: dict[int, float], stretch: range, left: tuple[int, int]
 ) -> None:
     verdict = simulate_hunt(World(graph, steps, QUIET, unbuildable=frozenset(stretch), seed=1), ALL).verdict
@@ -132,7 +132,7 @@ def test_a_step_in_a_stretch_that_does_not_build_is_unsettled_and_the_other_one_
 
 
 @pytest.mark.parametrize("budget", [{"max_builds": 9}, {"max_runs": 34}], ids=str)
-def test_what_the_budget_left_unsearched_is_unsettled(budget: dict[str, float]) -> None:
+def test_subrange_that_the_budget_leaves_unsearched_is_unsettled(budget: dict[str, float]) -> None:
     world = World(Graph.straight_history(32), {10: -0.2, 25: -0.1}, QUIET, seed=1)
     verdict = simulate_hunt(world, replace(ALL, **budget)).verdict  # type: ignore[arg-type]
     drops, _, left = several(verdict)
@@ -141,7 +141,7 @@ def test_what_the_budget_left_unsearched_is_unsettled(budget: dict[str, float]) 
     assert exit_status(verdict) == 2
 
 
-def test_ends_that_are_alike_leave_open_what_the_budget_kept_from_being_halved() -> None:
+def test_range_with_equal_ends_is_unsettled_if_budget_prevents_halving() -> None:
     verdict = simulate_hunt(
         World(Graph.straight_history(32), {10: -0.2, 25: 0.2}, QUIET, seed=1), replace(ALL, max_builds=2)
     ).verdict
@@ -151,8 +151,8 @@ def test_ends_that_are_alike_leave_open_what_the_budget_kept_from_being_halved()
 
 
 @pytest.mark.calibrate
-def test_named_steps_are_steps_and_large_ones_are_named_or_lie_in_what_is_left_open() -> None:
-    total, wrong = StepAccount(), 0
+def test_random_steps_are_named_or_lie_in_unsettled_subranges() -> None:
+    total, wrong = StepCounts(), 0
     for seed in range(24):
         rng = np.random.default_rng(seed)
         count = int(rng.integers(2, 4))
@@ -163,14 +163,14 @@ def test_named_steps_are_steps_and_large_ones_are_named_or_lie_in_what_is_left_o
         world = World(LINE, steps, quiet, unbuildable=stretch, seed=seed)
         verdict = simulate_hunt(world, replace(ALL, max_builds=9 if seed % 3 == 1 else 0)).verdict
         assert not isinstance(verdict, Inconclusive) or verdict.reason in SPENT or stretch
-        total += account_of_steps(verdict, world, ALL.min_effect)
+        total += count_steps(verdict, world, ALL.min_effect)
         wrong += judge_verdict(verdict, world) == "wrong"
     assert total.wrong <= 0.05 * (total.right + total.wrong)
     assert total.missed <= 0.02 * (total.right + total.unsettled)
     assert total.right >= 30 and wrong <= 2
 
 
-def test_a_step_that_is_named_without_all_is_named_although_it_is_smaller_than_requested() -> None:
+def test_step_below_min_effect_is_named_with_and_without_all_steps() -> None:
     runs = [Reading(k % 2, 5 - 0.049 * (k % 2) + 0.004 * (-1) ** (k // 2), 3.0 + k, k, 0, 60.0) for k in range(24)]
     seen = [Built(0, 9.0), Built(1, 9.0), *runs]
     rules = Policy(min_effect=0.05)
@@ -180,8 +180,8 @@ def test_a_step_that_is_named_without_all_is_named_although_it_is_smaller_than_r
 
 
 @pytest.mark.parametrize(("middle", "left"), [(7, [(4, 10)]), (8, [(4, 10), (8, 10)])], ids=["smaller", "equal"])
-def test_subranges_that_contain_each_other_do_not_explain_each_other(middle: int, left: list[tuple[int, int]]) -> None:
-    #  0 - 1 - 2 - 3 - 4 - 9 - 10    7 and 8, near the middle of what follows 4, lack 1 to 4
+def test_nested_unsettled_subranges_do_not_explain_each_other(middle: int, left: list[tuple[int, int]]) -> None:
+    #  0 - 1 - 2 - 3 - 4 - 9 - 10    7 and 8, near the middle of the range after 4, do not contain 1 to 4
     #   \ 5 - 6 - 7 - 8 /
     graph = Graph.from_parents([(), (0,), (1,), (2,), (3,), (0,), (5,), (6,), (7,), (4, 8), (9,)])
     doubt = Inconclusive((), (), Interval(0.9, 0.95, 0.99), Reason.TOO_NOISY)
@@ -190,7 +190,7 @@ def test_subranges_that_contain_each_other_do_not_explain_each_other(middle: int
     assert [(one.good, one.bad) for one in _unsettled_subranges(progress)] == left
 
 
-def test_the_middle_of_a_subrange_is_the_first_that_was_measured_unless_another_is_far_more_central() -> None:
+def test_subrange_is_halved_at_a_measured_candidate_if_central() -> None:
     for measured, middle in (((), 8), ((7,), 7), ((7, 8), 7), ((9, 7), 9), ((3,), 8)):
         seen = [Reading(v, 5.0, 3.0 + i, i) for i, v in enumerate((0, 16, *measured))]
         now = Situation(Graph.straight_history(16), seen, ALL)

@@ -1,4 +1,4 @@
-"""Which builds are begun ahead, on which build host, and what is measured meanwhile."""
+"""Which builds start before their runs are ordered, on which build host, and which runs are made meanwhile."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ from perfbisect.hunt import loop
 from perfbisect.simulate.host_model import HostModel
 from perfbisect.simulate.hunt import MemoryLog, SimulatedWorkers, simulate_hunt
 from perfbisect.simulate.scenario import Scenario, random_merging_graph
-from perfbisect.simulate.world import World, build_host_number
+from perfbisect.simulate.world import World, world_host_number
 from simulated_worlds import decide, found, moments
 
 LINE = Graph.straight_history(100)
@@ -26,7 +26,7 @@ RUN = 60.0
 
 
 def measured(candidate: int, value: float, at: float, runs: int = 4) -> list[Observation]:
-    """Runs of a build that are alike."""
+    """Readings of a build that hardly differ."""
     return [Reading(candidate, value + 0.001 * (i % 3), at + i, int(at) + i, 0, RUN) for i in range(runs)]
 
 
@@ -47,7 +47,7 @@ def ordered(decision: Decision) -> list[int]:
 
 @st.composite
 def flying(draw: st.DrawFn) -> tuple[Graph, list[Observation], Policy, Fleet]:
-    """A moment at which build hosts are doing something."""
+    """A moment of a search at which build hosts may be busy or lost."""
     hosts = draw(st.integers(1, 6))
     graph, seen = draw(moments(hosts))
     size, run = graph.size, any(isinstance(each, Reading) for each in seen)
@@ -70,7 +70,7 @@ def flying(draw: st.DrawFn) -> tuple[Graph, list[Observation], Policy, Fleet]:
 
 @given(flying())
 @settings(max_examples=60, deadline=None)
-def test_every_order_of_builds(moment: tuple[Graph, list[Observation], Policy, Fleet]) -> None:
+def test_orders_of_builds_are_consistent_at_any_moment(moment: tuple[Graph, list[Observation], Policy, Fleet]) -> None:
     graph, seen, policy, fleet = moment
     decision = decide(graph, seen, policy, fleet=fleet)
     again = decide(graph, list(seen), policy, fleet=fleet)
@@ -111,7 +111,7 @@ def test_build_hosts_cut_the_range_into_equal_parts() -> None:
         assert np.diff(candidates).max() <= 100 / (hosts + 1) * 1.35
 
 
-def test_the_ends_come_first_and_others_cut_the_range_meanwhile() -> None:
+def test_ends_are_built_first_while_other_hosts_cut_the_range() -> None:
     assert ordered(decide(LINE, [], Policy(), fleet=ahead(1))) == [100]
     assert ordered(decide(LINE, [], Policy(), fleet=ahead(2))) == [0, 100]
     decision = decide(LINE, [], Policy(), fleet=ahead(4))
@@ -120,21 +120,21 @@ def test_the_ends_come_first_and_others_cut_the_range_meanwhile() -> None:
     assert 25 <= low <= 40 and 60 <= high <= 75
 
 
-def test_builds_in_flight_and_builds_without_runs_count_as_cuts() -> None:
+def test_running_builds_and_unmeasured_builds_count_as_cuts() -> None:
     busy = ahead(2, busy=(Measure((PlannedRuns(50, 2),), Purpose.SEARCH),))
     for seen, fleet in ((ENDS, ahead(3, BuildInProgress(50, 0))), ([*ENDS, made(50)], busy)):
         first, second = ordered(decide(LINE, seen, Policy(), fleet=fleet))
         assert 15 <= first <= 35 and 65 <= second <= 85
 
 
-def test_a_stretch_that_does_not_build_is_stepped_around() -> None:
+def test_builds_ahead_avoid_commits_near_failed_builds() -> None:
     failed: list[Observation] = [Skipped(v, "does not build", 60.0) for v in (50, 48)]
     low, high = ordered(decide(LINE, [*ENDS, *failed], Policy(), fleet=ahead(2)))
     assert low < 45 and high > 53
 
 
-def test_a_build_goes_to_the_build_host_with_the_nearest_builds() -> None:
-    """A build near another one is quick; the two hosts have built on either side."""
+def test_build_host_with_the_nearest_builds_gets_the_build() -> None:
+    """A build is quick if the host has built a near commit. Each of the two hosts has built one half of the range."""
     seen = [*ENDS]
     for i, (v, host) in enumerate([(10, 0), (12, 0), (90, 1), (88, 1), (30, 0), (70, 1)]):
         distance = min(abs(v - one.candidate) for one in seen if isinstance(one, Built) and one.build_host == host)
@@ -143,7 +143,7 @@ def test_a_build_goes_to_the_build_host_with_the_nearest_builds() -> None:
     assert {build.build_host: build.candidate > 50 for build in builds} == {0: False, 1: True}
 
 
-def test_parents_of_a_suspect_are_built_before_they_are_wanted() -> None:
+def test_parents_of_a_likely_culprit_are_built_ahead() -> None:
     rows = [(), (0,), (0,), (1,), (2,), (3, 4), (5,)]  # 5 merges 3 and 4
     graph = Graph.from_parents(rows, [0.0, 1.0, 1.0, 1.0, 1.0, 10.0, 1.0])
     seen: list[Observation] = [made(v) for v in (0, 6, 5, 3)]
@@ -151,7 +151,7 @@ def test_parents_of_a_suspect_are_built_before_they_are_wanted() -> None:
     assert 4 in ordered(decide(graph, seen, Policy(), fleet=ahead(1)))
 
 
-def test_while_a_build_is_awaited_old_builds_are_measured_if_that_tells_something() -> None:
+def test_host_measures_old_builds_during_a_build_if_informative() -> None:
     doubtful: list[Observation] = [made(50), Reading(50, -0.05, 41.0, 41, 0, RUN)]
     flying = BuildInProgress(25, 0), BuildInProgress(75, 1)
     unsure = decide(LINE, [*ENDS, *doubtful], Policy(), fleet=ahead(2, *flying))
@@ -163,8 +163,8 @@ def test_while_a_build_is_awaited_old_builds_are_measured_if_that_tells_somethin
     ).waits_for_builds
 
 
-def test_a_useless_build_in_flight_is_ended_unless_it_is_nearly_done() -> None:
-    seen: list[Observation] = [*ENDS, made(50), *measured(50, -0.1, 41)]  # slow: what is above 50 does not matter
+def test_useless_build_is_cancelled_unless_nearly_done() -> None:
+    seen: list[Observation] = [*ENDS, made(50), *measured(50, -0.1, 41)]  # 50 is slow: no culprit is above 50
     for building, cancelled in (
         ((BuildInProgress(75, 0, RUN), BuildInProgress(25, 1)), (0,)),
         ((BuildInProgress(75, 0), BuildInProgress(25, 1)), ()),  # nothing new is known yet
@@ -176,7 +176,7 @@ def test_a_useless_build_in_flight_is_ended_unless_it_is_nearly_done() -> None:
     assert not decision.builds
 
 
-def test_a_host_that_may_build_does_not_wait() -> None:
+def test_host_that_may_build_between_runs_does_not_wait() -> None:
     waiting = decide(LINE, [], Policy(), fleet=ahead(1, between=True))
     assert [*ordered(waiting), waiting.order] == [100, Measure((PlannedRuns(0, 0),), Purpose.ENDS)]
     assert not waiting.waits_for_builds
@@ -184,7 +184,7 @@ def test_a_host_that_may_build_does_not_wait() -> None:
     assert decide(LINE, ENDS, Policy(), fleet=nearly).waits_for_builds, "its own build would take longer"
 
 
-def test_when_the_last_build_host_is_lost_hosts_build_as_without_any() -> None:
+def test_hosts_build_themselves_after_the_last_build_host_is_lost() -> None:
     lost = Fleet((), (), 1, 1, (), (0,), True)
     decision, alone = decide(LINE, ENDS, Policy(), fleet=lost), decide(LINE, ENDS, Policy())
     assert decision.order == alone.order and not decision.waits_for_builds and not decision.builds
@@ -208,8 +208,8 @@ def test_cuts_of_any_history_are_about_even(count: int, seed: int) -> None:
 
 
 @pytest.mark.calibration
-def test_builds_do_not_take_turns_in_ending_each_other() -> None:
-    """Where their costs differ, two builds may each seem better than the other that has begun."""
+def test_builds_do_not_cancel_each_other_in_turns() -> None:
+    """If the costs of two builds differ, each of the two may seem better than the other, which is running."""
     habits = HostModel(build_seconds=6000.0, cached_share=0.1)
     simulate_hunt(
         Scenario(Graph.straight_history(1000), habits=habits).world(7), Policy(), build_hosts=4, most_orders=250
@@ -218,7 +218,7 @@ def test_builds_do_not_take_turns_in_ending_each_other() -> None:
 
 @pytest.mark.calibration
 @pytest.mark.parametrize("share", [0.1, 0.6])
-def test_a_hunt_goes_on_from_its_log_when_builds_in_flight_were_lost(share: float) -> None:
+def test_hunt_continues_from_its_log_after_running_builds_are_lost(share: float) -> None:
     def world() -> World:
         return Scenario(random_merging_graph(80), 0.08, habits=HostModel(build_seconds=1200.0), failing=0.1).world(3)
 
@@ -226,8 +226,8 @@ def test_a_hunt_goes_on_from_its_log_when_builds_in_flight_were_lost(share: floa
     known = [*whole[: int(share * len(whole))]]
     for seen in known:
         if isinstance(seen, Built) and seen.build_host is not None:
-            left.build(seen.candidate, build_host_number(seen.build_host))
-            left.share(seen.candidate)
+            left.build(seen.candidate, world_host_number(seen.build_host))
+            left.add_shared_build(seen.candidate)
         elif isinstance(seen, Reading):
             left.run(seen.candidate)
     log = MemoryLog(known)
@@ -254,7 +254,7 @@ def test_build_hosts_save_time() -> None:
 
 
 @pytest.mark.calibration
-def test_budgets_hold_with_builds_ahead() -> None:
+def test_budget_of_builds_holds_with_builds_ahead() -> None:
     for seed in range(2):
         world = Scenario(Graph.straight_history(200), 0.1, habits=HostModel(build_seconds=1200.0)).world(seed)
         outcome = simulate_hunt(world, Policy(max_builds=6), build_hosts=4)

@@ -1,4 +1,4 @@
-"""Which builds are made in an empty folder, and when incremental builds count no more; hunts in worlds where some are stale."""
+"""Clean builds before a verdict, the exclusion of incremental builds, and simulated hunts with stale builds."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ FAST, SLOW = 0.0, -0.1
 
 
 def seen(levels: dict[int, float], incremental: Sequence[int] = (), runs: int = 6) -> list[Observation]:
-    """Builds, and so many runs of each in turns, which vary little."""
+    """Builds, and interleaved runs of each build with little noise."""
     built = [Built(each, 60.0, incremental=each in incremental) for each in levels]
     timed = [
         Reading(each, level + 0.002 * ((turn * 7 + each) % 3 - 1), float(turn * len(levels) + place), place)
@@ -38,7 +38,7 @@ def at(levels: dict[int, float], incremental: Sequence[int] = (), **more: object
 HALF = {0: FAST, 8: SLOW, 3: FAST, 4: SLOW}
 
 
-def test_what_a_verdict_names_is_built_in_an_empty_folder_first() -> None:
+def test_culprit_and_parent_get_clean_builds_before_the_verdict() -> None:
     now = at(HALF)
     found = decide(now)
     assert isinstance(found.order, Found) and found.order.step.parents == (3,)
@@ -52,8 +52,8 @@ def test_what_a_verdict_names_is_built_in_an_empty_folder_first() -> None:
     )
 
 
-def test_a_verdict_without_a_name_counts_only_without_incremental_builds() -> None:
-    """That nothing changed, too; and a build that has the binary of another tells as much as runs."""
+def test_verdict_without_a_culprit_needs_clean_builds_only() -> None:
+    """The verdict is that nothing changed. A build with the binary of another build counts like runs."""
     now = at({0: FAST, 8: FAST})
     ended = decide(now)
     assert isinstance(ended.order, NotReproduced)
@@ -64,8 +64,8 @@ def test_a_verdict_without_a_name_counts_only_without_incremental_builds() -> No
     assert not is_contradicted(ended, replace(now, observations=[*stale[:-1], Built(4, 60.0, incremental=True)]))
 
 
-def test_a_name_that_clean_builds_do_not_suspect_begins_the_search_again() -> None:
-    """An incremental build before the culprit's parent is fast, as it is stale; the parent is as slow as bad."""
+def test_culprit_that_clean_builds_contradict_restarts_the_search() -> None:
+    """A stale incremental build before the culprit's parent is fast, but the parent is as slow as bad."""
     now = at({0: FAST, 8: SLOW, 5: FAST, 6: SLOW - 0.001, 7: SLOW - 0.06}, [5])
     again = decide(now)
     assert not isinstance(again.order, Found) or again.order.step.candidate == 7
@@ -73,17 +73,17 @@ def test_a_name_that_clean_builds_do_not_suspect_begins_the_search_again() -> No
     assert isinstance(decide(now).order, Found)
 
 
-def test_once_begun_again_no_incremental_build_counts() -> None:
-    """Neither one that was under way on another host then; its runs have been spent."""
+def test_restarted_search_excludes_incremental_builds() -> None:
+    """Also a build that was being made on another host at the restart. Its runs are part of the costs."""
     now = at({**HALF, 6: FAST}, [6], clean=True)
     clean = without_incremental(now)
     assert not [each for each in clean.observations if each.candidate == 6]
-    assert clean.spent_by_others.runs == 6
+    assert clean.extra_cost.runs == 6
     assert isinstance(decide(now).order, Found) and decide(now).order == decide(clean).order
 
 
 class Deceiving(World):
-    """Some commits build in the tree of another alone."""
+    """A world in which some commits have only incremental builds."""
 
     def build(self, candidate: int, host: int = 0, *, incremental: bool = False) -> Built | Skipped | None:
         if candidate % 3 == 2 and not incremental:
@@ -100,7 +100,7 @@ class Deceiving(World):
         pytest.param(World, 0.03, 0.5, 15, marks=pytest.mark.slow),
     ],
 )
-def test_no_stale_build_makes_a_wrong_name(kind: type[World], effect: float, stale: float, least: int) -> None:
+def test_stale_builds_lead_to_no_wrong_culprit(kind: type[World], effect: float, stale: float, least: int) -> None:
     named = 0
     for seed in range(20):
         culprit = 1 + seed * 37 % 100

@@ -1,4 +1,4 @@
-"""Counts beside timed runs: when they are made, what they say of the place of a change, and what they cost and save in whole hunts."""
+"""Instruction counts in addition to timed runs: when a hunt counts, what counts show, and what they cost and save."""
 
 import math
 from dataclasses import replace
@@ -31,7 +31,7 @@ EVERY = 0.3, 1e-4  # share of the commits that change the count a little, and ho
 
 
 def ends(drop: float = 0.03, more: float | None = None) -> list[Observation]:
-    """Both ends, timed four times each; bad counts ``more`` in log units, if that is given."""
+    """Four timed runs of each end. If ``more`` is given, also counts: bad executes more, by ``more`` in log units."""
     seen: list[Observation] = [Built(end, 60.0) for end in (BAD, 0)]
     seen += [
         Reading(end, (0.002 if n % 2 else -0.002) - drop * (end > 0), n + end / 100, 2 * n + (end > 0), 0, 3.0)
@@ -46,16 +46,16 @@ def ends(drop: float = 0.03, more: float | None = None) -> list[Observation]:
     [
         (ends(), COUNTING, {BAD, 0}),
         (ends(), PriorKnowledge(), None),  # nothing can be counted
-        (ends(drop=0.5), COUNTING, None),  # a run shows as much
-        (ends(), replace(COUNTING, count_cost=(500.0, 0.0)), None),  # dearer than a build
-        (ends(more=0.03), COUNTING, {BAD}),  # they differ: once more, so that it is known whether counts repeat
+        (ends(drop=0.5), COUNTING, None),  # one run shows the drop
+        (ends(), replace(COUNTING, count_cost=(500.0, 0.0)), None),  # a count costs more than a build
+        (ends(more=0.03), COUNTING, {BAD}),  # counts differ: a second count shows whether counts repeat
         (ends(more=0.0), COUNTING, None),
         (ends(more=0.001), COUNTING, {BAD}),
-        (ends(more=-0.03), COUNTING, None),  # bad executes less
+        (ends(more=-0.03), COUNTING, None),  # bad executes fewer instructions
         ([*ends(), Count(BAD, math.nan, 5.0, 8.0)], COUNTING, None),
     ],
 )
-def test_the_ends_are_counted_where_that_pays(
+def test_ends_are_counted_if_counts_can_save_runs(
     seen: list[Observation], prior: PriorKnowledge, counted: set[int] | None
 ) -> None:
     order = decide(LINE, seen, POLICY, prior).order
@@ -64,7 +64,7 @@ def test_the_ends_are_counted_where_that_pays(
     assert not order.counted or {part.candidate for part in order.plan} == counted
 
 
-def test_a_build_that_is_counted_is_timed_before_the_next_one() -> None:
+def test_counted_build_is_timed_before_the_next_build() -> None:
     seen = [*ends(more=0.03), Count(BAD, -0.03, 6.0, 8.0), Count(0, 0.0, 6.2, 8.0)]
     order = decide(LINE, seen, POLICY, COUNTING).order
     assert isinstance(order, Measure) and order.counted and order.purpose is Purpose.SEARCH
@@ -79,12 +79,12 @@ def test_a_build_that_is_counted_is_timed_before_the_next_one() -> None:
     ("counted", "drop", "expected"),
     [(0.03, 0.03, True), (0.003, 0.03, False), (0.3, 0.03, False), (0.0, 0.03, False), (0.01, 0.0, False)],
 )
-def test_counts_are_evidence_where_they_explain_the_time(counted: float, drop: float, expected: bool) -> None:
+def test_counts_are_evidence_only_if_they_explain_the_time(counted: float, drop: float, expected: bool) -> None:
     assert explains_time(counted, Contrast(drop, 0.001, 10.0, 5.0, 0.01), 0.005) is expected
 
 
-def test_the_prior_is_where_counts_rise() -> None:
-    """A third of all that they rise, and not where they fall."""
+def test_prior_of_a_culprit_is_proportional_to_the_rise_of_counts() -> None:
+    """Counts rise by 1 % up to candidate 10, fall up to 20, and rise by 2 % up to 30."""
     values = {0: 0.0, 10: -0.01, 20: 0.02, 30: 0.0, BAD: 0.0}
     seen = [*ends(), *(Count(v, value, 5.0, 8.0) for v, value in values.items())]
     counts = count_situation(Situation(LINE, seen, POLICY, COUNTING))
@@ -95,8 +95,8 @@ def test_the_prior_is_where_counts_rise() -> None:
     )
 
 
-def test_of_merged_branches_the_rise_is_that_over_the_nearer_one() -> None:
-    """The count rises in 1 to 5; the branch with 6 alone lacks that, and the merge adds nothing."""
+def test_rise_at_a_merge_is_relative_to_the_parent_with_the_nearer_count() -> None:
+    """The count rises in 1 to 5. The branch of 6 lacks the rise, and the merge 7 adds nothing."""
     graph = Graph.from_parents([(), (0,), (1,), (2,), (3,), (4,), (0,), (5, 6), (7,), (8,)])
     seen = ends(more=None)[:0]
     seen += [Reading(end, -0.03 * (end > 0) + 0.001 * (n % 2), n, 2 * n, 0, 3.0) for n in range(4) for end in (0, 9)]
@@ -106,7 +106,7 @@ def test_of_merged_branches_the_rise_is_that_over_the_nearer_one() -> None:
     assert prior[1:6].sum() == pytest.approx(1.0)
 
 
-def test_a_commit_that_was_reverted_and_landed_again_is_no_error() -> None:
+def test_reverted_and_reapplied_commit_is_no_error() -> None:
     seen: list[Observation] = [Built(30, 60.0), Built(10, 60.0, same_as=0), *ends(more=0.03)]
     seen += [Built(BAD, 60.0, same_as=30), Count(BAD, -0.03, 6.0, 8.0), Count(0, 0.0, 6.2, 8.0)]
     seen += [Reading(30, -0.03, 9.0, 40, 0, 3.0), Count(30, -0.03, 9.0, 8.0), Count(10, 0.0, 9.0, 8.0)]
@@ -114,13 +114,13 @@ def test_a_commit_that_was_reverted_and_landed_again_is_no_error() -> None:
 
 
 @pytest.mark.parametrize("more", [{"policy": replace(POLICY, max_builds=2)}, {"fleet": Fleet(hosts=1, build_hosts=1)}])
-def test_nothing_is_built_to_be_counted_beyond_a_limit_or_beside_build_hosts(more: dict[str, Any]) -> None:
+def test_no_build_is_made_for_counts_at_the_limit_or_with_build_hosts(more: dict[str, Any]) -> None:
     seen = [*ends(more=0.03), Count(BAD, -0.03, 6.0, 8.0), Count(0, 0.0, 6.2, 8.0)]
     order = decide(LINE, seen, more.get("policy", POLICY), COUNTING, more.get("fleet", ALL_FREE)).order
     assert not isinstance(order, Measure) or not order.counted
 
 
-def test_counts_are_readings_of_their_own() -> None:
+def test_counts_are_readings_of_a_separate_situation() -> None:
     counts = count_situation(Situation(LINE, [*ends(more=0.03), Count(7, math.nan, 9.0, 8.0)], POLICY, COUNTING))
     assert counts and [(seen.candidate, seen.value) for seen in counts.readings] == [(BAD, -0.03), (0, 0.0)]
     assert counts.record.skipped == {7} and counts.model.exact
@@ -128,7 +128,7 @@ def test_counts_are_readings_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(("noise", "shown"), [(0.001, True), (0.02, False)])
-def test_what_perf_counts_during_runs_is_evidence_as_far_as_it_is_no_noise(noise: float, shown: bool) -> None:
+def test_counts_by_perf_are_evidence_unless_they_are_noisy(noise: float, shown: bool) -> None:
     seen: list[Observation] = [Built(node, 60.0) for node in (BAD, 0, 10, 30)]
     for n in range(4):
         off = noise * (1 if n % 2 else -1)
@@ -143,13 +143,13 @@ def test_what_perf_counts_during_runs_is_evidence_as_far_as_it_is_no_noise(noise
     if prior is not None:
         assert prior[11:31].sum() == pytest.approx(1.0)
     order = decide(LINE, seen, POLICY, PriorKnowledge(count_cost=WITH_RUNS)).order
-    assert not isinstance(order, Measure) or not order.counted  # each run is counted as it is
+    assert not isinstance(order, Measure) or not order.counted  # perf counts each timed run anyway
 
 
 def played(
     kind: str, seed: int, effect: float, *, counted: bool, changes: str = "one", habits: HostModel = HABITS
 ) -> tuple[HuntResult, Judgement]:
-    """A hunt through 300 commits; ``kind`` says where counts change."""
+    """A simulated hunt of 300 commits, and the judgement of its verdict. ``kind``: the commits that change counts."""
     world = Scenario(Graph.straight_history(300), effect, changes, habits).world(seed)
     chance = np.random.default_rng([seed, 7])
     [culprit] = world.right_culprits or {150}
@@ -165,7 +165,7 @@ def played(
 
 
 @pytest.mark.calibration
-def test_counts_save_most_of_the_runs() -> None:
+def test_counts_save_runs_and_time() -> None:
     without, counted = ([played("same", seed, 0.03, counted=each) for seed in (2, 3)] for each in (False, True))
     assert all(judged is Judgement.RIGHT for _, judged in counted)
     assert sum(ended.runs for ended, _ in counted) < 0.6 * sum(ended.runs for ended, _ in without)
@@ -175,8 +175,8 @@ def test_counts_save_most_of_the_runs() -> None:
 @pytest.mark.calibrate
 @pytest.mark.parametrize(("effect", "habits"), [(0.015, HABITS), (0.03, HABITS), (0.03, SERVER)])
 @pytest.mark.parametrize("kind", ["same", "three", "elsewhere", "absent", "empty"])
-def test_counts_never_mislead(kind: str, effect: float, habits: HostModel) -> None:
-    """At most one name is wrong, named not less often than without counts except for chance, and no empty range accused."""
+def test_counts_lead_to_almost_no_wrong_culprit(kind: str, effect: float, habits: HostModel) -> None:
+    """At most one culprit is wrong, about as many are named as without counts, and none in a range without a change."""
     changes = "nothing" if kind == "empty" else "one"
     each = [
         [played(kind, seed, effect, counted=counted, changes=changes, habits=habits) for seed in range(MANY)]
@@ -196,16 +196,16 @@ def test_counts_never_mislead(kind: str, effect: float, habits: HostModel) -> No
     ("noise", "policy", "expected"),
     [
         (0.002, Policy(auto_effect=True, layouts=True), (0.003, 0.006)),
-        (0.002, Policy(auto_effect=True), (0.01, 0.01)),  # no layouts: code placement moves builds by that much
+        (0.002, Policy(auto_effect=True), (0.01, 0.01)),  # without layouts, code placement shifts builds by 1 %
         (0.02, Policy(auto_effect=True, layouts=True), (0.004, 0.008)),
-        (0.2, Policy(auto_effect=True, layouts=True), (0.02, 0.02)),  # never larger than it was
+        (0.2, Policy(auto_effect=True, layouts=True), (0.02, 0.02)),  # never larger than the default
         (0.002, Policy(auto_effect=True, layouts=True, max_runs=12), (0.02, 0.02)),
     ],
 )
-def test_the_smallest_change_of_interest_is_what_an_hour_or_the_limits_show(
+def test_automatic_min_effect_is_detectable_in_an_hour_or_the_limits(
     noise: float, policy: Policy, expected: tuple[float, float]
 ) -> None:
-    """It follows from the first runs of the ends alone, so that it stays."""
+    """It depends only on the first runs of the ends, so that it does not change later."""
     values = [noise * each for each in (1.0, -1.0, 0.6, -0.6)]
     seen: list[Observation] = [Built(end, 60.0) for end in (BAD, 0)]
     seen += [Reading(end, value, n, 2 * n + (end > 0), 0, 3.0) for n, value in enumerate(values) for end in (BAD, 0)]
@@ -220,15 +220,15 @@ def test_the_smallest_change_of_interest_is_what_an_hour_or_the_limits_show(
 @pytest.mark.calibrate
 @pytest.mark.parametrize("noise", [0.003, 0.01])
 @pytest.mark.parametrize(("changes", "drop"), [("nothing", 0.0), ("one", 0.012), ("one", 0.03)])
-def test_the_automatic_smallest_change_misses_fewer_and_accuses_none(changes: str, drop: float, noise: float) -> None:
+def test_automatic_min_effect_finds_more_culprits_and_no_wrong_culprit(changes: str, drop: float, noise: float) -> None:
     habits = replace(HABITS, noise=noise, layout=0.004, drift=noise / 2, build_seconds=40.0, link_seconds=3.0)
     scenario = Scenario(Graph.straight_history(100), drop or 0.02, changes, habits)
     names: list[int] = []
     for auto in (False, True):
         policy = Policy(auto_effect=auto, layouts=True)
         ended = [(simulate_hunt(world, policy, most_orders=5000), world) for world in map(scenario.world, range(MANY))]
-        found = [judge_verdict(one.verdict, world) for one, world in ended if isinstance(one.verdict, Found)]
+        found = [judge_verdict(hunt.verdict, world) for hunt, world in ended if isinstance(hunt.verdict, Found)]
         assert all(judged is Judgement.RIGHT for judged in found)
         names.append(len(found))
-        print(changes, drop, noise, "auto" if auto else "2 %", len(found), np.mean([one.minutes for one, _ in ended]))
+        print(changes, drop, noise, "auto" if auto else "2 %", len(found), np.mean([hunt.minutes for hunt, _ in ended]))
     assert names == [0, 0] if changes == "nothing" else names[0] - 2 <= names[1]

@@ -1,4 +1,4 @@
-"""Properties that every decision has, whatever was observed. What counts against the budget of builds, and what a build is taken to cost. Hunts by counts that repeat: one run a build, small steps everywhere, and the largest is named. What a hunt will take is foreseen."""
+"""Properties of every decision, the budget and cost of builds, hunts by exact counts, and predictions of runs."""
 
 import math
 from collections import Counter
@@ -30,10 +30,10 @@ from perfbisect.core.inference.analysis import MAX_PROBABILITY, min_log_change
 from perfbisect.core.inference.ancestry import separate_hypotheses
 from perfbisect.core.inference.noise_model import weigh_readings
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
-from perfbisect.core.inference.posterior import infer
+from perfbisect.core.inference.posterior import posterior_of
 from perfbisect.core.inference.record import arrange_observations
 from perfbisect.core.inference.state_space import fit_levels, levels_for_search
-from perfbisect.core.search.decide import likely_builds, likely_runs
+from perfbisect.core.search.decide import build_bounds, run_bounds
 from perfbisect.core.search.situation import Budget
 from perfbisect.simulate.hunt import HuntResult, simulate_hunt
 from perfbisect.simulate.scenario import Scenario, random_merging_graph
@@ -50,7 +50,7 @@ def measured() -> st.SearchStrategy[tuple[Graph, list[Observation]]]:
 
 @given(measured())
 @settings(max_examples=12, deadline=None)
-def test_every_decision(state: tuple[Graph, list[Observation]]) -> None:
+def test_every_decision_is_valid_and_reproducible(state: tuple[Graph, list[Observation]]) -> None:
     graph, seen = state
     decision, again = decide(graph, seen, POLICY), decide(graph, list(seen), POLICY)
     culprit = decision.belief.culprit
@@ -70,7 +70,7 @@ def test_every_decision(state: tuple[Graph, list[Observation]]) -> None:
 
 @given(measured(), st.randoms(use_true_random=False))
 @settings(max_examples=12, deadline=None)
-def test_neither_unit_nor_start_nor_the_order_in_which_simultaneous_facts_arrive_matters(state, random) -> None:
+def test_unit_start_and_order_of_readings_do_not_matter(state, random) -> None:
     graph, seen = state
     moved = [replace(s, value=s.value + 7.0, at=s.at + 500) if isinstance(s, Reading) else s for s in seen]
     shuffled = random.sample(moved, len(moved))  # readings carry their own times
@@ -80,7 +80,7 @@ def test_neither_unit_nor_start_nor_the_order_in_which_simultaneous_facts_arrive
 
 @given(measured(), st.randoms(use_true_random=False))
 @settings(max_examples=12, deadline=None)
-def test_numbering_commits_differently_changes_nothing(state, random) -> None:
+def test_other_numbers_of_commits_change_nothing(state, random) -> None:
     """Any other order with parents before children numbers the same history."""
     graph, seen = state
     parents = [graph.parents_of(v) for v in range(graph.size)]
@@ -98,23 +98,23 @@ def test_numbering_commits_differently_changes_nothing(state, random) -> None:
 
 @given(measured())
 @settings(max_examples=12, deadline=None)
-def test_classes_lose_nothing(state) -> None:
-    """The posterior is the same as when every candidate is a class of its own."""
+def test_classes_of_candidates_do_not_change_the_posterior(state) -> None:
+    """The posterior is the same as if every candidate were a class of its own."""
     graph, seen = state
     record = arrange_observations(seen, POLICY, graph.size - 1)
     groups = separate_hypotheses(graph, record)
     levels = levels_for_search(fit_levels(record, weigh_readings(record, 0, graph.size - 1).weight))
-    quick = groups.candidate_probabilities(infer(levels, groups, 0.3).culprit)
+    quick = groups.candidate_probabilities(posterior_of(levels, groups, 0.3).culprit)
     possible = np.flatnonzero(groups.weight)
     of = np.where(groups.weight > 0, np.searchsorted(possible, np.arange(graph.size)), -1)
     single = replace(groups, class_of=of, slow=groups.slow[:, groups.class_of[possible]], prior=groups.weight[possible])
-    assert np.allclose(single.candidate_probabilities(infer(levels, single, 0.3).culprit), quick, atol=1e-9)
+    assert np.allclose(single.candidate_probabilities(posterior_of(levels, single, 0.3).culprit), quick, atol=1e-9)
 
 
 TURNS = [Reading(v, -0.1 * (v > 0) + 0.002 * (i % 3), float(i), i) for i, v in enumerate([0, 10] * 6)]
 
 
-def test_contradicting_readings_confirm_no_favourite_and_one_crazy_run_decides_nothing() -> None:
+def test_contradictory_readings_and_an_outlier_do_not_decide() -> None:
     def fast(*values: float) -> float:
         """The probability that 5 is before the culprit."""
         seen = [Reading(5, value, 12.5 + i, 99 + i) for i, value in enumerate(values)]
@@ -124,7 +124,7 @@ def test_contradicting_readings_confirm_no_favourite_and_one_crazy_run_decides_n
     assert fast(0.0, 0.001, 0.002, 0.003, -0.5) > 0.95
 
 
-def test_two_speeds_are_noticed() -> None:
+def test_readings_with_two_speeds_cause_a_warning() -> None:
     rng = np.random.default_rng(4)
 
     def warnings(share: float) -> tuple[str, ...]:
@@ -137,7 +137,7 @@ def test_two_speeds_are_noticed() -> None:
     assert not any("two speeds" in text for text in warnings(0.0))
 
 
-def test_a_free_host_gets_an_order_and_leaves_the_candidates_of_others_to_them() -> None:
+def test_free_host_gets_a_candidate_that_no_other_host_measures() -> None:
     world = World(Graph.straight_history(200), {90: -0.2}, HostModel(noise=0.005), seed=3)
     seen: list[Observation] = []
     first = decide(world.graph, seen, POLICY).order
@@ -148,7 +148,7 @@ def test_a_free_host_gets_an_order_and_leaves_the_candidates_of_others_to_them()
     assert (one.host, other.host) == (0, 1) and other.plan[0].candidate != one.plan[0].candidate
 
 
-def test_a_build_that_crashed_after_a_run_is_not_measured_again() -> None:
+def test_build_that_crashed_after_a_run_is_not_measured_again() -> None:
     ends = [Reading(v, -0.2 * (v > 0) + 0.002 * (i % 3), float(i), i) for i, v in enumerate([0, 3] * 6)]
     seen = [*ends, Reading(1, 0.0, 13.0, 20), Reading(2, -0.2, 14.0, 21), Skipped(2, "crashed")]
     for _ in range(12):
@@ -160,8 +160,8 @@ def test_a_build_that_crashed_after_a_run_is_not_measured_again() -> None:
     assert isinstance(order, Inconclusive) and 2 in order.candidates
 
 
-def test_changes_that_were_taken_back_rule_nothing_out() -> None:
-    """0 = 6 and 3 = 9 by binary, although 0 and 9 differ."""
+def test_reverted_changes_do_not_exclude_all_candidates() -> None:
+    """0 and 6 have equal binaries, and 3 and 9 have equal binaries, although 0 and 9 differ."""
     equal = [Built(0, 9.0), Built(3, 9.0), Built(6, 9.0, same_as=0), Built(9, 9.0, same_as=3)]
     runs = [Reading(v, -0.2 * (v > 0), float(i), i) for i, v in enumerate([0, 9] * 4)]
     decision = decide(Graph.straight_history(9), [*equal, *runs], POLICY)
@@ -182,15 +182,15 @@ def order(*candidates: int) -> Measure:
     ("more", "left"),
     [([], 2), ([Built(30, 9.0)], 1), ([Skipped(30, "fails", 9.0)], 1), ([Built(30, 9.0), Skipped(30, "crashes", 9.0)], 1)],
 )  # fmt: skip
-def test_what_failed_in_an_earlier_hunt_costs_none_of_the_builds(more: list[Observation], left: int) -> None:
+def test_failed_builds_of_an_earlier_hunt_do_not_use_the_budget(more: list[Observation], left: int) -> None:
     policy = Policy(max_builds=4)
     budget = Budget(arrange_observations([*REMEMBERED, *ENDS, *more], policy, BAD), policy, ALL_FREE)
     assert budget.may_build
-    assert budget.builds_allowed(order(0, *range(40, 40 + left)))
-    assert not budget.builds_allowed(order(0, *range(40, 41 + left)))
+    assert budget.allows_builds_of(order(0, *range(40, 40 + left)))
+    assert not budget.allows_builds_of(order(0, *range(40, 41 + left)))
 
 
-def test_what_took_no_time_says_nothing_of_what_a_build_costs() -> None:
+def test_build_cost_ignores_builds_that_took_no_time() -> None:
     reused = [Built(candidate, 0.0) for candidate in range(1, 9)]
     record = arrange_observations([*REMEMBERED, *ENDS, *reused, Built(30, 300.0)], Policy(), BAD)
     assert record.build_cost_in_runs(10.0) == 5
@@ -202,7 +202,7 @@ LINE, MERGES = Graph.straight_history(200), random_merging_graph(200, seed=1)
 
 
 def counting(noise: float) -> HostModel:
-    """A host and a program whose counts repeat."""
+    """A host model for exact counts."""
     return HostModel(noise=noise, layout=0.0, outliers=0.0)
 
 
@@ -217,7 +217,7 @@ STEPS = st.sampled_from(["one", "smaller", "adjacent", "before-and-after"])
 
 @settings(max_examples=25, deadline=None)
 @given(SEEDS, NOISES, st.floats(0.003, 0.4), st.sampled_from([LINE, MERGES]), STEPS)
-def test_a_culprit_is_the_largest_step(seed: int, noise: float, effect: float, graph: Graph, changes: str) -> None:
+def test_exact_counts_name_the_largest_step(seed: int, noise: float, effect: float, graph: Graph, changes: str) -> None:
     world = Planted(graph, effect, changes, neutral=(0.3, 1e-4), habits=counting(noise)).world(seed)
     verdict = simulate_hunt(world, SMALLEST, EXACT).verdict
     if not isinstance(verdict, Inconclusive):
@@ -227,7 +227,7 @@ def test_a_culprit_is_the_largest_step(seed: int, noise: float, effect: float, g
 
 
 @pytest.mark.parametrize(("noise", "effect"), [(1e-7, 0.0015), (1e-5, 0.01), (1e-4, 0.1)])
-def test_one_run_a_build_and_once_again_as_the_proof(noise: float, effect: float) -> None:
+def test_exact_counts_take_one_run_of_each_build_and_one_for_the_proof(noise: float, effect: float) -> None:
     world = Planted(LINE, effect, neutral=(0.1, 3e-5), habits=counting(noise)).world(7)
     outcome = simulate_hunt(world, SMALLEST, EXACT)
     step, ends = found(outcome.verdict), {0, LINE.size - 1}
@@ -240,8 +240,8 @@ def test_one_run_a_build_and_once_again_as_the_proof(noise: float, effect: float
 
 @settings(max_examples=25, deadline=None)
 @given(SEEDS, NOISES, st.sampled_from(list(Direction)))
-def test_nothing_is_named_where_no_step_is_of_interest(seed: int, noise: float, direction: Direction) -> None:
-    """Neither where the ends agree, nor where steps that are too small for a name add up."""
+def test_no_culprit_is_named_if_all_steps_are_small(seed: int, noise: float, direction: Direction) -> None:
+    """The ends may be equal, or differ by a sum of steps of which each is too small to be named."""
     world = Planted(LINE, changes="nothing", neutral=(0.3, 1e-4), habits=counting(noise)).world(seed)
     verdict = simulate_hunt(world, Policy(min_effect=0.001, direction=direction), EXACT).verdict
     many = isinstance(verdict, Inconclusive) and verdict.reason is Reason.MANY_STEPS
@@ -254,7 +254,7 @@ def counted(drop: float, noise: float, policy: Policy = SMALLEST, hosts: int = 1
     return simulate_hunt(world, policy, EXACT, hosts=hosts).verdict
 
 
-def test_counts_can_repeat_to_the_last_digit_and_hosts_count_differently() -> None:
+def test_exact_counts_may_have_no_noise_and_may_differ_between_hosts() -> None:
     """Another processor takes another path through the C library: a constant difference, far larger than the noise."""
     same = counted(0.0, 0.0)
     assert isinstance(same, NotReproduced) and same.detectable < 0.0001
@@ -262,8 +262,8 @@ def test_counts_can_repeat_to_the_last_digit_and_hosts_count_differently() -> No
     assert found(counted(0.002, 0.0)).candidate == found(apart).candidate == 120
 
 
-def test_counts_have_a_smallest_change_of_their_own() -> None:
-    """2 % is for times: by counts a rise of 1.2 % is hunted without an option, one of 0.1 % is not."""
+def test_exact_counts_have_their_own_smallest_change() -> None:
+    """The default of 2 % is for times. By counts, a change of 1.2 % is hunted by default, and 0.1 % is not."""
     usual = Policy(min_counted=COUNTED)
     assert found(counted(0.012, 1e-6, usual)).candidate == 120
     small = counted(0.001, 1e-6, usual)
@@ -271,8 +271,8 @@ def test_counts_have_a_smallest_change_of_their_own() -> None:
     assert isinstance(counted(0.012, 1e-6, Policy()), NotReproduced)
 
 
-def test_what_is_left_below_the_threshold_ends_a_hunt_for_all_changes() -> None:
-    """Two changes are named; a third is far below the threshold, and no build is counted again for it."""
+def test_hunt_for_all_changes_ends_if_the_rest_is_below_the_threshold() -> None:
+    """Two changes are named. A third change is far below the threshold, and causes no more runs."""
     world = World(LINE, {60: -0.048, 130: -0.023, 170: -0.00076}, counting(1e-6), seed=0)
     rules = Policy(min_effect=0.003, all_steps=True)
     outcome = simulate_hunt(world, rules, EXACT)
@@ -284,8 +284,8 @@ def test_what_is_left_below_the_threshold_ends_a_hunt_for_all_changes() -> None:
     assert [] in known and [60] in known, "each is known from its proof on"
 
 
-def test_noise_is_learnt() -> None:
-    """A method that is said to be exact and is not: the ends are measured until their difference is clear, or given up."""
+def test_noise_is_estimated_if_counts_are_not_exact() -> None:
+    """If expected exact counts vary, the ends are measured until they differ clearly or the hunt gives up."""
     world = Scenario(LINE, changes="nothing", habits=counting(0.002)).world(5)
     outcome = simulate_hunt(world, SMALLEST, EXACT)
     assert isinstance(outcome.verdict, NotReproduced) and outcome.belief.noise > 0.0005
@@ -293,7 +293,7 @@ def test_noise_is_learnt() -> None:
 
 
 def surprises(seed: int, noise: float, candidates: int) -> tuple[bool, bool, bool]:
-    """Whether a hunt for a drop of 4 to 50 % took other builds than foreseen, other runs, and others than its ends show."""
+    """Whether the builds of a hunt, its runs, and its runs after its ends were outside of the predicted bounds."""
     rng = np.random.default_rng(seed)
     drop, cost = float(np.exp(rng.uniform(np.log(0.04), np.log(0.5)))), float(rng.choice([1.0, 10.0, 40.0]))
     rules = Policy(layouts=bool(rng.random() < 0.5), incremental=bool(rng.random() < 0.7))
@@ -305,38 +305,38 @@ def surprises(seed: int, noise: float, candidates: int) -> tuple[bool, bool, boo
     known = decide(scenario.graph, first, rules, prior).belief
     sizes = sorted(1 - np.exp(-abs(np.log([max(known.effect.low, 0.01), min(known.effect.high, 99.0)]))))
     drops = [max(sizes[1], 0.02), max(sizes[0] * known.effect.excludes_one, 0.02)]
-    builds = likely_builds(candidates, rules)
-    before = likely_runs(candidates, (0.5, 0.04), noise, cost, rules)
-    after = likely_runs(candidates, drops, known.noise, cost, rules)
+    builds = build_bounds(candidates, rules)
+    before = run_bounds(candidates, (0.5, 0.04), noise, cost, rules)
+    after = run_bounds(candidates, drops, known.noise, cost, rules)
     outcomes = (builds, ended.builds), (before, ended.runs), (after, ended.runs)
     low, middle, high = (not few <= number <= many for (few, many), number in outcomes)
     return low, middle, high
 
 
-def test_most_hunts_take_what_was_foreseen() -> None:
+def test_most_hunts_take_the_predicted_builds_and_runs() -> None:
     found = np.mean([surprises(seed, 0.01, 60) for seed in range(12)], axis=0)
     assert found.max() <= 0.25, found
 
 
 @pytest.mark.calibrate
 @pytest.mark.calibration
-def test_nine_hunts_in_ten_take_what_was_foreseen() -> None:
+def test_nine_of_ten_hunts_take_the_predicted_builds_and_runs() -> None:
     worlds = [(noise, candidates) for noise in (0.005, 0.02, 0.05, 0.1) for candidates in (5, 20, 60, 200, 1000)]
     found = np.mean([surprises(seed, *worlds[seed % 20]) for seed in range(160)], axis=0)
     assert found.max() <= 0.13, found
 
 
-def test_budgets_bound_what_is_foreseen() -> None:
-    """The builds of a proof come on top of the budget of builds."""
-    assert likely_builds(1000, Policy(max_builds=8)) == (8, 8)
-    assert likely_builds(1000, Policy(max_builds=8, incremental=True)) == (10, 10)
-    assert likely_builds(1, Policy()) == likely_builds(1, Policy(incremental=True)) == (2, 2)
-    assert likely_runs(1000, (0.5, 0.04), 0.1, 1.0, Policy(max_runs=9)) == (9, 9)
+def test_budgets_bound_the_predicted_builds_and_runs() -> None:
+    """With incremental builds, the two clean builds of the proof are added to the budget of builds."""
+    assert build_bounds(1000, Policy(max_builds=8)) == (8, 8)
+    assert build_bounds(1000, Policy(max_builds=8, incremental=True)) == (10, 10)
+    assert build_bounds(1, Policy()) == build_bounds(1, Policy(incremental=True)) == (2, 2)
+    assert run_bounds(1000, (0.5, 0.04), 0.1, 1.0, Policy(max_runs=9)) == (9, 9)
 
 
 @pytest.mark.parametrize(("way", "typed", "size"), [
     (Direction.DROP, True, 0.75), (Direction.RISE, True, 1.25), (Direction.ANY, True, 1.25), (Direction.RISE, False, 1 / 0.75)
 ])  # fmt: skip
-def test_a_size_that_is_asked_for_is_meant_as_it_is_printed(way: Direction, typed: bool, size: float) -> None:
-    """25 % is from 4 to 3, and from 4 to 5."""
+def test_requested_effect_has_the_meaning_of_a_printed_effect(way: Direction, typed: bool, size: float) -> None:
+    """25 % is a drop from 4 to 3, or a rise from 4 to 5."""
     assert min_log_change(Policy(direction=way, min_effect=0.25, typed=typed)) == pytest.approx(abs(math.log(size)))

@@ -56,7 +56,7 @@ POLICIES = st.builds(Policy, max_builds=st.sampled_from([0, 6]), max_runs=st.sam
 
 @given(moments(), POLICIES)
 @settings(max_examples=60, deadline=None)
-def test_a_single_workload_is_hunted_as_ever(moment: tuple[Graph, list[Observation]], policy: Policy) -> None:
+def test_single_workload_is_decided_like_a_hunt_alone(moment: tuple[Graph, list[Observation]], policy: Policy) -> None:
     graph, seen = moment
     alone = decide(graph, seen, policy)
     number, decision = decide_together([Situation(graph, seen, policy)])
@@ -82,7 +82,7 @@ def groups(draw: st.DrawFn) -> list[Situation]:
 
 @given(groups(), st.integers(0, 3))
 @settings(max_examples=60, deadline=None)
-def test_every_decision_of_a_group(members: list[Situation], ended: int) -> None:
+def test_every_decision_of_a_group_is_valid_and_reproducible(members: list[Situation], ended: int) -> None:
     out = [ended] if ended < len(members) else []
     number, decision = decide_together(members, out)
     again = decide_together(members, out)
@@ -105,28 +105,28 @@ def test_every_decision_of_a_group(members: list[Situation], ended: int) -> None
 
 
 def chosen(members: Sequence[Situation], *ended: int, fleet: Fleet = Fleet()) -> tuple[int, Measure]:  # noqa: B008
-    """Whose turn it is, and the order."""
+    """The number of the hunt that gets an order, and the order."""
     number, decision = decide_together(members, ended, fleet)
     assert isinstance(decision.order, Measure)
     return number, decision.order
 
 
-def test_the_ends_are_built_once_and_then_measured_by_all() -> None:
+def test_ends_are_built_once_and_measured_for_all_hunts() -> None:
     for members, expected in (([member([])] * 2, 0), ([member(ENDS), member(BUILDS)], 1)):
         number, order = chosen(members)
         assert (number, order.purpose) == (expected, Purpose.ENDS), "a build waits until all ends are measured"
 
 
-def test_a_build_made_for_one_is_measured_by_those_that_learn_from_it() -> None:
-    aside = [*ENDS, Built(24, 600.0)]  # alone one would build the middle
+def test_build_for_one_hunt_is_measured_for_others_if_informative() -> None:
+    aside = [*ENDS, Built(24, 600.0)]  # a single hunt would build the middle
     number, order = chosen([member([*aside, *read(24, True, 50)]), member(aside)])
     assert (number, order.plan[0].candidate) == (1, 24)
     slow = member([*aside, *read(24, True, 50), Built(60, 600.0)])
     assert chosen([slow, slow])[1].plan[0].candidate < 24, "60 tells nothing: it is after both culprits"
 
 
-def test_what_tells_most_for_all_is_built() -> None:
-    """Alone one wants the middle of the first half, the others that of the last quarter."""
+def test_build_that_is_most_informative_for_all_hunts_is_made() -> None:
+    """A single early hunt would build the middle of the first half, and a late hunt the middle of the last quarter."""
     early = member([*ENDS, Built(32, 600.0), Built(48, 600.0), *read(32, True, 50)])
     late = member([*ENDS, Built(32, 600.0), Built(48, 600.0), *read(32, False, 60), *read(48, False, 70)])
     for members, numbers, places in (([early, late, late], (1, 2), (53, 59)), ([early, early, late], (0, 1), (13, 19))):
@@ -134,7 +134,7 @@ def test_what_tells_most_for_all_is_built() -> None:
         assert number in numbers and places[0] <= order.plan[0].candidate <= places[1]
 
 
-def test_one_that_has_its_verdict_is_not_asked_any_more() -> None:
+def test_hunt_with_a_verdict_gets_no_more_orders() -> None:
     found = [*ENDS, *(each for v in (22, 23) for each in (Built(v, 600.0), *read(v, v == 23, 40 + v, 8)))]
     found += [seen for i in range(8) for v in (22, 23) for seen in read(v, v == 23, 178 + 2 * i + v, 1)]
     both = [member(found), member([*ENDS, Built(22, 600.0), Built(23, 600.0)])]
@@ -145,7 +145,7 @@ def test_one_that_has_its_verdict_is_not_asked_any_more() -> None:
         decide_together(both, ended=[0, 1])
 
 
-def test_a_failed_build_counts_for_all_and_a_failed_run_for_one() -> None:
+def test_failed_build_counts_for_all_hunts_and_failed_run_for_one() -> None:
     worlds = [World(LINE, {v: -0.1}, STILL, unbuildable=frozenset([32, 16]), seed=v) for v in (20, 44)]
     group = hunt_together(worlds, Policy())
     crashing = World(LINE, {20: -0.1}, STILL, crashing=frozenset([32]), seed=1)
@@ -158,7 +158,7 @@ def test_a_failed_build_counts_for_all_and_a_failed_run_for_one() -> None:
     assert for_one[0] and not for_one[1]
 
 
-def test_budgets_count_for_all_together() -> None:
+def test_budgets_are_shared_by_all_hunts() -> None:
     def worlds() -> list[World]:
         return [World(LINE, {v: -0.05}, HostModel(noise=0.01), seed=v) for v in (9, 30, 55)]
 
@@ -168,7 +168,7 @@ def test_budgets_count_for_all_together() -> None:
         hunt_together(worlds(), rules) for rules in (Policy(max_builds=8), Policy(max_runs=30), Policy(max_minutes=60))
     )
     assert (few_builds.builds, sum(few_runs.runs)) == (8, 30)
-    assert short.minutes < 60 + 25, "the present order is not broken off"
+    assert short.minutes < 60 + 25, "the current order is not cancelled"
     for group, reason in zip((few_builds, few_runs, short), SPENT, strict=True):
         assert reason in [each.reason for each in group.verdicts if isinstance(each, Inconclusive)]
 
@@ -179,7 +179,7 @@ def test_budgets_count_for_all_together() -> None:
     pytest.param(Graph.straight_history(40), Policy(slow_after=3), marks=pytest.mark.slow),
     (random_merging_graph(60), Policy()),
 ])  # fmt: skip
-def test_other_kinds_of_hunts_share_builds_too(graph: Graph, policy: Policy) -> None:
+def test_hunts_with_other_policies_share_builds(graph: Graph, policy: Policy) -> None:
     bad = graph.size - 1
 
     def worlds() -> list[World]:
@@ -195,7 +195,7 @@ def test_other_kinds_of_hunts_share_builds_too(graph: Graph, policy: Policy) -> 
 
 
 def test_common_runs_prove_a_common_culprit_once() -> None:
-    """Hunts for results of one command, slowed down by one commit and by another: those in randomized layouts come last, for all."""
+    """Three hunts for results of one command, with two culprits. Runs in randomized layouts come last for all hunts."""
 
     def worlds() -> list[World]:
         return [World(LINE, {v: -0.1}, HostModel(noise=0.01), seed=seed) for seed, v in enumerate((20, 20, 44), 10)]
@@ -206,7 +206,7 @@ def test_common_runs_prove_a_common_culprit_once() -> None:
     assert named(outcome) == (20, 20, 44)
     fresh = [[each for each in seen if isinstance(each, Reading) and each.layout] for seen in outcome.observations]
     pairs = [{each.candidate for each in readings} for readings in fresh]
-    assert {19, 20} <= pairs[0] == pairs[1] and {43, 44} <= pairs[2], "of all that want some by then"
+    assert {19, 20} <= pairs[0] == pairs[1] and {43, 44} <= pairs[2], "of all hunts that need layouts"
     assert 0 in [sum(not each.of_another_hunt for each in readings) for readings in fresh[:2]]
     assert sum(outcome.runs) < 1.6 * max(each.runs for each in alone), "one proof more"
 
@@ -223,7 +223,7 @@ SCENARIO = Scenario(Graph.straight_history(100), failing=0.1, habits=HostModel(n
 KNOWN = PriorKnowledge(10.0)
 
 
-def test_worlds_of_a_group_differ_in_what_is_measured_only() -> None:
+def test_worlds_of_a_group_differ_only_in_measurements() -> None:
     each = worlds(SCENARIO, [Workload(0.05, 0), Workload(0.1, 0), Workload(0.05, 1), Workload(0.05, None)], seed=3)
     assert len({world.unbuildable for world in each}) == 1 and each[0].unbuildable
     assert each[0].right_culprits == each[1].right_culprits != each[2].right_culprits and not each[3].right_culprits
@@ -235,7 +235,7 @@ def test_worlds_of_a_group_differ_in_what_is_measured_only() -> None:
 
 
 @pytest.mark.calibrate
-def test_a_few_groups_cost_what_their_culprits_allow_and_are_as_right_as_alone() -> None:
+def test_groups_need_few_builds_and_name_the_right_culprits() -> None:
     """The small version of benchmarks/together."""
     scenario = Scenario(Graph.straight_history(60), habits=HostModel(noise=0.01))
     one, two = [Workload(0.08), Workload(0.05), Workload(0.06, None)], [Workload(0.08, 0), Workload(0.05, 1)]
@@ -255,12 +255,12 @@ def test_a_few_groups_cost_what_their_culprits_allow_and_are_as_right_as_alone()
                 judge_verdict(each, world) is Judgement.RIGHT for each, world in zip(verdicts, alone, strict=True)
             )
         spent[name] = together / dearest
-    # As halving the parts that have a culprit costs, the two ends included.
+    # The bounds are the cost of halving the parts that have a culprit, with the two ends.
     assert spent["one culprit"] <= 1.1 and spent["two"] <= 1.1 * 1.50
 
 
 @pytest.mark.calibrate
-def test_the_runs_that_are_foreseen_are_about_those_that_hunts_make() -> None:
+def test_predicted_runs_are_close_to_the_runs_of_hunts() -> None:
     members = [Workload(0.05, 0), Workload(0.1, 1)]
     scenario = Scenario(Graph.straight_history(60), habits=HostModel(noise=0.01))
     outcomes = [hunt_together(worlds(scenario, members, seed), Policy(), KNOWN) for seed in range(1, 6)]
@@ -269,7 +269,7 @@ def test_the_runs_that_are_foreseen_are_about_those_that_hunts_make() -> None:
 
 
 def on(host: int, *seen: Observation) -> list[Observation]:
-    """What was seen, there."""
+    """The observations, made on this host."""
     return [each if isinstance(each, Skipped) else replace(each, host=host) for each in seen]
 
 
@@ -280,15 +280,15 @@ def on_two_hosts(bad: int) -> list[Observation]:
 
 
 @pytest.mark.parametrize(("bad", "under_way"), [(2, 1), (64, 32)])
-def test_what_is_measured_for_another_workload_is_left_to_this_one_all_the_same(bad: int, under_way: int) -> None:
-    """Its runs say nothing of this one, whose own best candidate may be the same."""
+def test_candidate_in_progress_for_another_workload_is_measured_too(bad: int, under_way: int) -> None:
+    """Runs of one workload give no information about another workload, which may need the same candidate."""
     now = Situation(Graph.straight_history(bad), on_two_hosts(bad), Policy())
     number, order = chosen([now, now], fleet=Fleet((Measure((PlannedRuns(under_way, 4),), Purpose.SEARCH, 0),)))
     assert (number, order.host, order.plan[0].candidate) == (1, 1, under_way)
 
 
-def test_no_budget_ends_a_hunt_while_an_order_of_another_one_is_under_way() -> None:
-    """Its runs that have ended count twice until all of it has."""
+def test_budget_ends_no_hunt_during_an_order_of_another_hunt() -> None:
+    """Until the order ends, the finished runs of the order count twice."""
     seen = on_two_hosts(64)
     runs = sum(isinstance(each, Reading) for each in seen)
     now = Situation(Graph.straight_history(64), seen, Policy(max_runs=2 * runs + 4))
@@ -305,7 +305,7 @@ PROVING: list[Observation] = [
 ]
 
 
-def test_build_hosts_make_what_another_workload_wants_while_one_measures_what_is_there() -> None:
+def test_build_hosts_build_for_one_workload_while_another_is_measured() -> None:
     proof, search = member(PROVING), member([seen for seen in PROVING if not isinstance(seen, Reading)])
     search = replace(search, observations=[*search.observations, *read(0, False, 20), *read(BAD, True, 30)])
     fleet = Fleet(hosts=1, build_hosts=1)
@@ -317,8 +317,8 @@ def test_build_hosts_make_what_another_workload_wants_while_one_measures_what_is
     assert decide_together([proof, search], [1], fleet)[1].builds == ()
 
 
-def test_a_build_is_there_and_a_run_the_latest_on_its_own_host_only() -> None:
-    """The first wants 16, which host 0 alone has built, the second 48, which host 1 has."""
+def test_builds_and_latest_runs_are_known_for_each_host() -> None:
+    """The first hunt needs 16, which only host 0 has built, and the second hunt needs 48, which host 1 has built."""
     both = [*BUILDS, Built(32, 600.0)]
     ends = [*read(0, False, 20), *read(BAD, True, 30)]
     there = [*on(0, *both, *ends, Built(16, 600.0)), *on(1, *both, *ends, Built(48, 600.0))]

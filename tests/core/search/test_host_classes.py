@@ -1,4 +1,4 @@
-"""Hosts of several classes: each change has an effect on each; and of one class: nothing changes. Several hosts in one hunt: what it may spend, what a build costs where, and what two hosts at once prove."""
+"""Hunts on several hosts and host classes: effects per class, budgets, costs of builds, and proofs across hosts."""
 
 import math
 from dataclasses import replace
@@ -19,7 +19,13 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
-from perfbisect.core.inference.analysis import PROVEN, PairwiseProof, _centre, _variance_of_centre, pairwise_proofs
+from perfbisect.core.inference.analysis import (
+    PROVEN,
+    PairwiseProof,
+    _robust_mean,
+    _robust_mean_variance,
+    pairwise_proofs,
+)
 from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.inference.record import arrange_observations
 from perfbisect.core.inference.state_space import fit_levels, levels_for_search
@@ -37,7 +43,7 @@ GONE = Fleet(gone=(1,))
 def readings(
     drops: dict[int, float], builds: tuple[int, ...], runs: int = 4, seed: int = 1, since: int = 25
 ) -> list[Observation]:
-    """Runs in turns of each build on each host; ``drops`` is by how much builds from ``since`` on are slower there."""
+    """Interleaved runs of each build on each host, where ``drops`` (by host) slow down the builds from ``since`` on."""
     rng, seen = np.random.default_rng(seed), list[Observation]()
     for _ in range(runs):
         for build in builds:
@@ -49,7 +55,7 @@ def readings(
 
 @pytest.mark.parametrize("classes", [(), ("c8",), ("c8", "c8")])
 @pytest.mark.parametrize("builds", [(0,), (0, 40), (0, 20, 40), (0, 24, 25, 40)])
-def test_one_class_is_as_without_classes(classes: tuple[str, ...], builds: tuple[int, ...]) -> None:
+def test_single_host_class_does_not_change_the_search(classes: tuple[str, ...], builds: tuple[int, ...]) -> None:
     seen = readings({0: 0.1, 1: 0.1}, builds)
     plain = decide_single_change(Situation(GRAPH, seen, Policy()))
     named = decide(GRAPH, seen, Policy(), PriorKnowledge(host_classes=classes))
@@ -57,8 +63,8 @@ def test_one_class_is_as_without_classes(classes: tuple[str, ...], builds: tuple
     assert (plain.belief.culprit == named.belief.culprit).all()
 
 
-def test_two_classes_know_more_than_one() -> None:
-    """Each has measured on one side of the culprit; together they enclose it."""
+def test_readings_of_two_host_classes_enclose_the_culprit() -> None:
+    """One class excludes the candidates up to 20, the other class excludes the candidates after 30."""
     one = readings({0: 0.1}, (0, 20, 40))
     other = readings({1: 0.3}, (0, 30, 40))
     between = decide(GRAPH, [*one, *other], Policy(), TWO).belief.culprit[21:31]
@@ -68,7 +74,7 @@ def test_two_classes_know_more_than_one() -> None:
 STEADY = readings({1: 0.0}, (0, 40), runs=20)
 
 
-def test_a_class_that_says_nothing_of_it_leaves_the_answer_of_the_other() -> None:
+def test_host_class_without_information_does_not_change_the_culprit() -> None:
     one = readings({0: 0.1}, (0, 20, 30, 40))
     alone = decide_single_change(Situation(GRAPH, one, Policy())).belief
     another_change = readings({1: 0.1}, (0, 10, 20, 40), since=15)
@@ -77,8 +83,8 @@ def test_a_class_that_says_nothing_of_it_leaves_the_answer_of_the_other() -> Non
         assert np.allclose(together.culprit, alone.culprit, atol=1e-3) and together.change > 0.9
 
 
-def test_no_order_for_a_host_that_shows_nothing() -> None:
-    """Also where the other one is busy: there is nothing to do for this."""
+def test_host_class_without_the_change_gets_no_order() -> None:
+    """Also if the only other host is busy."""
     busy: tuple[Measure, ...] = ()
     for _ in range(2):
         order = decide(GRAPH, [*readings({0: 0.1}, (0, 40)), *STEADY], Policy(), TWO, Fleet(busy)).order
@@ -86,13 +92,13 @@ def test_no_order_for_a_host_that_shows_nothing() -> None:
         busy = (order,)
 
 
-def test_nothing_anywhere() -> None:
+def test_hunt_is_not_reproduced_if_no_host_class_shows_a_change() -> None:
     order = decide(GRAPH, readings({0: 0.0, 1: 0.0}, (0, 40), runs=20), Policy(), TWO).order
     assert isinstance(order, NotReproduced) and [effect.host_class for effect in order.effects] == ["x86", "arm"]
 
 
 def hunted(policy: Policy, *steps: dict[int, float], graph: Graph = GRAPH, seed: int = 1) -> Verdict:
-    """The verdict of a hunt on a host of each class, with ``steps`` by candidate on each."""
+    """The verdict of a simulated hunt with one host per class. ``steps``: the changes by candidate, for each class."""
     quiet = HostModel(noise=0.005, layout=0.001, outliers=0.0)
     worlds = [World(graph, its, quiet, seed=seed + 100 * host) for host, its in enumerate(steps)]
     seen: list[Observation] = []
@@ -110,8 +116,8 @@ def hunted(policy: Policy, *steps: dict[int, float], graph: Graph = GRAPH, seed:
 
 
 @pytest.mark.calibration
-def test_whole_hunts() -> None:
-    """45 % on one, 22 % on the other: both effects are reported, and the culprit is the same."""
+def test_verdict_has_the_effect_on_each_host_class() -> None:
+    """The culprit makes one class 45 % slower, and the other class 22 %."""
     step = found(hunted(Policy(), {25: -0.6}, {25: -0.25}, seed=0))
     assert (step.candidate, [effect.host_class for effect in step.effects]) == (25, ["x86", "arm"])
     for effect, drop in zip(step.effects, (-0.6, -0.25), strict=True):
@@ -120,8 +126,8 @@ def test_whole_hunts() -> None:
 
 @pytest.mark.slow
 @pytest.mark.calibration
-def test_every_change_of_any_class() -> None:
-    """Of three changes one is on both classes, and one on each alone."""
+def test_search_for_all_changes_finds_changes_of_single_host_classes() -> None:
+    """One change affects both classes, and two changes affect one class each."""
     x86, arm = {4: -0.2, 11: -0.1}, {4: -0.1, 15: -0.15}
     verdict = hunted(Policy(all_steps=True), x86, arm, graph=Graph.straight_history(16))
     assert several(verdict) == ([4, 11, 15], [], [])
@@ -134,8 +140,8 @@ def test_every_change_of_any_class() -> None:
 
 @pytest.mark.calibration
 @pytest.mark.slow
-def test_what_a_branch_lacks_is_known_on_each_class() -> None:
-    """The branch has none of the two changes before its merge, whose sizes are another on each class."""
+def test_changes_of_two_branches_are_found_on_two_host_classes() -> None:
+    """Each branch lacks the change of the other branch. The sizes of the changes differ between the classes."""
     #  0 - 1 … 6 - 13 - 14 - 15
     #   \ 7 … 12 /
     graph = Graph.from_parents(
@@ -155,37 +161,38 @@ def candidates(outcome: HuntResult) -> set[int]:
 @pytest.mark.calibration
 @pytest.mark.parametrize("classes", [("one",) * 4, ("new", "old") * 2])
 @pytest.mark.parametrize(("rules", "most"), [(Policy(max_runs=20), 20), (Policy(max_builds=5), 5)])
-def test_hosts_at_once_do_not_overspend(rules: Policy, most: int, classes: tuple[str, ...]) -> None:
+def test_parallel_hosts_stay_within_the_budget(rules: Policy, most: int, classes: tuple[str, ...]) -> None:
     for policy in (rules, *([replace(rules, all_steps=True)] if classes[0] == classes[1] else [])):
         world, prior = World(LINE, {30: -0.1, 70: -0.05}, seed=1), PriorKnowledge(host_classes=classes)
         outcome = simulate_hunt(world, policy, prior, hosts=len(classes))
         assert (outcome.runs if policy.max_runs else len(candidates(outcome))) <= most
 
 
-def test_orders_of_other_hosts_are_charged_in_advance() -> None:
+def test_budget_includes_the_current_orders_of_other_hosts() -> None:
     ends = [Built(0, 9.0), Built(100, 9.0), Reading(0, 0.0, 1.0, 0), Reading(100, -0.1, 2.0, 1)]
     record = arrange_observations(ends, Policy(), 100)
     other = Measure((PlannedRuns(50, 3), PlannedRuns(0, 2)), Purpose.SEARCH, 1)
     fleet, lost = Fleet((other,), (2,)), Fleet(gone=(2,))
     order = Measure((PlannedRuns(25, 4),), Purpose.SEARCH)
     assert Budget(record, Policy(max_runs=9), fleet).within(order).plan == (PlannedRuns(25, 2),)
-    spent = [Budget(record, Policy(max_runs=most), hosts).spent for most, hosts in ((8, fleet), (7, fleet), (7, lost))]
+    cases = (8, fleet), (7, fleet), (7, lost)
+    spent = [Budget(record, Policy(max_runs=most), hosts).reached_limit for most, hosts in cases]
     assert spent == [None, Reason.RUNS_SPENT, None]
-    assert Budget(record, Policy(max_builds=4), fleet).builds_allowed(order)
+    assert Budget(record, Policy(max_builds=4), fleet).allows_builds_of(order)
     three = Budget(record, Policy(max_builds=3), fleet)
-    assert not three.builds_allowed(order) and not three.may_build
-    assert three.builds_allowed(Measure((PlannedRuns(50, 1),), Purpose.SEARCH))
+    assert not three.allows_builds_of(order) and not three.may_build
+    assert three.allows_builds_of(Measure((PlannedRuns(50, 1),), Purpose.SEARCH))
 
 
 @pytest.mark.calibration
-def test_a_culprit_that_stands_is_named_whatever_is_spent() -> None:
+def test_proven_culprit_is_named_if_the_budget_is_spent() -> None:
     outcome = simulate_hunt(World(LINE, {30: -0.1}, seed=1), Policy())
     assert found(outcome.verdict) == found(decide(LINE, outcome.observations, Policy(max_runs=outcome.runs)).order)
     assert isinstance(decide(LINE, outcome.observations[:-1], Policy(max_runs=outcome.runs - 1)).order, Inconclusive)
 
 
-def test_builds_of_every_host_tell_what_a_build_costs() -> None:
-    """The first two of each host are made with an empty compiler cache."""
+def test_cost_of_a_build_is_estimated_from_builds_of_all_hosts() -> None:
+    """The first two builds of each host do not count: their compiler cache is empty."""
     cold = [Built(v, 1000.0, host=host) for host in range(3) for v in (0, 100)]
     warm = [Built(50, seconds, host=host) for seconds, host in ((60.0, 1), (80.0, 2), (99.0, 2))]
     assert (
@@ -194,8 +201,8 @@ def test_builds_of_every_host_tell_what_a_build_costs() -> None:
     )
 
 
-def test_references_are_builds_that_the_host_has() -> None:
-    """Host 1 has the ends alone; the tighter pair around the culprit is on host 0."""
+def test_reference_builds_of_an_order_exist_on_its_host() -> None:
+    """Host 1 has only the builds of the ends. Host 0 also has builds near the culprit."""
     world = World(LINE, {30: -0.1}, HostModel(noise=0.02, drift=0.05, drift_memory=600, build_seconds=6000.0), seed=3)
     seen: list[Observation] = []
     for plan, host in (((0, 4), (100, 4)), 1), (((0, 4), (100, 4), (20, 8), (40, 8)), 0):
@@ -211,7 +218,7 @@ def test_references_are_builds_that_the_host_has() -> None:
 
 
 def proof(offset: float, drop: float, *turns: list[int]) -> PairwiseProof:
-    """That 5, slower by ``drop``, differs from 4, by what several hosts read at once; each is faster by ``offset``."""
+    """The proof that candidate 5, slower by ``drop``, differs from 4. Host n runs ``turns[n]``, n ``offset`` faster."""
     seen: list[Observation] = []
     for number, builds in enumerate(zip(*turns, strict=True)):
         for host, build in enumerate(builds):
@@ -221,23 +228,23 @@ def proof(offset: float, drop: float, *turns: list[int]) -> PairwiseProof:
     return found
 
 
-def test_the_runs_of_other_hosts_do_not_stand_between_those_of_a_proof() -> None:
+def test_runs_of_other_hosts_do_not_interrupt_a_proof() -> None:
     shown = proof(0.01, 0.1, [5, 4] * 4, [0] * 8, [0] * 8, [0] * 8)
     assert (shown.runs, shown.is_proven) == (3, True)
 
 
-def test_a_faster_host_proves_nothing() -> None:
-    """The one has run more of the culprit, the other more of its parent."""
+def test_faster_host_does_not_prove_a_change() -> None:
+    """The slower host ran the culprit more often, and the faster host ran the parent more often."""
     shown = proof(math.log(1.3), 0.0, [5, 4, 5, 5, 4, 5, 5, 4, 5], [4, 5, 4, 4, 5, 4, 4, 5, 4])
     assert shown.runs > 4 and shown.contrast and shown.contrast.drop == pytest.approx(0)
 
 
 @pytest.mark.parametrize("runs", [2, 3, 4, 5, 7, 16])
-def test_a_proof_by_chance_is_as_rare_as_its_standard_errors_say(runs: int) -> None:
-    """Of culprits that do not differ from their parents, of known noise: 1.4 % are 2.2 standard errors away, 0.023 % 3.5."""
+def test_false_proofs_are_as_rare_as_standard_errors_predict(runs: int) -> None:
+    """If builds do not differ, 1.4 % of the differences exceed 2.2 standard errors, and 0.023 % exceed 3.5."""
     values, samples = np.random.default_rng(runs).normal(size=(2, 20_000, runs)), 20_000
     far = [
-        (_centre(low) - _centre(high)) / math.sqrt(2 * _variance_of_centre(runs))
+        (_robust_mean(low) - _robust_mean(high)) / math.sqrt(2 * _robust_mean_variance(runs))
         for low, high in zip(*values, strict=True)
     ]
     assert np.std(far) == pytest.approx(1.0, abs=0.015)

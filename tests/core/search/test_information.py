@@ -1,4 +1,4 @@
-"""The information table and the distribution functions against what is known of them. What a build is expected to cost. Ancestors."""
+"""The expected information of runs, beliefs on levels, the expected cost of builds, and ancestors in a graph."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,12 +23,12 @@ from perfbisect.core.inference.ancestry import (
     with_suspected_weights,
 )
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
-from perfbisect.core.inference.posterior import Posterior, Prediction, Separation, infer, predict_levels
+from perfbisect.core.inference.posterior import Posterior, Prediction, Separation, posterior_of, predict_levels
 from perfbisect.core.inference.record import arrange_observations
 from perfbisect.core.inference.state_space import Levels, fit_levels, levels_for_search
 from perfbisect.core.search.build_forecast import build_cost, chance_to_build
 from perfbisect.core.search.situation import Situation
-from perfbisect.core.stats.distributions import binary_entropy, integrated_information, label_information
+from perfbisect.core.stats.distributions import binary_entropy, exact_label_information, label_information
 from perfbisect.simulate.hunt import simulate_hunt
 from perfbisect.simulate.scenario import random_merging_graph
 from perfbisect.simulate.world import HostModel, World
@@ -39,13 +39,13 @@ from simulated_worlds import decide, found
 @settings(deadline=None)
 def test_the_table_is_near_the_integral(p: float, separation: float) -> None:
     found = float(label_information(np.array(p), np.array(separation**2)))
-    assert found == pytest.approx(integrated_information(p, separation), abs=0.012)
+    assert found == pytest.approx(exact_label_information(p, separation), abs=0.012)
     assert found <= float(binary_entropy(np.array(p))) + 3e-3
 
 
-def test_limits() -> None:
+def test_label_information_matches_known_values() -> None:
     assert label_information(np.array([0.5, 0.5]), np.array([1e4, 0.0])) == pytest.approx([1.0, 0.0], abs=1e-3)
-    assert integrated_information(0.5, 2.0) == pytest.approx(
+    assert exact_label_information(0.5, 2.0) == pytest.approx(
         0.486, abs=2e-3
     )  # capacity of the binary-input Gaussian channel
 
@@ -57,7 +57,7 @@ Array = NDArray[np.float64]
 
 
 def seen_of(levels: dict[int, float], runs: int = 6, noise: float = 0.004) -> list[Observation]:
-    """Runs in turns of builds with these levels."""
+    """Interleaved runs of builds with these levels."""
     rng = np.random.default_rng(5)
     turns = [v for _ in range(runs) for v in levels]
     return [Reading(v, levels[v] + rng.normal() * noise, float(i), i, 0, 60.0) for i, v in enumerate(turns)]
@@ -67,17 +67,17 @@ def believed(seen: list[Observation], bad: int = BAD, drop: float = DROP) -> tup
     record = arrange_observations(seen, Policy(), bad)
     levels = levels_for_search(fit_levels(record, np.ones(len(record.value))))
     groups = separate_hypotheses(Graph.straight_history(bad), record)
-    return levels, groups, infer(levels, groups, drop, 0.004)
+    return levels, groups, posterior_of(levels, groups, drop, 0.004)
 
 
 def test_a_combination_of_levels_is_predicted_as_one_joint_distribution() -> None:
-    """Weights on a build itself leave nothing to be read; weights on others add their uncertainty."""
+    """A build minus itself has no variance; a build minus another build has the variance of their difference."""
     levels, groups, posterior = believed(seen_of({0: 0.0, 8: 0.0, BAD: -DROP}))
     seen = predict_levels(levels, groups, posterior, [8, 14], [1, -1])
     good, self_, bad = np.eye(3)
     read = _read(seen, [np.zeros(3), self_, good, bad])
     assert (read.between[0, 1], read.within[0, 1]) == pytest.approx((0, 0), abs=1e-6)
-    assert read.between[1, 0] > 100 * read.between[0, 0], "only the new build splits what is open"
+    assert read.between[1, 0] > 100 * read.between[0, 0], "only a run of the new build separates the open candidates"
     assert read.between[1, 2] == pytest.approx(read.between[1, 0], rel=0.2), "the ends are known"
     assert (read.within[1, 2:] >= 0).all()
     own, o = seen.covariance, seen.candidates
@@ -87,13 +87,13 @@ def test_a_combination_of_levels_is_predicted_as_one_joint_distribution() -> Non
 
 
 def _read(seen: Prediction, weights: Sequence[Array]) -> Separation:
-    """Of readings of every candidate less each of these combinations of levels."""
+    """The separation by readings of each candidate minus each of these combinations of levels."""
     every = [seen.separation(*(np.tile(w, (seen.candidates, 1)),) * 2, np.ones((seen.candidates, 1))) for w in weights]
     columns = (np.hstack([getattr(one, name) for one in every]) for name in ("above", "between", "within"))
     return Separation(*columns)
 
 
-def test_trust_goes_evenly_from_one_combination_to_the_other() -> None:
+def test_trust_interpolates_between_two_combinations_of_levels() -> None:
     levels, groups, posterior = believed(seen_of({0: 0.0, 5: -0.01, 8: 0.0, 15: -DROP, BAD: -DROP}))
     seen = predict_levels(levels, groups, posterior, [8, 14, 5], [2, -1, 1])
     one, other = np.random.default_rng(3).random((2, 3, 5))
@@ -106,8 +106,8 @@ def test_trust_goes_evenly_from_one_combination_to_the_other() -> None:
 
 
 @pytest.mark.calibration
-def test_on_a_drifting_host_builds_are_not_repeated_alone() -> None:
-    """Without a reference, more runs of one build have no information on it."""
+def test_search_on_a_drifting_host_does_not_repeat_one_build_alone() -> None:
+    """On a drifting host, runs of one build give information only in comparison with runs of another build."""
     habits = HostModel(noise=0.01, drift=0.04, drift_memory=7200, run_seconds=60, build_seconds=600)
     world = World(Graph.straight_history(200), {90: -DROP}, habits, seed=3)
     seen: list[Observation] = []
@@ -124,24 +124,24 @@ def test_on_a_drifting_host_builds_are_not_repeated_alone() -> None:
 
 
 @pytest.mark.parametrize("level", [0.4, 0.5, 0.6])
-def test_a_level_half_way_leaves_both_sides_open(level: float) -> None:
-    """The build may be fast, slowed by its layout, or slow, sped up by it."""
+def test_level_between_fast_and_slow_leaves_two_candidates_open(level: float) -> None:
+    """The build may be fast but slowed by its layout, or slow but sped up by its layout."""
     shares = {0: 0.0, 9: 0.0, 10: level, 11: 1.0, BAD: 1.0}
     _, groups, posterior = believed(seen_of({v: -share * DROP for v, share in shares.items()}, noise=0.002))
     culprit = groups.candidate_probabilities(posterior.culprit)[[10, 11]]
     assert culprit.sum() > 0.9 and culprit.min() > 0.04
 
 
-def test_no_layout_explains_a_bad_end_that_is_many_times_slower() -> None:
-    """However long the rest of the range is, and although only the end itself shows the change."""
+def test_layout_does_not_explain_a_bad_end_many_times_slower() -> None:
+    """Bad itself is the culprit of a long range, and no other build shows the change."""
     bad, drop = 3000, 1.1
     levels = dict.fromkeys((0, 1500, 2250, bad - 1), 0.0) | {bad: -drop}
     _, groups, posterior = believed(seen_of(levels, runs=3, noise=0.15), bad, drop)
     assert groups.candidate_probabilities(posterior.culprit)[bad] > 0.99
 
 
-def test_that_nothing_changed_is_weighed() -> None:
-    """Where layout may be the reason, a small difference between two builds is no proof of a change."""
+def test_probability_of_a_change_grows_with_difference_of_the_ends() -> None:
+    """A small difference between two builds is no proof of a change, because layouts may cause the difference."""
     none, small, large = (believed(seen_of({0: 0.0, BAD: -drop}))[2].change for drop in (0.0, 0.02, 0.10))
     assert none <= 0.4 and small <= 0.9 and large >= 0.99
 
@@ -155,38 +155,38 @@ def situation(seen: list[Observation]) -> Situation:
 
 
 def priced(seen: list[Observation], chance: np.ndarray[tuple[int], np.dtype[np.float64]] | float = 1.0) -> list[float]:
-    """Of one candidate next to a build, and of one far from any."""
+    """The costs of a candidate next to a build, and of a candidate far from all builds."""
     return build_cost(situation(seen), [501, 875], chance).tolist()
 
 
-def test_builds_that_all_take_as_long_have_one_price() -> None:
+def test_expected_build_cost_is_uniform_if_builds_took_equally_long() -> None:
     builds: list[Observation] = [Built(v, 613.7) for v in (0, 1000, 500, 750)]
     assert priced(builds) == [613.7 / 60] * 2
     assert priced([*builds, Skipped(600, "fails", 613.7)], np.array([0.3, 0.9])) == [613.7 / 60] * 2
     assert priced([]) == [USUAL] * 2
 
 
-def test_near_a_build_it_is_cheaper_where_that_was_seen() -> None:
+def test_build_near_another_is_cheaper_if_earlier_builds_were() -> None:
     def built(**seconds: float) -> tuple[float, float]:
         near, far = priced([Built(int(candidate[1:]), each) for candidate, each in seconds.items()])
         return near, far
 
     seen = {"c0": 600.0, "c1000": 600.0, "c500": 500.0, "c750": 250.0}
     little, much = built(**seen), built(**seen, c625=125.0, c562=60.0, c531=30.0)
-    assert 1 < little[1] / little[0] < much[1] / much[0] > 4, "it is learnt by and by"
+    assert 1 < little[1] / little[0] < much[1] / much[0] > 4, "more builds show the saving more clearly"
     near, far = built(c0=60.0, c1000=60.0, c500=500.0, c750=600.0, c625=700.0)
-    assert near == far, "nearness never makes it dearer"
+    assert near == far, "a build near another is never expected to cost more"
 
 
-def test_failures_have_their_own_price() -> None:
+def test_failed_builds_have_their_own_cost() -> None:
     builds: list[Observation] = [Built(v, 600.0) for v in (0, 1000, 500)]
     chance = np.array([1.0, 0.25])
     assert priced([*builds, Skipped(600, "fails", 120.0)], chance) == pytest.approx([10.0, 0.25 * 10 + 0.75 * 2])
-    assert priced([*builds, Skipped(500, "crashes", 60.0)], chance) == [10.0, 10.0], "that was a run"
+    assert priced([*builds, Skipped(500, "crashes", 60.0)], chance) == [10.0, 10.0], "a crash is no failed build"
 
 
-def test_each_build_host_has_a_compiler_cache_of_its_own() -> None:
-    """The first build of each, with an empty cache, says nothing about the others; distances are those of its own cache."""
+def test_build_cost_depends_on_the_cache_of_the_build_host() -> None:
+    """The first build of a host, with an empty cache, is left out. Distances are to builds in the cache of the host."""
     first = [(0, 6000.0, 0), (1000, 6000.0, 1)]
     near = [(500, 500.0, 0), (510, 20.0, 0), (750, 250.0, 1), (720, 45.0, 1), (875, 125.0, 1)]
     now = situation([Built(v, seconds, build_host=host) for v, seconds, host in first + near])
@@ -194,10 +194,10 @@ def test_each_build_host_has_a_compiler_cache_of_its_own() -> None:
     assert [attempt.seconds for attempt in now.record.builds_with_warm_cache(1)] == [seconds for _, seconds, _ in near]
     own, other = (build_cost(now, [505, 870], build_host=host) for host in (0, 1))
     assert own[0] < other[0] and other[1] < own[1]
-    assert now.record.builds_on(0) == {0, 1000, 500, 510, 750, 720, 875}, "every host gets them"
+    assert now.record.builds_on(0) == {0, 1000, 500, 510, 750, 720, 875}, "builds are shared by all hosts"
 
 
-def test_on_a_line_by_distance_and_room() -> None:
+def test_chance_to_build_on_a_line_grows_with_distance_from_failures() -> None:
     one, two, four = (
         chance_to_build(ancestry_of(Graph.straight_history(20)), failed, [0, 20])
         for failed in ([10], [8, 12], [6, 8, 12, 14])
@@ -214,24 +214,24 @@ def fork() -> Graph:
     return Graph.from_parents([*rows, (31,)])
 
 
-def test_failures_on_a_trunk_and_on_a_branch() -> None:
+def test_chance_to_build_on_a_trunk_and_on_a_branch() -> None:
     def chance(failed: list[int], *built: int) -> Array:
         return chance_to_build(ancestry_of(fork()), failed, [0, 32, *built])
 
     numbered = chance([20, 31], 10)
-    assert numbered[30] > 0.4, "it leads up to a failure, but lacks the other one: it is between them by number only"
+    assert numbered[30] > 0.4, "30 is an ancestor of the failure 31, but no descendant of the failure 20"
     assert numbered[21] > 0.9
-    assert chance([5, 11])[21] < chance([5])[21] / 2, "the branch took along what fails: 10 is between two failures"
+    assert chance([5, 11])[21] < chance([5])[21] / 2, "10, where the branch begins, is between two failures"
     assert chance([5, 11], 10)[21] == 1.0
     mended = chance([5, 11], 21)
-    assert (mended[21:31] == 1.0).all() and mended[10] < 1.0, "a success on the way shows that it was mended"
+    assert (mended[21:31] == 1.0).all() and mended[10] < 1.0, "21 builds, so the failure was fixed before 21"
 
 
 @pytest.mark.parametrize(
     "graph",
     [random_merging_graph(200, merge_chance=0.3, max_branch_age=60), criss_cross(100), octopus(100), two_roots(80)],
 )
-def test_heights_and_pieces(graph: Graph) -> None:
+def test_ancestry_computes_heights_and_cuts_graph_into_pieces(graph: Graph) -> None:
     reach = ancestry_of(graph)
     marked = np.random.default_rng(1).choice(graph.size, 20, replace=False).tolist()
     segment, below = reach.cut_into_pieces(marked)
@@ -244,7 +244,7 @@ def test_heights_and_pieces(graph: Graph) -> None:
     assert reach.height.tolist() == height
 
 
-def test_what_was_left_out_is_never_built_and_no_evidence_against_others() -> None:
+def test_commits_left_out_are_not_built_and_are_no_evidence() -> None:
     reach = ancestry_of(Graph.straight_history(20))
     for others, left_out in (([], [9, 10, 11]), ([4], [10])):
         chance = chance_to_build(reach, [*others, *left_out], [0, 20], left_out)
@@ -253,12 +253,12 @@ def test_what_was_left_out_is_never_built_and_no_evidence_against_others() -> No
         assert np.array_equal(chance, expected)
 
 
-# Ancestors and ancestor sums against the obvious slow answer. What the user suspects helps, and never decides.
+# Ancestors and their sums, compared with a slow computation; and weights of commits that the user suspects.
 
 
 @st.composite
 def histories(draw: st.DrawFn, most: int = 14) -> list[tuple[int, ...]]:
-    """Parents of each node: merges, octopuses, criss-crosses, several roots; one bad end above everything."""
+    """Parents of each node: merges, octopuses, criss-crosses, several roots; the last node, bad, descends from all."""
     size = draw(st.integers(2, most))
     rows: list[tuple[int, ...]] = [()]
     for v in range(1, size):
@@ -270,7 +270,7 @@ def histories(draw: st.DrawFn, most: int = 14) -> list[tuple[int, ...]]:
 
 
 def slow_ancestors(parents: Sequence[Sequence[int]]) -> np.ndarray:
-    """Square of booleans: row v marks v and everything below it."""
+    """A matrix of booleans: row v marks v and its ancestors."""
     square = np.eye(len(parents), dtype=bool)
     for v, row in enumerate(parents):
         for p in row:
@@ -280,7 +280,7 @@ def slow_ancestors(parents: Sequence[Sequence[int]]) -> np.ndarray:
 
 @given(histories(), st.randoms(use_true_random=False))
 @settings(max_examples=40, deadline=None)
-def test_agrees_with_the_slow_answer(parents: list[tuple[int, ...]], random) -> None:
+def test_ancestors_and_sums_equal_a_slow_computation(parents: list[tuple[int, ...]], random) -> None:
     reach, square = Ancestry(Graph.from_parents(parents)), slow_ancestors(parents)
     weight = np.array([random.random() for _ in parents])
     assert np.array_equal([reach.ancestors(v) for v in range(len(parents))], square)
@@ -289,7 +289,7 @@ def test_agrees_with_the_slow_answer(parents: list[tuple[int, ...]], random) -> 
 
 @given(histories(), st.randoms(use_true_random=False))
 @settings(max_examples=200, deadline=None)
-def test_large_graphs_are_exact_on_the_trunk_and_where_weight_is_left(parents, random) -> None:
+def test_sums_in_large_graphs_are_exact_on_trunk_and_near_weight(parents, random) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "DENSE", 3)
         reach, square = Ancestry(Graph.from_parents(parents)), slow_ancestors(parents)
@@ -298,12 +298,12 @@ def test_large_graphs_are_exact_on_the_trunk_and_where_weight_is_left(parents, r
         known = ~np.isnan(sums)
         assert np.allclose(sums[known], (square @ weight)[known], rtol=1e-5)
         v = len(parents) - 1
-        while parents[v]:  # the trunk is always known
+        while parents[v]:  # sums are known on the whole trunk
             assert known[v]
             v = parents[v][0]
         few = np.where(reach.segment == reach.segment[-1], weight, 0.0)
-        if reach.segments <= module.DENSE**2:  # one segment with weight is few enough
-            for some in (few, 2 * few):  # and from the columns kept
+        if reach.segments <= module.DENSE**2:  # all sums can be computed if one segment has weight
+            for some in (few, 2 * few):  # the second time from stored columns
                 assert np.allclose(reach.ancestor_sums(some), square @ some, rtol=1e-5)
     assert Ancestry(Graph.straight_history(1000)).segments == 1
 
@@ -315,7 +315,7 @@ def suspecting(commits: Mapping[str, Sequence[str]], **weights: float) -> Graph:
     return with_suspected_weights(Graph.straight_history(40), [f"c{i}" for i in range(41)], commits, weights)
 
 
-def test_odds_are_bounded() -> None:
+def test_weights_of_suspected_commits_are_bounded() -> None:
     graph = suspecting({"a": ["c3"], "b": ["c3", "c4"]}, a=1e9, b=1e-9)
     assert graph.weight[3] / graph.weight[4] == pytest.approx(BOUND)
     assert (graph.weight[0], graph.weight[5]) == (0.0, 1.0)
@@ -325,7 +325,7 @@ def test_odds_are_bounded() -> None:
 
 
 @pytest.mark.calibration
-def test_a_right_suspicion_saves_and_a_wrong_one_does_not_mislead() -> None:
+def test_right_suspicion_saves_builds_and_wrong_does_not_mislead() -> None:
     builds = {}
     for suspects in ((), ("c17", "c31"), ("c5", "c36")):
         outcome = simulate_hunt(World(suspecting({"src": suspects}, src=4.0), {17: -0.2}, QUIET, seed=3), Policy())

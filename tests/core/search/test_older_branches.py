@@ -50,8 +50,8 @@ def hunted(step: int, policy: Policy = Policy(), **world: Any) -> HuntResult:  #
     return simulate_hunt(World(TWO, {step: -0.06} if step else {}, QUIET, older_branch_changes=OLDER, **world), policy)
 
 
-def test_the_branch_point_of_each_commit() -> None:
-    # good, two branch points; 3 and 4 on the older, 5 on good, 6 takes the newer in, 7 a root of its own, 8 merges all
+def test_branch_point_of_each_commit() -> None:
+    # 0: good; 1, 2: branch points; 3, 4: on 1; 5: on good; 6: merges 4 and 2; 7: a root; 8: merges 5, 6; 9: merges 7, 4
     graph = Graph.from_parents([(), (), (), (1,), (3,), (0,), (4, 2), (), (5, 6), (7, 4)], branch_points=2)
     assert branch_point_of(graph).tolist() == [0, 1, 2, 1, 1, 0, 2, 0, 0, 1]
     assert graph.weight.tolist() == [0, 0, 0, 1, 1, 1, 1, 1, 1, 1]
@@ -60,7 +60,7 @@ def test_the_branch_point_of_each_commit() -> None:
 
 @pytest.mark.calibration
 @pytest.mark.parametrize("step", [FORKED, BRANCH, MERGED, TRUNK, SECOND, AFTER])
-def test_the_culprit_is_named_however_fast_branches_started(step: int) -> None:
+def test_culprit_is_found_if_branches_began_slower_or_faster_than_good(step: int) -> None:
     rise = World(TWO, {step: 0.06}, QUIET, older_branch_changes={1: 0.05, 2: -0.04}, seed=1)
     for outcome in (hunted(step), simulate_hunt(rise, Policy(direction=Direction.RISE))):
         named = found(outcome.verdict)
@@ -68,8 +68,8 @@ def test_the_culprit_is_named_however_fast_branches_started(step: int) -> None:
 
 
 @pytest.mark.calibration
-def test_the_difference_of_a_branch_point_is_a_warning_and_blames_nothing() -> None:
-    """Bad holds what the branch lacks, so the ends are alike."""
+def test_difference_of_a_branch_point_is_a_warning_not_a_culprit() -> None:
+    """Bad contains the commits of good that the branch lacks, so good and bad are equally fast."""
     assert isinstance(hunted(0).verdict, NotReproduced)
     (warning,) = {text for text in hunted(BRANCH).belief.warnings if "began at" in text}
     assert float(warning.split(" of good")[0].split()[-1]) == pytest.approx(math.exp(-0.05), abs=0.02)
@@ -77,7 +77,7 @@ def test_the_difference_of_a_branch_point_is_a_warning_and_blames_nothing() -> N
 
 @pytest.mark.calibration
 @pytest.mark.parametrize("classes", [("one", "one"), ("new", "old")])
-def test_on_several_hosts(classes: tuple[str, str]) -> None:
+def test_culprit_on_an_older_branch_is_found_on_several_hosts(classes: tuple[str, str]) -> None:
     world = World(TWO, {BRANCH: -0.06}, QUIET, older_branch_changes=OLDER)
     outcome = simulate_hunt(world, Policy(), PriorKnowledge(host_classes=classes), hosts=2)
     assert found(outcome.verdict).candidate == BRANCH
@@ -85,7 +85,7 @@ def test_on_several_hosts(classes: tuple[str, str]) -> None:
 
 @pytest.mark.calibration
 @pytest.mark.slow
-def test_every_change() -> None:
+def test_changes_on_and_after_an_older_branch_are_all_found() -> None:
     world = World(
         TWO, {BRANCH: -0.1, AFTER: -0.06}, HostModel(noise=0.005, layout=0.002), older_branch_changes={1: -0.05}, seed=2
     )
@@ -95,17 +95,17 @@ def test_every_change() -> None:
 
 @pytest.mark.calibration
 @pytest.mark.parametrize("step", [FORKED, SECOND, 86])
-def test_a_branch_point_that_cannot_be_measured_leaves_its_branch_in_doubt(step: int) -> None:
+def test_unbuildable_branch_point_makes_verdict_on_its_branch_inconclusive(step: int) -> None:
     verdict = hunted(step, unbuildable=frozenset({1, 2})).verdict
     assert isinstance(verdict, Inconclusive) and step in verdict.candidates
-    assert found(hunted(AFTER, unbuildable=frozenset({1, 2})).verdict).candidate == AFTER, "which does not depend on it"
+    assert found(hunted(AFTER, unbuildable=frozenset({1, 2})).verdict).candidate == AFTER, "the culprit is on the trunk"
 
 
 @pytest.mark.calibration
 @pytest.mark.slow
 @pytest.mark.parametrize("unbuildable", [(), (1, 2)], ids=["all build", "no branch point builds"])
 @pytest.mark.parametrize("policy", [Policy(max_runs=20), Policy(max_runs=37), Policy(max_builds=8)])
-def test_budgets_are_kept(policy: Policy, unbuildable: tuple[int, ...]) -> None:
+def test_hunt_with_older_branches_keeps_its_budgets(policy: Policy, unbuildable: tuple[int, ...]) -> None:
     for seed in range(3):
         outcome = hunted(BRANCH, policy, seed=seed, unbuildable=frozenset(unbuildable))
         assert outcome.runs <= (policy.max_runs or math.inf)
@@ -114,14 +114,14 @@ def test_budgets_are_kept(policy: Policy, unbuildable: tuple[int, ...]) -> None:
 
 
 @pytest.mark.calibration
-def test_a_set_at_the_end_of_the_budget_allows_for_slow_branches() -> None:
+def test_suspects_at_the_end_of_the_budget_allow_for_slow_branches() -> None:
     for seed in range(3):
         for step in (TRUNK, AFTER):
             world = World(TWO, {step: -0.05}, QUIET, older_branch_changes={1: -0.06, 2: -0.06}, seed=seed)
             assert judge_verdict(simulate_hunt(world, Policy(max_builds=9)).verdict, world) != "wrong"
 
 
-def test_steps_that_depend_on_no_branch_point_are_kept_when_the_budget_ends() -> None:
+def test_changes_that_need_no_branch_point_are_kept_at_end_of_budget() -> None:
     every = Several((step(MERGED), step(AFTER)), (), (), 0.01)
 
     def stub(now: Situation) -> Decision:
@@ -136,8 +136,8 @@ def test_steps_that_depend_on_no_branch_point_are_kept_when_the_budget_ends() ->
 
 
 @pytest.mark.calibration
-def test_one_binary_on_two_branches_rules_nothing_out() -> None:
-    """The first commit of the trunk reverts what good has and the branch lacks, and so equals the branch point."""
+def test_equal_binaries_on_two_branches_exclude_no_candidate() -> None:
+    """The first commit of the trunk reverts commits of good that the branch lacks, so it equals the branch point."""
     rows = [(), (), (0,), *((v,) for v in range(2, 9)), (1,), (10,), (11,), (9, 12), (13,), (14,)]
     graph = Graph.from_parents(rows, branch_points=1)
     for seed in range(2):
@@ -146,8 +146,8 @@ def test_one_binary_on_two_branches_rules_nothing_out() -> None:
 
 
 @pytest.mark.calibration
-def test_good_that_bad_does_not_contain() -> None:
-    """As if a release branch was merged back without its changes."""
+def test_verdicts_if_bad_does_not_contain_good() -> None:
+    """For example, a release branch was merged back without its changes."""
     chain = Graph.from_parents([(), (), (1,), *((v,) for v in range(2, 20))], branch_points=1)
     nothing, faster, change = (
         simulate_hunt(World(chain, steps, QUIET, older_branch_changes={1: older}), Policy()).verdict
@@ -158,10 +158,10 @@ def test_good_that_bad_does_not_contain() -> None:
 
 
 @pytest.mark.calibration
-def test_a_branch_point_is_measured_only_if_a_verdict_depends_on_it() -> None:
-    """A step of the trunk that was compared with its parent does not."""
+def test_branch_point_is_measured_only_if_the_verdict_depends_on_it() -> None:
+    """The verdict does not depend on branch points if the culprit is on the trunk and was compared with its parent."""
     outcome = simulate_hunt(World(TWO, {TRUNK: -0.3}, HostModel(noise=0.005, layout=0.002)), Policy())
     assert found(outcome.verdict).candidate == TRUNK
     assert not {1, 2} & {seen.candidate for seen in outcome.observations if isinstance(seen, Built)}
     equal = simulate_hunt(World(TWO, {FORKED: -0.06}, QUIET, binaries={1: 0}), Policy())
-    assert found(equal.verdict).candidate == FORKED, "with the binary of good it needs no run"
+    assert found(equal.verdict).candidate == FORKED, "a branch point with the binary of good needs no run"

@@ -1,4 +1,4 @@
-"""The way in which builds are compared: worlds in which rounds of two are better than turns, and such where they are not."""
+"""The choice between paired and interleaved runs, in simulated worlds where paired runs are better or worse."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from perfbisect.core.domain.orders import Decision, Found, Measure, NotReproduce
 from perfbisect.core.domain.settings import PAIRS_FIRST, Pairing, Policy
 from perfbisect.core.inference.observations import Observation, Reading, read_observations
 from perfbisect.core.inference.relative_speed import candidate_ratios, split_by_measurement_kind
-from perfbisect.core.search.pairing import better_way
+from perfbisect.core.search.pairing import compare_pairings
 from perfbisect.simulate.hunt import simulate_hunt
 from perfbisect.simulate.world import HostModel, World
 from perfbisect.wording.quantities import ratio
@@ -29,7 +29,7 @@ def rounds(seen: Sequence[Observation]) -> list[Reading]:
     return [each for each in seen if isinstance(each, Reading) and each.partner is not None]
 
 
-def test_on_a_shared_machine_rounds_name_what_turns_do_not() -> None:
+def test_paired_runs_find_a_culprit_that_interleaved_runs_miss() -> None:
     outcome, in_turns = (
         simulate_hunt(World(LINE, {26: -0.05}, SHARED), rules) for rules in (AUTO, Policy(max_runs=100))
     )
@@ -39,13 +39,13 @@ def test_on_a_shared_machine_rounds_name_what_turns_do_not() -> None:
     assert outcome.runs < 60 and not isinstance(in_turns.verdict, Found)
 
 
-def test_a_drop_that_turns_show_at_once_needs_no_rounds() -> None:
+def test_large_drop_is_found_without_paired_runs() -> None:
     outcome = simulate_hunt(World(LINE, {26: -0.30}, QUIET, seed=1), AUTO)
     assert (found(outcome.verdict).candidate, found(outcome.verdict).together) == (26, False)
     assert not rounds(outcome.observations)
 
 
-def test_where_two_disturb_each_other_it_goes_on_in_turns() -> None:
+def test_runs_stay_interleaved_if_paired_runs_disturb_each_other() -> None:
     noisy = replace(QUIET, noise=0.028, kept=0.1)
     outcomes = [simulate_hunt(World(LINE, {26: -0.14}, noisy, seed=seed), AUTO) for seed in range(6)]
     steps = [found(outcome.verdict) for outcome in outcomes]
@@ -54,7 +54,7 @@ def test_where_two_disturb_each_other_it_goes_on_in_turns() -> None:
 
 
 def until_chosen(world: World, **more: float) -> tuple[list[Observation], Decision, PairingComparison]:
-    """What was seen when the way was chosen, and the decision; ``more`` is what each reading has besides."""
+    """The observations until the pairing is chosen, and that decision; ``more`` are further fields of each reading."""
     log: list[Observation] = []
     while not (decision := decide(LINE, log, AUTO)).pairing_comparison:
         assert isinstance(decision.order, Measure)
@@ -64,15 +64,15 @@ def until_chosen(world: World, **more: float) -> tuple[list[Observation], Decisi
     return log, decision, decision.pairing_comparison
 
 
-def test_those_that_wait_nearly_all_of_their_time_are_measured_in_turns() -> None:
-    """As for a disk that two would share."""
+def test_builds_that_mostly_wait_are_measured_interleaved() -> None:
+    """Two builds at the same time would share, for example, one disk."""
     log, decision, ways = until_chosen(World(LINE, {26: -0.2}, SHARED, seed=1), log_wait=3)
     assert not rounds(log)
     assert "interleaved: the builds wait for 95 % of their time, and paired runs may" in pairing_chosen(ways).why
     assert isinstance(decision.order, Measure)
 
 
-def test_a_change_that_only_waits_is_found_though_rounds_are_compared_by_cpu_time_first() -> None:
+def test_change_of_waiting_time_is_found_after_comparison_of_cpu_time() -> None:
     waiting = replace(SHARED, noise=0.1, waits=0.02, stalls=1.0, starved=(1.0, 0.01))
     switched = 0
     for seed in range(6):
@@ -91,12 +91,12 @@ def test_a_change_that_only_waits_is_found_though_rounds_are_compared_by_cpu_tim
     assert isinstance(same.verdict, NotReproduced)
 
 
-def test_an_empty_range_is_not_accused_in_rounds() -> None:
+def test_paired_runs_name_no_culprit_if_nothing_changed() -> None:
     verdicts = [simulate_hunt(World(LINE, {}, SHARED, seed=seed), AUTO).verdict for seed in range(3)]
     assert all(isinstance(verdict, NotReproduced) and verdict.detectable < 0.05 for verdict in verdicts)
 
 
-def test_runs_in_turns_say_nothing_of_a_hunt_in_rounds() -> None:
+def test_hunt_with_paired_runs_ignores_interleaved_runs() -> None:
     seen = simulate_hunt(World(LINE, {26: -0.05}, SHARED, seed=3), AUTO).observations
     in_turns = [each for each in seen if isinstance(each, Reading) and each.partner is None]
     other = [replace(each, value=each.value + 1) if each in in_turns else each for each in seen]
@@ -104,37 +104,37 @@ def test_runs_in_turns_say_nothing_of_a_hunt_in_rounds() -> None:
     assert one == two and isinstance(one, Found)
 
 
-def test_a_comparison_takes_chance_in_turns_for_no_builds_that_disturb_each_other() -> None:
-    """Of a drop of 7 % among runs that vary by a quarter; what two really disturb is measured in turns."""
+def test_noise_of_interleaved_runs_is_not_taken_for_disturbance() -> None:
+    """Interleaved runs vary by 25 %, paired runs show a drop of 7 %. A real disturbance leads to interleaved runs."""
     logs = ((1, -0.30), (0, 0.25), (0, -0.15), (1, -0.45), (1, 0.05), (0, 0.20))
     alone = [Reading(build, value, 1.0 * at, at) for at, (build, value) in enumerate(logs)]
     beside = [
         Reading(1, value, 10.0 + at, 10 + at, partner=0) for at, value in enumerate((-0.06, -0.08, -0.07, -0.075))
     ]
-    ways = better_way([*alone, *beside])
+    ways = compare_pairings([*alone, *beside])
     assert ways and ways.chooses_paired
     steady = [replace(each, value=-0.30 * each.candidate + each.value / 20) for each in alone]
-    assert not (better_way([*steady, *beside]) or ways).chooses_paired
+    assert not (compare_pairings([*steady, *beside]) or ways).chooses_paired
 
 
-def test_until_the_way_is_chosen_turns_promise_nothing() -> None:
-    """They do not lead to another metric, nor to a warning: rounds may show at once what they do not."""
+def test_interleaved_runs_are_no_evidence_until_the_pairing_is_chosen() -> None:
+    """They lead neither to another metric nor to a warning, because paired runs may show the change at once."""
     seen = simulate_hunt(World(LINE, {26: -0.05}, SHARED, seed=1), AUTO).observations
     of_ends = [decide(LINE, seen[:number], AUTO) for number in range(2, len(seen))]
     undecided = [each for each in of_ends if each.pairing_comparison is None and isinstance(each.order, Measure)]
     assert undecided and not any(each.evidence for each in undecided)
 
 
-def test_a_budget_counts_both_runs_of_a_round() -> None:
+def test_budget_counts_both_runs_of_a_pair() -> None:
     outcome = simulate_hunt(World(LINE, {26: -0.05}, SHARED, seed=2), replace(PAIRED, max_runs=21))
     assert (len(rounds(outcome.observations)), outcome.runs) == (10, 20)
 
 
-def test_what_was_chosen_is_said_with_its_figures() -> None:
+def test_chosen_pairing_is_explained_with_figures() -> None:
     _, _, ways = until_chosen(World(LINE, {26: -0.05}, SHARED, seed=1))
     alone, beside, chosen = ways.interleaved_ratio, ways.paired_ratio, pairing_chosen(ways)
     assert ways.chooses_paired and (chosen.together, chosen.alone, chosen.beside) == (True, alone, beside)
-    assert beside.low < 0.95 < beside.high < alone.high, "together it is known better"
+    assert beside.low < 0.95 < beside.high < alone.high, "the ratio of paired runs is more precise"
     both = f"bad has {ratio(beside)} of good if paired and {ratio(alone)} if interleaved; the standard deviations are"
     assert chosen.why.startswith(f"Builds run in pairs: {both}")
     assert ways.paired_noise < ways.interleaved_noise / 5
@@ -154,7 +154,7 @@ def run(commit: str, seconds: float, cpu: float, key: str) -> tuple[float, RunFi
 
 
 def readings(noise: float, of_rounds: Sequence[float]) -> list[Reading]:
-    """Twelve runs of the ends in turns, which vary so much about a drop of 20 %, and rounds of the ends."""
+    """Twelve interleaved runs of the ends, with a drop of 20 % and this noise, and pairs of runs of the ends."""
     shape = (0.6, -1.4, -0.3, 1.2, 0.1, 0.9, -1.1, 0.4, -0.5, 1.3, -1.2, 0.2)
     alone = [Reading(20 * (at % 2), noise * shape[at] - 0.2 * (at % 2), 1.0 * at, at) for at in range(12)]
     return [*alone, *(Reading(20, -0.2 + each, 20.0 + at, 20 + at, partner=0) for at, each in enumerate(of_rounds))]
@@ -174,10 +174,10 @@ WILD = (0.3, -0.35, 0.25, -0.3, 0.4, -0.3, 0.3, -0.4)
     ],
 )
 @pytest.mark.parametrize("by_cpu", [False, True])
-def test_the_way_is_looked_at_again_as_readings_come_in(
+def test_pairing_is_chosen_again_after_more_readings(
     noise: float, later: Sequence[float], before: Pairing, after: bool | None, by_cpu: bool
 ) -> None:
-    """What the user asked for stays."""
+    """A pairing that the user chose stays."""
     seen = readings(noise, (0.01, -0.01, 0.008, -0.012, *later))
     if by_cpu:
         seen = [each if each.partner is None else replace(each, cpu_value=each.value).with_cpu_time for each in seen]
@@ -191,10 +191,8 @@ def test_the_way_is_looked_at_again_as_readings_come_in(
 
 
 @pytest.mark.parametrize(("extra", "contradict"), [(0.0, False), (-0.25, True)])
-def test_ends_that_pairs_and_turns_show_differently_are_measured_longer_and_that_is_said(
-    extra: float, contradict: bool
-) -> None:
-    """Pairs that vary as much as turns, and show much more."""
+def test_contradictory_ratios_are_measured_longer_and_reported(extra: float, contradict: bool) -> None:
+    """The ratios of pairs vary as much as those of interleaved runs, and show a much larger drop."""
     seen = readings(0.1, [extra + each for each in (0.16, -0.14, 0.1, -0.06)])
     first = decide(Graph.straight_history(20), seen, AUTO)
     assert (first.pairing_comparison is None) is contradict
@@ -211,11 +209,11 @@ def test_ends_that_pairs_and_turns_show_differently_are_measured_longer_and_that
     [
         ((0.01, 0.02, 0.01), (0.02, 0.01, 0.03), True),
         ((0.01, 0.02, 0.01), (0.16, 0.15, 0.17), False),  # bad waits more
-        ((0.35, 0.8, 1.1), (0.7, 0.9, 1.2), True),  # others take so much that nothing is known
+        ((0.35, 0.8, 1.1), (0.7, 0.9, 1.2), True),  # other processes hide how long the ends wait
         ((0.35, 0.8, 1.1), (2.0, 2.3, 2.6), False),
     ],
 )
-def test_cpu_time_is_compared_unless_the_ends_are_seen_to_wait_differently(
+def test_cpu_time_is_compared_unless_the_ends_wait_differently(
     good: Sequence[float], bad: Sequence[float], by_cpu: bool
 ) -> None:
     seen = []
@@ -226,7 +224,7 @@ def test_cpu_time_is_compared_unless_the_ends_are_seen_to_wait_differently(
     assert (ways is not None and ways.uses_cpu_time) is by_cpu
 
 
-def test_both_runs_of_a_round_are_one_reading() -> None:
+def test_both_runs_of_a_pair_are_one_reading() -> None:
     log = [run("bad", 4.0, 2000.0, "a"), run("good", 2.0, 1900.0, "a"), run("bad", 3.0, 2000.0, "b")]
     for metric, by_cpu, value, cpu in (
         ("qps", False, -0.6931, -0.0513), ("latency", True, 0.0513, 0.0513), ("cpu/o", False, 0.0513, None)
@@ -236,7 +234,7 @@ def test_both_runs_of_a_round_are_one_reading() -> None:
         assert (reading.value, reading.cpu_value) == pytest.approx((value, cpu), abs=1e-4)
 
 
-def test_a_ratio_compares_readings_made_in_one_way() -> None:
+def test_ratio_does_not_mix_paired_and_interleaved_readings() -> None:
     world = World(LINE, {26: -0.05}, replace(SHARED, own_noise=0.001), seed=1)
     seen = [*simulate_hunt(world, AUTO).observations]
     assert [model.paired for model, _ in split_by_measurement_kind(seen)] == [False, True]

@@ -1,4 +1,4 @@
-"""The search in a diff, against builds and speeds that are known: what it names, what it proves, and how many builds that takes."""
+"""The search in a diff with known builds and speeds: the named parts, their proof, and the number of builds."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from perfbisect.core.domain.facts import DiffPart
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.settings import Policy
-from perfbisect.core.search.parts import CommitDiff, DiffPiece, FileDiff, Round, ordered_parts, part_search, singles
-from perfbisect.hunt.patches import guilty_steps, needs_from_error
+from perfbisect.core.search.parts import CommitDiff, DiffPiece, FileDiff, Round, ordered_parts, part_rounds, singles
+from perfbisect.hunt.patches import needs_from_error, suspected_steps
 from perfbisect.simulate.hunt import simulate_hunt
 from perfbisect.simulate.world import HostModel, World
 
@@ -23,7 +23,7 @@ QUIET = HostModel(noise=0.005, layout=0.002, outliers=0.0)
 
 
 def diff(files: Collection[tuple[str, int]], needs: dict[int, set[int]] | None = None) -> CommitDiff:
-    """Parts of files, given as path and how many; each names those that it needs, as if it called their functions."""
+    """A diff of files, given as path and number of parts. A part calls the functions of the parts that it needs."""
     paths = [path for path, size in files for _ in range(size)]
     number = {path: place for place, (path, _) in enumerate(files)}
     calls = needs or {}
@@ -37,7 +37,7 @@ def diff(files: Collection[tuple[str, int]], needs: dict[int, set[int]] | None =
 
 @dataclass
 class Course:
-    """A search in a diff, answered by what is true: which states build, and which of these are slow."""
+    """A search in a diff. ``builds`` and ``slow`` are the truth on each state (a set of parts)."""
 
     made: CommitDiff
     builds: Callable[[State], bool]
@@ -47,7 +47,7 @@ class Course:
 
     def end(self) -> Round:
         """The last round."""
-        rounds = part_search(self.made, defaultdict(set))
+        rounds = part_rounds(self.made, defaultdict(set))
         try:
             asked = next(rounds)
             while True:
@@ -57,7 +57,7 @@ class Course:
             return self.rounds[-1]
 
     def answer(self, asked: Round) -> tuple[int, int] | None:
-        """The steps between which the first slow state is, by halves; each state that does not build is beside another one."""
+        """The steps around the first slow state, found by halving the steps. States that do not build are skipped."""
         states = asked.states
         assert not self.slow(states[0]) and self.slow(states[-1])
         assert self.builds(states[0]) and self.builds(states[-1])
@@ -72,7 +72,7 @@ class Course:
 
 @st.composite
 def diffs(draw: st.DrawFn) -> tuple[CommitDiff, dict[int, set[int]], int]:
-    """A diff whose parts need earlier ones, in files that are mixed; and a part."""
+    """A diff whose parts need earlier parts, these needs, and the guilty part."""
     size = draw(st.integers(1, 24))
     drawn = Random(draw(st.integers(0, 9999)))
     needs = {at: {drawn.randrange(at) for _ in range(drawn.choice([0, 0, 1, 2])) if at} for at in range(size)}
@@ -84,7 +84,7 @@ def diffs(draw: st.DrawFn) -> tuple[CommitDiff, dict[int, set[int]], int]:
 
 
 def closed(needs: dict[int, set[int]]) -> Callable[[State], bool]:
-    """Whether a state has all that its parts need."""
+    """Whether a state has all parts that its parts need."""
     return lambda state: all(needs.get(each, set()) <= state for each in state)
 
 
@@ -101,7 +101,7 @@ def test_the_part_is_named_and_proven_both_ways(given: tuple[CommitDiff, dict[in
 
 
 @given(diffs(), st.integers(0, 5))
-def test_an_order_has_what_parts_need_before_them_and_each_part_once(
+def test_order_has_each_part_once_after_the_parts_that_it_needs(
     given: tuple[CommitDiff, dict[int, set[int]], int], turn: int
 ) -> None:
     made, needs, _ = given
@@ -111,25 +111,25 @@ def test_an_order_has_what_parts_need_before_them_and_each_part_once(
     assert all(place[each] < place[own] for own, those in needs.items() for each in those)
 
 
-def test_build_files_and_headers_come_first_and_what_needs_each_other_is_together() -> None:
+def test_order_has_build_files_and_headers_first_and_cycles_together() -> None:
     made = diff([("a.c", 1), ("b.c", 1), ("Makefile", 1), ("z.h", 1)], {0: {1}, 1: {0}})
     assert ordered_parts(made, singles(made.all_parts), 0) == ({2}, {3}, {0, 1})
     assert {*ordered_parts(made, singles(made.all_parts), 1)} == {frozenset({each}) for each in range(4)}
 
 
-def test_parts_that_need_each_other_come_behind_what_they_need() -> None:
+def test_parts_that_need_each_other_follow_the_parts_they_need() -> None:
     made = diff([("a.c", 2), ("b.c", 1), ("c.c", 1)], {0: {1}, 1: {0, 2, 3}})
     assert ordered_parts(made, singles(made.all_parts), 0) == ({2}, {3}, {0, 1})
 
 
-def test_a_part_that_is_slow_with_another_alone_is_named_with_it() -> None:
+def test_parts_that_are_slow_only_together_are_named_together() -> None:
     made = diff([(f"{at}.c", 2) for at in range(6)])
     last = Course(made, lambda _: True, lambda state: {3, 8} <= state).end()
     assert last.proven == {3, 8} and last.steps == (made.all_parts - {3, 8}, {3, 8})
 
 
-def test_parts_of_which_each_is_slow_alone() -> None:
-    """One is named, and that the commit without it is slow as well is what the last round shows."""
+def test_one_of_two_parts_that_are_each_slow_alone_is_named() -> None:
+    """The last rounds show that the commit without the named part is slow, too."""
     made = diff([(f"{at}.c", 2) for at in range(6)])
     search = Course(made, lambda _: True, lambda state: bool({3, 8} & state))
     last = search.end()
@@ -137,14 +137,14 @@ def test_parts_of_which_each_is_slow_alone() -> None:
     assert search.rounds[-2].steps == (made.all_parts - last.proven, last.proven)
 
 
-def test_parts_between_which_nothing_builds_are_a_set() -> None:
+def test_parts_that_build_only_together_are_named_together() -> None:
     made = diff([("a.c", 3), ("b.c", 3)])
     search = Course(made, lambda state: len(state & {1, 3, 4}) in (0, 3), lambda state: 4 in state)
     assert search.end().proven == {1, 3, 4}
 
 
-def test_a_failure_tells_which_part_a_state_lacks() -> None:
-    """By the words in quotes, first of parts that have them more often on one side; or by other words, and names of files."""
+def test_missing_part_is_derived_from_the_compiler_error() -> None:
+    """By the words in quotes, or by other words and names of files."""
     made = diff([("a.c", 2), ("b.c", 2), ("new.h", 1)], {3: {0}})
     assert needs_from_error(
         made, frozenset({1, 3}), "b.c:7: error: implicit declaration of function 'f0'; did you mean 'f1'"
@@ -152,14 +152,14 @@ def test_a_failure_tells_which_part_a_state_lacks() -> None:
     assert needs_from_error(made, frozenset({3}), "undefined: f0") == {(3, 0)}
     assert needs_from_error(made, frozenset({3}), "undefined: f9") == set()
     learnt = defaultdict[int, set[int]](set)
-    rounds = part_search(diff([("a.c", 3), ("b.c", 3)]), learnt)
+    rounds = part_rounds(diff([("a.c", 3), ("b.c", 3)]), learnt)
     assert next(rounds).steps == ({0, 1, 2}, {3, 4, 5})
     learnt[2].add(4)
-    assert rounds.send((1, 2)).steps == ({3, 4, 5}, {0, 1, 2}), "what is needed comes first"
+    assert rounds.send((1, 2)).steps == ({3, 4, 5}, {0, 1, 2}), "the needed part comes first"
 
 
 def diff_of(size: int, seed: int) -> tuple[CommitDiff, dict[int, set[int]], int]:
-    """A diff of so many parts, what they need, of which nine in ten show in their words, and the guilty one."""
+    """A diff of ``size`` parts, their needs, of which 90 % are visible in their text, and the guilty part."""
     drawn = Random(seed)
     needs = {
         at: {drawn.randrange(max(0, at - 60), at) for _ in range(drawn.choice([0, 1, 1, 2])) if at}
@@ -174,7 +174,7 @@ def diff_of(size: int, seed: int) -> tuple[CommitDiff, dict[int, set[int]], int]
 
 
 def simulated(size: int, seed: int) -> tuple[int, bool]:
-    """How many builds a search takes, and whether it names the guilty part."""
+    """The number of builds of a search, and whether the search names the guilty part."""
     made, needs, guilty = diff_of(size, seed)
     builds = set[State]()
 
@@ -184,7 +184,7 @@ def simulated(size: int, seed: int) -> tuple[int, bool]:
         world = World(Graph.straight_history(len(asked.steps)), {slow: -0.15}, QUIET, unbuildable=broken, seed=seed)
         verdict = simulate_hunt(world, Policy()).verdict
         builds.update(asked.states[at] for at in world.build_seconds)
-        return guilty_steps(verdict)
+        return suspected_steps(verdict)
 
     search = Course(made, closed(needs), lambda state: guilty in state)
     search.answer = measured  # type: ignore[method-assign]
@@ -194,8 +194,8 @@ def simulated(size: int, seed: int) -> tuple[int, bool]:
 
 @pytest.mark.calibration
 @pytest.mark.parametrize(("size", "most"), [(50, 14), (500, 14)])
-def test_the_builds_of_a_search_grow_with_the_logarithm_of_the_parts(size: int, most: int) -> None:
-    """By the search that measures, in simulated hunts with noise; a tenth of what parts need cannot be seen in their words."""
+def test_builds_of_a_search_grow_with_the_logarithm_of_the_parts(size: int, most: int) -> None:
+    """In simulated hunts with noise. A tenth of the needs of parts is not visible in their text."""
     found = [simulated(size, seed) for seed in range(6)]
     spent, named = zip(*found, strict=True)
     assert median(spent) <= most

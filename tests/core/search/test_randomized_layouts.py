@@ -1,4 +1,4 @@
-"""Code placement is distinguished from changes: worlds in which the usual layout misleads, and builds can be linked again."""
+"""Randomized layouts distinguish code placement from changes, in simulated worlds where the usual layout misleads."""
 
 import math
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
 from perfbisect.core.inference.instruction_counts import commits_of_step, with_count_result
-from perfbisect.core.inference.noise_model import remove_modes
+from perfbisect.core.inference.noise_model import remove_layout_modes
 from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.inference.record import Record, arrange_observations
 from perfbisect.core.search.randomized_layouts import FEWEST
@@ -45,12 +45,12 @@ def fresh(seen: Sequence[Observation]) -> list[Reading]:
     return [each for each in seen if isinstance(each, Reading) and each.layout]
 
 
-def test_it_is_code_placement_where_builds_can_be_linked_again() -> None:
+def test_verdict_is_code_placement_if_builds_are_linked_again() -> None:
     usual, outcome = (
         simulate_hunt(World(LINE, {}, QUIET, mode_gap=0.15, slow_modes=MOVED, seed=1), rules)
         for rules in (Policy(), AGAIN)
     )
-    assert found(usual.verdict).candidate == 17, "without other layouts it is accused"
+    assert found(usual.verdict).candidate == 17, "without randomized layouts, commit 17 is named"
     assert isinstance(outcome.verdict, CodePlacement) and outcome.verdict.detectable < 0.1
     step = outcome.verdict.step
     assert step.candidate == 17 and step.ratio.high < 0.9
@@ -65,7 +65,7 @@ def test_it_is_code_placement_where_builds_can_be_linked_again() -> None:
         (frozenset[int](), 0.05, 1),  # compared in the direction that is hunted
     ],
 )
-def test_a_change_is_found_in_spite_of_commits_that_move_code(moved: frozenset[int], change: float, hosts: int) -> None:
+def test_change_is_found_despite_commits_that_move_code(moved: frozenset[int], change: float, hosts: int) -> None:
     world = World(LINE, {26: change}, replace(QUIET, host_spread=0.02), mode_gap=0.15, slow_modes=moved, seed=2)
     outcome = simulate_hunt(
         world, Policy(layouts=True, direction=Direction.ANY if change > 0 else Direction.DROP), hosts=hosts
@@ -81,24 +81,24 @@ def test_a_change_is_found_in_spite_of_commits_that_move_code(moved: frozenset[i
 
 
 @pytest.mark.parametrize(("costs", "accused"), [(1.5, False), (2.4, False), (4.0, True)])
-def test_what_moving_code_costs_is_no_change_up_to_a_factor_of_three(costs: float, accused: bool) -> None:
-    """A later commit takes 1.4 times as long in any layout."""
+def test_moved_code_is_no_change_up_to_a_factor_of_three(costs: float, accused: bool) -> None:
+    """The real change is a later commit, which takes 1.4 times as long in any layout."""
     moved = dict.fromkeys(MOVED, -math.log(costs))
     step = found(simulate_hunt(World(LINE, {26: -math.log(1.4)}, QUIET, layouts=moved, seed=2), AGAIN).verdict)
     assert (step.candidate, step.layouts is None) == ((17, True) if accused else (26, False))
 
 
 @pytest.mark.parametrize(("drop", "layout", "layouts"), [(-0.15, 0.04, {}), (-0.05, 0.002, {26: 0.025})])
-def test_layouts_that_are_spread_are_averaged(drop: float, layout: float, layouts: dict[int, float]) -> None:
-    """Also where the usual one is half way between slow and fast."""
+def test_ratio_is_the_mean_over_spread_layouts(drop: float, layout: float, layouts: dict[int, float]) -> None:
+    """In the second case, the usual layout is half way between slow and fast."""
     broad = HostModel(noise=0.005, layout=layout, outliers=0.0)
     step = found(simulate_hunt(World(LINE, {26: drop}, broad, layouts=layouts, seed=4), AGAIN).verdict)
     assert step.candidate == 26
     assert step.layouts and step.layouts.ratio.low < math.exp(drop) < step.layouts.ratio.high
 
 
-def test_where_nothing_can_be_shown_no_layout_is_linked() -> None:
-    """Equal binaries, and counts that repeat; ends that are alike cost a look at other layouts, and no build."""
+def test_no_build_is_linked_again_if_layouts_cannot_matter() -> None:
+    """Layouts cannot matter for equal binaries and for exact counts. Equally fast ends are only linked again."""
     exact = HostModel(noise=1e-6, layout=0.0, outliers=0.0)
     same = simulate_hunt(World(Graph.straight_history(1), {}, QUIET, binaries={1: 0}, seed=5), AGAIN)
     counted = simulate_hunt(World(LINE, {26: -0.05}, exact, seed=9), AGAIN, PriorKnowledge(exact=True))
@@ -109,7 +109,7 @@ def test_where_nothing_can_be_shown_no_layout_is_linked() -> None:
     assert alike.builds == 2 and 0 < len(fresh(alike.observations)) <= 30
 
 
-def test_a_hunt_that_is_resumed_anywhere_goes_on_in_the_same_way() -> None:
+def test_resumed_hunt_makes_the_same_decisions() -> None:
     outcome = simulate_hunt(World(LINE, {26: -0.05}, QUIET, mode_gap=0.15, slow_modes=MOVED, seed=2), AGAIN)
     seen = outcome.observations
     assert decide(LINE, seen, AGAIN).order == outcome.verdict
@@ -121,7 +121,7 @@ def test_a_hunt_that_is_resumed_anywhere_goes_on_in_the_same_way() -> None:
     assert not isinstance(decide(LINE, seen[:first], Policy()).order, Measure)
 
 
-def test_further_layouts_come_with_what_they_have_shown_so_far() -> None:
+def test_order_of_further_layouts_has_the_results_so_far() -> None:
     broad = HostModel(noise=0.005, layout=0.03, outliers=0.0)
     seen = simulate_hunt(World(LINE, {26: -0.05}, broad, seed=1), AGAIN).observations
     begin = seen.index(fresh(seen)[0])
@@ -131,7 +131,7 @@ def test_further_layouts_come_with_what_they_have_shown_so_far() -> None:
     assert shown[-1].ratio != shown[0].ratio
 
 
-def test_no_name_is_given_where_the_budget_ends_before_the_proof_in_other_layouts() -> None:
+def test_no_culprit_is_named_if_budget_ends_before_other_layouts() -> None:
     def hunted(**rules: int | bool) -> HuntResult:
         return simulate_hunt(World(LINE, {26: -0.05}, QUIET, seed=6), Policy(**rules))  # type: ignore[arg-type]
 
@@ -149,7 +149,7 @@ def test_every_change_is_compared_in_other_layouts() -> None:
     assert all(step.layouts and step.layouts.ratio.high < 1 for step in verdict.steps)  # type: ignore[union-attr]
 
 
-def test_where_a_build_fails_in_other_layouts_the_hunt_names_what_runs_as_linked_show() -> None:
+def test_usual_layout_decides_if_a_build_cannot_be_linked_again() -> None:
     outcome = simulate_hunt(World(LINE, {26: -0.05}, QUIET, seed=5), AGAIN)
     begun = next(at for at, seen in enumerate(outcome.observations) if isinstance(seen, Reading) and seen.layout)
     seen = [*outcome.observations[: begun + 1], Built(26, 0.0, fixed=True)]
@@ -159,31 +159,31 @@ def test_where_a_build_fails_in_other_layouts_the_hunt_names_what_runs_as_linked
     assert (found(decision.order).candidate, found(decision.order).layouts) == (26, None)
 
 
-# Two modes of layout are recognised, and nothing else is taken for them.
+# Two modes of layout, fast and slow, are recognised, and other distributions are not mistaken for two modes.
 
 
 BAD = 9
 
 
 def record(values: dict[int, list[float]]) -> Record:
-    """Readings of some builds, in turns."""
+    """Interleaved readings of some builds."""
     rows = [(place, build, value) for build, of in values.items() for place, value in enumerate(of)]
     seen = [Reading(v, value, float(at), at, layout=place + 1) for at, (place, v, value) in enumerate(sorted(rows))]
     return arrange_observations(seen, Policy(), BAD)
 
 
 def drawn(rng: np.random.Generator, level: float, runs: int, gap: float, noise: float = 0.01) -> list[float]:
-    slow = np.arange(runs) % 2 == 0  # so that both modes are there
+    slow = np.arange(runs) % 2 == 0  # so that both modes occur
     return (level - gap * slow + noise * rng.normal(size=runs)).tolist()
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.integers(0, 1000), st.floats(0.13, 0.25), st.sampled_from([0.0, -0.05]), st.floats(-3, 8))
-def test_readings_of_both_modes_become_alike(seed: int, gap: float, change: float, unit: float) -> None:
+def test_readings_of_both_modes_are_brought_to_one_level(seed: int, gap: float, change: float, unit: float) -> None:
     rng = np.random.default_rng(seed)
     values = {0: drawn(rng, unit, 8, gap), BAD: drawn(rng, unit + change, 8, gap)}
     seen = record(values)
-    raised, trust = remove_modes(seen, 0, BAD)
+    raised, trust = remove_layout_modes(seen, 0, BAD)
     certain = trust > 0.5
     assert certain.mean() > 0.8
     for build, level in ((0, unit), (BAD, unit + change)):
@@ -193,34 +193,34 @@ def test_readings_of_both_modes_become_alike(seed: int, gap: float, change: floa
 
 @pytest.mark.parametrize(("spread", "change"), [(0.001, 0.0), (0.02, -0.05), (0.1, -0.05), (0.1, 0.0), (0.2, -0.3)])
 @pytest.mark.parametrize("runs", [5, 8, 20])
-def test_what_is_spread_broadly_is_hardly_ever_taken_for_modes(spread: float, change: float, runs: int) -> None:
+def test_broad_distribution_is_rarely_mistaken_for_two_modes(spread: float, change: float, runs: int) -> None:
     rng, changed = np.random.default_rng(0), 0
     for _ in range(20):
         seen = record({0: drawn(rng, 2.0, runs, 0.0, spread), BAD: drawn(rng, 2.0 + change, runs, 0.0, spread)})
-        changed += bool((remove_modes(seen, 0, BAD)[0].value != seen.value).any())
+        changed += bool((remove_layout_modes(seen, 0, BAD)[0].value != seen.value).any())
     assert changed <= 1
 
 
-def test_one_reading_of_a_build_is_judged_by_the_two_that_are_compared() -> None:
+def test_mode_of_a_single_reading_is_inferred_from_the_ends() -> None:
     rng = np.random.default_rng(1)
     ends = {0: drawn(rng, 0.0, 10, 0.15), BAD: drawn(rng, -0.05, 10, 0.15)}
     for value, fast in ((0.0, 0.0), (-0.05, -0.05), (-0.15, 0.0), (-0.2, -0.05)):
-        raised, trust = remove_modes(seen := record({**ends, 4: [value]}), 0, BAD)
+        raised, trust = remove_layout_modes(seen := record({**ends, 4: [value]}), 0, BAD)
         [at] = seen.reading_positions(4)
         assert raised.value[at] == pytest.approx(fast, abs=0.02) and trust[at] > 0.9
 
 
-def test_a_reading_that_either_mode_explains_hardly_counts() -> None:
+def test_reading_that_fits_both_modes_hardly_counts() -> None:
     rng = np.random.default_rng(1)
     ends = {0: drawn(rng, 0.0, 20, 0.1), BAD: drawn(rng, -0.1, 20, 0.1)}
-    _, trust = remove_modes(seen := record({**ends, 4: [-0.1]}), 0, BAD)
+    _, trust = remove_layout_modes(seen := record({**ends, 4: [-0.1]}), 0, BAD)
     assert trust[seen.reading_positions(4)[0]] < 0.1
     assert trust[seen.reading_positions(0)].min() > 0.5
 
 
 def test_few_readings_show_no_modes() -> None:
     for runs in (1, 2, 3):
-        raised, trust = remove_modes(seen := record({0: [0.0, -0.15, 0.0][:runs], BAD: [0.0, -0.15]}), 0, BAD)
+        raised, trust = remove_layout_modes(seen := record({0: [0.0, -0.15, 0.0][:runs], BAD: [0.0, -0.15]}), 0, BAD)
         assert (raised.value == seen.value).all() and (trust == 1).all()
 
 
@@ -239,7 +239,7 @@ def ran(commit: str, instructions: float, counted: str = "perf-user") -> tuple[f
     return 0.0, RunFinished(0, replace(facts, commit=commit, counted=counted))
 
 
-def test_every_parent_counts() -> None:
+def test_instruction_counts_are_compared_with_all_parents() -> None:
     merge, side, main = (ran(commit, 1000) for commit in ("merge", "side", "main"))
     one_binary = [made("good", "a"), made("side", "a")]
     for log, same in (
@@ -259,6 +259,6 @@ def test_every_parent_counts() -> None:
     assert one_of_equal_binaries == ("merge", "good")
 
 
-def test_other_verdicts_and_a_step_without_parents_stay() -> None:
+def test_other_verdicts_and_step_without_parents_are_unchanged() -> None:
     for verdict in (NotReproduced(ALIKE, 0.02), CodePlacement(Step(3, 0.97, ALIKE, ()), ALIKE, 0.02)):
         assert with_count_result(verdict, COMMITS, [ran("merge", 1000)]) is verdict

@@ -1,8 +1,8 @@
-"""Four hunts through one commit each that were really made, decided again from what was measured.
+"""Four real hunts through one commit each, decided again from their recorded observations.
 
-A record contains the observations of a hunt on a noisy machine: readings as logarithms of the metric with their minute, and
-what each build cost; benchmarks/hunts.md tells the story. What is asserted is what the whole record leads to, and that
-nothing wrong is named on the way: the orders of the search may differ.
+A record contains the observations of a hunt on a noisy machine: readings with their minutes, and the costs of builds.
+benchmarks/hunts.md describes the hunts. The tests check the verdict after the whole record, and that no earlier
+decision names a wrong culprit. The orders of the search may differ from those of the real hunt.
 """
 
 import json
@@ -29,7 +29,7 @@ GOOD, BAD = range(2)
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One hunt: its rules, what it observed, and after how many observations it decided."""
+    """A hunt: its policy, its observations, and the numbers of observations after which it decided."""
 
     policy: Policy
     prior: PriorKnowledge
@@ -38,25 +38,24 @@ class Record:
 
     @property
     def measured(self) -> float:
-        """Bad against good by nothing but the mean of all readings."""
+        """The ratio of bad to good, computed only from the means of their readings."""
         readings = [one for one in self.observations if isinstance(one, Reading)]
         good, bad = (fmean(one.value for one in readings if one.candidate == end) for end in (GOOD, BAD))
         return math.exp(bad - good)
 
     def order(self, count: int | None = None, **rules: Any) -> Measure | Verdict:
-        """What so many of its observations lead to, or all of them, by its own rules or by others."""
+        """The decision after ``count`` observations (default: all). ``rules`` replace fields of the policy."""
         return decide(RANGE, self.observations[:count], replace(self.policy, **rules), self.prior).order
 
 
 def read(name: str) -> Record:
-    """The record of that name."""
     kept = json.loads((RECORDS / f"{name}.json").read_text())
     policy, prior = msgspec.convert(kept["policy"], Policy), msgspec.convert(kept["prior"], PriorKnowledge)
     return Record(policy, prior, [observation(*each) for each in kept["observations"]], kept["asked_after"])
 
 
 def observation(kind: str, candidate: int, *rest: float) -> Observation:
-    """One entry: a build with its seconds, or a run with its value, minute, visit and seconds."""
+    """An entry of a record: a build with its seconds, or a run with its value, minute, visit and seconds."""
     if kind == "built":
         return Built(candidate, *rest)
     value, at, visit, seconds = rest
@@ -68,10 +67,10 @@ def holds(interval: Interval, ratio: float) -> bool:
 
 
 VERDICTS = {
-    "float-multiplication-1": Found,  # a rise of about 5 % in CPU time, at the edge of what the machine shows:
+    "float-multiplication-1": Found,  # a rise of about 5 % in CPU time, which is almost hidden by noise:
     "float-multiplication-2": NotReproduced,  # one hunt found it, the next could not
-    "hash-aggregation": Found,  # a drop by another plan
-    "sorted-groups": NotReproduced,  # the same query and commit with an equal plan: no change
+    "hash-aggregation": Found,  # a drop, because the plan of the query changed
+    "sorted-groups": NotReproduced,  # the query and commit of hash-aggregation with an equal plan: no change
 }
 BORDERLINE = 1.05  # the ratio of float multiplications, from interleaved pairs measured another day
 CONFIDENCES = (0.8, 0.95)
@@ -79,12 +78,11 @@ CONFIDENCES = (0.8, 0.95)
 
 @pytest.fixture(params=VERDICTS)
 def name(request: pytest.FixtureRequest) -> str:
-    """Each record in turn."""
     return str(request.param)
 
 
 @pytest.mark.parametrize("confidence", CONFIDENCES)
-def test_the_whole_record_leads_to_its_verdict(name: str, confidence: float) -> None:
+def test_whole_record_leads_to_the_expected_verdict(name: str, confidence: float) -> None:
     record = read(name)
     order = record.order(confidence=confidence)
     assert isinstance(order, VERDICTS[name])
@@ -94,25 +92,25 @@ def test_the_whole_record_leads_to_its_verdict(name: str, confidence: float) -> 
         assert holds(order.step.ratio, record.measured) and not holds(order.step.ratio, 1.0)
     if isinstance(order, NotReproduced):
         assert holds(order.ratio, record.measured) and holds(order.ratio, 1.0)
-        assert record.policy.min_effect / 2 < order.detectable < 0.15, "so large a change would have been seen"
+        assert record.policy.min_effect / 2 < order.detectable < 0.15, "the hunt would have found a larger change"
 
 
 def test_more_confidence_than_the_record_supports_names_no_culprit(name: str) -> None:
     order = read(name).order(confidence=0.99)
-    assert isinstance(order, VERDICTS[name] | Measure | Inconclusive), "no culprit is named with less"
+    assert isinstance(order, VERDICTS[name] | Measure | Inconclusive), "no culprit is named with less confidence"
 
 
-def test_a_borderline_change_is_within_every_interval() -> None:
-    """Both hunts state a ratio that contains it, whether they found a change or not."""
+def test_borderline_change_is_inside_the_interval_of_either_verdict() -> None:
+    """One hunt found the change, another hunt did not; both state an interval that contains the ratio."""
     found, not_found = (read(f"float-multiplication-{number}").order() for number in (1, 2))
     assert isinstance(found, Found) and holds(found.step.ratio, BORDERLINE)
     assert isinstance(not_found, NotReproduced) and holds(not_found.ratio, BORDERLINE)
-    assert not_found.detectable > BORDERLINE - 1, "so small a change could have been missed, and that is said"
+    assert not_found.detectable > BORDERLINE - 1, "the verdict says that so small a change can be missed"
 
 
 @pytest.mark.parametrize("direction", Direction)
-def test_nothing_wrong_is_named_on_the_way(name: str, direction: Direction) -> None:
-    """At every decision of the hunt, for every direction."""
+def test_no_earlier_decision_names_a_wrong_culprit(name: str, direction: Direction) -> None:
+    """Each decision of the hunt is checked for each direction."""
     record = read(name)
     for count in record.decided_after:
         order = record.order(count, direction=direction)
@@ -121,8 +119,8 @@ def test_nothing_wrong_is_named_on_the_way(name: str, direction: Direction) -> N
             assert name != "sorted-groups" and rise == (record.policy.direction is Direction.RISE)
 
 
-def test_a_drop_that_is_called_detectable_is_not_missed() -> None:
-    """The record of nothing, with half as much again put into it, is not called alike."""
+def test_drop_above_the_detectable_size_is_not_missed() -> None:
+    """A drop of 1.5 times the detectable size is added to the record of a hunt without a change."""
     record = read("sorted-groups")
     verdict = record.order()
     assert isinstance(verdict, NotReproduced)

@@ -1,4 +1,4 @@
-"""Whole hunts in small simulated worlds, one for each shape a history can have. Many simulated hunts: is the stated confidence the truth, and is little spent for it? Hunts that stop slow runs: what is ordered, and what follows from readings that are bounds."""
+"""Whole simulated hunts: histories of each shape, the stated probabilities and the number of runs, and stopped runs."""
 
 import math
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ SLOWER: list[tuple[Graph, int, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("graph", "culprit", "more"), SLOWER)
-def test_the_culprit_is_named(graph: Graph, culprit: int, more: dict[str, Any]) -> None:
+def test_culprit_is_named_in_histories_of_each_shape(graph: Graph, culprit: int, more: dict[str, Any]) -> None:
     outcome = simulate_hunt(World(graph, {culprit: -0.2}, QUIET, seed=graph.size - 1, **more), Policy())
     step = found(outcome.verdict)
     assert (step.candidate, step.parents) == (culprit, graph.parents_of(culprit))
@@ -49,7 +49,7 @@ def test_the_culprit_is_named(graph: Graph, culprit: int, more: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("culprit", [31, 38, 44])
-def test_a_culprit_in_an_unbuildable_stretch_is_a_range(culprit: int) -> None:
+def test_culprit_among_unbuildable_commits_gives_a_set_of_candidates(culprit: int) -> None:
     outcome = simulate_hunt(
         World(Graph.straight_history(80), {culprit: -0.2}, QUIET, unbuildable=STRETCH, seed=4), Policy()
     )
@@ -57,12 +57,12 @@ def test_a_culprit_in_an_unbuildable_stretch_is_a_range(culprit: int) -> None:
     assert {*outcome.verdict.candidates} == STRETCH | {44} and outcome.builds < 22
 
 
-def test_an_unbuildable_parent_is_replaced_by_its_nearest_tested_ancestor() -> None:
+def test_unbuildable_parent_is_replaced_by_its_nearest_tested_ancestor() -> None:
     step = found(simulate_hunt(World(FORK, {4: -0.2}, QUIET, unbuildable=frozenset({2}), seed=6), Policy()).verdict)
     assert (step.candidate, step.parents, step.stand_ins) == (4, (0,), (0,)), "3 is no ancestor"
 
 
-def test_no_runs_are_made_where_only_builds_could_help() -> None:
+def test_no_runs_are_made_if_only_more_builds_would_help() -> None:
     quiet = HostModel(noise=0.003, layout=0.001, outliers=0.0)
     outcome = simulate_hunt(
         World(Graph.straight_history(64), {20: -0.2, 35: -0.08, 50: -0.1}, quiet, seed=1), Policy(max_builds=7)
@@ -72,7 +72,7 @@ def test_no_runs_are_made_where_only_builds_could_help() -> None:
 
 
 MANY = 40
-# Some hunts show that the worlds are searched as they should be, many that the stated confidence is the truth.
+# A few hunts test the search, and many hunts test whether the stated probabilities are right.
 CALIBRATE = pytest.mark.calibrate
 SOME_AND_MANY = pytest.mark.parametrize("count", [2, pytest.param(MANY, marks=CALIBRATE)])
 
@@ -117,7 +117,7 @@ def test_named_culprits_are_right(
             case Found(step):
                 named += 1
                 wrong += step.candidate != culprit
-                doubt += 1 - step.probability  # as many errors as this were announced
+                doubt += 1 - step.probability  # the expected number of errors
             case Inconclusive(candidates):
                 assert culprit in candidates
     assert named >= 0.9 * count and spent <= runs * count
@@ -128,7 +128,7 @@ def test_named_culprits_are_right(
 @pytest.mark.parametrize(
     "habits", [STEADY, *(pytest.param(each, marks=CALIBRATE) for each in (NOISY, PHASES, DRIFTING))]
 )
-def test_nothing_is_found_where_there_is_nothing(habits: HostModel, count: int) -> None:
+def test_no_culprit_is_named_without_a_change(habits: HostModel, count: int) -> None:
     outcomes = [outcome for _, outcome in hunts(count, 60, 0.0, habits)]
     verdicts = [outcome.verdict for outcome in outcomes]
     assert np.mean([outcome.runs for outcome in outcomes]) <= (34 if count == MANY else 100)
@@ -138,16 +138,16 @@ def test_nothing_is_found_where_there_is_nothing(habits: HostModel, count: int) 
 
 @SOME_AND_MANY
 @pytest.mark.parametrize("commits", [1, 2])
-def test_a_short_range_is_no_evidence_of_a_change(commits: int, count: int) -> None:
-    """With one candidate there is no doubt who it would be, only whether anything changed: layout alone is no proof."""
+def test_short_range_is_no_evidence_of_a_change(commits: int, count: int) -> None:
+    """With one candidate, the only question is whether the speed changed. A difference in layout is no proof."""
     habits = HostModel(noise=0.01, layout=0.01)
     verdicts = [outcome.verdict for _, outcome in hunts(count, commits, 0.0, habits)]
     assert sum(isinstance(verdict, Found) for verdict in verdicts) <= count / 20
 
 
 @pytest.mark.calibrate
-def test_what_runs_cannot_decide_ends() -> None:
-    """A drop of 8 % where runs vary by 13 %: often too little to find, never a reason to go on for ever."""
+def test_hunt_that_runs_cannot_decide_ends() -> None:
+    """The drop is 8 %, and runs vary by 13 %: a hunt often finds no culprit, but must end."""
     habits = HostModel(noise=0.13, run_seconds=1, build_seconds=5)
     spent = [outcome.runs for _, outcome in hunts(MANY, 60, 0.08, habits)]
     assert max(spent) < 900 and np.mean(spent) < 250
@@ -157,7 +157,7 @@ FIVE = Policy(slow_after=5.0)
 SLOW_NOISY = HostModel(noise=0.05, layout=0.005, outliers=0.02)
 
 
-def test_good_is_timed_first_on_each_host() -> None:
+def test_good_is_measured_first_if_slow_runs_are_stopped() -> None:
     graph = Graph.straight_history(8)
     assert decide(graph, [], FIVE).order == Measure((PlannedRuns(0, 1),), Purpose.ENDS)
     then, without = decide(graph, [Reading(0, 0.0, 0.0, 0)], FIVE).order, decide(graph, [], Policy()).order
@@ -166,31 +166,31 @@ def test_good_is_timed_first_on_each_host() -> None:
 
 
 @pytest.mark.parametrize("culprit", [1, 9])
-def test_a_change_beyond_the_bound_is_found_with_one_run_of_each_slow_build_between(culprit: int) -> None:
+def test_large_change_is_found_with_one_stopped_run_of_most_builds(culprit: int) -> None:
     world = ImpatientWorld(
         Graph.straight_history(20), {culprit: -6.0}, HostModel(noise=0.01, layout=0.002), seed=culprit
     )
     outcome = simulate_hunt(world, FIVE)
     step = found(outcome.verdict)
-    assert (step.candidate, step.ratio.only_bound) == (culprit, -1)
+    assert (step.candidate, step.ratio.only_known_side) == (culprit, -1)
     assert 0.2 <= step.ratio.high < 0.22 and outcome.belief.noise < 0.03
     stopped = [seen.candidate for seen in outcome.observations if isinstance(seen, Reading) and seen.bound]
     assert all(stopped.count(build) == 1 for build in set(stopped) - {culprit, 20})
     assert stopped.count(culprit) <= 12
 
 
-def test_latency_is_bounded_from_below() -> None:
+def test_stopped_runs_bound_latency_from_below() -> None:
     graph = Graph.straight_history(3)
     seen: list[Observation] = [Reading(0, 0.01 * (run % 2), run, run) for run in range(4)]
     seen += [Reading(3, math.log(5), 4.0 + run, 4 + run, bound=1) for run in range(3)]
     decision = decide(graph, seen, Policy(direction=Direction.RISE, slow_after=5.0))
     assert isinstance(decision.order, Measure) and decision.order.purpose is Purpose.SEARCH
-    assert decision.belief.effect.only_bound == 1 and 4 < decision.belief.effect.low < 5
+    assert decision.belief.effect.only_known_side == 1 and 4 < decision.belief.effect.low < 5
 
 
 @pytest.mark.calibrate
-def test_the_stated_confidence_holds() -> None:
-    """One change, beyond the bound or near it, on a noisy host: taking a stopped run for a reading at its bound is cautious."""
+def test_stated_probability_holds_with_stopped_runs() -> None:
+    """The change is near the bound or beyond, on a noisy host. A stopped run counts as a reading at the bound."""
     named = right = 0
     for seed in range(60):
         size = -(1.2 + 0.05 * seed)

@@ -20,14 +20,14 @@ from perfbisect.core.stats.paired_comparison import Ratio, better_or_worse, comp
 LEAST = 0.02
 ROUNDS = 5
 
-# Of each workload: the speed of each build relative to the first, None: it fails there.
+# For each workload: the speed of each build relative to the first build; None: the build fails.
 Speeds = Sequence[Sequence[float | None]]
 
 
 def trial(
     speeds: Speeds, noise: float = 0.001, seed: int = 1, rounds: int = ROUNDS, metric: str = "qps"
 ) -> SessionState:
-    """A comparison of builds so fast in each workload, on a machine whose speed differs from round to round."""
+    """A comparison of builds with these speeds, on a machine whose speed differs from round to round."""
     chance = random.Random(seed)
     works = [f"w{number}" for number in range(len(speeds))]
     made = sample.comparison(len(speeds[0]), works, rounds=rounds, metric=metric)
@@ -47,11 +47,11 @@ def ends(found: Sequence[Drop]) -> list[tuple[int, int, int]]:
     return [(drop.work, drop.first, drop.last) for drop in found]
 
 
-def test_a_drop_is_hunted_where_it_happened() -> None:
+def test_drop_is_hunted_between_the_builds_around_the_change() -> None:
     cases: list[tuple[list[float | None], list[tuple[int, int]]]] = [
-        ([1.0, 1.0, 0.9, 0.9], [(1, 2)]),  # where it happened, once
-        ([1.0, 0.9, 1.0, 0.9], [(0, 1), (2, 3)]),  # a loss that was mended
-        ([1.0, 1.2, 1.1, 1.1], [(1, 2)]),  # faster than the first, yet slower than the one before
+        ([1.0, 1.0, 0.9, 0.9], [(1, 2)]),  # one drop
+        ([1.0, 0.9, 1.0, 0.9], [(0, 1), (2, 3)]),  # a drop, its repair, and a second drop
+        ([1.0, 1.2, 1.1, 1.1], [(1, 2)]),  # faster than the first build, but slower than the build before
         ([1.0, 1.1, 1.2, 1.3], []),
         ([1.0, 0.988, 0.976, 0.9], [(0, 2), (2, 3)]),  # small losses: the first build that has lost enough
         ([1.0, 0.99, 0.99, 0.99], []),  # real, but tiny
@@ -64,7 +64,7 @@ def test_a_drop_is_hunted_where_it_happened() -> None:
         assert [(first, last) for _, first, last in ends(find_drops_to_hunt(trial([speeds]), LEAST))] == expected
 
 
-def test_neighbours_are_revisions_built_alike() -> None:
+def test_drops_are_between_revisions_with_equal_build_settings() -> None:
     made = trial([[1.0, 0.7, 1.0, 0.7, 0.6]])
     a, b, c = (TrialBuild(name, commit=name * 40) for name in "abc")
     binaries, tuned = TrialBuild("x", path="/opt/x"), replace(b, name="b+my.cnf", config="my.cnf")
@@ -79,7 +79,7 @@ def test_neighbours_are_revisions_built_alike() -> None:
         assert ends(find_drops_to_hunt(other, LEAST)) == expected
 
 
-def test_what_is_worse_depends_on_the_metric_and_needs_two_rounds() -> None:
+def test_drops_follow_the_direction_of_the_metric_and_need_two_rounds() -> None:
     made = trial([[1.0, 0.8, 1.0, 1.25]], metric="latency")
     assert ends(find_drops_to_hunt(made, LEAST)) == [(0, 1, 2), (0, 2, 3)]
     assert [loss_fraction(drop.ratio, "latency") for drop in find_drops_to_hunt(made, LEAST)] == pytest.approx(
@@ -97,8 +97,8 @@ def test_drops_between_the_same_builds_are_hunted_together() -> None:
     assert found == [(0, 1, [0, 1]), (1, 2, [0, 3])]
 
 
-def test_with_two_builds_the_drops_are_the_real_ones_of_the_table() -> None:
-    """One family of comparisons then, that of the colours."""
+def test_drops_of_two_builds_are_the_significant_ratios_of_the_table() -> None:
+    """With two builds, the drops and the colours of the table are one family of comparisons."""
     made = trial([[1.0, 0.97], [1.0, 1.05], [1.0, 1.0], [1.0, 0.6]], noise=0.01)
     first = [row.ratios[0] for row in compare_builds(made, "qps")]
     marked = [number for number, ratio in enumerate(first) if ratio and ratio.real and ratio.ratio <= 1 - LEAST]
@@ -142,7 +142,7 @@ def test_a_clear_drop_to_a_neighbour_is_never_missed(speeds: Speeds, seed: int) 
 
 
 def ratios(made: SessionState) -> list[tuple[int, Ratio]]:
-    """Of the table that is shown: each ratio to the first build, with its workload."""
+    """Each ratio to the first build in the table, with the index of its workload."""
     rows = compare_builds(made, "qps")
     return [(work, ratio) for work, row in enumerate(rows) for ratio in row.ratios if ratio is not None]
 
@@ -150,21 +150,21 @@ def ratios(made: SessionState) -> list[tuple[int, Ratio]]:
 @pytest.mark.calibrate
 @pytest.mark.calibration
 @pytest.mark.parametrize("builds", [2, 4, 8])
-def test_of_100_comparisons_of_alike_builds_at_most_5_announce_a_drop(builds: int) -> None:
-    """Nor has the table a colour for one. The noise is large enough for drops of any interesting size."""
+def test_at_most_5_of_100_comparisons_of_equal_builds_have_a_drop(builds: int) -> None:
+    """The same holds for the colours of the table. The noise is large enough for drops above the least size."""
     tables = [trial([[1.0] * builds] * 12, noise=0.06, seed=seed) for seed in range(400)]
     assert sum(bool(find_drops_to_hunt(made, LEAST)) for made in tables) / 4 <= 5
     shown = [[ratio for _, ratio in ratios(made)] for made in tables]
     assert sum(any(better_or_worse(ratio, "qps") == "worse" for ratio in each) for each in shown) / 4 <= 5
     beside = [[drop.ratio for work in range(12) for drop in comparable_differences(made, work)] for made in tables]
     alone = [any(ratio.excludes_one and loss_fraction(ratio, "qps") >= LEAST for ratio in each) for each in beside]
-    assert sum(alone) / 4 > 15, "or this test could not fail"
+    assert sum(alone) / 4 > 15, "otherwise this test could not fail"
 
 
 @pytest.mark.calibrate
 @pytest.mark.calibration
-def test_few_of_the_announced_drops_are_none_and_few_are_missed() -> None:
-    """A third of twelve workloads has lost 10 % in one of three releases."""
+def test_few_drops_are_false_and_few_are_missed() -> None:
+    """Four of twelve workloads lose 10 % in one of three releases."""
     chance = random.Random(23)
     false = found = hunts = 0
     none = 0.0
@@ -179,5 +179,5 @@ def test_few_of_the_announced_drops_are_none_and_few_are_missed() -> None:
         false += sum(not first < at[work] <= last for work, first, last in called)
         found += sum((work, slow - 1, slow) in called for work, slow in enumerate(at[:4]))
     assert false / hunts <= 0.05
-    assert 0.01 < none / 200 <= 0.05, "of the differences that the table calls real"
+    assert 0.01 < none / 200 <= 0.05, "the share of false ones among the ratios that the table calls real"
     assert found / 800 > 0.9

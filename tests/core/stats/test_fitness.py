@@ -1,4 +1,4 @@
-"""When a host is unfit: by hand, by properties, and how often chance alone makes one so."""
+"""Fitness checks that make a host unfit: examples, properties, and the frequency of false alarms."""
 
 import math
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ DAY = 86400.0
 
 
 def days(levels: Sequence[float], noises: Sequence[float | None] | float = 0.01, build: str = "a") -> list[Check]:
-    """A check a day; levels are relative to a usual one."""
+    """One check per day. Levels are relative to the usual level."""
     each = [noises] * len(levels) if isinstance(noises, float) else noises
     return [
         Check(day, "a", DAY * day, FitnessFacts(math.log(1000 * level), noise, True, (build,)))
@@ -32,12 +32,12 @@ def days(levels: Sequence[float], noises: Sequence[float | None] | float = 0.01,
 
 
 def shown(check: Check, **changes: Any) -> Check:
-    """A check that has shown something else."""
+    """The check with other facts."""
     return replace(check, facts=replace(check.facts, **changes))
 
 
 def after(checks: Sequence[Check]) -> list[tuple[Fault, ...]]:
-    """Why the host is unfit after each check."""
+    """The faults of the host after each check."""
     return [each.unfit.faults if each.unfit else () for each in fitness_after_checks(checks)]
 
 
@@ -45,17 +45,17 @@ def last(checks: Sequence[Check]) -> Fitness:
     return [*fitness_after_checks(checks)][-1]
 
 
-def test_two_lower_levels_in_succession_make_it_unfit() -> None:
+def test_two_successive_lower_levels_make_a_host_unfit() -> None:
     checks = days([1, 1, 1, 0.94, 0.94, 0.94])
     assert after(checks) == [(), (), (), (), LEVEL, LEVEL]
     unfit = last(checks).unfit
     assert unfit and why_unfit(unfit) == "since 1970-01-04 it is 6.0 % slower in fitness checks"
     assert (unfit.since, unfit.level) == (3 * DAY, pytest.approx(0.94))
-    assert last(checks).level == pytest.approx(0.94), "the baseline stays that of the fit host"
+    assert last(checks).level == pytest.approx(0.94), "the level is relative to the fit host"
 
 
-def test_five_percent_twice_in_one_way() -> None:
-    """A bad day alone does not make it unfit, nor do two that are bad in different ways."""
+def test_host_is_unfit_after_two_successive_losses_of_5_percent() -> None:
+    """A single bad day does not make a host unfit, nor do two bad days with different faults."""
     assert [bool(last(days([1, 1, 1, level, level])).unfit) for level in (0.951, 0.95)] == [False, True]
     assert after(days([1, 1, 1, 0.8, 1, 0.8, 1, 0.8, 1])) == [()] * 9
     assert after(days([1, 1, 1, 0.8, 1, 1], [0.01, 0.01, 0.01, 0.01, 0.05, 0.01])) == [()] * 6
@@ -67,7 +67,7 @@ def test_too_few_earlier_checks_are_no_baseline() -> None:
     assert [each.level is None for each in fitness_after_checks(checks)] == [True] * EARLIER + [False]
 
 
-def test_doubled_noise() -> None:
+def test_two_checks_with_doubled_noise_make_a_host_unfit() -> None:
     noisy = days([1] * 6, [0.01, 0.012, 0.01, 0.02, 0.021, 0.01])
     both = days([1, 1, 1, 0.9, 0.9], [0.01, 0.01, 0.01, 0.04, 0.05])
     assert (after(noisy), after(both)[-1]) == ([(), (), (), (), NOISE, NOISE], LEVEL + NOISE)
@@ -78,7 +78,7 @@ def test_doubled_noise() -> None:
     ]
 
 
-def test_noise_that_is_too_small_to_matter_or_unknown_or_of_another_kind() -> None:
+def test_small_unknown_or_incomparable_noise_is_no_fault() -> None:
     assert after(days([1] * 6, [1e-4, 1e-4, 1e-4, 2 * LEAST - 1e-6, 2 * LEAST - 1e-6, 0.0])) == [()] * 6
     assert after(days([1] * 6, [0.01, 0.01, 0.01, None, None, None])) == [()] * 6
     checks = days([1] * 6, [0.01, 0.01, 0.01, 0.05, 0.05, 0.05])
@@ -86,40 +86,40 @@ def test_noise_that_is_too_small_to_matter_or_unknown_or_of_another_kind() -> No
     assert after(days([1] * 6, [0.0, 0.0, 0.0, 0.02, 0.02, 0.02]))[-1] == NOISE
 
 
-def test_a_host_whose_days_differ_much_has_to_fall_further() -> None:
+def test_host_with_varying_levels_must_lose_more_to_be_unfit() -> None:
     usual = [1.0, 1.06, 0.94, 1.05, 0.95, 1.0]
     assert not last(days([*usual, 0.93, 0.93])).unfit
     assert last(days([*usual, 0.8, 0.8])).unfit
 
 
-def test_two_checks_without_a_fault_end_it_and_bad_ones_never_become_usual() -> None:
+def test_two_good_checks_make_a_host_fit_and_bad_levels_are_never_usual() -> None:
     bad = [1, 1, 1, *[0.9] * 50]
     assert after(days([*bad, 1]))[4:] == [LEVEL] * 50
     assert after(days([*bad, 1, 0.9, 1]))[-1] == LEVEL
     assert after(days([*bad, 1, 1, 0.9]))[-2:] == [(), ()]
 
 
-def test_what_is_accepted_is_usual_from_then_on() -> None:
+def test_accepted_level_is_the_new_baseline() -> None:
     checks = days([1, 1, 1, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9])
     checks[4] = replace(checks[4], accepted=True)
     assert after(checks) == [()] * 9 and last(checks).level == pytest.approx(1.0)
     fallen = days([1, 1, 1, 0.9, 0.9, 0.9, 0.9, 0.8, 0.8])
     fallen[4] = checks[4]
-    assert after(fallen)[-1] == LEVEL, "and it may be unfit again"
+    assert after(fallen)[-1] == LEVEL, "the host can be unfit again"
 
 
-def test_another_build_begins_a_baseline_and_the_old_one_is_kept() -> None:
+def test_each_build_has_its_own_baseline() -> None:
     one, other = days([1, 1, 1, 1, 1, 1, 0.9, 0.9]), days([2, 2, 2, 2, 2, 2, 2, 2], build="b")
     assert [each.level for each in fitness_after_checks([*one[:3], *other[:3]])][-1] is None
     assert after([*one[:3], *other[:3], *one[6:]])[-1] == LEVEL
-    assert after([*one[:4], one[6], other[0], one[7]])[-1] == LEVEL, "what is between them does not count"
+    assert after([*one[:4], one[6], other[0], one[7]])[-1] == LEVEL, "a check of another build does not count"
 
 
-def test_another_build_makes_no_unfit_host_fit() -> None:
+def test_another_build_does_not_make_an_unfit_host_fit() -> None:
     one, other = days([1, 1, 1, 0.9, 0.9]), days([1] * 6, build="b")
     assert set(after([*one, *other])[4:]) == {LEVEL}
     fallen = days([1, 1, 1, 0.9, 0.9, 1, 1], build="b")
-    assert set(after([*one, *fallen])[4:]) == {LEVEL}, "nor where that has fallen, too, and is as it was again"
+    assert set(after([*one, *fallen])[4:]) == {LEVEL}, "nor if the level of the other build falls and rises again"
     assert after([*one, *other[:5], replace(other[5], accepted=True)])[-1] == ()
 
 
@@ -136,8 +136,8 @@ def test_the_unit_of_the_metric_does_not_matter(levels: list[float], unit: float
 
 
 @given(LEVELS)
-def test_it_is_unfit_only_after_two_faults(levels: list[float]) -> None:
-    """And a host that is never below the median by 5 % is fit."""
+def test_host_becomes_unfit_only_after_two_faults(levels: list[float]) -> None:
+    """Also, a host whose level never falls stays fit."""
     found = [*fitness_after_checks(days(levels))]
     for before, now in pairwise(found):
         if now.unfit and not before.unfit:
@@ -148,7 +148,7 @@ def test_it_is_unfit_only_after_two_faults(levels: list[float]) -> None:
 
 
 @given(LEVELS)
-def test_what_follows_changes_nothing_before(levels: list[float]) -> None:
+def test_later_checks_do_not_change_earlier_results(levels: list[float]) -> None:
     assert after(days(levels))[: len(levels) // 2] == after(days(levels[: len(levels) // 2]))
 
 
@@ -158,9 +158,9 @@ def test_a_quiet_host_that_falls_is_found_at_once(levels: list[float], fall: flo
 
 
 def alarms(spread: float, alike: float, years: int, seed: int) -> float:
-    """How often a year a host becomes unfit by chance, whose level has that s.d. between days, which are ``alike``.
+    """False alarms per year for a host. ``spread``: the s.d. of its level; ``alike``: the autocorrelation.
 
-    Its noise has an s.d. of 20 % between days, and is seen in eight pairs.
+    The noise has an s.d. of 20 % between days, and is estimated from eight pairs.
     """
     chance, found = np.random.default_rng(seed), 0
     for _ in range(years):
@@ -189,7 +189,7 @@ def trial(metric: str, values: Sequence[float]) -> SessionState:
     return SessionState.of_trial(1, request, sample.HOST, 7.0, "done", runs=runs)
 
 
-def test_what_an_aa_shows() -> None:
+def test_fitness_facts_are_level_and_noise_of_an_aa_test() -> None:
     found = fitness_facts(trial("qps", [90, 100, 110]))
     assert found and (found.level, found.noise) == (pytest.approx(math.log(100)), pytest.approx(0.1, abs=0.01))
     assert (found.in_pairs, found.identity) == (False, ("key", "hash", "qps"))

@@ -1,4 +1,4 @@
-"""Ratios of builds from rounds: what they say, and how often their intervals are right. The share of a change that a revert undoes: what it says, and how often its interval is right."""
+"""Ratios of builds from rounds, the share of a change that a revert undoes, and the coverage of their intervals."""
 
 import math
 import random
@@ -17,7 +17,7 @@ from perfbisect.core.domain.trials import remaining_rounds, visiting_order, visi
 from perfbisect.core.stats.distributions import Student
 from perfbisect.core.stats.paired_comparison import (
     Ratio,
-    Regained,
+    RegainedSpeed,
     better_or_worse,
     builds_without_metric,
     compare_builds,
@@ -36,7 +36,6 @@ def trial(subjects: int = 2, works: tuple[str, ...] = ("scan",), rounds: int = 3
 
 
 def ran(number: int, subject: int, qps: float, work: int = 0) -> TrialRun:
-    """A run of so many QPS."""
     return TrialRun(number, work, subject, 10.0 * number, 10.0, sample.run(0, 10.0 * number, qps=qps))
 
 
@@ -47,8 +46,8 @@ def ratio_of(made: SessionState, metric: str = "qps") -> Ratio:
     return ratio
 
 
-def test_a_ratio_is_made_of_each_round() -> None:
-    """The machine is half as fast in the second round, and neither build is."""
+def test_ratio_compares_builds_within_each_round() -> None:
+    """The machine, and so each build, is half as fast in the second round."""
     made = trial()
     for number, base in enumerate((1000, 500, 990)):
         made.runs.extend([ran(number, 0, base), ran(number, 1, 0.8 * base)])
@@ -58,12 +57,12 @@ def test_a_ratio_is_made_of_each_round() -> None:
 
 
 def of_latency(number: int, subject: int, latency: float) -> TrialRun:
-    """A run of so many milliseconds, on average and as a percentile."""
+    """A run with ``latency`` milliseconds, as average and as 95th percentile."""
     facts = replace(sample.run(0, 1.0), latency={"p95": latency, "avg": latency})
     return TrialRun(number, 0, subject, 1.0, 1.0, facts)
 
 
-def test_the_steps_in_which_a_metric_comes() -> None:
+def test_log_resolution_of_rounded_metrics() -> None:
     for metric, values, step in (
         ("p95", (10.123456, 10.234567), 0.018),
         ("p95", (0.04, 0.05), 0.01 / 0.045),
@@ -76,7 +75,7 @@ def test_the_steps_in_which_a_metric_comes() -> None:
         assert log_resolution(made, 0, metric) == pytest.approx(step, rel=1e-3)
 
 
-def test_equal_differences_of_a_percentile_are_not_real_after_two_rounds() -> None:
+def test_equal_differences_of_a_percentile_in_two_rounds_prove_nothing() -> None:
     made = trial(rounds=2)
     made.runs.extend(of_latency(number, build, 1.82 + 0.04 * build) for number in (0, 1) for build in (0, 1))
     ratio = ratio_of(made, "p95")
@@ -87,8 +86,8 @@ def test_equal_differences_of_a_percentile_are_not_real_after_two_rounds() -> No
 @pytest.mark.calibration
 @pytest.mark.parametrize("noise", [0.1, 0.3, 1.0])
 @pytest.mark.parametrize("rounds", [2, 5, 20])
-def test_intervals_of_readings_in_steps_are_right_as_often_as_they_say(noise: float, rounds: int) -> None:
-    """``noise`` is the s.d. of a reading in steps; where the levels lie between two steps is drawn anew in each trial."""
+def test_intervals_of_rounded_readings_keep_their_coverage(noise: float, rounds: int) -> None:
+    """``noise``: the s.d. of a reading, in steps of rounding. In each trial, levels are random between two steps."""
     rng, trials, inside = np.random.default_rng(1), 400, 0
     for _ in range(trials):
         levels = rng.random(2)
@@ -100,20 +99,20 @@ def test_intervals_of_readings_in_steps_are_right_as_often_as_they_say(noise: fl
     assert inside / trials > 0.925
 
 
-def test_only_rounds_that_both_sides_have_count() -> None:
+def test_ratio_uses_only_rounds_with_runs_of_both_builds() -> None:
     made = trial(3)
     made.runs.extend([ran(0, 0, 1000), ran(0, 1, 900), ran(1, 0, 10), ran(2, 1, 2000)])
     assert compare_builds(made, "qps")[0].ratios == (Ratio(pytest.approx(0.9), None, 1), None)
     assert compare_builds(trial(), "qps")[0].ratios == (None,)
 
 
-def test_runs_of_a_visit_are_one_value_of_its_round() -> None:
+def test_runs_of_a_visit_are_averaged_to_one_value_of_the_round() -> None:
     made = trial(runs=2)
     made.runs.extend([ran(0, 0, 100), ran(0, 0, 400), ran(0, 1, 100), ran(0, 1, 100)])
     assert ratio_of(made).ratio == pytest.approx(0.5)
 
 
-def test_what_a_host_does_not_count_is_missing_and_nothing_else() -> None:
+def test_counter_missing_on_a_host_removes_only_its_own_metrics() -> None:
     made = trial()
     runs = (ran(0, 0, 100.0), ran(0, 1, 101.0))
     made.runs.extend(replace(each, facts=replace(each.facts, counters={"task-clock": 1000.0})) for each in runs)
@@ -123,7 +122,7 @@ def test_what_a_host_does_not_count_is_missing_and_nothing_else() -> None:
     assert row.counters["cpu/o"][1] == pytest.approx(100 / 101)
 
 
-def test_groups_are_summed_up_where_there_is_something_to_sum_up() -> None:
+def test_summaries_are_of_groups_with_several_workloads() -> None:
     made = trial(works=("point-1", "scan", "point-2", "point-3"))
     for work, qps in enumerate((900, 500, 1200, 1000)):
         made.runs.extend([ran(0, 0, 1000, work), ran(0, 1, qps, work)])
@@ -135,7 +134,7 @@ def test_groups_are_summed_up_where_there_is_something_to_sum_up() -> None:
     assert figures == pytest.approx((0.9, 1.2, 3.1 / 3, 1.0))
 
 
-def test_only_what_is_large_and_certain_gets_a_colour() -> None:
+def test_only_large_and_certain_ratios_are_called_better_or_worse() -> None:
     for low, middle, high, metric, said in (
         (0.85, 0.90, 0.94, "qps", "worse"),
         (0.80, 0.90, 1.02, "qps", ""),
@@ -147,11 +146,11 @@ def test_only_what_is_large_and_certain_gets_a_colour() -> None:
         ratio = Ratio(middle, Interval(low, middle, high), 5, 0.001, real=True)
         assert better_or_worse(ratio, metric) == said
         assert not better_or_worse(replace(ratio, interval=None), metric)
-        assert not better_or_worse(replace(ratio, real=False), metric), "not real among all of its table"
+        assert not better_or_worse(replace(ratio, real=False), metric), "not significant among all ratios of the table"
 
 
-def test_a_trend_of_the_machine_is_on_neither_side() -> None:
-    """It slows down by 1 % from one visit to the next, and the order turns round."""
+def test_trend_of_the_machine_favours_no_build() -> None:
+    """The machine slows down by 1 % with each visit; each round reverses the order of the last round."""
     assert [list(visiting_order([0, 2, 3], turn)) for turn in range(3)] == [[0, 2, 3], [3, 2, 0], [0, 2, 3]]
     made = trial()
     visits = ((number, subject) for number in range(4) for subject in visiting_order([0, 1], number))
@@ -160,7 +159,7 @@ def test_a_trend_of_the_machine_is_on_neither_side() -> None:
     assert not ratio_of(made).excludes_one
 
 
-def test_incomplete_rounds_are_made_again_under_numbers_of_their_own() -> None:
+def test_incomplete_rounds_are_repeated_with_new_numbers() -> None:
     made = trial(rounds=4)
     assert remaining_rounds(made) == range(4)
     made.runs.extend([ran(0, 0, 1), ran(0, 1, 1), ran(1, 1, 1)])
@@ -173,23 +172,23 @@ def skip(work: int, subject: int) -> TrialSkip:
     return TrialSkip(work, subject, 5.0, SkipFacts(f"{subject:040}", "run", "it crashed", "log", 1.0))
 
 
-def test_what_has_failed_is_not_waited_for() -> None:
-    """The second workload fails with the second build in the second round, and with the base in the third."""
+def test_round_is_complete_without_failed_builds() -> None:
+    """The second workload fails with the second build in the second round, and with the baseline in the third round."""
     made = trial(3, ("scan", "point"), rounds=4)
     every = [(work, subject) for work in range(2) for subject in range(3)]
     made.runs.extend(ran(number, subject, 1, work) for number in range(2) for work, subject in every)
     made.runs.remove(ran(1, 1, 1, 1))
-    assert remaining_rounds(made) == range(2, 5), "nobody knows why it lacks"
+    assert remaining_rounds(made) == range(2, 5), "a run is missing without a failure"
     made.skips.append(skip(1, 1))
     assert remaining_rounds(made) == range(2, 4)
     assert visits_of_round(made) == [pair for pair in every if pair != (1, 1)]
     made.skips.append(skip(1, 0))
     assert visits_of_round(made) == [(0, 0), (0, 1), (0, 2)]
     made.runs.append(ran(2, 0, 1))
-    assert remaining_rounds(made) == range(3, 5), "the third was cut short"
+    assert remaining_rounds(made) == range(3, 5), "the third round was interrupted"
 
 
-def test_a_comparison_is_whole_when_there_is_a_ratio_for_everything() -> None:
+def test_comparison_is_complete_if_each_workload_and_build_has_a_ratio() -> None:
     made = trial(works=("scan", "point"))
     made.runs.extend(ran(0, subject, 100, work) for work in range(2) for subject in range(2))
     counted = replace(made, request=replace(made.request, metric="instructions/o"))
@@ -197,12 +196,12 @@ def test_a_comparison_is_whole_when_there_is_a_ratio_for_everything() -> None:
     bare = replace(made.runs[3], facts=replace(made.runs[3].facts, counters={}))
     lacking = replace(counted, runs=[*made.runs[:3], bare])
     assert not is_every_ratio_measured(lacking) and builds_without_metric(lacking) == [(1, 1)]
-    assert not is_every_ratio_measured(replace(made, skips=[skip(0, 1)])), "even if it has run before"
+    assert not is_every_ratio_measured(replace(made, skips=[skip(0, 1)])), "even if the build has earlier runs"
     assert not is_every_ratio_measured(replace(made, runs=made.runs[:3]))
 
 
 @pytest.mark.parametrize("metric", ["rate", "p95", "cost"])
-def test_the_metric_itself_is_among_the_counters(metric: str) -> None:
+def test_counters_include_the_metric_itself(metric: str) -> None:
     made = trial()
     for run, of in ((of_latency(0, 0, 8.0), 8.0), (of_latency(0, 1, 4.0), 4.0)):
         made.runs.append(replace(run, facts=replace(run.facts, reported=of)))
@@ -214,8 +213,8 @@ def test_the_metric_itself_is_among_the_counters(metric: str) -> None:
 @pytest.mark.calibration
 @pytest.mark.parametrize("rounds", [2, 3, 5, 12])
 @pytest.mark.parametrize("drift", [0.0, 0.01])
-def test_95_percent_are_95_percent(rounds: int, drift: float) -> None:
-    """Visits that differ, noisy runs, a machine that wanders between visits, and with ``drift`` warms up."""
+def test_95_percent_intervals_contain_the_truth_in_95_percent_of_trials(rounds: int, drift: float) -> None:
+    """Visits and runs are noisy; the machine's speed changes randomly between visits and, with ``drift``, steadily."""
     chance = random.Random(rounds)
     cases, right, wander = 4000, 0, 0.0
     for _ in range(cases):
@@ -232,7 +231,7 @@ def test_95_percent_are_95_percent(rounds: int, drift: float) -> None:
     assert right / cases == pytest.approx(0.95, abs=0.012) or (drift and right / cases > 0.95)
 
 
-def test_the_published_example_of_the_procedure() -> None:
+def test_largest_real_p_value_matches_the_published_example() -> None:
     """Benjamini and Hochberg (1995), section 3.2: 15 p-values, of which four remain at 5 %."""
     published = [
         0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.3240, 0.4262, 0.5719, 0.6528, 0.7590,
@@ -253,15 +252,15 @@ def levels(*values: float) -> Levels:
     return dict(enumerate(values))
 
 
-def regained(good: Levels, bad: Levels, back: Levels) -> Regained:
-    """What a revert undoes, where there are rounds enough."""
+def regained(good: Levels, bad: Levels, back: Levels) -> RegainedSpeed:
+    """The share of a change that a revert undoes, if there are enough rounds."""
     found = regained_in_rounds(good, bad, back)
     assert found is not None
     return found
 
 
-def test_of_a_loss_of_a_half_a_rise_by_the_square_root_of_two_is_half() -> None:
-    """The machine is half as fast in the second round, which says nothing of any build."""
+def test_regained_share_is_a_ratio_of_logarithms() -> None:
+    """The speed halves, then rises by the square root of 2: half of the loss. The second round has a slower machine."""
     rates = (1000.0, 500.0, 500 * math.sqrt(2))
     found = regained(*(levels(*(math.log(rate) + each for each in (0.0, math.log(0.5), 0.1))) for rate in rates))
     assert found.lost == pytest.approx(math.log(2))
@@ -269,21 +268,21 @@ def test_of_a_loss_of_a_half_a_rise_by_the_square_root_of_two_is_half() -> None:
     assert (found.share.low, found.share.middle, found.share.high) == pytest.approx((0.5, 0.5, 0.5))
 
 
-def test_only_rounds_with_all_three_count() -> None:
+def test_regained_share_uses_only_rounds_with_all_three_builds() -> None:
     found = regained(levels(1.0, 1.1, 1.0), levels(0.0, 0.1), {0: 1.0, 1: 0.9, 7: -5.0})
     assert found.rounds == 2 and found.share and found.share.middle == pytest.approx(0.9)
     assert regained_in_rounds({0: 1.0}, {0: 0.0}, {0: 1.0}) is None
     assert regained_in_rounds({0: 1.0, 1: 1.0}, {2: 0.0, 3: 0.0}, {0: 1.0, 1: 1.0}) is None
 
 
-def test_nothing_can_be_regained_of_what_is_not_shown_to_be_lost() -> None:
+def test_no_share_is_regained_without_a_proven_loss() -> None:
     assert regained(levels(0.1, -0.1, 0.05), levels(0.0, 0.0, 0.0), levels(0.5, 0.5, 0.5)).share is None
     assert regained(levels(1.0, 2.0), levels(1.0, 2.0), levels(3.0, 4.0)).share is None
 
 
 @st.composite
 def trials(draw: st.DrawFn) -> list[Levels]:
-    """Levels of good, bad and the revert in each round: a loss of at least a half, a share, and noise."""
+    """Levels of good, bad and the revert in each round: a loss of at least a half, a regained share, and noise."""
     lost, truth, rounds = draw(st.floats(0.7, 3)), draw(st.floats(-1, 2)), draw(st.integers(3, 8))
     noise = st.lists(st.floats(-0.2, 0.2), min_size=rounds, max_size=rounds)
     return [levels(*(level + each for each in draw(noise))) for level in (lost, 0.0, truth * lost)]
@@ -324,11 +323,10 @@ def test_unit_drift_and_whether_more_is_better_do_not_matter(builds: list[Levels
 @pytest.mark.parametrize("rounds", [3, 6])
 @pytest.mark.parametrize("truth", [0.0, 0.83, 1.3])
 @pytest.mark.parametrize("noise", [0.005, 0.03, 0.1])
-def test_of_a_hundred_trials_five_state_an_interval_without_the_truth(rounds: int, truth: float, noise: float) -> None:
-    """A loss of 10 %, visits with that noise (s.d. of a logarithm), on a machine that drifts from round to round.
+def test_intervals_of_the_regained_share_miss_the_truth_in_5_percent(rounds: int, truth: float, noise: float) -> None:
+    """A loss of 10 %, on a machine that drifts from round to round. ``noise``: the s.d. of the logarithm of a visit.
 
-    Where the noise leaves open whether anything was lost no interval is stated, which is no error. Three standard errors
-    of 3000 trials are 1.2 %.
+    If noise hides the loss, a trial states no interval: no error. Three standard errors of 3000 trials are 1.2 %.
     """
     random = np.random.default_rng([rounds, round(100 * truth), round(1000 * noise)])
     lost, count = -math.log(0.9), 3000
@@ -341,6 +339,6 @@ def test_of_a_hundred_trials_five_state_an_interval_without_the_truth(rounds: in
             stated += 1
             wrong += not found.share.low <= truth <= found.share.high
     assert wrong / count < 0.062
-    if noise == 0.005:  # one that always shows the loss
+    if noise == 0.005:  # with little noise, each trial shows the loss
         assert stated == count
         assert wrong / count > 0.038

@@ -1,4 +1,4 @@
-"""The lines of a series: levels from rounds, gaps, and what is to be hunted."""
+"""Speed lines of a series of releases or of the tips of a watched branch: levels, steps, and suggested hunts."""
 
 import math
 import random
@@ -21,18 +21,18 @@ from perfbisect.core.stats.release_series import (
     speed_lines,
     suggested_hunts,
 )
-from perfbisect.core.stats.watched_branch import BLOCK, ROUNDS, BranchLine, line_with_jumps, tips_measured_with_next
+from perfbisect.core.stats.watched_branch import BLOCK, ROUNDS, BranchLine, line_with_jumps, tips_to_measure_again
 from sample_hunt import series
 
 
-def test_a_round_has_every_release_once_and_its_turn_back_reverses_it() -> None:
+def test_round_visits_each_release_once_and_next_round_reverses_order() -> None:
     there, back, further = (list(visiting_order(range(20), turn, shuffled=True)) for turn in (0, 1, 2))
     assert sorted(there) == list(range(20))
     assert back == there[::-1]
     assert there not in (further, list(range(20)))
 
 
-def test_drift_of_the_machine_is_not_in_the_levels_and_a_gap_is_bridged() -> None:
+def test_levels_exclude_drift_and_a_step_may_span_a_gap() -> None:
     trial = series({"scan": ((9, -0.2),)}, gaps=(0, 8), lost=((0, 5), (3, 12)))
     scan, *others = speed_lines(trial)
     assert [number for number, ratio in enumerate(scan.ratios) if ratio is None] == [0, 8]
@@ -54,7 +54,7 @@ def test_the_error_of_a_level_needs_two_rounds() -> None:
     assert level[3] - level[1] == pytest.approx(0.2)
 
 
-def test_steps_at_one_place_are_one_hunt_and_changes_for_the_worse_come_first() -> None:
+def test_steps_at_one_place_share_a_hunt_and_worse_changes_come_first() -> None:
     trial = series({"scan": ((5, -0.1), (12, 0.4)), "update-index": ((5, -0.2),), "point-query": ((16, -0.15),)})
     found = suggested_hunts(speed_lines(trial), "qps")
     assert [(hunt.good, hunt.bad, hunt.worse, hunt.works) for hunt in found] == [
@@ -64,18 +64,18 @@ def test_steps_at_one_place_are_one_hunt_and_changes_for_the_worse_come_first() 
     ]
     assert found[0].least == pytest.approx(0.1, abs=0.02)
     [step] = speed_lines(series({"scan": ((5, -0.1),)}))[0].steps
-    assert makes_worse(step, "qps") and not makes_worse(step, "cpu/o"), "a rise is worse where the metric is a cost"
+    assert makes_worse(step, "qps") and not makes_worse(step, "cpu/o"), "a rise is worse if the metric is a cost"
 
 
-def test_a_series_of_failures() -> None:
+def test_series_without_any_level_has_no_steps() -> None:
     trial = series({}, gaps=tuple(range(20)))
     assert all(line.steps == () and line.scatter is None and not any(line.ratios) for line in speed_lines(trial))
 
 
 @pytest.mark.calibrate
 @pytest.mark.calibration
-def test_a_machine_that_is_slow_for_some_minutes_makes_no_step() -> None:
-    """Phases of the length of five visits, one in five of them, 5 % slow. In the order of versions they would be steps."""
+def test_slow_phases_of_the_machine_make_no_step() -> None:
+    """One in five phases of five visits is 5 % slow. Without the random order of releases, phases would be steps."""
     false = dict.fromkeys((True, False), 0)
     chance = random.Random(11)
     for shuffled in false:
@@ -87,11 +87,11 @@ def test_a_machine_that_is_slow_for_some_minutes_makes_no_step() -> None:
                     visits[release][number] = chance.gauss(0, 0.005) - phases[place // 5]
             false[shuffled] += bool(speed_line("scan", visits, 20, RATE).steps)
     assert false[True] / 1.5 <= 5
-    assert false[False] / 1.5 > 5, "or this test could not fail"
+    assert false[False] / 1.5 > 5, "otherwise this test could not fail"
 
 
 def line(chance: random.Random, count: int, *steps: tuple[int, float], sd: float = 0.01) -> list[float]:
-    """Levels with a step of some size before each of these places."""
+    """``count`` noisy levels, with ``steps``: place and size of each step."""
     return [chance.gauss(0, sd) + sum(size for place, size in steps if place <= at) for at in range(count)]
 
 
@@ -119,34 +119,34 @@ def test_steps_do_not_depend_on_the_unit_nor_on_the_direction_of_the_metric(leve
         assert one.size.middle * other.size.middle == pytest.approx(1)
 
 
-def test_several_steps_one_of_them_undone_again() -> None:
+def test_several_steps_are_found_also_if_a_step_is_undone() -> None:
     found = find_steps(line(random.Random(1), 25, (5, -0.1), (10, 0.1), (15, -0.1), (20, -0.1)))
     shown = [(step.after, round(step.size.middle, 1), step.alone) for step in found]
     assert shown == [(5, 0.9, False), (10, 1.1, False), (15, 0.9, False), (20, 0.9, False)]
 
 
-def test_the_newest_release_alone_needs_a_larger_step_and_is_said_to_be_alone() -> None:
+def test_step_to_the_newest_release_must_be_larger_and_is_marked_alone() -> None:
     levels = [0.0, 0.004, -0.006, 0.002, -0.003, 0.005, -0.004, 0.001, -0.002, 0.003]
     assert not find_steps([*levels, -0.02])
     assert [(step.before, step.after, step.alone) for step in find_steps([*levels, -0.2])] == [(9, 10, True)]
 
 
-def test_a_place_that_is_uncertain_is_a_set_of_neighbours() -> None:
+def test_step_at_an_uncertain_place_spans_several_releases() -> None:
     levels = [0.0, 0.01, -0.01, 0.005, -0.005, 0.0, -0.03, -0.06, -0.065, -0.055, -0.07, -0.06, -0.05, -0.06]
     [step] = find_steps(levels)
     assert (step.first, step.last) == (5, 7)
 
 
-def test_too_few_levels_and_equal_ones() -> None:
+def test_too_few_or_equal_levels_have_no_steps() -> None:
     assert find_steps([]) == find_steps([0.0]) == find_steps([0.0, 5.0, 5.0]) == ()
     assert find_steps([1.0] * 30) == ()
     assert scatter_of_levels([1.0] * 30) > 0
-    assert not find_steps([0.0] * 10 + [0.0005] * 10), "of exact counts: nobody would hunt that"
+    assert not find_steps([0.0] * 10 + [0.0005] * 10), "a step of 0.05 % in exact counts is too small to hunt"
     assert find_steps([0.0] * 10 + [0.01] * 10)
 
 
 @pytest.mark.parametrize("count", [8, 12, 40])
-def test_the_scatter_of_levels_without_a_step(count: int) -> None:
+def test_scatter_of_levels_estimates_their_standard_deviation(count: int) -> None:
     chance = random.Random(count)
     squares = [scatter_of_levels(line(chance, count)) ** 2 for _ in range(500)]
     assert math.sqrt(sum(squares) / len(squares)) == pytest.approx(0.01, rel=0.06)
@@ -156,8 +156,8 @@ def test_the_scatter_of_levels_without_a_step(count: int) -> None:
 @pytest.mark.calibration
 @pytest.mark.parametrize("count", [10, 20, 40])
 @pytest.mark.parametrize("works", [1, 6])
-def test_of_100_tables_without_a_change_at_most_5_announce_a_step(count: int, works: int) -> None:
-    """One of 50 builds is odd: its layout counts four times. With the threshold of a single comparison most would."""
+def test_at_most_5_of_100_tables_without_a_change_have_a_step(count: int, works: int) -> None:
+    """One in 50 builds has fourfold scatter. With the threshold of one comparison, most tables would have a step."""
     chance = random.Random(count + works)
 
     def odd() -> list[float]:
@@ -170,8 +170,8 @@ def test_of_100_tables_without_a_change_at_most_5_announce_a_step(count: int, wo
 
 @pytest.mark.calibrate
 @pytest.mark.calibration
-def test_intervals_of_announced_steps_hold_size_and_place_as_often_as_they_say() -> None:
-    """For steps that are found in most series. Smaller ones are announced when they look large; see benchmarks/series."""
+def test_intervals_of_found_steps_contain_the_true_size_and_place() -> None:
+    """For steps that are found in most series. A smaller step is found only if noise enlarges it: benchmarks/series."""
     chance = random.Random(7)
     sizes = places = announced = 0
     for _ in range(600):
@@ -197,7 +197,7 @@ def night(visits: Visits, levels: list[float], chance: random.Random, noise: flo
     visits[tip] = {}
     for number in range(5):
         machine = chance.gauss(0, 0.1)
-        for each in (*tips_measured_with_next(range(tip)), tip):
+        for each in (*tips_to_measure_again(range(tip)), tip):
             visits[each][tip * ROUNDS + number] = levels[each] + machine + chance.gauss(0, noise)
 
 
@@ -214,20 +214,20 @@ def drops(line: SpeedLine, *searched: tuple[int, int]) -> list[tuple[int, int]]:
     return [(each.first, each.last) for each in found]
 
 
-def test_each_tip_is_measured_with_the_latest_and_with_the_first_of_its_block() -> None:
-    assert [tips_measured_with_next(range(count)) for count in (0, 1, 2, 3, 9)] == [
+def test_tip_is_measured_with_latest_tips_and_first_tip_of_the_block() -> None:
+    assert [tips_to_measure_again(range(count)) for count in (0, 1, 2, 3, 9)] == [
         [],
         [0],
         [1, 0],
         [2, 0, 1],
         [8, 0, 7],
     ]
-    assert tips_measured_with_next(range(BLOCK)) == [BLOCK - 1, 0, BLOCK - 2], "blocks are joined"
-    assert tips_measured_with_next(range(BLOCK + 9)) == [BLOCK + 8, BLOCK, BLOCK + 7]
+    assert tips_to_measure_again(range(BLOCK)) == [BLOCK - 1, 0, BLOCK - 2], "blocks share a tip"
+    assert tips_to_measure_again(range(BLOCK + 9)) == [BLOCK + 8, BLOCK, BLOCK + 7]
 
 
-def test_levels_are_those_of_least_squares_however_nights_are_joined() -> None:
-    """Sixty nights of a machine that drifts by 10 %: what is left is far below that, from one end of the line to the other."""
+def test_levels_after_many_nights_are_near_the_true_levels() -> None:
+    """In sixty nights the machine drifts by 10 %. The errors of the levels are far smaller, over the whole line."""
     levels = [0.01 * math.sin(tip) for tip in range(60)]
     visits, chance = Visits(), random.Random(3)
     for _ in levels:
@@ -238,9 +238,9 @@ def test_levels_are_those_of_least_squares_however_nights_are_joined() -> None:
     assert max(map(abs, rest)) < 0.015
 
 
-def test_a_clear_drop_of_the_newest_tip_is_hunted_at_once_and_a_small_one_later() -> None:
+def test_clear_drop_of_newest_tip_is_hunted_at_once_and_small_drop_later() -> None:
     fresh = [0.0] * 5 + [-0.1]
-    assert drops(line_after(fresh)) == [(4, 5)], "although too few tips are known for the law of a series"
+    assert drops(line_after(fresh)) == [(4, 5)], "although there are too few tips to estimate the scatter"
     assert drops(line_after([0.0] * 30 + [-0.1])) == [(29, 30)]
     chance = random.Random(16)
     scattered = [chance.gauss(0, 0.01) for _ in range(24)]
@@ -249,14 +249,14 @@ def test_a_clear_drop_of_the_newest_tip_is_hunted_at_once_and_a_small_one_later(
     assert [first < 14 <= last for first, last in drops(line_after(small))] == [True]
 
 
-def test_many_changes_in_few_nights_are_no_scatter() -> None:
+def test_many_changes_in_few_nights_are_not_taken_for_scatter() -> None:
     line = line_after([math.log(rate) for rate in (1, 0.8, 0.8, 1.0, 1.0, 0.85, 1.02, 0.76)])
     assert drops(line) == [(0, 1), (4, 5), (6, 7)]
     better = [(step.before, step.after) for step in line.steps if not makes_worse(step, "qps")]
     assert better == [(2, 3), (5, 6)]
 
 
-def test_what_was_searched_for_nothing_is_not_hunted_again() -> None:
+def test_range_searched_without_result_is_not_hunted_again() -> None:
     line = line_after([0.0] * 12 + [-0.1] * 4)
     assert drops(line) == drops(line, (8, 11)) == [(11, 12)]
     assert drops(line, (10, 12)) == drops(line, (11, 13)) == []
@@ -264,8 +264,8 @@ def test_what_was_searched_for_nothing_is_not_hunted_again() -> None:
 
 @pytest.mark.calibrate
 @pytest.mark.calibration
-def test_few_hunts_are_begun_for_nothing() -> None:
-    """benchmarks/series/results.md has more of them: 3 of 1,000 nights where layouts scatter by 1 %."""
+def test_few_hunts_begin_on_a_branch_without_changes() -> None:
+    """benchmarks/series/results.md has 1,000 such nights, with 3 such hunts, if layouts scatter by 1 %."""
     begun, chance = 0, random.Random(7)
     for seed in range(8):
         levels = [chance.gauss(0, 0.01) for _ in range(60)]
@@ -278,7 +278,7 @@ def test_few_hunts_are_begun_for_nothing() -> None:
 
 
 def elsewhere(chance: random.Random, count: int, alike: float, odd: float) -> list[float]:
-    """Readings with a noise of 2 %, neighbours that are ``alike`` (the coefficient of an autoregression), and some 5 to 30 % too slow."""
+    """Readings with autoregressive noise of 2 % (coefficient ``alike``); a share ``odd`` is 5 to 30 % too slow."""
     found, noise = [], chance.gauss(0, 0.02)
     for _ in range(count):
         noise = alike * noise + chance.gauss(0, 0.02 * math.sqrt(1 - alike**2))
@@ -290,7 +290,7 @@ def elsewhere(chance: random.Random, count: int, alike: float, odd: float) -> li
 @pytest.mark.calibration
 @pytest.mark.parametrize("count", [20, 50, 200])
 @pytest.mark.parametrize(("alike", "odd"), [(0, 0), (0.5, 0), (0, 0.05), (0.3, 0.05), (0.5, 0.1)])
-def test_a_series_measured_elsewhere_announces_no_step_where_none_is(count: int, alike: float, odd: float) -> None:
+def test_external_series_has_no_step_without_a_change(count: int, alike: float, odd: float) -> None:
     chance = random.Random(count)
     found = [line_of_readings("", elsewhere(chance, count, alike, odd), RATE).steps for _ in range(300)]
     for stated in (RATE, 0.01):
@@ -303,7 +303,7 @@ def test_a_series_measured_elsewhere_announces_no_step_where_none_is(count: int,
 @pytest.mark.parametrize(
     ("count", "size", "noise"), [(50, 0.05, 0.5), (100, 0.03, 0.5), (100, 0.1, 1.5), (100, 0.05, 1)]
 )
-def test_a_step_of_a_series_measured_elsewhere(count: int, size: float, noise: float, alike: float, odd: float) -> None:
+def test_step_in_an_external_series_is_found(count: int, size: float, noise: float, alike: float, odd: float) -> None:
     """Steps of 3 to 10 % under noise of 1 to 3 %: found, and their intervals and places are right."""
     chance, found, sized, placed = random.Random(count + 7), 0, 0, 0
     for _ in range(200):
@@ -319,7 +319,7 @@ def test_a_step_of_a_series_measured_elsewhere(count: int, size: float, noise: f
     assert sized >= 0.93 * found and placed >= 0.93 * found
 
 
-def test_readings_far_off_are_left_out_and_neighbours_that_are_alike_make_no_step() -> None:
+def test_outliers_are_left_out_and_autocorrelated_noise_makes_no_step() -> None:
     chance = random.Random(3)
     readings = [*line(chance, 60, (30, 0.1))]
     readings[40] += 1

@@ -1,4 +1,4 @@
-"""A build appears in one step, also when that is taken twice or was cut short; it travels whole; equal builds have one hash."""
+"""The store of builds on a host: atomic storage, transfers between hosts, hashes of binaries, and changed files."""
 
 import shutil
 import subprocess
@@ -40,8 +40,8 @@ def keep(host: LocalHost) -> None:
 
 
 @pytest.mark.parametrize("text", ["", '{"facts": {"commit": "c', "{}", None])
-def test_a_build_is_kept_again(host: LocalHost, text: str | None) -> None:
-    """Where it is there, cannot be read, or (None) was cut short."""
+def test_build_is_stored_again(host: LocalHost, text: str | None) -> None:
+    """If the build exists, if it cannot be read, or (None) if its storage was interrupted."""
     keep(host)
     keep(host)
     place = Path(build_store.build_folder(host, "key"))
@@ -57,7 +57,7 @@ def test_a_build_is_kept_again(host: LocalHost, text: str | None) -> None:
 
 
 def test_files_are_synced_all_at_once(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One by one, those of a large build take longer than its links."""
+    """One by one, the files of a large build would take longer than its linking."""
     noting = f'#!/bin/sh\necho "$*" >>{tmp_path}/synced\nexec {shutil.which("sync")} "$@"\n'
     monkeypatch.setenv("PATH", str(executable(tmp_path / "bin" / "sync", noting).parent), prepend=":")
     keep(host)
@@ -75,7 +75,7 @@ def near(tmp_path: Path) -> LocalHost:
 
 
 def make(host: Host) -> None:
-    """A build, as far as it matters here. It can be read everywhere on this machine."""
+    """Make a minimal build, which this machine can read on each host."""
     place = Path(build_store.build_folder(host, "key"))
     (place / "prefix").mkdir(parents=True)
     (place / "build.json").write_text("{}")
@@ -83,11 +83,11 @@ def make(host: Host) -> None:
 
 
 @pytest.mark.parametrize("what", ["maker", "maker restarted", "receiver"])
-def test_a_build_travels_whole_over_a_connection_that_is_lost(
+def test_build_is_sent_completely_over_a_lost_connection(
     near: LocalHost, far: SshHost, machine: Machine, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lose() -> None:
-        if "restarted" in what:  # nobody answers at first
+        if "restarted" in what:  # at first, the machine does not answer
             machine.power_off()
             Timer(1.0, machine.power_on).start()
         else:
@@ -101,7 +101,7 @@ def test_a_build_travels_whole_over_a_connection_that_is_lost(
     assert (place / "log").stat().st_size == SIZE and (place / "build.json").exists()
 
 
-def test_a_receiver_that_has_to_end_says_why(near: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_of_the_receiver_is_reported(near: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(near)
     tar = shutil.which("tar")
     fails = f'#!/bin/sh\n[ "$1" != -xf ] || {{ echo "the disk is gone" >&2; exit 2; }}\nexec {tar} "$@"\n'
@@ -119,7 +119,7 @@ def compiled(folder: Path, name: str, code: str, *options: str) -> str:
     return name
 
 
-def test_only_what_is_loaded_counts(host: LocalHost, tmp_path: Path) -> None:
+def test_hash_covers_only_loaded_sections_of_programs(host: LocalHost, tmp_path: Path) -> None:
     changes = [CODE.replace("42", "43"), CODE.replace("x +", "x -"), f"char room[1 << 20];{CODE}"]
     for shared in (("-shared", "-fPIC"), ("-no-pie",), ("-pie", "-fPIE")):
 
@@ -132,7 +132,7 @@ def test_only_what_is_loaded_counts(host: LocalHost, tmp_path: Path) -> None:
         assert made(CODE, build_id="0x11") == made(CODE, build_id="0x22")
 
 
-def test_other_files_count_as_a_whole(host: LocalHost, tmp_path: Path) -> None:
+def test_hash_covers_other_files_completely(host: LocalHost, tmp_path: Path) -> None:
     relocated = CODE.replace("answer = 42", "reply = 42").replace("+ answer", "+ reply")  # only a relocation differs
     found = []
     for script, code in (("sh", CODE), ("sh", CODE), ("sh", relocated), ("bash", relocated)):
@@ -148,12 +148,12 @@ MAKING = r"""
 printf '#!/bin/sh\n' >program; chmod +x program; echo 7 >use; echo y >-rf; ln -s use link; mkdir empty full
 printf y >"full/$(printf 'two\nlines')"; printf y >"full/$(printf 'caf\351')"; printf y >'full/a  b "$(c)'
 """
-# The name of each change, whether the build is another then, and the commands that make it.
+# The name of each change ("same: …" if the change does not count), and the commands that make the change.
 CHANGES = dict(block.split("\n", 1) for block in Path(__file__).with_name("changes.txt").read_text().split("\n\n"))
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_a_program_changes_in_its_build(host: LocalHost, name: str) -> None:
+def test_changes_of_a_build_by_its_program_are_detected(host: LocalHost, name: str) -> None:
     subprocess.run(["sh", "-ec", MAKING], cwd=host.root / "prefix", check=True)
     keep(host)
     place = build_store.build_folder(host, "key")

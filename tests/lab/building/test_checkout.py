@@ -1,4 +1,4 @@
-"""Sources on a host: what is pushed there, checked out exactly, patched, and their submodules."""
+"""Sources on a host: pushed commits, exact checkouts, patches and submodules."""
 
 import os
 import shutil
@@ -42,7 +42,7 @@ class Source:
     host: LocalHost
     repo: Path
     name: str = "some name"
-    stages: set[str] = field(default_factory=set)  # of what the last checkout brought
+    stages: set[str] = field(default_factory=set)  # of the steps of the last checkout
 
     def __post_init__(self) -> None:
         self.to = self.host.root / "work" / self.name / "source"
@@ -50,7 +50,7 @@ class Source:
         self.bare = finish(checkout.bring_mirror(self.host, open_repository(self.repo), self.name, []))[1]
 
     def at(self, sha: str = "", *ignore: str) -> set[str]:
-        """The files there, once a commit, or HEAD, is checked out with its submodules."""
+        """Check out a commit (by default HEAD) with its submodules. Return the files of the checkout."""
         opened, sha = open_repository(self.repo), sha or Repo(self.repo).head
         steps, parts = finish(checkout.bring_submodules(self.host, self.name, opened, sha, ignore, ""))
         self.stages = {step.stage for step in steps}
@@ -58,7 +58,7 @@ class Source:
         return {path.relative_to(self.here).as_posix() for path in self.here.rglob("*") if not path.is_dir()}
 
     def write(self, *names: str) -> None:
-        """As a build does."""
+        """Write files into the checkout, as a build does."""
         for name in names:
             (self.here / name).parent.mkdir(parents=True, exist_ok=True)
             (self.here / name).write_text("made")
@@ -73,7 +73,7 @@ def source(host: LocalHost, git: Repo) -> Source:
     return Source(host, git.path)
 
 
-def test_a_checkout_is_exact(source: Source, git: Repo) -> None:
+def test_checkout_contains_exactly_the_files_of_the_commit(source: Source, git: Repo) -> None:
     first = git.commit({"a.c": "1", "dir/b.c": "1", "dir/c.c": "1", ".gitignore": "*.o"})
     second = git.commit({"a.c": "2", 'new/é "q"\n.c': "x", "dir/b.c": None})
     expected = {"a.c", "dir/b.c", "dir/c.c", ".gitignore"}
@@ -88,8 +88,8 @@ def test_a_checkout_is_exact(source: Source, git: Repo) -> None:
 IGNORED = tomllib.loads(Path(__file__).with_name("ignored.toml").read_text())
 
 
-def test_ignored_paths_are_absent_and_no_others(source: Source, git: Repo) -> None:
-    """The range, the id of a tree and the checkout agree on what is ignored: git's pathspecs say it."""
+def test_checkout_lacks_only_the_ignored_paths(source: Source, git: Repo) -> None:
+    """The expected paths follow from git's pathspecs, which the range and the id of a tree also use."""
     sha = git.commit(dict.fromkeys(IGNORED["files"], "x"))
     for ignore in IGNORED["ignore"]:
         pathspecs = [f":(top,exclude,glob){pattern}" for pattern in ignore]
@@ -97,7 +97,7 @@ def test_ignored_paths_are_absent_and_no_others(source: Source, git: Repo) -> No
         assert source.at(sha, *ignore) == expected, ignore
 
 
-def test_ignored_files_that_a_build_made_do_not_survive(source: Source, git: Repo) -> None:
+def test_checkout_removes_ignored_files_that_a_build_made(source: Source, git: Repo) -> None:
     first, second = git.history([{"a.c": "1", "doc/a": "1"}, {"a.c": "2"}])
     source.at(first, "doc/**")
     source.write("doc/a", "doc/b")
@@ -105,7 +105,7 @@ def test_ignored_files_that_a_build_made_do_not_survive(source: Source, git: Rep
     assert found == [{"a.c"}, {"a.c", "doc/a"}, {"a.c"}]
 
 
-def test_the_id_of_a_tree_sees_all_but_ignored_paths(source: Source, git: Repo) -> None:
+def test_id_of_a_tree_depends_on_all_paths_that_are_not_ignored(source: Source, git: Repo) -> None:
     shas = git.history([{"a.c": "1", "doc/x": "1"}, {"doc/x": "2", "doc/y": "2", "README.md": "2"}, {"a.c": "2"}])
     (git.path / "a.c").chmod(0o755)
     shas.append(git.commit())
@@ -116,15 +116,15 @@ def test_the_id_of_a_tree_sees_all_but_ignored_paths(source: Source, git: Repo) 
     assert source.id(shas[0]) != source.id(shas[1])
 
 
-def test_paths_of_a_tree(source: Source, git: Repo) -> None:
+def test_present_paths_are_paths_of_the_tree(source: Source, git: Repo) -> None:
     sha = git.commit({"a b.c": "1", "dir/x": "1"})
     there = ["a b.c", "dir", "dir/", "dir/x"]
     for asked, present in (([*there, "dir/y", "a*"], there), (["dir/y"], []), ([], [])):
         assert checkout.present_paths(source.host, source.bare, sha, asked) == frozenset(present)
 
 
-def test_an_incomplete_repository_serves_for_what_it_has(source: Source, git: Repo) -> None:
-    """As in a snapshot that came without an object."""
+def test_repository_without_an_ignored_file_can_be_checked_out(source: Source, git: Repo) -> None:
+    """A snapshot of a repository may lack objects."""
     sha = git.commit({"a.c": "1", "test/big": "not here"})
     blob = git("rev-parse", "HEAD:test/big")
     (git.path / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
@@ -140,7 +140,7 @@ def test_an_incomplete_repository_serves_for_what_it_has(source: Source, git: Re
         checkout.checkout(source.host, source.bare, UNKNOWN, source.to, [])
 
 
-def test_another_repository_and_a_cut_checkout_do_no_harm(source: Source, git: Repo, tmp_path: Path) -> None:
+def test_checkout_replaces_another_repository_or_a_damaged_index(source: Source, git: Repo, tmp_path: Path) -> None:
     first, other = git.commit({"a.c": "1", "b.c": "1"}), Repo(tmp_path / "other")
     second = other.commit({"c.c": "1"})
     assert source.at(first) == {"a.c", "b.c"}
@@ -150,14 +150,14 @@ def test_another_repository_and_a_cut_checkout_do_no_harm(source: Source, git: R
     assert Source(source.host, git.path).at(first) == {"a.c", "b.c"}
 
 
-def test_on_this_machine_nothing_is_copied(source: Source, git: Repo) -> None:
+def test_mirror_on_this_machine_copies_no_objects(source: Source, git: Repo) -> None:
     sha, stoppable = git.commit({"a.c": "1"}), StoppableHost(source.host, threading.Event())
-    told, bare = finish(checkout.bring_mirror(stoppable, open_repository(git.path), "some name", [sha]))
-    assert (told, list(Path(bare, "objects").glob("??"))) == ([], [])
+    steps, bare = finish(checkout.bring_mirror(stoppable, open_repository(git.path), "some name", [sha]))
+    assert (steps, list(Path(bare, "objects").glob("??"))) == ([], [])
     assert source.at(sha) == {"a.c"}
 
 
-def test_an_error_names_the_command_of_git_and_nothing_around_it(host: LocalHost) -> None:
+def test_error_of_git_quotes_only_the_git_command(host: LocalHost) -> None:
     with pytest.raises(CommandFailed, match=r"^on host \w+, git cat-file -e 1234 ended with status 128: fatal: "):
         git_on(host, "cat-file", "-e", "1234")
     with pytest.raises(CommandFailed, match=r"^on host \w+, sh -c 'git \"\$@\"' git no-such ended .* 'no-such' is"):
@@ -175,17 +175,18 @@ def new_file(path: str) -> Patch:
 
 
 def patched(source: Source, sha: str, *patches: Patch, version: str = "1.5") -> tuple[set[str], str]:
-    """The patches that fit, and the id of the tree that they make of the commit; it is checked out."""
+    """Check out a commit with the patches that fit. Return the names of these patches, and the id of the tree."""
     host, bare = source.host, source.bare
-    made = checkout.for_version(host, bare, checkout.for_all_versions(host, bare, sha, patches), patches, version)
-    checkout.checkout(host, bare, made.built_commit, source.to, [])
-    return {name for name, fits in made.patches.items() if fits}, checkout.filtered_tree(
-        host, bare, made.built_commit, []
+    common = checkout.with_common_patches(host, bare, sha, patches)
+    patched_commit = checkout.with_version_patches(host, bare, common, patches, version)
+    checkout.checkout(host, bare, patched_commit.built_commit, source.to, [])
+    return {name for name, fits in patched_commit.patches.items() if fits}, checkout.filtered_tree(
+        host, bare, patched_commit.built_commit, []
     )
 
 
-def test_patches_build_on_each_other_and_those_for_some_versions_come_last(source: Source, git: Repo) -> None:
-    """Where none fits, the tree is that of the commit; how builds use them: test_pipeline."""
+def test_patches_are_applied_in_order_and_version_patches_last(source: Source, git: Repo) -> None:
+    """If no patch fits, the tree is the tree of the commit. test_pipeline has builds with patches."""
     late, one, two = change("late", "two", "three", "<2"), change("one", "zero", "one"), change("two", "one", "two")
     trees = {text: git.commit({"text": f"{text}\nend\n"}) for text in ("zero", "one", "two", "three", "other")}
     for patches, version, old, expected, fitting in (
@@ -199,14 +200,14 @@ def test_patches_build_on_each_other_and_those_for_some_versions_come_last(sourc
     assert not list(Path(source.bare).glob("perfbisect.index*"))
 
 
-def test_neither_the_name_of_a_patch_nor_its_content_need_be_utf_8(source: Source, git: Repo) -> None:
+def test_patch_may_have_an_odd_name_and_content_that_is_not_utf8(source: Source, git: Repo) -> None:
     git.commit()
     (git.path / "text").write_bytes(b"\xe5se\nend\n")
     assert patched(source, git.commit(), change("it's $(touch x).patch", "åse", "äö"))[0]
     assert (source.here / "text").read_bytes() == b"\xe4\xf6\nend\n"
 
 
-def test_nothing_outside_of_the_tree_is_touched(source: Source, git: Repo, tmp_path: Path) -> None:
+def test_patch_cannot_write_outside_of_the_tree(source: Source, git: Repo, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (git.path / "link").symlink_to(outside)
@@ -224,26 +225,26 @@ def bare(host: LocalHost) -> PurePosixPath:
 
 
 def there(bare: PurePosixPath) -> tuple[set[str], int]:
-    """The commits that were pushed there, and the number of objects."""
+    """The commits that were pushed to ``bare``, and the number of its objects."""
     refs = git(Path(bare), "for-each-ref", "--format=%(refname)").split()
     return {ref.removeprefix(f"{REFS}/") for ref in refs}, sum(1 for _ in Path(bare, "objects").glob("??/*"))
 
 
-def test_only_what_is_missing_travels(git: Repo, host: LocalHost, bare: PurePosixPath) -> None:
+def test_push_sends_only_missing_objects(git: Repo, host: LocalHost, bare: PurePosixPath) -> None:
     git("checkout", "-q", "-b", "$(touch${IFS}hit);'-odd-é")
     first, repository = git.commit({"a": "a" * 1000}), open_repository(git.path)
-    told = list(push(host, bare, repository, [first]))
-    assert (told[0], told[-1]) == ((0, 0), (3, 3))
+    progress = list(push(host, bare, repository, [first]))
+    assert (progress[0], progress[-1]) == ((0, 0), (3, 3))
     assert there(bare) == ({first}, 3)
     second, third = (git.commit({name: name * 1000}) for name in ("-b $(id)\n", "ü"))
     list(push(host, bare, repository, [first, third, third]))
     assert there(bare) == ({first, third}, 9)
     assert git("show", f"{second}:-b $(id)\n", cwd=Path(bare)).startswith("-b $(id)\n")
-    (repository.git_dir / "HEAD").unlink()  # nothing is asked of a repository whose commits are all there
+    (repository.git_dir / "HEAD").unlink()  # the repository is not read if the host has all commits
     assert list(push(host, bare, repository, [first, third])) == []
 
 
-def test_what_cannot_be_pushed(tmp_path: Path, git: Repo, host: LocalHost, bare: PurePosixPath) -> None:
+def test_push_of_missing_objects_is_an_error(tmp_path: Path, git: Repo, host: LocalHost, bare: PurePosixPath) -> None:
     last, repository = git.commit({"a": ""}), open_repository(git.path)
     git("config", "uploadpack.allowFilter", "true")
     git("clone", "-q", "--bare", "--filter=blob:none", "--", f"file://{git.path}", str(tmp_path / "clone"))
@@ -257,19 +258,19 @@ def test_what_cannot_be_pushed(tmp_path: Path, git: Repo, host: LocalHost, bare:
     assert there(bare)[0] == set()
 
 
-def test_pushes_survive_a_lost_link(git: Repo, far: SshHost, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More is on its way then than fits into the buffers, and git is not left waiting."""
+def test_push_survives_a_lost_link(git: Repo, far: SshHost, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data in transit exceed the buffers. git must not wait for ever."""
     (git.path / "much").write_bytes(os.urandom(10_000_000))
     last, bare = git.commit(), far.root / "a.git"
     far.run(["git", "init", "-q", "--bare", str(bare)])
-    break_stream(monkeypatch, True, machine.kill_sshd, pieces=4)  # what is asked for comes first
+    break_stream(monkeypatch, True, machine.kill_sshd, pieces=4)  # the negotiation of git comes first
     list(push(far, bare, open_repository(git.path), [last]))
     assert there(bare)[0] == {last}
 
 
 @pytest.fixture
 def origin(tmp_path: Path) -> Path:
-    """Where the repositories come from: ``super`` with ``libs/lib`` (relative), which has ``deep``, and nothing else."""
+    """The origins: ``super`` has the submodule ``libs/lib`` (with a relative URL), which has the submodule ``deep``."""
     folder = tmp_path / "origin"
     Repo(folder / "deep").commit({"d.c": "1", "doc/x": "1"})
     for name, module, path, files in (
@@ -302,8 +303,8 @@ DEEP = {"libs/lib/deep/d.c", "libs/lib/deep/doc/x"}
 ALL = TOP | LIB | DEEP
 
 
-def test_submodules_are_fetched_once_with_inner_ones(cloned: Source, origin: Path, clone: Repo, seal: Path) -> None:
-    """Also of a server that gives only branches."""
+def test_nested_submodules_are_fetched_once(cloned: Source, origin: Path, clone: Repo, seal: Path) -> None:
+    """Also from a server that sends only branches."""
     Repo(origin / "lib").commit({"newer": ""})
     (seal / ".gitconfig").write_text("[protocol]\n\tversion = 0\n")
     assert (cloned.at(), cloned.stages) == (ALL, {"fetch"})
@@ -313,7 +314,7 @@ def test_submodules_are_fetched_once_with_inner_ones(cloned: Source, origin: Pat
 
 
 @pytest.mark.parametrize("kind", ["absorbed", "folder", "worktree", "without its folder"])
-def test_they_are_taken_from_the_clone(host: LocalHost, origin: Path, clone: Repo, tmp_path: Path, kind: str) -> None:
+def test_submodules_come_from_the_clone(host: LocalHost, origin: Path, clone: Repo, tmp_path: Path, kind: str) -> None:
     clone("submodule", "--quiet", "update", "--init", "--recursive")
     repo = clone.path
     if kind == "folder":
@@ -334,8 +335,8 @@ def test_they_are_taken_from_the_clone(host: LocalHost, origin: Path, clone: Rep
     assert (source.at(), source.stages) == (ALL, set())
 
 
-def test_a_checkout_with_submodules_is_exact(cloned: Source, clone: Repo) -> None:
-    """Also when a submodule moves, is replaced by a folder or a file, goes away, returns, and after builds."""
+def test_checkout_has_exactly_the_files_of_commit_and_submodules(cloned: Source, clone: Repo) -> None:
+    """Also if a submodule moves, becomes a folder or a file, is removed, or returns; and after builds."""
     clone("submodule", "--quiet", "update", "--init", "--recursive")
     first, lib = clone.head, clone.path / "libs/lib"
     moved = clone.move_module("libs/lib", Repo(lib).commit({"l.c": "2", "new.c": ""}))
@@ -363,7 +364,7 @@ def test_a_checkout_with_submodules_is_exact(cloned: Source, clone: Repo) -> Non
     assert cloned.at(first) == ALL
 
 
-def test_the_target_of_a_link_is_left_alone(cloned: Source, tmp_path: Path) -> None:
+def test_checkout_replaces_links_and_does_not_follow_them(cloned: Source, tmp_path: Path) -> None:
     cloned.at()
     outside = tmp_path / "outside"
     (outside / "lib").mkdir(parents=True)
@@ -375,10 +376,10 @@ def test_the_target_of_a_link_is_left_alone(cloned: Source, tmp_path: Path) -> N
         assert [path.name for path in outside.rglob("*")] == ["lib", "x"]
 
 
-def test_the_id_of_a_tree_with_submodules(cloned: Source, clone: Repo) -> None:
+def test_id_of_a_tree_depends_on_submodules_that_are_not_ignored(cloned: Source, clone: Repo) -> None:
     first = clone.head
     plain = clone.commit({"libs/other": ""})
-    git(Path(cloned.bare), "update-ref", "--no-deref", "HEAD", first)  # whose .gitmodules says "ignore = all"
+    git(Path(cloned.bare), "update-ref", "--no-deref", "HEAD", first)  # its .gitmodules has "ignore = all"
     moved = clone.move_module("libs/lib", plain)
     assert cloned.id(plain) != cloned.id(moved)
     without = {cloned.id(plain, "libs/lib"), cloned.id(moved, "libs/lib")}
@@ -395,7 +396,7 @@ def refused(source: Source) -> BuildFailed:
     return caught.value
 
 
-def test_a_submodule_that_cannot_be_had(cloned: Source, origin: Path, clone: Repo) -> None:
+def test_unavailable_submodule_is_an_error_with_advice(cloned: Source, origin: Path, clone: Repo) -> None:
     shutil.rmtree(origin / "lib")
     failed, at = refused(cloned), clone("rev-parse", "HEAD:libs/lib")
     assert f"submodule libs/lib at {at[:10]} is not in {clone.path}, and " in str(failed)
@@ -403,8 +404,8 @@ def test_a_submodule_that_cannot_be_had(cloned: Source, origin: Path, clone: Rep
     assert failed.advice.startswith(f"Try: git -C {clone.path} submodule update --init libs/lib. See ")
 
 
-def test_an_address_that_is_not_used(cloned: Source, clone: Repo, tmp_path: Path) -> None:
-    """All others of the kind: ``refusal`` in tests/repository."""
+def test_submodule_with_an_unsafe_url_is_an_error(cloned: Source, clone: Repo, tmp_path: Path) -> None:
+    """tests/repository/test_submodules.py lists all kinds of unsafe URLs."""
     for url, sentence in (
         (f"ext::sh -c touch% {tmp_path}/hit", "its scheme is none of file, https, ssh"),
         ("http://user:secret@h/x", "address in .gitmodules, http://***@h/x, is not used: its scheme is none of file"),
@@ -418,8 +419,8 @@ def test_an_address_that_is_not_used(cloned: Source, clone: Repo, tmp_path: Path
     assert not list(tmp_path.rglob("hit"))
 
 
-def test_names_and_paths_that_lead_elsewhere(cloned: Source, origin: Path, clone: Repo) -> None:
-    """Neither a name with `..`, nor a link in the user's checkout, reaches another repository."""
+def test_submodule_cannot_lead_to_another_repository(cloned: Source, origin: Path, clone: Repo) -> None:
+    """Neither by a name with `..`, nor by a link in the user's checkout."""
     lib, elsewhere = clone.path / "libs/lib", clone.path / "elsewhere"
     Repo(clone.path / ".git/modules")
     shutil.copytree(origin / "lib", clone.path / ".git/private")
@@ -444,7 +445,7 @@ def test_names_and_paths_that_lead_elsewhere(cloned: Source, origin: Path, clone
     assert cloned.at() == ALL
 
 
-def test_a_path_that_is_not_utf8_is_left_out_as_the_advice_says(cloned: Source, origin: Path, clone: Repo) -> None:
+def test_submodule_path_that_is_not_utf8_can_be_ignored_as_advised(cloned: Source, origin: Path, clone: Repo) -> None:
     clone.move_module(os.fsdecode(b"odd\xe9"), Repo(origin / "lib").head)
     failed = refused(cloned)
     assert "its path is not UTF-8" in str(failed)

@@ -1,4 +1,4 @@
-"""Clean builds by cmake that start with results of checks of an earlier one, and give the same as without."""
+"""Clean builds by cmake that reuse the results of configure checks of an earlier build, without another outcome."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -60,7 +60,7 @@ COMMANDS = ("cmake -B ./build/ -DX=1 .", "cmake --build build")
         pytest.param("found", (COMMANDS[0], *COMMANDS), True, id="found-configured-twice"),
     ],
 )
-def test_what_configuring_found_is_used_where_it_would_be_found_again(
+def test_configure_results_are_reused_if_the_checks_are_the_same(
     tmp_path: Path, git: Repo, case: str, commands: tuple[str, ...], in_place: bool
 ) -> None:
     checks, change, values, found = CASES[case]
@@ -102,7 +102,7 @@ def test_what_configuring_found_is_used_where_it_would_be_found_again(
         )),
     ],
 )  # fmt: skip
-def test_of_commands_only_plain_configure_steps_are_recognised(command: str, folder: str) -> None:
+def test_only_plain_cmake_configure_commands_are_recognised(command: str, folder: str) -> None:
     for variables in ([], ["PERFBISECT_FILES=1"]):
         at, found = cmake_index_and_folder(["env", "-C", "/p", *variables, *command_words(command)], "/p")
         assert (at, found) == (3 + len(variables), folder)

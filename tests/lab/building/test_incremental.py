@@ -1,4 +1,4 @@
-"""Builds in the tree of the last build: real build systems, and changes that a stale object would hide."""
+"""Incremental builds with real build systems, and changes that a stale object would hide."""
 
 import platform
 import shutil
@@ -58,7 +58,7 @@ class Series(Yard):
     layouts: bool = False
 
     def next(self, files: Files, *, clean: bool = False) -> BuildFacts:
-        """The build of a commit of these changes."""
+        """Commit these changes, and build the commit."""
         for name, text in files.items():
             if text and text.startswith("#!"):
                 (self.git.path / name).write_text(text)
@@ -77,7 +77,7 @@ def series(tmp_path: Path, git: Repo) -> Series:
 
 @pytest.fixture(params=TREES)
 def begun(request: pytest.FixtureRequest, series: Series) -> tuple[Series, str]:
-    """After a clean build of a tree."""
+    """A series after a clean build of a tree, and the name of the tree."""
     system = request.param.partition("-")[0]
     if shutil.which(NEEDS.get(system, system)) is None:
         pytest.skip(f"{system} is not installed")
@@ -86,8 +86,8 @@ def begun(request: pytest.FixtureRequest, series: Series) -> tuple[Series, str]:
     return series, request.param
 
 
-def test_every_kind_of_change_arrives(begun: tuple[Series, str]) -> None:
-    """In a source, a header, an included source, a new file, one that goes, the build file; and a clean build is the same."""
+def test_incremental_build_contains_every_kind_of_change(begun: tuple[Series, str]) -> None:
+    """Changes of sources, headers, new and deleted files, and the build file. A clean build makes the same binary."""
     series, tree = begun
     tracks = tree != "make"
     globs = "cmake" in tree
@@ -126,7 +126,7 @@ def test_every_kind_of_change_arrives(begun: tuple[Series, str]) -> None:
 
 
 @pytest.mark.parametrize("tree", ["make-tracked", "cmake", "autotools"])
-def test_a_tree_that_is_built_in_place_is_copied_from_the_last_build(series: Series, tree: str) -> None:
+def test_in_place_build_copies_the_tree_of_the_last_build(series: Series, tree: str) -> None:
     if shutil.which(NEEDS.get(tree, tree.partition("-")[0])) is None:
         pytest.skip(f"{tree} is not installed")
     program = "build/tool" if tree == "cmake" else "tool"
@@ -138,8 +138,8 @@ def test_a_tree_that_is_built_in_place_is_copied_from_the_last_build(series: Ser
     assert (series.printed(second), series.printed(first)) == (102, 101)
 
 
-def test_layouts_of_both_builds_are_their_own(series: Series) -> None:
-    """What the build before is linked again from stays as it is, although objects and archives were written again."""
+def test_each_incremental_build_keeps_the_objects_of_its_layouts(series: Series) -> None:
+    """The objects from which an earlier build is linked again stay, although later builds write objects again."""
     archive = "override CFLAGS += -MMD\ntool: main.o libpart.a\n\t$(CC) -o $@ main.o -L. -lpart\n"
     archive += f"libpart.a: part.o\n\t$(AR) rcs $@ $^\n{INSTALL}-include main.d part.d\n"
     series.layouts = True
@@ -156,7 +156,7 @@ def test_layouts_of_both_builds_are_their_own(series: Series) -> None:
         assert int(series.output(made, "bin/tool")) == value
 
 
-def test_what_fails_in_the_tree_of_the_last_build_is_built_in_an_empty_folder(series: Series) -> None:
+def test_failed_incremental_build_is_repeated_in_an_empty_folder(series: Series) -> None:
     makefile = str(TREES["make-tracked"]["Makefile"]).replace("-o $@ $^", "-o $@ $^ && : >made")
     checked = makefile.replace("$(CC)", "! grep -q 2 value.h || [ ! -e made ] && $(CC)")
     series.next(SOURCES | {"Makefile": checked})
@@ -165,14 +165,14 @@ def test_what_fails_in_the_tree_of_the_last_build_is_built_in_an_empty_folder(se
     assert series.next({"value.h": "#define VALUE 3\n"}).incremental
 
 
-def test_another_way_to_build_begins_in_an_empty_folder(series: Series) -> None:
+def test_build_with_other_flags_begins_in_an_empty_folder(series: Series) -> None:
     series.next(SOURCES | TREES["make-tracked"])
     series.more = {"flags": Flags(cflags="-DOTHER")}
     assert not series.next({"value.h": "#define VALUE 2\n"}).incremental
 
 
 @pytest.mark.parametrize(("commands", "incremental"), [(("make",), True), (("make", "sh -c 'make'"), False)])
-def test_commands_of_the_user_that_are_those_of_make(
+def test_build_command_of_the_user_that_is_make_is_incremental(
     series: Series, commands: tuple[str, ...], incremental: bool
 ) -> None:
     recipe = quick_builder(commands, str(series.git.path))
@@ -218,7 +218,7 @@ HIDDEN: dict[str, tuple[Files, Files, int, bool]] = {
 
 
 @pytest.mark.parametrize("change", HIDDEN)
-def test_what_build_systems_do_not_see_does_not_stay_stale(series: Series, change: str) -> None:
+def test_changes_that_build_systems_miss_leave_no_stale_files(series: Series, change: str) -> None:
     tree, changed, value, in_tree = HIDDEN[change]
     if "configure.ac" in tree and shutil.which("automake") is None:
         pytest.skip("automake is not installed")
@@ -231,8 +231,8 @@ def test_what_build_systems_do_not_see_does_not_stay_stale(series: Series, chang
     assert (series.printed(facts), facts.incremental) == (value, in_tree)
 
 
-def test_what_went_is_removed_before_what_came(series: Series) -> None:
-    """A folder became a link that leads out of the tree: nothing is removed there."""
+def test_removed_files_are_deleted_before_new_files_are_written(series: Series) -> None:
+    """A link that leads out of the tree replaces a folder. No file in the target of the link is removed."""
     outside = series.folder / "outside"
     outside.mkdir()
     (outside / "notes").write_text("ours")
@@ -244,10 +244,10 @@ def test_what_went_is_removed_before_what_came(series: Series) -> None:
     assert (facts.incremental, series.printed(facts), (outside / "notes").read_text()) == (True, 102, "ours")
 
 
-def test_what_is_interrupted_after_its_checkout_leaves_no_tree_to_build_in(
+def test_build_after_an_interrupted_checkout_is_not_incremental(
     series: Series, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half of a checkout may be there, of which git knows nothing."""
+    """The tree may have a part of a checkout that git does not know."""
     series.next(SOURCES | TREES["cmake"])
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(incremental, "incremental_build", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -256,9 +256,7 @@ def test_what_is_interrupted_after_its_checkout_leaves_no_tree_to_build_in(
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_one_that_a_killed_session_has_left_running_is_followed_unless_it_has_to_be_clean(
-    series: Series, clean: bool
-) -> None:
+def test_running_build_of_a_killed_session_is_used_unless_clean(series: Series, clean: bool) -> None:
     slow = str(TREES["make-tracked"]["Makefile"]).replace("$(CC)", "sleep 3; $(CC)")
     series.next(SOURCES | {"Makefile": slow})
     context = series.context(variants={"o2nofp": Variant(cflags="-O2")})
@@ -270,7 +268,7 @@ def test_one_that_a_killed_session_has_left_running_is_followed_unless_it_has_to
     left.close()
 
 
-def test_an_object_of_assembly_code_has_no_dependency_file_and_is_made_again(series: Series) -> None:
+def test_assembly_object_without_dependency_file_is_made_again(series: Series) -> None:
     code = '#include "value.h"\n.globl part\npart: mov $VALUE, %eax\nret\n.section .note.GNU-stack,"",@progbits\n'
     makefile = str(TREES["make-tracked"]["Makefile"]) + "part.o: part.S\n\t$(CC) -c -o $@ part.S\n"
     if platform.machine() != "x86_64":

@@ -1,4 +1,4 @@
-"""Real builds of a small program and its library, linked again with several seeds; of each build system: tests/build_systems."""
+"""Real builds of a small program and its library, linked again with several seeds. See also tests/build_systems."""
 
 import re
 import shutil
@@ -36,15 +36,15 @@ def place(tmp_path: Path, git: Repo) -> Yard:
 
 
 def order(program: Path) -> list[str]:
-    """The functions of a program of ours by their addresses."""
+    """The names of the test program's functions, in the order of their addresses."""
     printed = subprocess.run(["nm", "-n", "--defined-only", program], capture_output=True, text=True, check=True).stdout
     names = [line.split()[-1] for line in printed.splitlines()]
     return [name for name in names if re.fullmatch(r"part\d+|own\d+|whole", name)]  # mold adds part1$plt
 
 
 @pytest.mark.parametrize("name", [links.LLD, links.GOLD, links.OBJECTS])
-def test_other_linkers_make_layouts_too(place: Yard, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without mold the next one is used; the last moves only object files, of which this program has three."""
+def test_linkers_other_than_mold_make_layouts(place: Yard, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are used if mold is missing. The last linker moves only object files, of which the program has three."""
     linker, program = links.LayoutLinker(name, ""), links.PROGRAMS[name][0]
     if not shutil.which(program):
         pytest.skip(f"{program} is not installed")
@@ -53,21 +53,21 @@ def test_other_linkers_make_layouts_too(place: Yard, name: str, monkeypatch: pyt
     rule = MAKE.replace("program.o", "program.o further.o library.o").replace(" -lparts", "")
     facts = place.build(SOURCES | {"Makefile": rule, "further.c": further}, layouts=True)
     assert facts.fixed == ""
-    made = [links.link_layout(place.host, facts.key, seed, linker) for seed in range(1, 7)]
-    orders = {tuple(order(place.installed(key, TOOL))) for key in made}
+    keys = [links.link_layout(place.host, facts.key, seed, linker) for seed in range(1, 7)]
+    orders = {tuple(order(place.installed(key, TOOL))) for key in keys}
     assert len(orders) > 2
     assert len({tuple(sorted(each)) for each in orders}) == 1
-    assert len({place.output(key, TOOL) for key in [facts.key, *made]}) == 1
+    assert len({place.output(key, TOOL) for key in [facts.key, *keys]}) == 1
 
 
-def test_names_of_functions_stay_though_the_tree_strips_its_links(place: Yard) -> None:
+def test_program_keeps_function_names_if_the_makefile_strips_it(place: Yard) -> None:
     for option in ("-s", "-Wl,-s", "-Wl,--strip-all"):
         facts = place.build(SOURCES | {"Makefile": MAKE.replace("-lparts", f"-lparts {option}")}, layouts=True)
         assert (order(place.installed(facts.key, TOOL)) != [], facts.fixed) == (True, "")
 
 
-def test_a_link_whose_inputs_have_changed_is_not_used(place: Yard) -> None:
-    """An archive that is written again in place, after the link, changes the kept one with it."""
+def test_link_whose_inputs_changed_afterwards_is_not_repeated(place: Yard) -> None:
+    """Overwriting an archive after the link also changes the stored archive."""
     rule = MAKE.replace("install: tiny\n", "install: tiny\n\techo 'int whole(int x) { return 3; }' | gcc -O1 -xc -c -o w.o -\n"
                         "\tcp w.o w2.o && ar rcs new.a w.o && cat new.a >libparts.a\n")  # fmt: skip
     facts = place.build(SOURCES | {"Makefile": rule}, layouts=True)
@@ -75,13 +75,13 @@ def test_a_link_whose_inputs_have_changed_is_not_used(place: Yard) -> None:
     assert re.match(r"bin/tiny: the same link (fails|gives other code) the second time", facts.fixed)
 
 
-def test_code_that_is_optimised_at_link_time_or_with_a_profile_has_one_order() -> None:
+def test_builds_with_lto_or_a_profile_are_not_linked_again() -> None:
     for variant in (Variant(cflags="-O1 -flto"), Variant(ldflags="-flto"), Variant(train="*")):
         assert "with optimisation " in links.why_not_relinkable(variant)
     assert links.why_not_relinkable(Variant(cflags="-O2")) == ""
 
 
-def test_builds_that_are_linked_again_are_builds_of_their_own(place: Yard) -> None:
+def test_build_for_layouts_is_separate_from_the_usual_build(place: Yard) -> None:
     sha = place.git.commit(SOURCES | {"Makefile": MAKE})
     usual, again = (finish(build_commit(place.context(layouts=wanted), sha))[1].facts for wanted in (False, True))
     assert usual.key != again.key
@@ -89,13 +89,13 @@ def test_builds_that_are_linked_again_are_builds_of_their_own(place: Yard) -> No
     assert not (build_store.build_folder(place.host, usual.key) / "links").as_posix() in map(
         str, place.root.rglob("links")
     )
-    assert (again.cache_hits, again.cache_misses) == (0, 2)  # other options
+    assert (again.cache_hits, again.cache_misses) == (0, 2)  # a build for layouts has other options
     found = finish(build_commit(place.context(layouts=True), sha))[1].facts
     assert (found.reused, found.linker) == (True, again.linker)
 
 
-def test_names_that_are_no_text_neither_fail_a_build_nor_are_they_linked_again(place: Yard) -> None:
-    """A library with such a name is loaded perhaps, so that no two such builds are known to be equal."""
+def test_program_with_an_odd_name_is_built_and_not_linked_again(place: Yard) -> None:
+    """The program may load a library with an odd name, so that the binary equals no other binary."""
     odd = r"""	cp tiny "$(PREFIX)/bin/$$(printf 'two\nlines')" && cp tiny "$(PREFIX)/bin/$$(printf 'caf\351')"
 	cp tiny "$(PREFIX)/bin/$$(printf 'libcaf\351.so')"
 """
@@ -107,7 +107,7 @@ def test_names_that_are_no_text_neither_fail_a_build_nor_are_they_linked_again(p
     made = links.link_layout(place.host, facts.key, 1, found)
     programs = sorted(place.installed(made, TOOL).parent.iterdir())
     alone = [path.name for path in programs if path.stat().st_nlink == 1]
-    assert alone == ["tiny"], "the others share their files with the build"
+    assert alone == ["tiny"], "programs with odd names share files with the build"
     assert len(programs) == 4
     only = MAKE + odd.replace("cp tiny", "mv $(PREFIX)/bin/tiny", 1).partition(" && ")[0] + "\n"
     facts = place.build(files | {"Makefile": only}, programs=[], layouts=True)
@@ -117,14 +117,14 @@ def test_names_that_are_no_text_neither_fail_a_build_nor_are_they_linked_again(p
 @pytest.mark.parametrize(
     ("installed", "fixed"),
     [
-        ("mv bin/tiny run && echo '\043!/bin/sh' >bin/tiny && chmod +x bin/tiny", ""),  # it may start the program
+        ("mv bin/tiny run && echo '\043!/bin/sh' >bin/tiny && chmod +x bin/tiny", ""),  # may start the program
         ("rm bin/tiny && echo '\043!/bin/sh' >bin/tiny && chmod +x bin/tiny", links.NOT_COMPILED),
         ("mkdir CMakeFiles && mv bin/tiny CMakeFiles/a.out", "the link of no installed program was recorded"),
         ("objcopy --remove-section .note.gnu.build-id --add-section .go.buildinfo=version bin/tiny", links.GO),
     ],
 )
-def test_what_is_not_linked_again_is_called_by_its_name(place: Yard, installed: str, fixed: str) -> None:
-    """A script has no layout; what cmake tries the compiler with is no program of the tree; Go has a linker of its own."""
+def test_build_that_is_not_linked_again_has_the_reason(place: Yard, installed: str, fixed: str) -> None:
+    """A script has no layout, cmake's own test programs do not count, and Go has another linker."""
     makefile = f"{MAKE}\techo 1 >$(PREFIX)/version && cd $(PREFIX) && {installed}\n"
     programs = [TOOL] if "chmod" in installed else []
     facts = place.build(SOURCES | {"Makefile": makefile}, programs=programs, layouts=True)

@@ -62,15 +62,15 @@ def changed(recipe: Build, **changes: object) -> Build:
     return msgspec.structs.replace(recipe, **changes)
 
 
-def test_a_later_commit_compiles_only_its_changes(place: Yard) -> None:
+def test_build_of_a_later_commit_compiles_only_changed_files(place: Yard) -> None:
     first = place.build({})
-    told, built = finish(build_commit(place.context(), place.git.commit({"one.c": TWO})))
+    steps, built = finish(build_commit(place.context(), place.git.commit({"one.c": TWO})))
     second = built.facts
     assert (first.cache_hits, first.cache_misses, first.hit_rate) == (0, 3, 0.0)
     assert (second.cache_hits, second.cache_misses) == (2, 1)
     assert first.binary != second.binary
-    assert [step.stage for step in told] == ["checkout", *["compile"] * 4, "install"]
-    assert (told[4].done, told[4].total) == (3, 3)  # as many as the build before it
+    assert [step.stage for step in steps] == ["checkout", *["compile"] * 4, "install"]
+    assert (steps[4].done, steps[4].total) == (3, 3)  # the total is the number of steps of the build before
     folder = Path(build_store.build_folder(place.host, second.key))
     assert (folder / "prefix/lib/libtiny.so").is_file()
     assert second.log == str(folder / "log")
@@ -79,7 +79,7 @@ def test_a_later_commit_compiles_only_its_changes(place: Yard) -> None:
     assert not list((place.root / "jobs").iterdir())
 
 
-# What 4.13 and later do: the first ccache.conf of the working folder and its parents counts.
+# Like ccache 4.13 and later, this script reads the first ccache.conf of the working folder and its parents.
 NEWER = """\
 #!/bin/sh
 [ -n "$CCACHE_CONFIGPATH" ] || ! grep -q 'disable = true' ccache.conf ../source/ccache.conf 2>/dev/null ||
@@ -88,16 +88,16 @@ exec {ccache} "$@"
 """
 
 
-def test_neither_the_tree_nor_the_users_environment_sets_ccache(place: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_tree_and_environment_do_not_configure_ccache(place: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     newer = executable(place.folder / "bin" / "ccache", NEWER.format(ccache=shutil.which("ccache")))
     monkeypatch.setenv("PATH", str(newer.parent), prepend=":")
     monkeypatch.setenv("CCACHE_DISABLE", "1")
     monkeypatch.setenv("CCACHE_SLOPPINESS", "pch_defines,time_macros")
-    made = [place.build(files) for files in ({"ccache.conf": "disable = true\n"}, {"one.c": TWO})]
-    assert [(each.cache_hits, each.cache_misses) for each in made] == [(0, 3), (2, 1)]
+    builds = [place.build(files) for files in ({"ccache.conf": "disable = true\n"}, {"one.c": TWO})]
+    assert [(each.cache_hits, each.cache_misses) for each in builds] == [(0, 3), (2, 1)]
 
 
-def test_equal_code_is_one_build_or_one_binary(place: Yard) -> None:
+def test_equal_trees_are_one_build_and_equal_code_is_one_binary(place: Yard) -> None:
     first, ignored, comment = (
         place.build(files) for files in ({}, {"test/big.c": "changed"}, {"one.c": f"{FILES['one.c']}// said clearly\n"})
     )
@@ -109,8 +109,8 @@ def change(name: str, old: str, new: str, version: str = "") -> Patch:
     return Patch(name, f"--- a/one.c\n+++ b/one.c\n@@ -1 +1 @@\n-{old}+{new}".encode(), version=version)
 
 
-def test_a_patched_commit_is_the_build_of_its_tree(place: Yard) -> None:
-    """Patches for some versions come last. A build that is there already says which of them fit."""
+def test_patched_commit_shares_the_build_of_an_equal_tree(place: Yard) -> None:
+    """Patches for certain versions are applied last. A reused build also records the patches that apply."""
     fix, late = change("fix", FILES["one.c"], TWO), change("late", TWO, THREE, version=">=3")
     old, fixed = place.git.commit(), place.build({"one.c": TWO})
     for sha, patches, applied in (
@@ -128,8 +128,8 @@ def test_a_patched_commit_is_the_build_of_its_tree(place: Yard) -> None:
         assert facts.binary != fixed.binary
 
 
-def test_a_build_has_the_seconds_of_its_phases(place: Yard) -> None:
-    """The clock of its job has hundredths."""
+def test_build_records_the_seconds_of_its_phases(place: Yard) -> None:
+    """The job prints hundredths of a second."""
     slow, sha = ["sleep", "0.05"], place.git.commit()
     recipe = changed(RECIPE.build, configure=[slow], install=[*RECIPE.build.install, slow])
     began = time.monotonic()
@@ -140,7 +140,7 @@ def test_a_build_has_the_seconds_of_its_phases(place: Yard) -> None:
     assert (again.reused, again.phases) == (True, {})
 
 
-def test_a_phase_has_no_seconds_of_those_within_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seconds_of_a_phase_exclude_nested_phases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", iter([0.0, 3.0, 5.0, 9.0, 10.0, 10.5]).__next__)
     clock = Stopwatch()
     with clock.measure_phase("checkout"), clock.measure_phase("patch"):
@@ -148,10 +148,10 @@ def test_a_phase_has_no_seconds_of_those_within_it(monkeypatch: pytest.MonkeyPat
     with clock.measure_phase("checkout"):
         clock.add({"compile": 0.25})
     assert clock.phases(11.0) == {"checkout": 7.25, "patch": 2.0, "compile": 0.25, "other": 1.5}
-    assert clock.phases(1.0) == clock.seconds  # a job that was followed took longer than it was waited for
+    assert clock.phases(1.0) == clock.seconds  # no phase "other" if the job took longer than the wait
 
 
-def test_what_does_not_compile_names_the_first_error(place: Yard) -> None:
+def test_build_failure_quotes_the_first_compiler_error(place: Yard) -> None:
     sha = place.git.commit({"one.c": "int one(void) { return 1 }\n"})
     with pytest.raises(BuildFailed, match=rf"^{sha[:10]} does not compile: one\.c:1:25: error: expected") as caught:
         place.build(sha)
@@ -165,7 +165,7 @@ MISSING = (
 )
 
 
-def test_each_stage_can_fail(place: Yard) -> None:
+def test_build_failure_names_the_failed_stage(place: Yard) -> None:
     sha = place.git.commit()
     changes: list[tuple[dict[str, object], str, type[Exception]]] = [
         ({"configure": [["sh", "-c", MISSING]]}, r"configure: OpenSSL is missing \(OPENSSL_CRYPTO_LIBRARY\)", BuildFailed),
@@ -185,14 +185,14 @@ def test_each_stage_can_fail(place: Yard) -> None:
             assert ("apt-get build-dep libtiny-dev" in caught.value.advice) == (caught.value.stage == "configure")
 
 
-def test_missing_programs_are_named_before_anything_starts(place: Yard) -> None:
+def test_missing_programs_are_reported_before_the_build_starts(place: Yard) -> None:
     with pytest.raises(EnvironmentFailure, match="no-such-a, no-such-b are not installed") as caught:
         place.context(build=changed(RECIPE.build, needs=["no-such-a", "make", "no-such-b"]))
     assert "apt-get install no-such-a no-such-b" in caught.value.advice
 
 
-def test_leaving_a_build_leaves_nothing_running(place: Yard) -> None:
-    """The next is of a tree with odd names, which are only names."""
+def test_abandoned_build_leaves_no_process_running(place: Yard) -> None:
+    """The tree has file names that a shell or a program could misread."""
     mark = str(2_000_000 + os.getpid())
     sha = place.git.commit({"odd '$(touch here)`id` \"é;.txt": "x", "-rf": "x"})
     building = build_commit(place.context(build=changed(RECIPE.build, configure=[["sleep", mark]])), sha)
@@ -204,8 +204,8 @@ def test_leaving_a_build_leaves_nothing_running(place: Yard) -> None:
     assert Path(place.root, "work/tiny/source/-rf").is_file()
 
 
-def test_builds_do_not_see_each_other_nor_the_commit(place: Yard) -> None:
-    """Fresh folders, no repository, a fixed date and no variable of ours."""
+def test_build_sees_no_earlier_build_and_no_repository(place: Yard) -> None:
+    """The build folders are empty, and the date of the build is fixed."""
     look = ["sh", "-c", "ls -A . {prefix}; git rev-parse HEAD || echo no repository; date -d @$SOURCE_DATE_EPOCH +%Y"]
     sha = place.git.commit()
     place.build(sha)
@@ -214,23 +214,23 @@ def test_builds_do_not_see_each_other_nor_the_commit(place: Yard) -> None:
     assert "\none.o" not in log.partition("[perfbisect] compile")[0]
 
 
-def test_conditions_and_recipe_files(place: Yard) -> None:
-    """The version is read from the tree; a file of the recipe is part of the key when the build uses it."""
+def test_build_key_includes_conditions_and_used_recipe_files(place: Yard) -> None:
+    """Conditions use the version in the tree. A file of the recipe is part of the key if the build uses it."""
     show = ["sh", "-c", 'echo "version {version} $(cat {recipe}/extra*) for {commit} $ODD"']
     change: dict[str, object] = {"build": {"configure": [show]}}
     block = When(version=">=3", file="test/big.c", compiler="gcc>=4", change=change)
     environment = changed(RECIPE.build, env={"ODD": "a; 'b' $(id)"})
-    sha, made = place.git.commit(), []
+    sha, builds = place.git.commit(), []
     for flag in ("-DEXTRA=1", "-DEXTRA=2"):
         Path(place.recipe.folder, "extra flags").write_text(flag)
-        made.append(place.build(sha, when=[block], build=environment))
-        assert f"version 3.1.4 {flag} for {sha} a; 'b' $(id)\n" in Path(made[-1].log).read_text()
+        builds.append(place.build(sha, when=[block], build=environment))
+        assert f"version 3.1.4 {flag} for {sha} a; 'b' $(id)\n" in Path(builds[-1].log).read_text()
     other = place.build(sha, when=[When(version=">=4", change=change)])
-    assert len({each.key for each in (*made, other)}) == 3
+    assert len({each.key for each in (*builds, other)}) == 3
 
 
-def test_conditions_reach_the_variant_and_outlive_the_build(place: Yard) -> None:
-    """A condition may ask for a file that is ignored; without the file it is another build of the same code."""
+def test_conditions_change_the_variant_and_apply_to_a_reused_build(place: Yard) -> None:
+    """A condition may need an ignored file. Without the file, the same code is another build."""
     flags = When(compiler="gcc", change={"variants": {"o2nofp": {"cflags": "-O2 -DBY_CONDITION"}}})
     moved = When(version=">=3", change={"library": "lib/other.so"})
     by_file = When(file="test/big.c", change={"build": {"env": {"BIG": "1"}}})

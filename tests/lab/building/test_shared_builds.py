@@ -1,5 +1,5 @@
-"""Builds that one host has made and another needs: where they are kept, what is taken of them, what is refused, and what
-happens without a store."""
+"""Builds that hosts share by a store: kinds of stores, uploads and downloads of builds, refused builds, and failures of
+the store."""
 
 import ctypes
 import hashlib
@@ -63,7 +63,7 @@ def folder(tmp_path: Path) -> Path:
 
 @dataclass
 class Team:
-    """Hosts that share their builds in a folder. Each hunt of theirs has an object of its own for it."""
+    """Hosts that share their builds in a folder. ``shared()`` is the access of one hunt to the folder."""
 
     yard: Yard
     folder: Path
@@ -72,7 +72,7 @@ class Team:
         return SharedBuilds(str(self.folder), secret)
 
     def get(self, name: str, sha: str, shared: SharedBuilds | None = None, **more: Any) -> tuple[BuildFacts, list[str]]:
-        """The build of a commit on the host of that name, and the warnings."""
+        """The build of a commit on the host ``name``, and the warnings."""
         built, warned = self.yard.obtain(name, shared or self.shared(), sha, **more)
         return built.facts, warned
 
@@ -109,7 +109,7 @@ def made(team: Team, sha: str) -> BuildFacts:
 
 @pytest.fixture(params=["folder", "memory", pytest.param("s3", marks=pytest.mark.slow)])
 def address(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A store of each kind."""
+    """The address of a store of each kind."""
     if request.param != "s3":
         yield str(folder) if request.param == "folder" else f"memory://{uuid.uuid4().hex}"
         return
@@ -139,8 +139,8 @@ def read(store: Store, name: str) -> bytes:
         return b"".join(iter(lambda: source.read(1 << 16), b""))
 
 
-def test_what_is_written_is_read_and_what_is_cut_off_is_not_there(address: str) -> None:
-    """An error of who reads or writes is none of the store."""
+def test_store_has_complete_objects_and_no_partial_objects(address: str) -> None:
+    """Errors of the reader or of the writer are raised unchanged."""
     store = Store(address)
     SharedBuilds(address).check_access()
     data = os.urandom(12_000_000)  # more than one part of an upload
@@ -171,8 +171,8 @@ def test_what_is_written_is_read_and_what_is_cut_off_is_not_there(address: str) 
     ("folder_mode", "group", "mode"),
     [(0o755, 0, 0o644), (0o2770, 0, 0o660), (0o1777, 0, 0o644), (0o700, 0, 0o600), (0o770, 4242, 0o660)],
 )
-def test_who_may_read_a_folder_may_read_what_it_gets(folder: Path, folder_mode: int, group: int, mode: int) -> None:
-    """Whatever the umask of the user who writes. In a folder with the sticky bit, a file is its writer's alone to change."""
+def test_objects_get_the_permissions_of_their_folder(folder: Path, folder_mode: int, group: int, mode: int) -> None:
+    """The umask of the writer has no effect. In a folder with the sticky bit, only the writer may change a file."""
     if group and os.geteuid() != 0:
         pytest.skip("only the superuser can give files away")
     os.chown(folder, -1, group or -1)
@@ -188,7 +188,7 @@ def test_who_may_read_a_folder_may_read_what_it_gets(folder: Path, folder_mode: 
 
 @contextmanager
 def without_privileges() -> Iterator[None]:
-    """This thread opens and replaces files as any user would: the superuser's right to do so with all of them rests."""
+    """Suspend the superuser's right of this thread to open and replace the files of other users."""
     libc, header = ctypes.CDLL(None, use_errno=True), (ctypes.c_uint32 * 2)(0x20080522, 0)
     data = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; twice
     assert libc.capget(header, data) == 0
@@ -202,7 +202,7 @@ def without_privileges() -> Iterator[None]:
         assert libc.capset(header, data) == 0
 
 
-def test_a_file_that_only_another_user_may_read_is_refused_and_replaced_if_that_is_allowed(folder: Path) -> None:
+def test_unreadable_object_is_refused_and_replaced_if_allowed(folder: Path) -> None:
     store, file = Store(str(folder)), folder / "one.build"
     store.write(file.name, [b"old"])
     file.chmod(0)
@@ -220,7 +220,7 @@ def test_a_file_that_only_another_user_may_read_is_refused_and_replaced_if_that_
     assert read(store, file.name) == b"new"
 
 
-def test_a_folder_that_is_only_read_or_cannot_be_entered(folder: Path) -> None:
+def test_folder_that_is_read_only_or_closed_is_a_permission_error(folder: Path) -> None:
     store = Store(str(folder))
     store.write("one.build", [b"old"])
     for mode, is_read in ((0o555, True), (0, False)):
@@ -232,8 +232,8 @@ def test_a_folder_that_is_only_read_or_cannot_be_entered(folder: Path) -> None:
                 assert read(store, "one.build") == b"old"
 
 
-def test_an_error_of_a_bucket_that_has_no_words_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of Ceph's server."""
+def test_error_of_a_bucket_without_text_is_named_by_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example, an error of Ceph's server."""
 
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(None) from ValueError("SignatureDoesNotMatch")
@@ -243,10 +243,10 @@ def test_an_error_of_a_bucket_that_has_no_words_is_named(monkeypatch: pytest.Mon
         Store("memory://team").write("one.build", [b"new"])
 
 
-def test_addresses(tmp_path: Path) -> None:
+def test_addresses_of_stores(tmp_path: Path) -> None:
     assert Store(f"file://{tmp_path}").folder == tmp_path
     assert Store("~/builds").folder == Path("~/builds").expanduser()
-    for address in ("https://cache/builds", "nonsense://x"):  # a hunt goes on without; any other error would end it
+    for address in ("https://cache/builds", "nonsense://x"):  # after an OSError, a hunt continues without a store
         with pytest.raises(OSError):
             Store(address)
 
@@ -274,7 +274,7 @@ def with_manifest(data: bytes, **changes: object) -> bytes:
         (with_manifest(PLAIN, name="0" * 40), b"", "describes another build"),
     ],
 )
-def test_what_a_shared_build_says_of_itself(data: bytes, secret: bytes, reason: str) -> None:
+def test_manifest_of_a_shared_build_is_verified(data: bytes, secret: bytes, reason: str) -> None:
     source = OpenObject(lambda: io.BytesIO(data + b"archive"))
     if not reason:
         assert read_header(source, MANIFEST.name, secret) == MANIFEST
@@ -284,10 +284,10 @@ def test_what_a_shared_build_says_of_itself(data: bytes, secret: bytes, reason: 
         read_header(source, MANIFEST.name, secret)
 
 
-def test_what_one_host_has_built_another_fetches(team: Team, made: BuildFacts, sha: str) -> None:
+def test_host_fetches_the_build_of_another_host(team: Team, made: BuildFacts, sha: str) -> None:
     facts, warned = team.get("two", sha)
     assert (facts.reused, facts.shared, facts.cache_hits, facts.cache_misses, warned) == (True, True, 0, 0, [])
-    assert facts.seconds > 0, "what it took"
+    assert facts.seconds > 0, "the seconds of the original build"
     place = team.prefix("two", made.key).parent
     assert (facts.key, facts.binary, facts.log) == (made.key, made.binary, str(place / "log"))
     assert (Path(facts.log).is_file(), team.runs("two", made.key)) == (True, 7)
@@ -297,7 +297,7 @@ def test_what_one_host_has_built_another_fetches(team: Team, made: BuildFacts, s
 
 
 def test_several_hosts_use_one_store_at_the_same_time(team: Team) -> None:
-    """As hosts of one hunt do: by one object, in a thread each. Two make the same build, and all get what another made."""
+    """As in a hunt, each host has a thread. Two hosts make the same build, then each host gets another host's build."""
     shas, shared, hosts = team.yard.git.history(map(tiny, (7, 8, 9))), team.shared(), range(4)
     contexts, together = [team.yard.context(on=f"host{number}") for number in hosts], Barrier(len(hosts))
 
@@ -327,8 +327,8 @@ def installing(script: str) -> dict[str, object]:
 
 
 @pytest.mark.slow
-def test_names_that_are_no_text_travel_as_they_are(team: Team, sha: str) -> None:
-    """By the store, and from a build host."""
+def test_file_names_that_are_no_text_are_kept(team: Team, sha: str) -> None:
+    """Both by the store and from a build host."""
     (_, first), (facts, second) = (team.get(name, sha, **installing(ODD)) for name in ("one", "two"))
     assert (facts.shared, first, second) == (True, [], [])
     hosts = [team.yard.on(name) for name in ("one", "two", "three")]
@@ -344,8 +344,8 @@ def test_names_that_are_no_text_travel_as_they_are(team: Team, sha: str) -> None
         build_store.check_unchanged(hosts[2], facts.key)
 
 
-def test_a_build_of_before_is_given_to_the_others_unless_its_files_have_changed(team: Team, sha: str) -> None:
-    """It is packed the same each time."""
+def test_earlier_build_is_shared_unless_its_files_have_changed(team: Team, sha: str) -> None:
+    """A build is packed to the same archive each time."""
     key = team.yard.obtain("one", None, sha)[0].facts.key
     program = team.prefix("one", key) / "bin" / "tiny"
     mode = program.stat().st_mode
@@ -359,7 +359,7 @@ def test_a_build_of_before_is_given_to_the_others_unless_its_files_have_changed(
     before = team.stored.read_bytes()
     team.stored.unlink()
     program.touch()
-    finish(team.shared().offer(team.yard.context(on="one"), facts))
+    finish(team.shared().upload(team.yard.context(on="one"), facts))
     assert team.stored.read_bytes() == before
     team.get("two", sha)
     build_store.check_unchanged(team.yard.on("two"), key)
@@ -369,37 +369,37 @@ def test_a_build_of_before_is_given_to_the_others_unless_its_files_have_changed(
 
 
 @pytest.mark.slow
-def test_a_build_can_be_linked_again_where_it_was_not_made(team: Team, sha: str) -> None:
+def test_shared_build_can_be_linked_again_on_another_host(team: Team, sha: str) -> None:
     context = team.yard.context(on="one", layouts=True)
     if context.recorder is None:
         pytest.skip("no linker")
     made = team.get("one", sha, context=context)[0]
     assert made.linker, made.fixed
-    shutil.rmtree(team.yard.folder / "one")  # nothing of it is used
+    shutil.rmtree(team.yard.folder / "one")  # no file of the original build is used
     facts = team.get("two", sha, layouts=True)[0]
     assert facts.shared
     assert team.runs("two", links.link_layout(team.yard.on("two"), facts.key, 1, context.recorder.linker), "tiny") == 7
 
 
-def test_what_is_refused_is_built_again_and_replaced(team: Team, made: BuildFacts, sha: str) -> None:
+def test_refused_build_is_made_again_and_replaced(team: Team, made: BuildFacts, sha: str) -> None:
     second, shared = team.yard.git.commit(tiny(8)), team.shared(SECRET)
     team.get("one", second, shared)
     facts, [warned] = team.get("two", sha, shared)
     assert "a shared build is not trusted, so host two builds it again: " in warned and "is not signed" in warned
     assert not facts.reused
     assert team.runs("two", made.key) == 7
-    assert team.get("two", second, shared)[0].shared, "the store is asked for others"
+    assert team.get("two", second, shared)[0].shared, "other builds are still fetched"
     assert team.get("three", sha, team.shared(SECRET))[0].shared, "signed with the same key"
 
 
 def with_archive(data: bytes, archive: bytes) -> bytes:
-    """An object with another archive, hash and size corrected: whoever can write to the store can do that."""
+    """An object with another archive, and correct hash and size: each user who can write to the store can make this."""
     line = data.split(b"\n", 1)[0]
     return with_manifest(line + b"\n\n" + archive, sha256=hashlib.sha256(archive).hexdigest(), size=len(archive))
 
 
 def forged(data: bytes, *members: tuple[tarfile.TarInfo, bytes]) -> bytes:
-    """An object with something more in its archive."""
+    """An object with additional members in its archive."""
     line, _, packed = data.split(b"\n", 2)
     way, stream = json.loads(line)["way"], io.BytesIO()
     plain = subprocess.run([way, "-dc"], input=packed, capture_output=True, check=True).stdout
@@ -430,7 +430,7 @@ EVIL = [
 ]
 
 
-def test_an_archive_that_would_do_harm_is_refused(team: Team, made: BuildFacts) -> None:
+def test_harmful_archive_is_refused_and_removed(team: Team, made: BuildFacts) -> None:
     kept = team.yard.folder / "kept"
     kept.mkdir()
     (kept / "secret").write_text("secret")
@@ -457,7 +457,7 @@ def test_an_archive_that_would_do_harm_is_refused(team: Team, made: BuildFacts) 
         assert not [*team.yard.folder.rglob("outside"), *Path("/tmp").glob("perfbisect-absolute")]
 
 
-def test_a_store_that_goes_and_comes_back(team: Team) -> None:
+def test_store_that_was_missing_is_used_again_after_a_pause(team: Team) -> None:
     now, shas, folder = [0.0], team.yard.git.history(map(tiny, range(4))), team.folder
     shared = SharedBuilds(str(folder), clock=lambda: now[0])
     assert team.get("one", shas[0], shared)[1] == []
@@ -466,22 +466,22 @@ def test_a_store_that_goes_and_comes_back(team: Team) -> None:
     assert not facts.reused
     assert "cannot be read: the folder" in read
     assert "cannot be written: the folder" in written
-    assert not folder.exists(), "a mount that is missing is not filled"
+    assert not folder.exists(), "the folder of a missing mount is not created"
     away.rename(folder)
-    for sha, later, objects in ((shas[2], 0.0, 1), (shas[3], PAUSE, 2)):  # it is left alone for a while
+    for sha, later, objects in ((shas[2], 0.0, 1), (shas[3], PAUSE, 2)):  # for a while, the store is not used
         now[0] = later
         assert team.get("one", sha, shared)[1] == []
         assert len([*folder.iterdir()]) == objects
 
 
-def test_a_link_that_leads_out_of_the_installation_is_not_shared(team: Team, sha: str) -> None:
+def test_build_with_a_link_out_of_the_installation_is_not_shared(team: Team, sha: str) -> None:
     leaving = installing("mkdir -p {prefix}/bin && cp tiny {prefix}/bin && ln -s /etc/hostname {prefix}/name")
     _, [warned] = team.get("one", sha, **leaving)
     assert "name is a link that leads out of the installation" in warned
     assert not list(team.folder.iterdir())
 
 
-def test_a_build_that_knows_its_place_stays_with_such_hosts(team: Team, sha: str) -> None:
+def test_build_that_contains_its_path_is_shared_only_with_equal_roots(team: Team, sha: str) -> None:
     rooted = installing("mkdir -p {prefix}/bin && cp tiny {prefix}/bin && echo {prefix} >{prefix}/place")
     for name in ("one", "two"):
         facts, warned = team.get(name, sha, **rooted)
@@ -491,7 +491,7 @@ def test_a_build_that_knows_its_place_stays_with_such_hosts(team: Team, sha: str
 
 
 @pytest.mark.parametrize("native", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_a_tree_that_compiles_for_its_processor_stays_with_such_processors(team: Team, native: bool) -> None:
+def test_native_build_is_shared_only_with_equal_processors(team: Team, native: bool) -> None:
     sha = team.yard.git.commit(tiny(7) | ({"Makefile": "CFLAGS += -march=native\n"} if native else {}))
     usual = team.yard.context(on="one")
     if not usual.tools.processor:
@@ -503,7 +503,7 @@ def test_a_tree_that_compiles_for_its_processor_stays_with_such_processors(team:
         assert team.get("one", sha, context=context)[0].shared is fetched
 
 
-def test_a_host_without_a_library_builds_for_itself(team: Team, made: BuildFacts, sha: str) -> None:
+def test_host_that_lacks_a_library_makes_its_own_build(team: Team, made: BuildFacts, sha: str) -> None:
     program, library, user = (team.yard.folder / name for name in ("lib.c", "libodd.so", "user"))
     program.write_text("int f(void) { return 1; }\n")
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, program], check=True)
@@ -514,10 +514,10 @@ def test_a_host_without_a_library_builds_for_itself(team: Team, made: BuildFacts
     facts, warned = team.get("two", sha)
     assert not facts.shared
     assert "libodd.so, which is not installed" in warned[0]
-    assert team.stored.exists(), "others may have it"
+    assert team.stored.exists(), "other hosts may have the library"
 
 
-def test_a_build_is_kept_for_one_toolchain_and_distribution(team: Team, made: BuildFacts, sha: str) -> None:
+def test_build_is_shared_only_with_equal_toolchain_and_distribution(team: Team, made: BuildFacts, sha: str) -> None:
     other = team.shared()
     other._surroundings["two"] = "riscv64\nother 1\n"
     facts, warned = team.get("two", sha, other)
@@ -531,7 +531,7 @@ FAILING = '#!/bin/sh\n[ "$1 ${{2%%=*}}" != "{option} --use-compress-program" ] |
 @pytest.mark.parametrize(
     ("option", "said"), [("-x", "are not used on host two: tar: out of luck"), ("-c", "cannot be shared")]
 )
-def test_a_host_that_cannot_pack_or_unpack_builds_for_itself(
+def test_host_that_cannot_pack_or_unpack_makes_its_own_build(
     team: Team, made: BuildFacts, sha: str, monkeypatch: pytest.MonkeyPatch, option: str, said: str
 ) -> None:
     tar = executable(team.yard.folder / "bin" / "tar", FAILING.format(option=option, tar=shutil.which("tar")))

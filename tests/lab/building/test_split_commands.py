@@ -1,4 +1,4 @@
-"""Commands that compile several sources, or compile and link: split for ccache where that gives the same files, else passed on."""
+"""Commands that compile several sources, or also link: split for ccache if the files stay the same, else unchanged."""
 
 import os
 import shlex
@@ -34,7 +34,7 @@ TREE = {
     "x.ld": "",
 }
 ALL = "main.c one.c sub/one.c"
-# The output is compared, whatever its name is.
+# The output files are compared, whatever their names are.
 SPLIT = [
     f"cc -O2 {ALL} -o program",
     f"cc {ALL}",
@@ -70,10 +70,10 @@ PASSED_ON = [f"ccache cc {words}" for words in (
 
 @dataclass
 class Place:
-    """A tree on a host, where commands are given."""
+    """A source tree in which compiler commands are run."""
 
     tree: Path
-    path: str  # of what is not ours
+    path: str  # PATH without the recorder
 
     def run(self, words: Iterable[str], **more: str) -> subprocess.CompletedProcess[str]:
         path = f"{self.tree.parent / 'compilers'}:{self.path}" if "PERFBISECT_PLAIN" not in more else self.path
@@ -84,7 +84,7 @@ class Place:
         return subprocess.run([*words], cwd=self.tree, env=env, capture_output=True, text=True, check=False)
 
     def made(self) -> dict[str, bytes]:
-        """What was made since the last time, by its path below the tree."""
+        """The new files since the last call, by path. The files are removed."""
         files = [path for path in self.tree.rglob("*") if path.is_file()]
         made = {str(path.relative_to(self.tree)): path for path in files}
         return {name: (path.read_bytes(), path.unlink())[0] for name, path in made.items() if name not in self.given}
@@ -108,8 +108,8 @@ def place(tmp_path: Path) -> Place:
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 @pytest.mark.parametrize("command", SPLIT)
-def test_a_command_is_split_if_that_makes_the_same_files(place: Place, command: str, compiler: str) -> None:
-    """The second time, everything is found."""
+def test_split_command_makes_the_same_files(place: Place, command: str, compiler: str) -> None:
+    """The second run finds all objects in the cache."""
     if not shutil.which(compiler):
         pytest.skip(f"{compiler} is not installed")
     if "two.o" in command or "one " in command:
@@ -132,8 +132,8 @@ def test_a_command_is_split_if_that_makes_the_same_files(place: Place, command: 
 
 
 @pytest.mark.parametrize("command", PASSED_ON)
-def test_all_other_commands_reach_the_compiler_as_they_are(place: Place, command: str) -> None:
-    """Among them what is compiled without ccache, or with another compiler."""
+def test_other_commands_reach_the_compiler_unchanged(place: Place, command: str) -> None:
+    """Other commands include those without ccache and those of another compiler."""
     show = '#!/bin/sh\nprintf "%s\\n" "${0##*/}" "$@"\n'
     for name in ("ccache", "cc"):
         executable(place.tree.parent / "bin" / name, show)
@@ -144,8 +144,8 @@ def test_all_other_commands_reach_the_compiler_as_they_are(place: Place, command
 
 
 @pytest.mark.parametrize("words", ["main.c bad.c one.c worse.c -o program", "main.c one.c -o program"])
-def test_what_fails_says_so_as_before(place: Place, words: str) -> None:
-    """Each source is tried, and nothing is linked; of a link that fails only the names of the objects are others."""
+def test_failing_split_command_prints_the_same_errors(place: Place, words: str) -> None:
+    """Each source is compiled, and no program is linked. Errors of a link differ only in the names of objects."""
     plain, split = (
         place.run([*before, "gcc", *words.split()], **more)
         for before, more in (([], {"PERFBISECT_PLAIN": "1"}), (["ccache"], {}))
@@ -156,7 +156,7 @@ def test_what_fails_says_so_as_before(place: Place, words: str) -> None:
     assert (place.made(), place.objects()) == ({}, [])
 
 
-def test_a_signal_leaves_no_objects(place: Place) -> None:
+def test_signal_leaves_no_objects(place: Place) -> None:
     work = place.tree.parent
     executable(work / "bin" / "ccache", "#!/bin/sh\nexec sleep 60\n")
     env = {"PATH": f"{work}/compilers:{work}/bin:{place.path}", "CCACHE_BASEDIR": str(work)}
@@ -173,8 +173,8 @@ RECIPE = Builder(
 )  # fmt: skip
 
 
-def test_a_tree_that_is_compiled_by_one_command_has_one_miss_for_one_change(tmp_path: Path, git: Repo) -> None:
-    """Its program is linked again from the objects."""
+def test_change_of_one_source_causes_one_cache_miss(tmp_path: Path, git: Repo) -> None:
+    """One command compiles the tree, and the program is linked again from the objects."""
     yard = Yard(tmp_path, git, RECIPE)
     first = yard.build({name: TREE[name] for name in ALL.split()} | {"Makefile": MAKEFILE}, layouts=True)
     second = yard.build({"one.c": TREE["one.c"].replace("N 1", "N 2")}, layouts=True)

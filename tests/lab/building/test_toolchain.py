@@ -1,4 +1,4 @@
-"""ccache of two hosts on one store, which a small HTTP server keeps; processors; and what sets ccache."""
+"""ccache with a remote store that two hosts share, native code of different processors, and settings of ccache."""
 
 import shutil
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ from perfbisect.lab.building.toolchain import (
     NATIVE,
     Toolchain,
     cache_environment,
-    cache_hits_and_misses,
     cache_namespace,
-    read_processor,
+    cache_statistics,
+    processor_hash,
     share_cache,
     toolchain,
 )
 from perfbisect.recipes.builder import Build, Builder, Variant
-from perfbisect.wording.quantities import cached
+from perfbisect.wording.quantities import cache_share
 from program import executable
 from sharing import Yard, key_of_build, object_server, tiny
 
@@ -43,17 +43,17 @@ def compiled(host: LocalHost, compiler: str = "gcc", namespace: str = "") -> tup
     environment = cache_environment(host.root, work, "1G", namespace)
     script = 'mkdir -p "$1" && cd "$1" && echo "int f(void) { return 1; }" >f.c && rm -f ccache.log && '
     script += f"ccache {compiler} -c f.c && {EVENTS}"
-    return cache_hits_and_misses(host.run(["sh", "-c", script, "compile", str(work)], env=environment).stdout)[:2]
+    return cache_statistics(host.run(["sh", "-c", script, "compile", str(work)], env=environment).stdout)[:2]
 
 
-def test_of_two_hosts_with_one_store_only_the_first_compiles(store: str, tmp_path: Path, yard: Yard) -> None:
-    """What else the settings of ccache say stays."""
+def test_second_host_gets_objects_from_the_remote_store(store: str, tmp_path: Path, yard: Yard) -> None:
+    """Other settings in ccache.conf are kept."""
     sha, settings = yard.git.commit(tiny(7)), tmp_path / "one" / "ccache" / "ccache.conf"
     settings.parent.mkdir(parents=True)
     settings.write_text("compression_level = 3\n")
     found = [yard.obtain(name, None, sha, remote=store)[0].facts for name in ("one", "two")]
     assert [(each.cache_hits, each.cache_misses, each.remote_hits) for each in found] == [(0, 2, 0), (2, 0, 2)]
-    assert [cached(each.hit_rate, remote_hit_rate([each])) for each in found] == [
+    assert [cache_share(each.hit_rate, remote_hit_rate([each])) for each in found] == [
         "ccache 0 %",
         "ccache 100 %, 100 % of that remote",
     ]
@@ -65,7 +65,7 @@ def test_of_two_hosts_with_one_store_only_the_first_compiles(store: str, tmp_pat
     assert settings.read_text() == "compression_level = 3\n"
 
 
-# A compiler on machines of several processors: the file is the same everywhere, and its code depends on what a machine is.
+# A compiler whose file is the same on all machines, but whose native code depends on the processor of the machine.
 COMPILER = """\
 #!/bin/sh
 for word do
@@ -77,7 +77,7 @@ exec gcc "$@"
 """
 
 
-def test_native_code_of_another_processor_is_not_found(store: str, tmp_path: Path) -> None:
+def test_native_code_of_another_processor_is_a_cache_miss(store: str, tmp_path: Path) -> None:
     compiler, found = executable(tmp_path / "bin" / "gcc", COMPILER), []
     for name, processor in (("one", "haswell"), ("two", "znver3"), ("three", "haswell")):
         host = LocalHost(name, PurePosixPath(tmp_path / name))
@@ -88,7 +88,7 @@ def test_native_code_of_another_processor_is_not_found(store: str, tmp_path: Pat
     assert found == [(0, 1), (0, 1), (1, 0)]
 
 
-def test_a_native_build_is_of_its_processor() -> None:
+def test_key_of_a_native_build_depends_on_the_processor() -> None:
     plain, native = Variant(cflags="-O2"), Variant(cflags="-O2 -march=native")
     in_the_recipe = Build(configure=[["cmake", "-DCMAKE_C_FLAGS=-mtune=native"]])
     for how, variant, keys in ((Build(), plain, 1), (Build(), native, 2), (in_the_recipe, plain, 2)):
@@ -117,19 +117,19 @@ CLANG = """\
         (CLANG, CLANG.replace("znver3", "znver4"), False),
     ],
 )
-def test_a_processor_is_what_the_compiler_takes_it_for(printed: str, other: str, *, same: bool) -> None:
-    assert read_processor(printed)
-    assert (read_processor(printed) == read_processor(other)) is same
+def test_hash_of_a_processor_depends_on_the_compiler_options(printed: str, other: str, *, same: bool) -> None:
+    assert processor_hash(printed)
+    assert (processor_hash(printed) == processor_hash(other)) is same
 
 
-def test_options_for_the_processor_of_this_machine() -> None:
-    assert read_processor("gcc: error: unrecognized command-line option '-march=native'\n") == "", "it knows none"
+def test_options_for_native_code_are_recognised() -> None:
+    assert processor_hash("gcc: error: unrecognized command-line option '-march=native'\n") == "", "no such option"
     for options in ("-O2 -march=native", '["-DX=-O2 -mtune=native"]', "-mcpu=native", "-C target-cpu=native"):
         assert NATIVE.search(options)
     assert not NATIVE.search("-march=x86-64-v3 --enable-native")
 
 
-# The header's text is its macro alone, so that a change of it is invisible once it is preprocessed.
+# The header has only a macro, so that a change of the macro is invisible after preprocessing.
 PRECOMPILED = """\
 mkdir -p "$1" && cd "$1" && rm -f ccache.log
 printf '#ifndef P\\n#define P\\n#define X %s\\n#endif\\n' "$2" >p.h
@@ -139,7 +139,7 @@ ccache gcc -x c-header -o p.h.gch -c p.h && ccache gcc -include p.h -c m.c && gc
 """
 
 
-def test_a_changed_macro_of_a_precompiled_header_changes_the_code(tmp_path: Path) -> None:
+def test_changed_macro_of_a_precompiled_header_changes_the_code(tmp_path: Path) -> None:
     host = LocalHost("one", PurePosixPath(tmp_path))
     environment = cache_environment(host.root, host.root / "work", "1G")
     for value in ("1", "2"):

@@ -1,5 +1,5 @@
-"""Archives: installed systems that somebody else has built, which are known by what they hold and never written, and what a
-tree needs beside git, unpacked once on the host and in the key of the build."""
+"""Prebuilt systems (folders and tarballs), which are identified by their contents and never written; and archives that
+a source tree needs."""
 
 import io
 import os
@@ -15,12 +15,12 @@ import pytest
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.errors import BuildFailed, EnvironmentFailure, UsageError
 from perfbisect.host.local import LocalHost
-from perfbisect.hunt.trials.rounds import borrowed
+from perfbisect.hunt.trials.rounds import borrowed_clients
 from perfbisect.lab.building import build_store, prebuilt
 from perfbisect.lab.building.log_parser import BuildStep
 from perfbisect.lab.building.pipeline import build_commit
 from perfbisect.lab.building.plan import InstalledBuild
-from perfbisect.recipes.builder import Archive, Build, Builder, Dataset, Server, Variant, When
+from perfbisect.recipes.builder import Archive, Build, Builder, DataFormat, Server, Variant, When
 from program import executable
 from repos import Files
 from sharing import TINY, Yard
@@ -41,12 +41,12 @@ BUILDER = Builder(
         When(missing="autogen.sh", change={"dataset": {"format": "of a tree without autogen.sh"}}),
         When(compiler="gcc", change={"dataset": {"format": "of gcc"}}),
     ],
-    dataset=Dataset(format="old"),
+    dataset=DataFormat(format="old"),
 )
 
 
 def install(folder: Path, version: str = "8.0.36-debug") -> Path:
-    """A server that says its own path, which holds a number, and its version."""
+    """Install a server that prints its own path, which contains a number, and its version."""
     executable(folder / "bin" / "kvd", f'#!/bin/sh\necho "$0  Ver {version} for Linux on x86_64"\n')
     (folder / "bin" / "link").symlink_to("kvd")
     return folder
@@ -58,7 +58,7 @@ def pack(folder: Path, tarball: Path, *what: str) -> Path:
 
 
 def times(folder: Path) -> dict[str, tuple[int, int]]:
-    """Every writing there changes some of these."""
+    """The times of all files of a folder. A write to the folder changes some of the times."""
     return {str(path): (path.lstat().st_mtime_ns, path.lstat().st_ctime_ns) for path in [folder, *folder.rglob("*")]}
 
 
@@ -67,15 +67,15 @@ def take(host: LocalHost, path: Path, builder: Builder = BUILDER) -> InstalledBu
 
 
 def unpacked(host: LocalHost, tarball: Path) -> Path:
-    """The folder where it is unpacked."""
+    """The folder where the tarball is unpacked."""
     return Path(build_store.prefix_folder(host, take(host, tarball).facts.key))
 
 
-def test_a_folder_is_known_by_its_content_and_used_in_its_place(host: LocalHost, tmp_path: Path) -> None:
+def test_folder_is_identified_by_its_content_and_used_in_place(host: LocalHost, tmp_path: Path) -> None:
     folder, other = install(tmp_path / "opt" / "kv-8.0.36"), install(tmp_path / "elsewhere")
     before, built = times(tmp_path / "opt"), take(host, folder)
     assert (built.facts.commit, built.version, built.prefix) == ("old", "8.0.36-debug", PurePosixPath(folder))
-    fixed = build_store.put_in_place(host, "kv", built.facts.key, built.prefix)
+    fixed = build_store.symlink_build(host, "kv", built.facts.key, built.prefix)
     assert os.path.realpath(fixed) == str(folder)
     assert times(tmp_path / "opt") == before
     assert take(host, other).facts.key == built.facts.key
@@ -83,13 +83,13 @@ def test_a_folder_is_known_by_its_content_and_used_in_its_place(host: LocalHost,
     assert take(host, other).facts.key != built.facts.key
 
 
-def test_conditions_on_the_version_hold_by_what_is_installed(host: LocalHost, tmp_path: Path) -> None:
+def test_conditions_use_the_installed_version(host: LocalHost, tmp_path: Path) -> None:
     for version, data in (("8.0.9", "old"), ("8.0.30", "new")):
         assert take(host, install(tmp_path / version, version)).builder.dataset.format == data
 
 
-def test_the_hosts_clients_stand_in_for_those_that_do_not_run(host: LocalHost, tmp_path: Path) -> None:
-    """Without a program of any of its names, or without its libraries. What the server itself needs is to be installed."""
+def test_clients_of_the_host_replace_clients_that_do_not_run(host: LocalHost, tmp_path: Path) -> None:
+    """A client does not run if its program or a library is missing. A missing library of the server is an error."""
     folder, library = install(tmp_path / "kv"), tmp_path / "libkv.so.5"
     executable(folder / "bin" / "earlier", "#!/bin/sh\n")
     for source, *words in (
@@ -105,7 +105,7 @@ def test_the_hosts_clients_stand_in_for_those_that_do_not_run(host: LocalHost, t
         if found:
             built = take(host, folder, builder)
             assert built.borrowed == tuple(map(shutil.which, found))
-            assert [each.text.split(" is used")[0] for each in borrowed([built])] == [
+            assert [each.text.split(" is used")[0] for each in borrowed_clients([built])] == [
                 f"the host's {path}" for path in built.borrowed
             ]
         else:
@@ -116,8 +116,8 @@ def test_the_hosts_clients_stand_in_for_those_that_do_not_run(host: LocalHost, t
 
 
 @pytest.mark.parametrize("ending", prebuilt.UNPACKERS)
-def test_a_tarball_is_unpacked_once(host: LocalHost, tmp_path: Path, ending: str) -> None:
-    """A folder that installed systems have is not left out."""
+def test_tarball_is_unpacked_once(host: LocalHost, tmp_path: Path, ending: str) -> None:
+    """If the top folder of the tarball is `bin`, the folder is kept."""
     folder = install(tmp_path / "kv-8.0.36-linux")
     tarball = pack(tmp_path, tmp_path / f"kv{ending}", folder.name)
     built, place = take(host, tarball).facts, unpacked(host, tarball)
@@ -131,7 +131,7 @@ def test_a_tarball_is_unpacked_once(host: LocalHost, tmp_path: Path, ending: str
     assert take(host, pack(folder, tarball, "bin")).version == "8.0.36-debug"
 
 
-def test_a_damaged_tarball_is_reported(host: LocalHost, tmp_path: Path) -> None:
+def test_damaged_tarball_is_reported(host: LocalHost, tmp_path: Path) -> None:
     (install(tmp_path / "kv") / "ballast").write_bytes(bytes(1 << 18))
     for ending in (".tar", ".tar.zst"):
         tarball = pack(tmp_path, tmp_path / f"kv{ending}", "kv")
@@ -144,14 +144,14 @@ def test_a_damaged_tarball_is_reported(host: LocalHost, tmp_path: Path) -> None:
             content[: len(content) // 2],
         ):
             tarball.write_bytes(damaged)
-            for _ in range(2):  # nothing of it is taken for whole
+            for _ in range(2):  # no part counts as complete
                 with pytest.raises(UsageError, match=r"damaged, or not a tarball|is not an installation of kv"):
                     take(host, tarball)
         tarball.write_bytes(content)
         assert take(host, tarball).version
 
 
-def test_a_folder_without_the_system_is_said(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_without_the_system_is_refused(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mute = install(tmp_path / "mute")
     (mute / "bin" / "kvd").write_text("#!/bin/sh\necho $0: unknown\n")
     (tmp_path / "empty").mkdir()
@@ -174,7 +174,7 @@ FILE, FOLDER, LINK, HARD = tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, ta
 
 
 def hostile(path: Path, *members: Member, top: str = "kv/") -> Path:
-    """A tarball of a system that works, with these members before it; of a top that is a link, the link alone."""
+    """A tarball with these members and then a working system; or only with a link, if the top folder is a link."""
     system: Member = (f"{top}bin/kvd", FILE, "#!/bin/sh\necho Ver 8.0.36\n", 0o755)
     is_link = [kind for name, kind, _, _ in members if "/" not in name] == [LINK]
     with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
@@ -191,7 +191,7 @@ def hostile(path: Path, *members: Member, top: str = "kv/") -> Path:
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """A folder that no tarball may write to; the tarballs are in another."""
+    """A folder outside of the root folder, to which no tarball may write."""
     folder = tmp_path / "outside"
     (folder / "bin").mkdir(parents=True)
     (folder / "file").write_text("kept")
@@ -214,7 +214,7 @@ ODD: list[tuple[list[Member], str]] = [
 ]  # fmt: skip
 
 
-def test_a_member_that_leads_out_or_is_no_file_is_refused(host: LocalHost, tmp_path: Path, outside: Path) -> None:
+def test_unsafe_members_of_a_tarball_are_refused(host: LocalHost, tmp_path: Path, outside: Path) -> None:
     before, builds, tarball = times(outside), Path(host.root, "builds"), tmp_path / "kv.tar"
     above = {*(path.name for path in tmp_path.iterdir()), tarball.name}
     for members, why in ODD:
@@ -229,12 +229,12 @@ def test_a_member_that_leads_out_or_is_no_file_is_refused(host: LocalHost, tmp_p
         assert not Path("/tmp/perfbisect-evil").exists()
         left = [path.name for path in builds.iterdir()]
         assert all(name.endswith(".part") for name in left) and not (left and why.startswith("refused"))
-        assert unpacked(host, hostile(tarball)).is_dir(), "the next one is unpacked"
+        assert unpacked(host, hostile(tarball)).is_dir(), "the next tarball is unpacked"
         shutil.rmtree(builds)
 
 
-def test_an_odd_tarball_that_does_no_harm_is_unpacked(host: LocalHost, tmp_path: Path, outside: Path) -> None:
-    """Without setuid bits and with the right to remove it; links that systems have stay, and nothing is written through them."""
+def test_unusual_but_harmless_tarball_is_unpacked(host: LocalHost, tmp_path: Path, outside: Path) -> None:
+    """Setuid bits are removed, and files can be deleted. Links stay, but no file is written through a link."""
     before, tarball = times(outside), tmp_path / "kv.tar"
     members: list[Member] = [
         *((f"kv/{mode:o}", FILE, "x", mode) for mode in (0o4755, 0o2755, 0o6777, 0o7777)),
@@ -284,7 +284,7 @@ def archive(server: Shelf, **keys: object) -> Archive:
 
 @pytest.fixture
 def units(yard: Yard, server: Shelf) -> Yard:
-    """Builds programs that end with UNIT of the archive unit, which they find by an option."""
+    """Builds a program that exits with the value UNIT of a header in the archive `unit`."""
     compiled = ["sh", "-c", "$CC {cflags} -I '{archives.unit}' {source}/main.c -o tiny"]
     assert TINY.build
     how = msgspec.structs.replace(TINY.build, compile=[compiled])
@@ -299,7 +299,7 @@ def tree(named: str) -> Files:
     }
 
 
-def test_each_commit_has_the_version_that_it_names(units: Yard, server: Shelf) -> None:
+def test_each_commit_gets_the_archive_version_that_it_names(units: Yard, server: Shelf) -> None:
     steps, built = finish(build_commit(units.context(), units.git.commit(tree("unit_1_0"))))
     assert [each.stage for each in steps if isinstance(each, BuildStep)][:4] == ["checkout", "fetch", "fetch", "send"]
     first, second = built.facts, units.build(tree("unit_2_0"))
@@ -311,38 +311,38 @@ def test_each_commit_has_the_version_that_it_names(units: Yard, server: Shelf) -
     assert [path.name for path in place.iterdir()] == ["unit.h"]
     (place / "unit.h").unlink()
     units.build(tree("unit_1_0") | {"other.c": "y"})
-    assert (place / "unit.h").exists(), "what has changed there is unpacked again"
+    assert (place / "unit.h").exists(), "a changed archive folder is unpacked again"
     assert len(server.asked) == 2
 
 
 def replaced(units: Yard, server: Shelf, files: dict[str, str]) -> BuildFacts:
-    """A build with another archive of version 1.0, and the recipe that has its sum."""
+    """A build with another archive of version 1.0, and with the checksum of this archive in the recipe."""
     other = server.files["/1.0/unit_1_0.tar.gz"] = packed(files)
     return units.build(tree("unit_1_0"), archives={"unit": archive(server, sha256={"1.0": sum_of(other)})})
 
 
 @pytest.mark.slow
-def test_its_sum_belongs_to_the_key(units: Yard, server: Shelf) -> None:
+def test_checksum_of_an_archive_is_part_of_the_build_key(units: Yard, server: Shelf) -> None:
     first = units.build(tree("unit_1_0"))
     assert units.build(units.git.head).reused
     changed = replaced(units, server, {"unit.h": "#define UNIT 5\n"})
     assert (changed.key != first.key, changed.binary != first.binary) == (True, True)
 
 
-def test_an_archive_that_would_write_elsewhere_is_refused(units: Yard, server: Shelf) -> None:
+def test_archive_that_would_write_elsewhere_is_refused(units: Yard, server: Shelf) -> None:
     with pytest.raises(UsageError, match="is refused: it has names that lead out of the folder") as failed:
         replaced(units, server, {"../../out": "x"})
     assert failed.value.advice.startswith("The file is unit 1.0, from http://127.0.0.1")
 
 
-def test_a_tree_that_has_it_or_knows_nothing_of_it_needs_none(units: Yard, server: Shelf) -> None:
+def test_tree_that_needs_no_archive_fetches_no_archive(units: Yard, server: Shelf) -> None:
     main = {"main.c": "int main(void) { return 0; }\n"}
     for more in ({}, {"cmake/unit.cmake": "SET(UNIT_NAME", "extra/unit/unit.h": ""}):
         units.build(main | more)
     assert server.asked == []
 
 
-def test_a_commit_whose_archive_is_unknown_is_skipped(units: Yard) -> None:
+def test_commit_whose_archive_version_is_unknown_is_skipped(units: Yard) -> None:
     for named, sentence, hint in (
         (
             "unit_9_9",

@@ -1,6 +1,6 @@
-"""What each check says of a host, given what the host told. Nothing is asked of this machine but where it says so.
+"""The findings of each check of a host, computed mostly from recorded answers of hosts.
 
-And which differences between the build hosts of one host are refused, and which are told.
+Also which differences between the build hosts of one host are refused, and which are only reported.
 """
 
 import re
@@ -19,7 +19,7 @@ from perfbisect.host.facts import Fact, FactAnswers, free_bytes_fact
 from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import hold_lock
 from perfbisect.host.protocol import Host
-from perfbisect.hunt.session_hosts import build_ahead
+from perfbisect.hunt.session_hosts import can_build_ahead
 from perfbisect.lab.building.shared_builds import SharedBuilds
 from perfbisect.lab.building.toolchain import why_cache_unfit
 from perfbisect.lab.checks import CheckRequest, Finding, Severity, machine, preflight
@@ -38,7 +38,7 @@ needs_ccache = pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache"
 def inspection_of(
     host: LocalHost, *told: tuple[Fact[object] | str, str], builder: Builder | None = None, **entry: str
 ) -> CheckRequest:
-    """A request whose host has answered so; a fact is known by its name among the settings, too."""
+    """A request with these answers of the host. A fact is given as a Fact or by its name in ``facts.SETTINGS``."""
     there = HostEntry(name="here", **entry)  # type: ignore[arg-type]
     settings = preflight.facts.SETTINGS
     answers = FactAnswers({(settings[fact] if isinstance(fact, str) else fact).argv: said for fact, said in told})
@@ -82,8 +82,8 @@ MATTERS: list[tuple[Check, list[tuple[str | Fact[Any], str]], dict[str, Severity
 ]
 
 
-def test_what_matters_how_much(host: LocalHost) -> None:
-    """A host that tells nothing is not accused."""
+def test_findings_have_the_expected_severity(host: LocalHost) -> None:
+    """A host without answers has no findings."""
     recipe = Builder(summary="", driver="pgsql", build=Build(compile=[], install=[], artifacts=[]))
     for check, answers, expected in MATTERS:
         assert levels(check(inspection_of(host, *answers, builder=recipe))) == expected
@@ -93,7 +93,7 @@ def test_what_matters_how_much(host: LocalHost) -> None:
         assert levels(check(inspection_of(host, builder=recipe))) == {}
 
 
-def test_an_unsteady_clock_is_warned_of_with_the_command_that_mends_it(host: LocalHost) -> None:
+def test_warning_of_variable_clock_speed_has_the_command_to_fix_it(host: LocalHost) -> None:
     for name, state, command in (
         ("intel_pstate/no_turbo", "no_turbo 0", "echo 1"),
         ("cpufreq/boost", "boost 1", "echo 0"),
@@ -106,7 +106,7 @@ def test_an_unsteady_clock_is_warned_of_with_the_command_that_mends_it(host: Loc
         assert turbo.advice == f"{command} | sudo tee {switch}"
 
 
-def test_room_on_the_disk(host: LocalHost) -> None:
+def test_severity_depends_on_the_free_disk_space(host: LocalHost) -> None:
     for gib, level in (0.125, Severity.REFUSED), (3, WARNING), (50, OK):
         [finding] = machine.space_findings(
             inspection_of(host, (free_bytes_fact(host.root), f"      Avail\n{int(gib * 2**30)}\n"))
@@ -116,7 +116,7 @@ def test_room_on_the_disk(host: LocalHost) -> None:
         assert ("bisect gc here" in finding.advice) == (level is not OK)
 
 
-def test_the_command_that_installs_is_that_of_the_system(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_advice_has_the_install_command_of_the_distribution(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "missing_programs", lambda host, programs: ("g++",))
     for system, command in (("debian", "sudo apt-get install g++"), ("fedora", "sudo dnf install gcc-c++")):
         [absent, _] = preflight.tool_findings(replace(inspection_of(host), system=system))
@@ -125,7 +125,7 @@ def test_the_command_that_installs_is_that_of_the_system(host: LocalHost, monkey
 
 
 @pytest.mark.tools
-def test_who_is_there(host: LocalHost) -> None:
+def test_lock_jobs_and_ports_of_other_sessions_are_found(host: LocalHost) -> None:
     alone = inspection_of(host)
     assert levels(machine.lock_and_leftover_findings(alone)) == {"lock": OK}
     job = jobs.start(host, ["sleep", "100"], name="left", timeout=100)
@@ -143,7 +143,7 @@ def test_who_is_there(host: LocalHost) -> None:
 
 
 @pytest.mark.tools
-def test_a_slow_or_wrong_clock(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_or_wrong_clock_is_found(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
     def check(*told: tuple[Fact[object], str], level: Severity = WARNING, text: str = "") -> None:
         found = list(machine.clock_findings(inspection_of(host, *told)))
         assert [(each.level, text in each.text) for each in found] == [(level, True)] * bool(text)
@@ -156,7 +156,7 @@ def test_a_slow_or_wrong_clock(host: LocalHost, monkeypatch: pytest.MonkeyPatch)
 
 
 def checked(folder: Path, level: Severity, text: str, **entry: object) -> None:
-    """The compiler cache of a host in that folder gets one finding, at that level with that text and without a secret."""
+    """Check that the compiler cache of a host in ``folder`` has one finding, with this level and text and no secret."""
     host = LocalHost("here", PurePosixPath(folder))
     made = HostEntry(name="here", **entry)  # type: ignore[arg-type]
     noted(compiler_cache_findings(CheckRequest(host, made)), level, text)
@@ -168,15 +168,15 @@ def noted(found: Iterable[Finding], level: Severity, text: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.tools
-def test_what_two_at_the_same_time_gain_is_measured(far: Host) -> None:
-    """With the loop itself, on another machine."""
+def test_gain_of_paired_runs_is_measured(far: Host) -> None:
+    """The test loops run on another machine."""
     figures = r"has a standard deviation of [\d.]+ % \([\d.]+ % by CPU time\) if they run at the same time \(paired\), and of "
     [found] = machine.pairing_findings(CheckRequest(far, HostEntry(name="far")))
     assert re.match(f"the ratio of two identical test loops {figures}", found.text)
     assert found.level is OK
 
 
-def test_when_two_at_the_same_time_gain() -> None:
+def test_gain_of_paired_runs_is_computed_from_loop_times() -> None:
     gains, both = (
         r"Paired runs have less noise here",
         r"0\.\d+ % \(0\.\d+ % by CPU time\) if .* ",
@@ -193,32 +193,32 @@ def test_when_two_at_the_same_time_gain() -> None:
             for name, ratio in (("alone", alone), ("beside", beside)):
                 lines += [f"{name} 200000 {100000 * bool(cpu)}"]
                 lines += [f"{name} {200000 * ratio ** (number % 2):.0f} {100000 * cpu ** (number % 2) * bool(cpu):.0f}"]
-        found = machine.read_pairs("\n".join(lines))
+        found = machine.pairing_deviations("\n".join(lines))
         assert found
         assert re.search(words, pairs_sentence("loops", *found))
-        assert machine.read_pairs("\n".join(lines[:6])) is None, "too few"
+        assert machine.pairing_deviations("\n".join(lines[:6])) is None, "too few"
 
 
-def test_a_remote_store_is_tried(tmp_path: Path) -> None:
+def test_remote_compiler_cache_is_tried(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
-        nobody = f"http://user:secret@127.0.0.1:{unused.getsockname()[1]}"
+        unreachable = f"http://user:secret@127.0.0.1:{unused.getsockname()[1]}"
     with object_server() as server:
         for address, fails, level, text in (
             (server.address, "", OK, ""),
             (server.address, "PUT", WARNING, "ccache"),
-            (nobody, "", WARNING, "cannot reach the store"),
+            (unreachable, "", WARNING, "cannot reach the store"),
         ):
             server.kept.clear()
             server.fails = lambda method, fails=fails: 403 if method == fails else 0
             checked(tmp_path, level, text, ccache_remote=address)
         assert {"PUT", "GET"} <= set(server.asked)
-    assert not list(tmp_path.iterdir()), "nothing of it stays on the host"
+    assert not list(tmp_path.iterdir()), "no file of the test stays on the host"
     elsewhere = HostEntry(ccache_remote="http://127.0.0.1:1", build_hosts=["other"])
     for entry in (HostEntry(), HostEntry(ccache_remote="none"), elsewhere):
         assert not list(compiler_cache_findings(CheckRequest(LocalHost("here", PurePosixPath(tmp_path)), entry)))
 
 
-def test_which_versions_can_use_which_store() -> None:
+def test_remote_compiler_cache_requires_a_version_of_ccache() -> None:
     assert "too old for a remote store: its version is 4.4" in why_cache_unfit((4, 4), "http://x")
     assert "has version 4.7, but https:// needs version 4.13 or newer" in why_cache_unfit((4, 7), "https://x")
     assert why_cache_unfit((4, 5), "redis://x") == why_cache_unfit((4, 13), "https://x") == ""
@@ -226,14 +226,14 @@ def test_which_versions_can_use_which_store() -> None:
 
 @needs_ccache
 @pytest.mark.tools
-def test_a_ccache_that_is_too_old_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another version, as far as its first line goes."""
+def test_old_ccache_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script prints the first line of an old version, and fails otherwise."""
     old = "#!/bin/sh\n[ $1 != --version ] || { echo 'ccache version 4.4.1'; exit; }\nexit 1\n"
     monkeypatch.setenv("PATH", str(executable(tmp_path / "bin" / "ccache", old).parent), prepend=":")
     checked(tmp_path, WARNING, "is too old for a remote store: its version is 4.4", ccache_remote="http://127.0.0.1:1")
 
 
-def test_shared_builds_are_tried(tmp_path: Path) -> None:
+def test_store_of_shared_builds_is_tried(tmp_path: Path) -> None:
     assert not list(shared_build_findings(None))
     for address, key, level, text in (
         (str(tmp_path), b"", OK, "who can write there can run code"),
@@ -263,7 +263,7 @@ def told(*sides: BuildHostProperties, native: bool = False) -> list[tuple[Severi
     return [(finding.level, finding.text) for finding in build_host_differences("quiet", sides, native=native)]
 
 
-def test_what_makes_other_binaries_is_refused() -> None:
+def test_build_hosts_that_make_different_binaries_are_refused() -> None:
     other = {"cc": "gcc 13.1.0", "linker": "GNU ld 2.41", "architecture": "aarch64", "root": "/home/x"}
     for key, value in other.items():
         [(level, text)] = told(B1, side("b2", **{key: value}), side("b3"))
@@ -271,17 +271,17 @@ def test_what_makes_other_binaries_is_refused() -> None:
         assert text.endswith(f"{USUAL[key]} on b1 and b3, {value} on b2")
 
 
-def test_what_differs_matters_as_it_reaches_the_binaries() -> None:
+def test_severity_of_a_difference_depends_on_its_effect_on_binaries() -> None:
     other = side("b2", cpu="EPYC", native="EPYC (bbbb)")
     assert [level for level, _ in told(B1, other)] == [NOTE]
-    assert [level for level, _ in told(B1, other, native=True)] == [Severity.REFUSED], "it is compiled for"
+    assert [level for level, _ in told(B1, other, native=True)] == [Severity.REFUSED], "the build is for its CPU"
     slower = side("b2", release="Ubuntu 22.04", ccache="4.11", cores="8")
     assert [level for level, _ in told(B1, slower)] == [WARNING, NOTE, NOTE]
     unknown = BuildHostProperties("b2", dict.fromkeys(DIFFERENCES, ""))
     assert told(B1, unknown, native=True) == told(B1, B2) == told(B1) == []
 
 
-def test_two_names_of_one_folder_are_refused() -> None:
+def test_two_build_hosts_with_the_same_root_folder_are_refused() -> None:
     here = side("b1", "boot1 8:1")
     [(level, text)] = told(here, side("b2", "boot1 8:1"))
     assert level is Severity.REFUSED
@@ -289,7 +289,7 @@ def test_two_names_of_one_folder_are_refused() -> None:
     assert told(here, side("b2", "boot1 8:2")) == told(here, side("b2", "boot2 8:1")) == []
 
 
-def test_the_release_of_a_distribution() -> None:
+def test_release_of_a_distribution_is_read() -> None:
     name = "Debian GNU/Linux 12 (bookworm)"
     assert DISTRIBUTION.read(f'NAME="Debian"\nPRETTY_NAME="{name}"\n') == name
     assert DISTRIBUTION.read("NAME=x\n") is None
@@ -299,19 +299,19 @@ def entry(name: str, *builders: str) -> HostEntry:
     return HostEntry(name=name, build_hosts=[*builders])
 
 
-def test_who_builds() -> None:
+def test_build_hosts_of_a_host_are_listed() -> None:
     alone, both, away = entry("a"), entry("a", "a", "b", "b"), entry("a", "b")
     assert (alone.all_build_hosts, alone.build_hosts_except_itself, alone.builds_itself) == (("a",), (), True)
     assert (both.all_build_hosts, both.build_hosts_except_itself, both.builds_itself) == (("a", "b"), ("b",), True)
     assert (away.all_build_hosts, away.build_hosts_except_itself, away.builds_itself) == (("b",), ("b",), False)
 
 
-def test_build_hosts_are_shared_by_all_hosts_of_a_hunt_or_are_single() -> None:
+def test_several_build_hosts_must_be_the_same_for_all_hosts() -> None:
     several, one = entry("a", "x", "y"), entry("a", "x")
     for ahead in ([several], [one], [several, entry("b", "y", "x", "b")]):
-        assert build_ahead(ahead)
+        assert can_build_ahead(ahead)
     for alone in ([entry("a")], [entry("a"), entry("b", "a")], [one, entry("b")]):
-        assert not build_ahead(alone)
+        assert not can_build_ahead(alone)
     for other in (entry("b"), entry("b", "x"), entry("x", "y", "z")):
         with pytest.raises(UsageError, match="Several hosts build for a: x and y"):
-            build_ahead([several, other])
+            can_build_ahead([several, other])

@@ -1,4 +1,4 @@
-"""What a hunt is refused, and what it is warned of. Programs are taken away by a PATH that has only some."""
+"""Reasons to refuse a hunt or to warn before a hunt. Missing programs are simulated by a PATH without the programs."""
 
 import os
 import shutil
@@ -35,7 +35,7 @@ def builder(needs: list[str] | None = None, **changes: object) -> Builder:
 
 
 def built(**changes: object) -> Builder:
-    """One whose build is another."""
+    """A builder with these changes to its build."""
     return replace(builder(), build=replace(builder().build, **changes))
 
 
@@ -67,7 +67,7 @@ def needed(entry: HostEntry, recipe: Builder, variant: str = "") -> set[str]:
 
 @pytest.fixture
 def take_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Leave all programs but these, as they are or replaced."""
+    """A function that removes programs from PATH, or replaces them."""
     folder, usual = tmp_path / "bin", os.environ["PATH"]
 
     def only(*gone: str, **replaced: str) -> None:
@@ -96,8 +96,8 @@ def test_only_the_compilers_that_a_variant_uses_are_needed() -> None:
         assert {"gcc", "g++", "clang"} & needed(HERE, of, variant) == used
 
 
-def test_what_is_needed_to_run() -> None:
-    """Nothing to build, where nothing is; taskset for pinned processors, setpriv for a server that refuses root."""
+def test_programs_for_runs_depend_on_host_and_recipe() -> None:
+    """taskset is for pinned CPUs, setpriv for a server that refuses root. Without a build, no compiler is needed."""
     programs = needed(HERE, builder(build=None))
     assert "sysbench" in programs
     assert not {"git", "ccache", "gcc", "ld", "objcopy"} & programs
@@ -106,14 +106,14 @@ def test_what_is_needed_to_run() -> None:
     assert "setpriv" in needed(HERE, builder(server=replace(SERVER, refuses_root=True)))
 
 
-def test_a_command_needs_no_sysbench(host: LocalHost) -> None:
+def test_workload_of_a_command_needs_no_sysbench(host: LocalHost) -> None:
     command = replace(WORKLOAD, statement="", command=["bench"])
     for workloads, is_needed in ((None, True), ((WORKLOAD,), True), ((command,), False), ((command, WORKLOAD), True)):
         assert ("sysbench" in preflight.needed_programs(CheckRequest(host, HERE, workloads=workloads))) == is_needed
 
 
 @pytest.mark.tools
-def test_a_missing_program_and_its_package(host: LocalHost, take_away: Callable[..., None]) -> None:
+def test_missing_program_is_reported_with_its_package(host: LocalHost, take_away: Callable[..., None]) -> None:
     for program, package, recipe in (
         ("cmp", "diffutils", builder()),  # which compares a build before each visit
         ("cmp", "diffutils", builder(build=None)),
@@ -125,7 +125,7 @@ def test_a_missing_program_and_its_package(host: LocalHost, take_away: Callable[
 
 
 @pytest.mark.tools
-def test_what_a_build_needs_is_looked_for_where_it_belongs(host: LocalHost) -> None:
+def test_missing_needs_of_a_build_are_reported_with_packages(host: LocalHost) -> None:
     needs = ["make", "stdio.h", "no/such.h", "no-such-program"]
     own = {"no/such.h": Packages(debian="libno-dev", fedora="no-devel")}
     recipe = replace(built(needs=needs, packages=own), debian="lib-dev", fedora="x")
@@ -136,7 +136,7 @@ def test_what_a_build_needs_is_looked_for_where_it_belongs(host: LocalHost) -> N
 
 
 @pytest.mark.tools
-def test_a_host_that_builds_nothing_needs_no_tools_to_build(host: LocalHost, take_away: Callable[..., None]) -> None:
+def test_host_that_builds_nothing_needs_no_build_tools(host: LocalHost, take_away: Callable[..., None]) -> None:
     request = CheckRequest(host, HostEntry(name="here", build_hosts=["x"]), builder=builder(["no/such.h"]))
     [finding, *_] = preflight.tool_findings(preflight.inspect_host(request))
     assert (finding.topic, finding.advice) == ("builder", "To check: bisect doctor x --builder b")
@@ -149,7 +149,7 @@ REFUSING = "#!/bin/sh\necho 'Error: consider adjusting /proc/sys/kernel/perf_eve
 
 
 @pytest.mark.tools
-def test_without_perf_qps_can_be_hunted_and_cpu_cannot(host: LocalHost, take_away: Callable[..., None]) -> None:
+def test_hunt_without_perf_can_measure_qps_but_not_cpu_time(host: LocalHost, take_away: Callable[..., None]) -> None:
     take_away(perf=REFUSING)
     for text, advice in (
         ("perf is not permitted", "sysctl kernel.perf_event_paranoid=1"),
@@ -161,19 +161,19 @@ def test_without_perf_qps_can_be_hunted_and_cpu_cannot(host: LocalHost, take_awa
 
 
 @pytest.mark.tools
-def test_a_perf_that_neither_counts_nor_samples(host: LocalHost, take_away: Callable[..., None]) -> None:
-    """Without samples a verdict names no functions, and every hunt goes on."""
+def test_perf_without_counters_or_samples_is_reported(host: LocalHost, take_away: Callable[..., None]) -> None:
+    """Without samples a hunt continues, but its verdict names no functions."""
     take_away(perf=WITHOUT_COUNTERS)
     assert len([warning for warning in inspection_of(host) if "no hardware counters" in warning.text]) == 1
     refused("does not count instructions, cycles", host, metric="ipc")
-    for notes in (True, False):  # hunts show no notes, and do not try it
+    for notes in (True, False):  # hunts show no notes, and do not try to sample
         request = preflight.inspect_host(CheckRequest(host, HERE, notes=notes))
         found = [each for each in preflight.measurement_findings(request) if each.topic == "profiles"]
         assert [each.level for each in found] == [Severity.NOTE] * notes
         assert all("perf takes no samples on host here" in each.text for each in found)
 
 
-def test_a_workload_that_cannot_run_is_refused_at_once(host: LocalHost) -> None:
+def test_invalid_workload_is_refused_at_once(host: LocalHost) -> None:
     for change, sentence in (
         ({"script": "typo.lua"}, r"Workload s/w has a script that does not exist: typo\.lua"),
         ({"prepare_script": "typo.lua"}, "does not exist"),
@@ -185,7 +185,7 @@ def test_a_workload_that_cannot_run_is_refused_at_once(host: LocalHost) -> None:
 
 
 @pytest.mark.tools
-def test_a_cpu_that_the_host_does_not_have_is_refused(host: LocalHost) -> None:
+def test_cpu_number_that_the_host_lacks_is_refused(host: LocalHost) -> None:
     for key in ("server_cpus", "client_cpus"):
         with pytest.raises(UsageError, match=rf"hosts\.here\.{key}` is \"0,9998-10002:2\".*no CPU 9998"):
             inspection_of(host, **{key: "0,9998-10002:2"})
@@ -193,7 +193,7 @@ def test_a_cpu_that_the_host_does_not_have_is_refused(host: LocalHost) -> None:
 
 
 @pytest.mark.tools
-def test_a_device_that_cannot_be_watched(host: LocalHost, take_away: Callable[..., None]) -> None:
+def test_device_without_statistics_is_reported(host: LocalHost, take_away: Callable[..., None]) -> None:
     for device, sentence in (("no-such", "has no block device no-such"), ("/dev/sda", "iostat is not installed")):
         assert any(sentence in warning.text for warning in inspection_of(host, device=device))
         refused(rf"{sentence}.*, so wKB/o cannot be measured", host, device=device, metric="wKB/o")
@@ -202,7 +202,7 @@ def test_a_device_that_cannot_be_watched(host: LocalHost, take_away: Callable[..
 
 
 @pytest.mark.tools
-def test_valgrind_counts_what_is_embedded(host: LocalHost, take_away: Callable[..., None], tmp_path: Path) -> None:
+def test_valgrind_counts_embedded_libraries(host: LocalHost, take_away: Callable[..., None], tmp_path: Path) -> None:
     loop = Workload(name="loop", suite="s", driver="lib", summary="", group="g", command=["loop", "{events}"])
 
     def request(workload: Workload = loop, **changes: object) -> CheckRequest:

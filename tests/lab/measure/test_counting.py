@@ -1,4 +1,4 @@
-"""What is counted during a run, which runs are stopped, and exact counts of instructions."""
+"""Counters of runs, runs that are stopped because they are slow, and exact counts of instructions."""
 
 import subprocess
 from dataclasses import replace
@@ -17,7 +17,7 @@ from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import METRICS, find_metric, is_exact_count, metric_value, shown_unit, shown_value
 from perfbisect.core.domain.orders import PlannedRuns
 from perfbisect.core.domain.settings import QuickCommand
-from perfbisect.core.explain.profiles import counts_beyond
+from perfbisect.core.explain.profiles import stacks_and_calls
 from perfbisect.errors import UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.host_lab import EarlierAttempts, HostLab
@@ -44,7 +44,7 @@ COMMAND = Workload(name="c", suite="s", driver="d", summary="", group="g", comma
 
 @pytest.fixture(params=["perf", pytest.param("valgrind", marks=pytest.mark.slow)])
 def by(request: pytest.FixtureRequest, host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The method with perf, and that without it; the test is skipped where the machine has none of that sort."""
+    """The counting method: perf, or valgrind without perf. The test is skipped if the machine lacks the method."""
     if request.param == "valgrind":
         counts_nothing = "#!/bin/sh\necho '<not supported>,,instructions:u,0,100.00,,' >&2\n"
         monkeypatch.setenv("PATH", str(executable(tmp_path / "programs" / "perf", counts_nothing).parent), prepend=":")
@@ -53,10 +53,10 @@ def by(request: pytest.FixtureRequest, host: LocalHost, tmp_path: Path, monkeypa
 
 
 @pytest.mark.tools
-def test_counts_of_one_build_repeat_and_are_those_of_the_code(open_lab: Open, by: str) -> None:
+def test_exact_counts_repeat_and_are_proportional_to_the_work(open_lab: Open, by: str) -> None:
     lab = open_lab(
         {"rest": 0}, earlier=EarlierAttempts(events=0 if by == PERF else 200)
-    )  # perf, which is quick, looks for it
+    )  # perf is quick, and finds the length itself
     lab.counted = by
     events = measure(lab, PlannedRuns(FAST, 2), PlannedRuns(SLOW, 1))
     first, again, slow = (run for _, run in sorted(finished(events), key=itemgetter(0)))
@@ -66,7 +66,7 @@ def test_counts_of_one_build_repeat_and_are_those_of_the_code(open_lab: Open, by
     assert first.counted == by
     lengths = [event.operations for event in events if isinstance(event, ExecutionStarted)]
     assert lengths[-4:] == [first.events, 2 * first.events] * 2, "one length for all"
-    assert by == PERF or lengths == [200, 400] * 3, "that is known and kept"
+    assert by == PERF or lengths == [200, 400] * 3, "the length of earlier attempts is kept"
     assert first.events == first.operations == slow.operations
     assert is_exact_count(first, "instructions/o") and not is_exact_count(first, "cpu/o")
     assert {name for name in METRICS if metric_value(first, name) is not None} == {"instructions/o"}
@@ -77,15 +77,15 @@ LOOP = "i=0; while [ $i -lt {events} ]; do i=$((i + 1)); done"
 
 
 @pytest.mark.tools
-def test_a_length_that_is_no_use(host: LocalHost, git: Repo) -> None:
-    """A command that knows none is counted as a whole, and a later commit that ignores it is skipped."""
+def test_command_without_a_useful_length_is_counted_whole_or_skipped(host: LocalHost, git: Repo) -> None:
+    """A command without {events} is counted as a whole. A later commit that ignores {events} is skipped."""
     lab = command_lab(host, git, LOOP.replace("{events}", "5000"))
     lab.counted = counting.counting_method(host) or pytest.skip("this machine counts no instructions")
     [run] = runs(measure(lab, PlannedRuns(0, 1)))
     assert (run.operations, run.events, run.counted) == (1, 0, lab.counted)
     assert (metric_value(run, "instructions/o") or 0) > 5000
     later = command_lab(host, git, "echo did 5; : {events}", operations=r"did (\d+)")
-    later.counted, later.earlier = lab.counted, EarlierAttempts(events=500)  # of some use to an earlier build
+    later.counted, later.earlier = lab.counted, EarlierAttempts(events=500)  # an earlier build uses it
     assert "cannot be counted exactly" in skipped(measure(later, PlannedRuns(0, 1))).reason
 
 
@@ -96,13 +96,13 @@ def command_lab(host: LocalHost, git: Repo, script: str, operations: str = "") -
     return lab_of(host, builder, chosen, git.path, (sha,), is_range=False)
 
 
-def test_only_the_number_of_operations_decides_how_long_a_counted_run_is() -> None:
+def test_counted_run_ends_after_a_number_of_operations() -> None:
     sysbench = counting.with_operations(workload({"rand-seed": 0, "rows": 1}), 80)
     reports = {"time": 0, "report-interval": 0, "percentile": 0, "histogram": False}
     assert (sysbench.warmup, sysbench.args) == (0, {"rand-seed": 1, "rows": 1, "events": 80} | reports)
     assert counting.with_operations(COMMAND, 80).args == {"events": 80, "time": 0}
-    assert counting.has_length(COMMAND) and counting.has_length(workload())
-    assert not counting.has_length(changed(COMMAND, command=["bench", "{{events}}"]))
+    assert counting.can_set_length(COMMAND) and counting.can_set_length(workload())
+    assert not counting.can_set_length(changed(COMMAND, command=["bench", "{{events}}"]))
     embedded = Builder(name="demo", summary="", driver="demo")
     server = Server(initialise=["a"], start=["b"], ready=["c"], stop=["d"])
     assert counting.counting_obstacle(embedded, workload()) == ""
@@ -111,7 +111,7 @@ def test_only_the_number_of_operations_decides_how_long_a_counted_run_is() -> No
 
 
 @given(start=st.floats(0, 1e10), each=st.floats(1, 1e12))
-def test_the_length_is_about_as_many_instructions_as_are_enough(start: float, each: float) -> None:
+def test_chosen_length_executes_about_enough_instructions(start: float, each: float) -> None:
     lengths: dict[int, float] = {}
     while events := counting.next_length(lengths):
         lengths[events] = start + events * each
@@ -120,7 +120,7 @@ def test_the_length_is_about_as_many_instructions_as_are_enough(start: float, ea
     assert max(lengths) * each < 20 * ENOUGH or max(lengths) == counting.STEP
 
 
-def test_a_command_that_does_not_use_its_length_is_reported() -> None:
+def test_command_that_ignores_its_length_is_reported() -> None:
     lengths: dict[int, float] = {}
     with pytest.raises(UsageError, match=r"as many instructions with \{events\} = 268,435,456 as with \{events\} = 1"):
         while events := counting.next_length(lengths):
@@ -128,8 +128,8 @@ def test_a_command_that_does_not_use_its_length_is_reported() -> None:
     assert max(lengths) == LONGEST
 
 
-def test_what_is_counted_is_read() -> None:
-    """By valgrind in all processes, by perf in user space."""
+def test_counts_of_valgrind_and_perf_are_read() -> None:
+    """valgrind counts in all processes, and perf counts in user space."""
     counter, functions = Counter("valgrind-3.19.0", ("setarch", "-R")), Counter("valgrind-3.19.0", by_function=True)
     for of, text, count in (
         (counter, "summary: 1200\nsummary: 34\n", 1234),
@@ -147,19 +147,19 @@ CALLGRIND = Path(__file__).with_name("callgrind.txt").read_text()  # of a progra
 
 
 @pytest.mark.tools
-def test_what_callgrind_writes_is_added_up(host: LocalHost, tmp_path: Path) -> None:
-    """Depths of a recursion are one function, inclusive costs of calls are none, and what is no line of its own is left out."""
+def test_output_of_callgrind_is_summed_by_function(host: LocalHost, tmp_path: Path) -> None:
+    """The levels of a recursion are one function. Inclusive costs of calls and malformed lines are left out."""
     (tmp_path / "bench").write_text("no binary")
     (tmp_path / "counters.1").write_text(CALLGRIND.replace("{binary}", str(tmp_path / "bench")))
     (tmp_path / "counters.2").write_text("")
-    stacks, calls = counts_beyond([], counting.read_counted_functions(host, PurePosixPath(tmp_path)).splitlines())
+    stacks, calls = stacks_and_calls([], counting.read_counted_functions(host, PurePosixPath(tmp_path)).splitlines())
     walk, main = "walk(tree<int>*) (bench)", "main (bench)"
     assert stacks == {f"bench;{walk}": 75, f"bench;{main}": 1, "bench;[libc.so.6]": 77, "bench;[unknown]": 4}
     made = {pair: number for pair, number in calls.items() if number}
     assert made == {f"{walk};{walk}": 3, f"{walk};[libc.so.6]": 2, f"{main};{walk}": 1}
 
 
-def test_start_up_is_in_neither_count() -> None:
+def test_difference_of_two_counts_excludes_the_start_up() -> None:
     short, long = (counted_run(operations=n, counters={"instructions": 1000.0 + 3 * n}) for n in (500, 1000))
     both = counting.count_difference(short, long)
     assert metric_value(both, "instructions/o") == 3
@@ -171,8 +171,8 @@ def test_start_up_is_in_neither_count() -> None:
 OUTPUTS = Path(__file__).parents[2] / "outputs"
 
 
-def test_counters_are_taken_as_perf_scaled_them_and_what_is_not_counted_is_missing() -> None:
-    """Modifiers are not part of the name."""
+def test_counters_are_scaled_by_perf_and_missing_if_not_counted() -> None:
+    """Modifiers such as `:u` are not part of the name of a counter."""
     nothing = {"LLC-load-misses": None, "iTLB-load-misses": None}
     counted = {
         "intel": {"instructions": 48213990716, "task-clock": 10001.92, "cpu-migrations": 0},
@@ -189,8 +189,8 @@ def test_counters_are_taken_as_perf_scaled_them_and_what_is_not_counted_is_missi
         assert name not in shares_of or counted_shares(text) == shares_of[name]
 
 
-def test_two_kinds_of_cores_are_weighted_by_the_time_on_each() -> None:
-    """perf extrapolates for each kind as if all had run there: added, this would be half as many instructions again."""
+def test_counters_of_two_core_types_are_weighted_by_time() -> None:
+    """perf extrapolates the count of each core type to the whole run, so the sum would be almost 50 % too large."""
     text = (OUTPUTS / "perf-intel-hybrid.csv").read_text()
     small, large = 11008170, 749710594
     weighted = (2954171974 * small + 6648162165 * large) / (small + large)
@@ -199,7 +199,7 @@ def test_two_kinds_of_cores_are_weighted_by_the_time_on_each() -> None:
     assert counted_shares(text)["cycles"] == 0.99, "as perf has rounded it"
 
 
-def test_sentences_of_perf() -> None:
+def test_errors_of_perf_are_distinguished() -> None:
     """A refusal is distinguished from other failures, and so is the end of a process or thread before perf attaches."""
     assert "not permitted" in refusal_sentence("h", "Consider adjusting /proc/sys/kernel/perf_event_paranoid setting")
     assert "does not work on host h: event syntax error" in refusal_sentence("h", "event syntax error: 'x'")
@@ -217,8 +217,8 @@ def rows(name: str) -> list[perf.Row]:
     return perf.report_rows(name[:6], (OUTPUTS / name).read_text())
 
 
-def test_rows_of_vmstat_and_of_every_iostat() -> None:
-    """Repeated headers, the first row and a broken one are left out; columns are found by name."""
+def test_rows_of_vmstat_and_iostat_are_read() -> None:
+    """Repeated headers, the first row and a broken row are left out; columns are found by name."""
     assert [row["cs"] for row in rows("vmstat.txt")] == [794, 600, 892]
     (row,) = rows("vmstat-new.txt")
     assert (row["cs"], row["us"], row["id"]) == (1502, 49, 49)
@@ -231,7 +231,7 @@ def test_rows_of_vmstat_and_of_every_iostat() -> None:
 FORGED = ("a b c\n", "\f\f1 2 3\f\n", "nan inf -1e400\n", "1 2 3\n1 2 3\n1 2 3\n", "9" * 400 + " 1 1\n", "\0\0\0", "")
 
 
-def test_only_numbers_are_read_of_what_a_program_may_have_written() -> None:
+def test_only_numbers_are_read_from_files_that_a_program_may_write() -> None:
     assert perf.read_stamps("nan 1 2\n1 2 3 4\n-1 2 3\n1.5 2 3\n") == (perf.ClockStamp(1.5, 2, 3),)
     counters = parse_counters("nan,,instructions,1,1\ninf,,cycles,1,1\n-5,,branches,1,1\n7,,task-clock,1,1\n")
     assert counters == {"instructions": None, "cycles": None, "branches": None, "task-clock": 7}
@@ -242,13 +242,13 @@ def test_only_numbers_are_read_of_what_a_program_may_have_written() -> None:
         assert not perf.report_rows("vmstat", text) + perf.report_rows("iostat", text)
 
 
-def test_only_signals_that_may_come_from_outside_lose_a_run() -> None:
-    """sysbench that crashes by itself is the commit's fault."""
+def test_run_is_lost_only_by_a_signal_that_may_come_from_outside() -> None:
+    """A crash of sysbench itself is a failure of the commit."""
     for line in ("sysbench: Killed", "sh: Terminated", "sysbench: Segmentation fault", "x sh: Killed"):
         assert perf.is_killed(["a line", line]) is (line in ("sysbench: Killed", "sh: Terminated"))
 
 
-def test_only_the_window_counts() -> None:
+def test_means_are_over_the_rows_within_the_window() -> None:
     rows = [{"cs": float(second)} for second in range(10)]
     assert window_means(rows, 2.2, 6.2) == {"cs": pytest.approx(3.5)}, "seconds 2 to 5"
     assert window_means(rows, 0.0, 1.0) == {"cs": 0.0}
@@ -256,13 +256,13 @@ def test_only_the_window_counts() -> None:
 
 
 @pytest.mark.tools
-def test_vmstat_runs_as_long_as_the_command_and_the_status_is_the_commands(tmp_path: Path) -> None:
-    until = f"until [ $(cat {tmp_path}/vmstat | wc -l) -ge 4 ]; do sleep 0.1; done; exit 3"  # headers, since the boot, a second
+def test_vmstat_runs_as_long_as_the_command_and_keeps_its_status(tmp_path: Path) -> None:
+    until = f"until [ $(cat {tmp_path}/vmstat | wc -l) -ge 4 ]; do sleep 0.1; done; exit 3"  # headers, since boot, 1 s
     argv = with_system_reports(["sh", "-c", until], PurePosixPath(tmp_path), "")
     assert subprocess.run(argv, check=False, timeout=60).returncode == 3
     assert perf.report_rows("vmstat", (tmp_path / "vmstat").read_text())
     began, ended = perf.read_stamps((tmp_path / "time").read_text())
-    assert began.before <= began.after <= ended.before <= ended.after
+    assert began.uptime_before <= began.uptime_after <= ended.uptime_before <= ended.uptime_after
     assert ended.at - began.at >= 0.9
 
 
@@ -271,38 +271,38 @@ def run_of(commit: str, seconds: float, operations: int = 1) -> RunFacts:
     return RunFacts(commit, "key", "visit", "local", 0.0, seconds, operations, latency, (), {}, {})
 
 
-def test_nothing_is_stopped_without_the_option_or_a_run_of_good_and_never_good_itself() -> None:
+def test_no_run_is_stopped_without_the_option_or_a_run_of_good() -> None:
     off, slow = SlowRuns(), SlowRuns(5.0, "good")
-    off.learn([run_of("", 1.0)])
-    slow.learn([run_of("bad", 1.0)])
-    assert off.limit("bad", 0.0) is slow.limit("bad", 0.0) is None
-    slow.learn([run_of("good", 1.0)])
-    assert (slow.limit("bad", 0.0), slow.limit("good", 0.0)) == (6, None)
+    off.add_finished([run_of("", 1.0)])
+    slow.add_finished([run_of("bad", 1.0)])
+    assert off.stop_seconds("bad", 0.0) is slow.stop_seconds("bad", 0.0) is None
+    slow.add_finished([run_of("good", 1.0)])
+    assert (slow.stop_seconds("bad", 0.0), slow.stop_seconds("good", 0.0)) == (6, None)
 
 
 @given(st.floats(1.01, 100), st.lists(st.floats(0.001, 1000), min_size=1, max_size=5), st.floats(0, 100))
-def test_a_run_that_is_stopped_has_taken_at_least_that_long(times: float, seconds: list[float], warmup: float) -> None:
+def test_stopped_run_has_taken_at_least_the_reported_time(times: float, seconds: list[float], warmup: float) -> None:
     slow = SlowRuns(times, "good")
-    slow.learn(run_of("good", each) for each in seconds)
-    limit = slow.limit("bad", warmup)
+    slow.add_finished(run_of("good", each) for each in seconds)
+    limit = slow.stop_seconds("bad", warmup)
     assert limit is not None
     assert limit == int(limit), "the host counts whole seconds"
-    assert limit - SLACK >= times * warmup + slow.stopped(run_of("bad", 0.0)).seconds - 1e-9
+    assert limit - SLACK >= times * warmup + slow.as_stopped(run_of("bad", 0.0)).seconds - 1e-9
 
 
-def test_a_stopped_run_is_a_bound_of_qps_and_latency() -> None:
+def test_stopped_run_gives_bounds_of_qps_and_latency() -> None:
     slow = SlowRuns(5.0, "good")
-    slow.learn(run_of("good", seconds, 100) for seconds in (2.0, 2.2, 1.9))
-    stopped = slow.stopped(run_of("bad", 0.0))
+    slow.add_finished(run_of("good", seconds, 100) for seconds in (2.0, 2.2, 1.9))
+    stopped = slow.as_stopped(run_of("bad", 0.0))
     assert stopped.slower_than == 5.0
     found = {name: metric_value(stopped, name) for name in ("qps", "latency", "p95", "cpu/o")}
     assert found == {"qps": pytest.approx(10.0), "latency": pytest.approx(100.0), "p95": None, "cpu/o": None}
-    slow.learn([replace(stopped, commit="good")])
+    slow.add_finished([replace(stopped, commit="good")])
     assert len(slow.finished) == 3
 
 
-def test_which_metrics_are_bounded() -> None:
+def test_stopped_run_gives_bounds_of_some_metrics_only() -> None:
     bounded = {("qps", True), ("qps", False), ("latency", True)}
     for name in ("qps", "latency", "p95", "rate", "cost", "cpu/o", "instructions/o", "ipc"):
         for command in (True, False) if name in ("qps", "latency") else (True,):
-            assert find_metric(name).is_bounded(command=command) is ((name, command) in bounded)
+            assert find_metric(name).stop_is_bound(command=command) is ((name, command) in bounded)

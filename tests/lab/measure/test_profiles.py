@@ -1,4 +1,4 @@
-"""Profiles by a real perf, and what becomes of its output, recorded or real."""
+"""Profiles by perf: its commands, and the folded stacks of real and of recorded outputs."""
 
 import platform
 import subprocess
@@ -17,7 +17,7 @@ from labs import BUILDER, FAST, SLOW, Open, bench_lab, lab_of, workload_of
 from perfbisect.core.domain.events import LabEvent, Profiled, Unexplained
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
 from perfbisect.core.domain.orders import Measure, PlannedRuns, Purpose
-from perfbisect.core.explain.profiles import RARE, UNKNOWN, FoldedStacks, fold, read_frame, stack_frames
+from perfbisect.core.explain.profiles import RARE, UNKNOWN, FoldedStacks, folded_stacks, read_frame, stack_frames
 from perfbisect.errors import EnvironmentFailure, NoPerfSamples, RunFailed
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.host_lab import HostLab
@@ -67,9 +67,9 @@ FACTS = RunFacts("c", "key", "visit", "here", 0.0, 2.0, 50, {}, (), {}, {})
 
 
 def recorded(name: str, waits: str = "") -> FoldedStacks:
-    """What an output of perf script becomes."""
+    """The folded stacks of a recorded output of `perf script`."""
     text = (OUTPUTS / f"perf-script-{name}.txt").read_text()
-    return fold(lines_of(added_up(f"{text}\n\f0\n", waits)), 1000)
+    return folded_stacks(lines_of(added_up(f"{text}\n\f0\n", waits)), 1000)
 
 
 def added_up(text: str, waits: str = "") -> str:
@@ -78,7 +78,7 @@ def added_up(text: str, waits: str = "") -> str:
 
 
 def own(stacks: dict[str, float]) -> dict[str, float]:
-    """The cost of each function."""
+    """The cost of each function without its callees."""
     costs: dict[str, float] = {}
     for stack, cost in stacks.items():
         function, _ = read_frame(stack_frames(stack)[-1])
@@ -87,13 +87,13 @@ def own(stacks: dict[str, float]) -> dict[str, float]:
 
 
 def callers(stacks: dict[str, float], called: str) -> set[str]:
-    """The functions that call one."""
+    """The functions that call ``called``."""
     chains = [[read_frame(frame)[0] for frame in stack_frames(stack)] for stack in stacks]
     return {chain[-2] for chain in chains if chain[-1] == called and len(chain) > 1}
 
 
 @pytest.mark.tools
-def test_frame_pointers_of_a_leaf_skip_its_caller_and_unwinding_finds_it() -> None:
+def test_frame_pointers_miss_the_caller_of_a_leaf_and_dwarf_finds_it() -> None:
     """12 samples each of one program: ``main`` calls ``heavy`` and ``light``, which call ``leaf``."""
     for chains, called_by in ("dwarf", {"heavy", "light"}), ("fp", {"main"}):
         folded = recorded(chains)
@@ -104,7 +104,7 @@ def test_frame_pointers_of_a_leaf_skip_its_caller_and_unwinding_finds_it() -> No
 
 
 @pytest.mark.tools
-def test_chains_of_a_server_and_of_cpp_are_whole_and_readable() -> None:
+def test_call_chains_of_a_server_and_of_cpp_are_complete() -> None:
     folded = recorded("postgres")
     assert (folded.samples, folded.alone) == (8, 0)
     for chain in map(stack_frames, folded.stacks):
@@ -115,7 +115,7 @@ def test_chains_of_a_server_and_of_cpp_are_whole_and_readable() -> None:
 
 
 @pytest.mark.tools
-def test_lost_samples_are_counted_and_what_is_left_stands_for_them() -> None:
+def test_costs_are_scaled_up_by_the_lost_samples() -> None:
     folded = recorded("lost")
     assert (folded.samples, folded.lost) == (4, 1 + 1 + 15 + 9 + 18 + 14 + 16)
     made = profile_facts(FACTS, folded, CLOCK)
@@ -124,8 +124,8 @@ def test_lost_samples_are_counted_and_what_is_left_stands_for_them() -> None:
 
 
 @pytest.mark.tools
-def test_a_wait_lasts_until_the_thread_is_back() -> None:
-    """Of three samples of a thread, the last is not back when the recording ends."""
+def test_wait_lasts_until_the_thread_runs_again() -> None:
+    """The thread has three waits, of which the last has not ended when the recording ends."""
     folded = recorded("waits", "1")
     assert folded.samples == 2
     first, second = 235887437 - 235807778, 247469685 - 243827952  # nanoseconds
@@ -147,8 +147,8 @@ TRIALS = [
 ]
 
 
-def test_what_trials_show() -> None:
-    """Names as perf 6.1 prints them: with "H" where another event took its place, and those of two kinds of cores."""
+def test_sampling_is_chosen_by_trials() -> None:
+    """perf 6.1 adds "H" to the name of a replacement event, and prints one name for each of two core types."""
     for names, counted, chains, found in TRIALS:
         assert sampling_of_trial(f"{names}\n{counted}", chains) == found
     for event, end in (("cycles:u", "cycles/u"), ("instructions", "instructions/")):
@@ -156,7 +156,7 @@ def test_what_trials_show() -> None:
         assert sampling_of_trial("\n".join((*names, COUNTED)), "fp") == Sampling(event, "fp", names)
 
 
-def test_units_and_notes() -> None:
+def test_profiles_have_units_and_notes() -> None:
     events = {"cpu-clock:u": "us", "cycles": "cycles", "instructions:u": "instructions", "instructions": "instructions"}
     assert {event: Sampling(event, "dwarf").unit for event in events} == events
     assert Sampling("cycles", "dwarf").notes == ()
@@ -171,7 +171,7 @@ def test_units_and_notes() -> None:
     assert (made.off_cpu, made.unit, made.note) == (True, "us", WAITS_FOR_ALL)
 
 
-def test_only_a_server_is_told_apart_from_its_client() -> None:
+def test_server_is_sampled_separately_from_its_client() -> None:
     """Processes that a server starts before the window are known only if perf follows them from its own start."""
     folder, sampled, waits = PurePosixPath("/visit"), {"sampled": CLOCK, "rate": 99}, Sampling(WAITS, "dwarf")
     embedded, served = (
@@ -179,7 +179,7 @@ def test_only_a_server_is_told_apart_from_its_client() -> None:
         perf_record_command(["sysbench"], folder, [7, 8], **sampled),
     )
     assert "--delay=-1" in embedded and "-p" not in embedded
-    assert "--control" not in perf_record_command(["bench"], folder, whole=True, **sampled)
+    assert "--control" not in perf_record_command(["bench"], folder, from_start=True, **sampled)
     assert "--delay=-1" not in served and served[served.index("-p") + 1] == "7,8"
     assert served[4:8] == ["-e", "dummy:u", "-e", "cpu-clock:u"]
     argv = perf_record_command(["sysbench"], folder, sampled=waits, rate=7)
@@ -187,7 +187,7 @@ def test_only_a_server_is_told_apart_from_its_client() -> None:
     assert "--delay=-1" in argv
 
 
-def test_waits_are_sampled_by_their_number() -> None:
+def test_interval_of_sampled_waits_depends_on_their_number() -> None:
     assert wait_sampling_interval(100_000) == 23, "20 has divisors that a pattern of waits may have"
     assert wait_sampling_interval(500) == wait_sampling_interval(0) == 1
 
@@ -199,7 +199,7 @@ def context(**changes: object) -> RunContext:
     return RunContext(host, HostEntry(name="far"), workload, PurePosixPath("/far"), perf=False)
 
 
-def test_how_often_a_run_is_sampled() -> None:
+def test_sampling_rate_depends_on_length_and_threads() -> None:
     long = replace(context(command=["bench"]), longest=1000.0)  # an hour of it must not fill the disk
     assert first_rate(context(), cores=2) == OFTENEST
     assert [first_rate(context(threads=64), cores=cores) for cores in (256, 4)] == [SAMPLES / 1280, SAMPLES / 40]
@@ -208,15 +208,15 @@ def test_how_often_a_run_is_sampled() -> None:
     assert [next_rate(1, 0), next_rate(1, 0, highest=OF_SHORT)] == [OFTENEST, OF_SHORT]
 
 
-def test_a_host_without_perf_is_told_once() -> None:
-    """A turn that can do nothing has ended."""
-    [told] = ProfileStudy(context(), lambda: None).visit(
+def test_host_without_perf_is_reported_once() -> None:
+    """The turn ends at once."""
+    [told] = ProfileStudy(context(), lambda: None).run_turn(
         SYSTEM, "", turn := Turn(3, 1, 1, 1, Purpose.EXPLAIN, runs_left=1)
     )
     assert isinstance(told, Unexplained)
     assert (told.part, told.host, turn.runs_left) == ("profiles", "far", 0)
     assert told.reason.startswith("perf is not installed on host far. Install with: apt-get install linux-perf (")
-    assert list(ProfileStudy(context(), lambda: None, events=SAMPLED_INSTRUCTIONS).visit(SYSTEM, "", turn)) == []
+    assert list(ProfileStudy(context(), lambda: None, events=SAMPLED_INSTRUCTIONS).run_turn(SYSTEM, "", turn)) == []
     host = FakeHost("far", {"sampled */trial *": "cycles\nframes 0\nsamples 0\n"})  # it counts, and samples nothing
     with pytest.raises(EnvironmentFailure, match="perf takes no samples on host far: the command printed nothing"):
         find_sampling(host)
@@ -225,12 +225,14 @@ def test_a_host_without_perf_is_told_once() -> None:
 def folded_of(
     folder: Path, source: str, host: LocalHost, sampled: Sampling, rate: int, seconds: int = 0, *told: str
 ) -> FoldedStacks:
-    """The samples of a program, ``made``, which is told so much; repeated for so many seconds."""
+    """The samples of a program with the arguments ``told``, which is repeated for ``seconds`` seconds."""
     (folder / "made.c").write_text(source)
     subprocess.run(["gcc", "-O2", "-fno-inline", "-o", folder / "made", folder / "made.c"], check=True)
     argv = ["sh", "-c", command._TIMED, "timed", str(folder / command.CLOCK), *LOW, str(folder / "made"), *told]
-    whole = perf_record_command(argv, PurePosixPath(folder), whole=True, sampled=sampled, rate=rate, seconds=seconds)
-    subprocess.run(whole, check=True)
+    argv = perf_record_command(
+        argv, PurePosixPath(folder), from_start=True, sampled=sampled, rate=rate, seconds=seconds
+    )
+    subprocess.run(argv, check=True)
     return read_folded_stacks(host, PurePosixPath(folder), sampled, rate)
 
 
@@ -275,19 +277,19 @@ int main(int argc, char **argv) {
 
 
 @pytest.mark.tools
-def test_a_large_frame_hides_callers_from_a_small_copy_of_the_stack(tmp_path: Path, host: LocalHost) -> None:
+def test_small_copy_of_the_stack_misses_callers_of_a_large_frame(tmp_path: Path, host: LocalHost) -> None:
     found = find_sampling(host)
     if found.chains != "dwarf":
         pytest.skip("perf cannot unwind")
     small, large = (folded_of(tmp_path, DEEP, host, replace(found, stack=size), 499) for size in (STACK, LARGEST_STACK))
-    assert small.alone > 0.8, "it ends below the frame"
+    assert small.alone > 0.8, "the copy ends within the frame"
     assert large.alone < ALONE and callers(dict(large.stacks), "heavy") == {"around"}
 
 
 @pytest.mark.tools
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="it generates code of x86")
-def test_generated_code_has_the_names_that_the_program_writes(tmp_path: Path, host: LocalHost) -> None:
-    """Into the folder for temporary files of its job, where perf does not look, or nowhere."""
+def test_generated_code_has_the_names_of_the_programs_map_file(tmp_path: Path, host: LocalHost) -> None:
+    """The map file is in the temporary folder of the job, where perf does not look, or does not exist."""
     found, folder = find_sampling(host), Path(host.root, "tmp")
     for told, name in (([str(folder)], "spin_loop"), ([], "[jit]")):
         costs = own(dict(folded_of(tmp_path, GENERATED, host, found, 499, 0, *told).stacks))
@@ -298,8 +300,8 @@ def test_generated_code_has_the_names_that_the_program_writes(tmp_path: Path, ho
 
 
 @pytest.mark.tools
-def test_callers_are_found_in_a_library_of_the_shell_that_starts_a_command(tmp_path: Path, host: LocalHost) -> None:
-    """In each of many processes, whose libraries have other places."""
+def test_callers_of_library_functions_are_found_in_many_processes(tmp_path: Path, host: LocalHost) -> None:
+    """Each process has its libraries at other addresses."""
     found = find_sampling(host)
     source = """#include <string.h>
     char text[100000]; volatile unsigned long sink;
@@ -313,8 +315,8 @@ def test_callers_are_found_in_a_library_of_the_shell_that_starts_a_command(tmp_p
 
 
 @pytest.mark.tools
-def test_a_short_command_is_repeated(tmp_path: Path, host: LocalHost) -> None:
-    """Its costs are those of one run; the clock is that of the first."""
+def test_short_command_is_repeated(tmp_path: Path, host: LocalHost) -> None:
+    """The costs are those of one run, and the clock is that of the first run."""
     short = TWO.replace("30000", "300")
     folded = folded_of(tmp_path, short, host, find_sampling(host), 499, seconds=3)
     times = int((tmp_path / TIMES).read_text())
@@ -326,8 +328,8 @@ def test_a_short_command_is_repeated(tmp_path: Path, host: LocalHost) -> None:
 
 
 @pytest.mark.tools
-def test_processes_that_end_before_a_sample_is_due_are_sampled_more_often(host: LocalHost, git: Repo) -> None:
-    """Each takes half a millisecond; a shell starts them, and is seldom on CPU itself."""
+def test_short_processes_are_sampled_more_often(host: LocalHost, git: Repo) -> None:
+    """Each process takes 0.5 ms. The shell that starts the processes is rarely on CPU."""
     source = TWO.replace("30000", "40")
     script = "#!/bin/sh\ni=0\nwhile [ $i -lt 300 ]; do ./made; i=$((i+1)); done\necho ops/s: 9\n"
     git.commit({"made.c": source, "bench": script})
@@ -340,7 +342,7 @@ def test_processes_that_end_before_a_sample_is_due_are_sampled_more_often(host: 
 
 
 @pytest.mark.tools
-def test_the_shares_of_two_functions(tmp_path: Path, host: LocalHost) -> None:
+def test_profile_has_the_shares_of_two_functions(tmp_path: Path, host: LocalHost) -> None:
     """The program spends 70 % of its time in ``heavy`` and 30 % in ``light``, which call nothing."""
     found = find_sampling(host)
     folded = folded_of(tmp_path, TWO, host, found, 499)
@@ -357,25 +359,25 @@ def test_the_shares_of_two_functions(tmp_path: Path, host: LocalHost) -> None:
         read_folded_stacks(host, PurePosixPath(tmp_path), CLOCK, 499)
 
 
-def test_no_waits_and_no_sight_of_the_kernel_end_a_turn_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is wrong then. A run that fails is told by whoever asked for it."""
+def test_turn_without_waits_or_kernel_samples_ends_without_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither is an error. A caller reports a failed run."""
     tried = []
 
     def begin(*_: object) -> None:
         raise NoPerfSamples("perf took no samples", stage="run", log="/log")
 
     monkeypatch.setattr(profiles, "begin_visit", begin)
-    monkeypatch.setattr(profiles, "partial", lambda _, sampled, rate, seconds: tried.append((sampled.waits, rate)))
+    monkeypatch.setattr(profiles, "partial", lambda _, sampled, rate, seconds: tried.append((sampled.off_cpu, rate)))
     for sampled, tries in (Sampling("cycles:u", "dwarf"), 0), (Sampling("cycles", "dwarf"), 1):
         study = ProfileStudy(replace(context(), perf=True), lambda: None, 10.0, switches=1300.0, sampled=sampled)
-        assert list(study.visit(SYSTEM, "", turn := Turn(0, 1, 1, 1, Purpose.EXPLAIN, runs_left=1))) == []
+        assert list(study.run_turn(SYSTEM, "", turn := Turn(0, 1, 1, 1, Purpose.EXPLAIN, runs_left=1))) == []
         assert (turn.runs_left, len(tried)) == (0, tries)
     assert tried == [(True, wait_sampling_interval(1300.0 * 10))]
 
 
 @pytest.mark.tools
-def test_two_builds_of_a_library_are_profiled_for_the_window_alone(open_lab: Open, host: LocalHost) -> None:
-    """An operation of the slow one executes twice the arithmetic."""
+def test_builds_of_a_library_are_profiled_only_in_the_window(open_lab: Open, host: LocalHost) -> None:
+    """An operation of the slow build executes twice as much arithmetic."""
     lab = open_lab({"rest": 0})
     lab.study = partial(ProfileStudy, seconds=1.0)
     events = [event for build in (FAST, SLOW) for event in explain(lab, build)]
@@ -399,13 +401,13 @@ def explain(lab: HostLab, build: int) -> list[LabEvent]:
 
 
 def profiled(events: list[LabEvent]) -> list[ProfileFacts]:
-    """The profiles among the events, which lack none."""
+    """The profiles among the events, of which none is unexplained."""
     assert not [event for event in events if isinstance(event, Unexplained)]
     return [event.facts for event in events if isinstance(event, Profiled)]
 
 
 def script_of(chains: int, frames: int, symbol: str) -> str:
-    """A perf whose script has so many samples, each of another chain and function; the n-th costs n."""
+    """A fake perf whose output has ``chains`` samples, each of another chain and function; sample n costs n."""
     return (
         "#!/bin/sh\nexec awk 'BEGIN { for (n = 1; n <= " + str(chains) + "; n++) {"
         r' printf "server %d\n", n; for (i = ' + str(frames) + "; i; i--)"
@@ -417,7 +419,7 @@ def script_of(chains: int, frames: int, symbol: str) -> str:
 @pytest.mark.slow
 @pytest.mark.tools
 def test_shortened_profiles_keep_all_costs(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Equal chains added up, it would be about 15 MB: more than is kept of a job's output."""
+    """The unshortened output would be about 15 MB, which is more than is kept of a job's output."""
     executable(tmp_path / "perf", script_of(5000, 150, "leaf"))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     folded = read_folded_stacks(host, PurePosixPath(tmp_path), Sampling("cycles", "dwarf"), 499)
@@ -430,7 +432,7 @@ def test_shortened_profiles_keep_all_costs(host: LocalHost, tmp_path: Path, monk
 
 
 @pytest.mark.tools
-def test_paths_of_files_are_shortened_and_what_is_no_file_is_not() -> None:
+def test_only_paths_of_files_are_shortened() -> None:
     shortened = {"/usr/lib/libc.so.6": "/libc.so.6", "/a (b)/c (deleted)": "/c (deleted)"}
     shortened |= {path: path for path in ("//anon", "/dev/zero (deleted)", "/memfd:a/b (deleted)", "[kernel.kallsyms]")}
     lines = added_up("".join(f"p 7\n\t ff f(int) ({path})\n\n" for path in shortened) + "\n\f0\n").splitlines()
@@ -454,7 +456,7 @@ def test_too_many_stacks_are_a_failure(host: LocalHost, tmp_path: Path, monkeypa
 @pytest.mark.tools
 @pytest.mark.dbms
 @needs_postgres
-def test_the_connections_of_a_server_are_profiled_and_nothing_else(tmp_path: Path, git: Repo) -> None:
+def test_only_the_connections_of_a_server_are_profiled(tmp_path: Path, git: Repo) -> None:
     git.commit({"server.conf": "listen_addresses = ''\nfsync = off\n"})
     prepare = "create table t as select i as id, i as k from generate_series(1, 20000) i;"
     keys = {"prepare": prepare, "statement": "select sum(k) from t;", "warmup": 0.5, "time": 2.0}

@@ -1,4 +1,4 @@
-"""What is measured for the reason of a change: exact counts, groups of counters, plans of statements."""
+"""Studies for the reason of a change: exact counts by function, groups of counters, and query plans."""
 
 import ctypes
 import ctypes.util
@@ -51,19 +51,19 @@ LOOP = Workload(summary="", group="", command=["sh", "-c", "i=0; while [ $i -lt 
 def counted(
     host: LocalHost, workload: Workload = LOOP, builds: tuple[int, ...] = (0, 1), events: int = 0, seconds: float = 30.0
 ) -> list[LabEvent]:
-    """The events of one turn of each build; with ``events`` as the length that an earlier session has found."""
+    """The events of one turn of each build; ``events`` is the number of operations that an earlier attempt found."""
     system = Installation("a commit", "key", host.root, Builder(summary="a shell", driver="command"))
     context = RunContext(host, HostEntry(name="here"), workload, lua.place_scripts(host, workload), perf=True)
     study, found = ExactCounts(context, lambda: None, events, seconds), []
     for build in builds:
-        found += study.visit(system, "", turn := Turn(build, 1, 1, 1, Purpose.EXPLAIN, runs_left=1))
+        found += study.run_turn(system, "", turn := Turn(build, 1, 1, 1, Purpose.EXPLAIN, runs_left=1))
         assert turn.runs_left == 0
     return found
 
 
 @pytest.fixture
 def version(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> str:
-    """That of the valgrind of this machine, by which is counted."""
+    """The version of this machine's valgrind, which counts."""
     if shutil.which("valgrind") is None:
         pytest.skip("no valgrind on this machine: apt-get install valgrind")
     found = host.run(["valgrind", "--version"]).stdout.strip()
@@ -74,7 +74,7 @@ def version(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.slow
 @pytest.mark.tools
 def test_all_builds_are_counted_with_one_length(host: LocalHost, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is found with the first of them, or in an earlier session."""
+    """The number of operations is found with the first build, or in an earlier attempt."""
     monkeypatch.setattr(counting, "ENOUGH_BY_FUNCTION", 4e6)
     events = counted(host)
     found = [event for event in events if isinstance(event, Counted)]
@@ -98,12 +98,12 @@ def test_all_builds_are_counted_with_one_length(host: LocalHost, version: str, m
 
 @pytest.mark.tools
 @pytest.mark.usefixtures("version")
-def test_what_never_ends_under_valgrind_is_ended(host: LocalHost) -> None:
+def test_command_that_never_ends_under_valgrind_is_stopped(host: LocalHost) -> None:
     with pytest.raises(RunFailed, match="2 s"):
         counted(host, replace(LOOP, command=["sleep", "1000"]), seconds=0.5)
 
 
-def test_perf_counts_no_functions(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_perf_alone_leaves_functions_uncounted(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counting, "counting_methods", lambda _: [counting.PERF])
     [said] = counted(host, builds=(0,))
     assert isinstance(said, Unexplained)
@@ -114,15 +114,15 @@ OUTPUTS = Path(__file__).parents[2] / "outputs"
 
 
 def test_no_group_needs_more_counters_than_processors_have() -> None:
-    """The argument is as perf reads it."""
+    """The argument has the syntax of perf."""
     assert all(len(group.events) <= 4 for group in (*PLAIN, STALLS))
     assert all(len(set(group.events)) == len(group.events) for group in (*PLAIN, *SLOTS, STALLS))
-    assert PLAIN[0].argument == "cycles,instructions,branches,branch-misses"
-    assert SLOTS[1].argument.startswith("{cpu_core/slots/,cpu_core/topdown-retiring/,")
+    assert PLAIN[0].perf_argument == "cycles,instructions,branches,branch-misses"
+    assert SLOTS[1].perf_argument.startswith("{cpu_core/slots/,cpu_core/topdown-retiring/,")
 
 
-def test_which_groups_are_chosen() -> None:
-    """Slots where all of them are counted, and stalls elsewhere; no group that would repeat cycles and instructions only."""
+def test_groups_of_counters_are_chosen_by_trials() -> None:
+    """Slots are chosen if all are counted, else stalls; but no group that would count only cycles and instructions."""
     assert choose_groups({group: {} for group in (*PLAIN, *SLOTS, STALLS)}) == (SOFTWARE,)
     counted = {"cycles": 1.0, "instructions": 1.0}
     trials = {group: counted | dict.fromkeys(group.events[2:]) for group in PLAIN}
@@ -136,7 +136,7 @@ def test_which_groups_are_chosen() -> None:
     assert choose_groups(plain | stalls | {SLOTS[1]: every | {"slots": None}})[-1] is STALLS
 
 
-def test_slots_of_an_intel_processor_are_those_of_its_metrics() -> None:
+def test_slots_of_an_intel_processor_agree_with_its_metrics() -> None:
     lines = (OUTPUTS / "perf-intel-top-down.csv").read_text().splitlines()
     counters = perf.parse_counters("\n".join(line.partition(",")[2] for line in lines if line[0] != "#"))
     total, shown = counters["TOPDOWN.SLOTS"], {RETIRING: 0.102, WRONG: 0.076, FRONT: 0.510, BACK: 0.311}
@@ -145,24 +145,24 @@ def test_slots_of_an_intel_processor_are_those_of_its_metrics() -> None:
     assert found == pytest.approx(shown, abs=0.006), "as perf printed them"
 
 
-def test_what_is_thrown_away_is_a_difference_and_never_negative() -> None:
+def test_discarded_slots_are_a_difference_and_never_negative() -> None:
     assert category_slots({"op_spec": 12.0, "op_retired": 10.0}, WRONG) == 2
     assert category_slots({"de_src_op_disp.all": 12.0, "ex_ret_ops": 10.0}, WRONG) == 2
     assert category_slots({"op_spec": 9.0, "op_retired": 10.0}, WRONG) is category_slots({}, WRONG) is None
 
 
 @pytest.mark.tools
-def test_this_machine_counts_each_group_all_the_time(host: LocalHost) -> None:
+def test_this_machine_counts_each_group_without_multiplexing(host: LocalHost) -> None:
     groups = available_groups(host)
     assert groups
     for group in groups:
-        argument = ",".join((*filter(None, [group.argument]), *perf.SOFTWARE))
+        argument = ",".join((*filter(None, [group.perf_argument]), *perf.SOFTWARE))
         printed = host.run(["perf", "stat", "-x", ",", "-e", argument, "--", "ls", "/"], check=False).stderr
         assert perf.parse_counters(printed)["task-clock"] is not None
         assert perf.counted_shares(printed) == {}, printed
 
 
-def test_runs_are_as_short_as_is_asked_and_of_whole_seconds() -> None:
+def test_runs_of_studies_are_shortened_to_whole_seconds() -> None:
     workload = replace(load_workload("update-index", "demo"), time=20.0, warmup=2.0)
     host = LocalHost("here", PurePosixPath("/nowhere"))
     context = RunContext(host, HostEntry(name="here"), workload, host.root, perf=True)
@@ -185,13 +185,13 @@ perfbisect plan: Result
 """
 
 
-def test_what_the_script_prints() -> None:
+def test_plans_are_parsed_from_the_output_of_the_script() -> None:
     first = {"SELECT a,\n  '\\n' FROM t": "Seq Scan on t\n  Filter: (b = 1)"}
     assert parse_plans(PRINTED.splitlines()) == {**first, "SELECT 1": "Result"}
 
 
-def test_who_asks() -> None:
-    """A driver has its own script; sysbench's drivers share one; a command and an engine without SQL have none."""
+def test_script_for_plans_depends_on_the_driver() -> None:
+    """Drivers may have an own script; sysbench's drivers share a script; commands and engines without SQL have none."""
     root = Path(__file__).parents[3] / "workloads"
     assert lua.plan_script(load_workload("scan", "sqlite")) == root / "sqlite" / "plans.lua"
     assert lua.plan_script(load_workload("scan", "pgsql")) == root / "plans.lua"
@@ -217,7 +217,7 @@ UPDATE = "UPDATE sbtest1 SET k = k + 1 WHERE id = ?", "SEARCH sbtest1 USING INTE
 
 @pytest.mark.tools
 @pytest.mark.parametrize(("name", "found"), [("range-notcovered-si", RANGE), ("update-index", UPDATE)])
-def test_the_plans_of_sqlite(name: str, found: tuple[str, str], host: LocalHost) -> None:
+def test_plans_of_sqlite_are_read(name: str, found: tuple[str, str], host: LocalHost) -> None:
     workload, size = load_workload(name, "sqlite"), {"table-size": 1000}
     workload = replace(workload, args={**workload.args, **size}, prepare_args={**workload.prepare_args, **size})
     system, context = of_sqlite(host, workload)
@@ -225,7 +225,7 @@ def test_the_plans_of_sqlite(name: str, found: tuple[str, str], host: LocalHost)
     assert not list(keeper.load(system))
     key = keeper.keys["a commit"]
     study = PlanStudy(context, lambda: ended.append(None))
-    [event] = study.visit(system, key, turn := Turn(3, 1, 1, 1, Purpose.EXPLAIN, runs_left=1))
+    [event] = study.run_turn(system, key, turn := Turn(3, 1, 1, 1, Purpose.EXPLAIN, runs_left=1))
     assert isinstance(event, Planned)
     assert (event.candidate, event.facts.commit, event.facts.build_key) == (3, "a commit", "key")
     assert (event.facts.statement, event.facts.plan.replace(" TABLE ", " ")) == found
@@ -237,8 +237,8 @@ def test_the_plans_of_sqlite(name: str, found: tuple[str, str], host: LocalHost)
 
 
 @pytest.mark.tools
-def test_a_script_that_fails(host: LocalHost) -> None:
+def test_failure_of_the_script_is_reported(host: LocalHost) -> None:
     workload = replace(load_workload("left-join-view", "sqlite"), statement="SELECT a FROM nowhere")
     system, context = of_sqlite(host, workload)
     with pytest.raises(RunFailed, match=r"plans of its statements are not available: .*no such table: nowhere"):
-        list(PlanStudy(context, lambda: None).visit(system, "", Turn(0, 1, 1, 1, Purpose.EXPLAIN, runs_left=1)))
+        list(PlanStudy(context, lambda: None).run_turn(system, "", Turn(0, 1, 1, 1, Purpose.EXPLAIN, runs_left=1)))

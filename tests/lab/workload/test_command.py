@@ -1,4 +1,4 @@
-"""A workload that is a command: what its end means, and how it is really timed."""
+"""Workloads that are commands: their results and failures, and real measurements of a command."""
 
 import json
 import re
@@ -24,7 +24,7 @@ from perfbisect.lab.workload.command import (
     CLOCK,
     CPU,
     command_placeholders,
-    prepare_inputs,
+    data_inputs,
     read_fio,
     run_result,
     timed_argv,
@@ -46,7 +46,7 @@ def ended(*stdout: str, stderr: str = "", status: int = 0, clock: str = "1000.5 
     return ProcessResult("\n".join(stdout), stderr, status, 90.0, clock)
 
 
-def test_its_time_its_operations_and_what_it_prints_count() -> None:
+def test_result_has_time_operations_and_the_printed_number() -> None:
     found = run_result(ended(), workload("x"))
     assert (found.opened, found.seconds, found.operations, found.reported) == (1000.5, 2.0, 1, None)
     assert found.latency == {"avg": 2000.0}
@@ -61,7 +61,7 @@ def test_its_time_its_operations_and_what_it_prints_count() -> None:
             run_result(ended(f"n={amount}"), workload("x", operations="n=(.*)"))
 
 
-def test_a_failure_is_reported() -> None:
+def test_failure_of_a_command_is_reported_with_its_reason() -> None:
     for how, sentence in (
         (ended(status=124, clock=""), "the command did not end within 90 s, and was killed"),
         (ended(status=137, clock=""), "the command did not end within 90 s, and was killed"),
@@ -86,12 +86,12 @@ def test_a_failure_is_reported() -> None:
             run_result(how, workload("x", rate="n=(.*)"))
 
 
-def test_the_end_of_a_command_is_written_down(tmp_path: Path) -> None:
+def test_times_and_status_of_a_command_are_written(tmp_path: Path) -> None:
     for script, status, told in (
         ("exit 3", 0, "3"),
-        ("exit 124", 0, "124"),  # not our own limit
+        ("exit 124", 0, "124"),  # not the limit of perfbisect
         ("kill -SEGV $$", 0, "139"),
-        ("kill -TERM $$", 143, "143"),  # perhaps from outside: those who wait for the job decide
+        ("kill -TERM $$", 143, "143"),  # perhaps from outside: the caller decides
     ):
         argv = timed_argv(workload("sh", "-c", script), {}, PurePosixPath(tmp_path))
         done = subprocess.run(argv, capture_output=True, check=False)
@@ -100,7 +100,7 @@ def test_the_end_of_a_command_is_written_down(tmp_path: Path) -> None:
         assert 0 < float(end) - float(began) < 60
 
 
-def test_words_of_a_command_stay_words(tmp_path: Path) -> None:
+def test_arguments_of_a_command_are_not_split(tmp_path: Path) -> None:
     words = workload("printf", "[%s]", "a b", "$(x)", ";", "{prefix}")
     argv = timed_argv(words, {"prefix": "/p q"}, PurePosixPath(tmp_path))
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "[a b][$(x)][;][/p q]"
@@ -110,32 +110,32 @@ def loading(*command: str) -> Workload:
     return changed(workload("run"), prepare_commands=[[*command]])
 
 
-def test_args_are_filled_in_and_tell_data_apart_that_they_change() -> None:
+def test_args_fill_placeholders_and_identify_the_dataset() -> None:
     one = changed(loading("load", "{keys}"), command=["run", "{keys}", "{sync}"], args={"keys": 5, "sync": True})
     path = PurePosixPath("/x")
     filled = command_placeholders(Installation("c", "k", path, BUILDER, {"prefix": "/x"}), one, path, path, None)
     assert (filled["keys"], filled["sync"], filled["prefix"]) == ("5", "true", "/x")
     more, unsynced = (changed(one, args=one.args | change) for change in ({"keys": 6}, {"sync": False}))
-    assert told(more) != told(one) == told(unsynced)
+    assert inputs(more) != inputs(one) == inputs(unsynced)
 
 
-def told(workload: Workload, builder: Builder = BUILDER, **filled: int) -> list[str]:
-    return prepare_inputs(builder, workload, filled)
+def inputs(workload: Workload, builder: Builder = BUILDER, **filled: int) -> list[str]:
+    return data_inputs(builder, workload, filled)
 
 
-def test_sizes_tell_data_apart_where_loading_is_reported_them() -> None:
+def test_sizes_identify_the_dataset_only_if_loading_uses_them() -> None:
     deaf = loading("load")
     for word in ("memory", "cache", "cores", "jobs"):
         one = loading("load", f"--size={{{word}}}")
-        assert told(one, **{word: 4}) == told(one, **{word: 4}) != told(one, **{word: 5})
-        assert told(deaf, **{word: 4}) == told(deaf, **{word: 5}) == [repr([["load"]]), "{}", ""]
+        assert inputs(one, **{word: 4}) == inputs(one, **{word: 4}) != inputs(one, **{word: 5})
+        assert inputs(deaf, **{word: 4}) == inputs(deaf, **{word: 5}) == [repr([["load"]]), "{}", ""]
 
 
-def test_a_recipes_files_tell_data_apart_where_loading_uses_them(tmp_path: Path) -> None:
+def test_recipe_files_identify_the_dataset_only_if_loading_uses_them(tmp_path: Path) -> None:
     builder, found = Builder(summary="", driver="d", folder=str(tmp_path)), []
     for text in ("old", "new"):
         (tmp_path / "fill").write_text(text)
-        found.append([told(loading(*command), builder) for command in (("{recipe}/fill", "{data}"), ("load",))])
+        found.append([inputs(loading(*command), builder) for command in (("{recipe}/fill", "{data}"), ("load",))])
     assert [one == other for one, other in zip(*found, strict=True)] == [False, True]
 
 
@@ -153,8 +153,8 @@ def fio(text: str) -> RunResult:
     return read_fio(text, 0.0, 2.0)
 
 
-def test_iops_latencies_and_cpu_time() -> None:
-    """Latencies are those of fsync where a job calls it."""
+def test_result_of_fio_has_iops_latencies_and_cpu_time() -> None:
+    """If a job calls fsync, the latencies are those of fsync."""
     found = fio(printed())
     assert (found.reported, found.operations, found.counters) == (500.0, 1000, {CPU: 200.0})
     assert found.latency == {"avg": 0.15, "max": 0.4, "p95": 0.2, "p99": 0.3}
@@ -165,7 +165,7 @@ def test_iops_latencies_and_cpu_time() -> None:
     assert fio(printed(sync=fsync)).latency == {"avg": 4.0, "max": 9.0, "p95": 8.0, "p99": 8.5}
 
 
-def test_what_is_no_result_is_said() -> None:
+def test_invalid_output_of_fio_is_reported() -> None:
     for text, sentence in (
         ("fio: no such engine", "not JSON of fio"),
         ('{"jobs": [{"read": {"iops": "many"}}]}', "not JSON of fio"),
@@ -191,7 +191,7 @@ CHANGES = ("200", "100", "1; exit 7", "nothing", "90")
 
 @pytest.fixture
 def commits(git: Repo) -> tuple[str, ...]:
-    """A script at each commit: fast, slow, one that fails, one that tells no number, slow."""
+    """Commits whose script is, in order: fast, slow, failing, without a number, and slow."""
     (git.path / "bench").touch(0o755)
     parts = (change.partition("; ") for change in CHANGES)
     return tuple(git.history({"bench": SCRIPT.format(rate=rate) + more} for rate, _, more in parts))
@@ -217,8 +217,8 @@ def with_workload(lab: HostLab, **changes: object) -> HostLab:
 
 
 @pytest.mark.tools
-def test_a_command_is_measured_in_the_place_where_it_was_built(lab: HostLab) -> None:
-    """No two builds count as one. perf, where it is permitted, counts the whole command."""
+def test_command_is_measured_in_the_folder_where_it_was_built(lab: HostLab) -> None:
+    """No two builds count as equal. If perf is permitted, perf counts the whole command."""
     events = measure(lab, PlannedRuns(GOOD, 2), PlannedRuns(SLOW, 1), PlannedRuns(LAST, 1))
     assert [event.same_as for event in events if isinstance(event, BuildFinished)] == [None] * 3
     done = runs(events)
@@ -239,7 +239,7 @@ def test_a_command_is_measured_in_the_place_where_it_was_built(lab: HostLab) -> 
 
 
 @pytest.mark.tools
-def test_what_a_command_leaves_running_is_ended(lab: HostLab, tmp_path: Path) -> None:
+def test_background_processes_of_a_command_are_ended(lab: HostLab, tmp_path: Path) -> None:
     script = """sh -c 'echo $$ >>"$1"; exec sleep 60' child "$1" & echo ops/s: 5, done: 1"""
     lab = with_workload(lab, command=["sh", "-c", script, "leave", str(tmp_path / "left")])
     assert len(runs(measure(lab, PlannedRuns(GOOD, 2)))) == 2
@@ -248,7 +248,7 @@ def test_what_a_command_leaves_running_is_ended(lab: HostLab, tmp_path: Path) ->
 
 
 @pytest.mark.tools
-def test_a_commit_that_gives_no_number_is_skipped(lab: HostLab) -> None:
+def test_commit_whose_command_prints_no_number_is_skipped(lab: HostLab) -> None:
     for candidate, reason in (
         (FAILING, "the command ended with status 7: threads: 3, ops/s: 1, done: 50"),
         (SILENT, r"the output has 'nothing' where ops/s: (\w+) matches, which is not a number above 0"),
@@ -259,7 +259,7 @@ def test_a_commit_that_gives_no_number_is_skipped(lab: HostLab) -> None:
 
 
 @pytest.mark.tools
-def test_a_program_that_loading_lacks_is_the_fault_of_the_commit_or_of_the_host(lab: HostLab) -> None:
+def test_missing_loader_is_a_failure_of_the_commit_or_of_the_host(lab: HostLab) -> None:
     facts = skipped(measure(with_workload(lab, prepare_commands=[["./loader"]]), PlannedRuns(SLOW, 1)))
     assert facts.reason.startswith("the dataset cannot be loaded: ./loader ended with status 127: ")
     lab = with_workload(lab, prepare_commands=[["bench-loader"]])

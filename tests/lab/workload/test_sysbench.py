@@ -1,4 +1,4 @@
-"""sysbench: its command line and its output; which files its workloads have, and what makes runs other runs."""
+"""sysbench: command line, output, files of workloads, and the fingerprint of the conditions of runs."""
 
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,8 @@ def lines(name: str) -> list[str]:
     return (OUTPUTS / name).read_text().splitlines()
 
 
-def test_the_command_line() -> None:
-    """Every run draws the same uniform numbers; a workload has the last word; preparing has its own arguments."""
+def test_command_line_has_the_arguments_of_the_workload() -> None:
+    """Every run draws the same uniform numbers; arguments of a workload override; preparing has its own arguments."""
     argv = run_argv(workload(), Path("/s/point.lua"), {"db-driver": "pgsql"})
     assert (argv[:2], argv[-1]) == (["sysbench", "/s/point.lua"], "run")
     assert {"--rand-type=uniform", "--rand-seed=1", "--events=0", "--threads=2", "--time=10"} <= set(argv)
@@ -44,7 +44,7 @@ def test_the_command_line() -> None:
             run_argv(workload(time=time), Path("x.lua"))
 
 
-def test_progress_of_both_forms() -> None:
+def test_progress_lines_of_both_formats_are_read() -> None:
     event = "[ 2s ] thds: 1 eps: 653474.15 lat (ms,95%): 0.00"
     sql = "[ 3s ] thds: 2 tps: 2037.62 qps: 8152.48 (r/w/o: 1/2/3) lat (ms,95%): 4.33 err/s: 0.00 reconn/s: 0.00"
     assert interval_progress(event, "event") == (2.0, 653474.15)
@@ -54,7 +54,7 @@ def test_progress_of_both_forms() -> None:
         assert interval_progress(line, "event") is None
 
 
-def test_output_of_a_script_of_ours() -> None:
+def test_output_of_a_script_of_perfbisect_is_read() -> None:
     outcome = parse_output(lines("sysbench-event.txt"), "event")
     assert outcome.opened is not None
     assert outcome.seconds == pytest.approx(2.0, abs=0.001), "the window, not the total time of 2.0019 s"
@@ -76,7 +76,7 @@ def test_output_of_a_server_counts_queries_or_events() -> None:
     assert 3.96 < (events.latency["p99"] or 0) < 14.36
 
 
-def test_what_is_no_result() -> None:
+def test_output_without_a_result_is_refused() -> None:
     totals, unfinished = ["General statistics:", "    total time:   10.0s"], "without its statistics"
     odd = {"0": "no operation was finished"} | dict.fromkeys(("9" * 400, "9" * 5_000, "1.2.3", "-1", "nan"), unfinished)
     for printed, operation, sentence in (
@@ -88,7 +88,7 @@ def test_what_is_no_result() -> None:
             parse_output(printed, operation)
 
 
-def test_complaints() -> None:
+def test_failures_of_sysbench_are_reported() -> None:
     assert failure_reason(lines("sysbench-sql.txt"), 0, 66.0) == ""
     for output, status, sentence in (
         ("x\nFATAL: `thread_init' function failed: w.lua:7: no library\nFATAL: more", 1, "`thread_init' function"),
@@ -117,12 +117,12 @@ perfbisect client: 196.541 0.0602
 """
 
 
-def test_threads_of_several_roles() -> None:
-    """What is measured is the first role; the others, and what the client costs, are counters."""
+def test_output_of_several_roles_of_threads_is_read() -> None:
+    """The first role is measured. The other roles and the CPU time of the client are counters."""
     found = parse_output(ROLES.splitlines(), "event")
     assert (found.operations, found.seconds) == (11148, 3.001123)
     assert found.latency == {"min": 0.023, "avg": 0.268, "p95": 0.025, "p99": 4.7, "max": 32.093}
-    assert "query-due" not in found.counters, "nothing paces it"
+    assert "query-due" not in found.counters, "the role has no given rate"
     counters = {
         "query-done": 11148, "insert-done": 2900, "insert-due": 3000, "insert-rate": 1000, "insert-batch": 100,
         "insert-p99": 25.0584, "client-cpu": 196.541, "client-busy": 0.0602,
@@ -133,7 +133,7 @@ def test_threads_of_several_roles() -> None:
 DEMO, WRITES = load_builder("demo"), load_workload("update-index", "demo")
 
 
-def test_data_is_made_anew_when_a_module_of_its_script_changes(tmp_path: Path) -> None:
+def test_dataset_key_depends_on_the_modules_of_the_script(tmp_path: Path) -> None:
     suite = tmp_path / "kv"
     suite.mkdir()
     (suite / "prepare.lua").write_text('local rows = require("kv.rows")\nrequire "ffi"\n')
@@ -145,7 +145,7 @@ def test_data_is_made_anew_when_a_module_of_its_script_changes(tmp_path: Path) -
     assert dataset.dataset_key(DEMO, point, {}) != before
 
 
-def test_a_script_that_is_no_text_is_a_mistake_of_its_author(tmp_path: Path) -> None:
+def test_script_that_is_not_utf8_is_reported(tmp_path: Path) -> None:
     point = changed(WRITES, folder=str(tmp_path), script="odd.lua", prepare_script="odd.lua")
     (tmp_path / "odd.lua").write_bytes(b"-- gr\xfc\xdfe\n")
     for read in (lambda: dataset.dataset_key(DEMO, point, {}), lambda: lua.files_to_send(point)):
@@ -166,11 +166,11 @@ def point(tmp_path: Path) -> Workload:
 
 
 def other_runs(builder: Builder, point: Workload, *hosts: HostEntry, than: Workload | None = None) -> bool:
-    """Whether these are other runs than those of the usual builder, workload and host."""
+    """Whether the fingerprint differs from that of the usual builder, workload and host."""
     return fingerprint(builder, point, hosts or [HOST]) != fingerprint(BUILDER, than or point, [HOST])
 
 
-def test_a_workload_or_a_recipe_makes_other_runs(point: Workload) -> None:
+def test_fingerprint_depends_on_the_workload_and_the_recipe(point: Workload) -> None:
     for change in ({"args": {"tables": 2}}, {"threads": 2}, {"time": 9.0}, {"setup": "select 1"}):
         assert other_runs(BUILDER, changed(point, **change), than=point)
     for recipe in (
@@ -182,10 +182,10 @@ def test_a_workload_or_a_recipe_makes_other_runs(point: Workload) -> None:
         assert other_runs(changed(BUILDER, **recipe), point)
 
 
-def test_files_that_runs_read_make_other_runs(point: Workload, tmp_path: Path) -> None:
-    """Those that a script requires; for a command what lies beside its suite, if it is told where that is."""
+def test_fingerprint_depends_on_files_that_runs_read(point: Workload, tmp_path: Path) -> None:
+    """A script reads the files that it requires. A command reads the files of its suite if it contains {suite}."""
     told = changed(point, summary="one row", group="points", suspects={"src": 2.0})
-    assert not other_runs(changed(BUILDER, summary="a server"), told, than=point), "what only people read"
+    assert not other_runs(changed(BUILDER, summary="a server"), told, than=point), "texts for readers"
     asked = [point, *(changed(point, script="", command=[word]) for word in ("{suite}/run", "run"))]
     before = [fingerprint(BUILDER, each, [HOST]) for each in asked]
     for file, text, others in (
@@ -200,14 +200,14 @@ def test_files_that_runs_read_make_other_runs(point: Workload, tmp_path: Path) -
         before = now
 
 
-def test_sizes_of_the_host_count_for_commands_that_are_reported_them(point: Workload) -> None:
+def test_fingerprint_depends_on_sizes_of_the_host_that_a_command_uses(point: Workload) -> None:
     larger = HostEntry(name="here", memory=900, jobs=7)
     assert not other_runs(BUILDER, point, larger)
     for word in ("{memory}", "{cache}", "{jobs}"):
         assert other_runs(BUILDER, changed(point, script="", command=["run", word]), larger)
 
 
-def test_the_share_of_a_host_and_exact_counts_make_other_runs(point: Workload) -> None:
+def test_fingerprint_depends_on_cpus_and_on_the_counting_method(point: Workload) -> None:
     for entry in (HostEntry(name="here", server_cpus="0"), HostEntry(name="here", client_cpus="1")):
         assert other_runs(BUILDER, point, entry)
         assert fingerprint(BUILDER, point, [HOST, entry]) != fingerprint(BUILDER, point, [entry, HOST])

@@ -1,4 +1,4 @@
-"""Pages in a real browser: charts are drawn, nothing is fetched, keys work, hostile text does nothing."""
+"""Pages in a real browser: charts are drawn, nothing is fetched, keys work, and hostile text has no effect."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ from perfbisect.store.history import History
 
 pytestmark = [
     pytest.mark.tools,
-    pytest.mark.xdist_group("chromium"),  # which is started once
+    pytest.mark.xdist_group("chromium"),  # so that one browser starts
     pytest.mark.skipif(PROGRAM is None, reason="no Chromium on this machine: apt-get install chromium"),
 ]
 
@@ -29,22 +29,22 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def page(history: History, tmp_path: Path) -> Path:
-    """The page of the sample hunt, with its reason."""
+    """The page of the sample hunt with its explanation."""
     file = tmp_path / "hunt.html"
-    told = reason.explained(history, sample.write(history), plans=(reason.PLAN,))
-    file.write_text(pages.session_page(hunt_document(told, reason.diff_of)))
+    report = reason.explained(history, sample.write(history), plans=(reason.PLAN,))
+    file.write_text(pages.session_page(hunt_document(report, reason.diff_of)))
     return file
 
 
 @pytest.fixture(scope="module")
 def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The rules of axe-core."""
+    """The script of axe-core, which checks accessibility."""
     return axe_core(tmp_path_factory.mktemp("axe"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "dark"), [(400, False), (1400, True)])
-def test_it_reads_well_aloud(chromium: Browser, page: Path, axe: str, width: int, dark: bool) -> None:
+def test_page_has_no_accessibility_violations(chromium: Browser, page: Path, axe: str, width: int, dark: bool) -> None:
     chromium.open(page, width=width, dark=dark)
     assert violations(chromium, axe) == []
 
@@ -53,7 +53,7 @@ SLOW = [pytest.param(*each, marks=pytest.mark.slow) for each in ((800, False), (
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1400, False), *SLOW])
-def test_charts_are_drawn_and_nothing_is_fetched(chromium: Browser, page: Path, width: int, dark: bool) -> None:
+def test_page_draws_its_charts_and_fetches_nothing(chromium: Browser, page: Path, width: int, dark: bool) -> None:
     chromium.open(page, width=width, dark=dark)
     assert complaints(chromium) == []
     assert [asked["request"]["url"] for asked in chromium.seen("Network.requestWillBeSent")] == [page.as_uri()]
@@ -61,13 +61,13 @@ def test_charts_are_drawn_and_nothing_is_fetched(chromium: Browser, page: Path, 
         box = chromium.ask(f"(b => [b.width, b.height])(document.querySelector('{chart}').getBoundingClientRect())")
         assert min(box) > 10, chart
     assert chromium.ask("document.documentElement.scrollWidth <= innerWidth")
-    assert chromium.ask("document.querySelector('.functions tbody th').clientWidth") > 150, "twenty characters"
+    assert chromium.ask("document.querySelector('.functions tbody th').clientWidth") > 150, "room for twenty characters"
     back = chromium.ask("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3).map(Number)")
     assert (sum(back) < 200) is dark
 
 
 @pytest.mark.slow
-def test_the_flame_graph_obeys_keys(chromium: Browser, page: Path) -> None:
+def test_flame_graph_is_controlled_by_keys(chromium: Browser, page: Path) -> None:
     chromium.open(page)
     chromium.ask("document.querySelector('.graph').focus()")
     status = "document.querySelector('.status').textContent"
@@ -93,8 +93,8 @@ def test_the_flame_graph_obeys_keys(chromium: Browser, page: Path) -> None:
 
 
 @pytest.mark.slow
-def test_buttons_and_links(chromium: Browser, page: Path) -> None:
-    """The theme; what vanished, with either width; and a function, whose link unfolds its change."""
+def test_page_buttons_and_links_work(chromium: Browser, page: Path) -> None:
+    """Buttons set the theme and the widths of the flame graph. The link of a function opens its hunk of the diff."""
     chromium.open(page)
     for theme in ("light", "dark", "system"):
         chromium.ask("document.getElementById('theme').click()")
@@ -111,7 +111,7 @@ def test_buttons_and_links(chromium: Browser, page: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_change_begins_at_the_function_of_the_reason(chromium: Browser, history: History, tmp_path: Path) -> None:
+def test_diff_starts_at_the_function_of_the_explanation(chromium: Browser, history: History, tmp_path: Path) -> None:
     file, before = tmp_path / "hunt.html", "".join(f"+int check_{number}(void);\n" for number in range(99))
     diff = reason.DIFF.replace("+static int check_order", f"{before}+static int check_order")
     file.write_text(
@@ -123,7 +123,7 @@ def test_the_change_begins_at_the_function_of_the_reason(chromium: Browser, hist
 
 
 @pytest.mark.slow
-def test_hostile_text_does_nothing(chromium: Browser, history: History, tmp_path: Path) -> None:
+def test_hostile_text_has_no_effect_on_the_page(chromium: Browser, history: History, tmp_path: Path) -> None:
     file = tmp_path / "hostile.html"
     file.write_text(hostile_page(history))
     chromium.open(file)

@@ -1,4 +1,4 @@
-"""Drawings of a page: their elements, runs, ranges, flame graphs; and the diff beside them."""
+"""Drawings of a page: SVG elements, runs, ranges and flame graphs; and the diff of a commit."""
 
 import math
 import re
@@ -28,17 +28,17 @@ from perfbisect.report.page.svg import (
 )
 
 
-def test_elements_and_their_text_and_attributes_are_escaped() -> None:
-    made = element("text", "<b>&\"'", x='"><script>', class_="a")
-    assert isinstance(made, Markup)
-    assert "<script>" not in made and "<b>" not in made
-    assert made.startswith('<text x="') and made.endswith("</text>")
+def test_svg_text_and_attributes_are_escaped() -> None:
+    drawing = element("text", "<b>&\"'", x='"><script>', class_="a")
+    assert isinstance(drawing, Markup)
+    assert "<script>" not in drawing and "<b>" not in drawing
+    assert drawing.startswith('<text x="') and drawing.endswith("</text>")
     assert element("g", element("title", "a & b")) == "<g><title>a &amp; b</title></g>", "not escaped twice"
     assert element("line", x1=1.0, class_=None) == '<line x1="1"></line>', "no attribute that is None"
     assert escaped_value("a\u202eb\x1b[2J") == "a\\u202eb\\x1b[2J"
 
 
-def test_ticks_are_round_and_inside() -> None:
+def test_axis_ticks_are_round_numbers_inside_the_scale() -> None:
     for scale in (Scale(0.7, 1.02, True), Scale(0.001, 900.0, True), Scale(0.0, 37.5), Scale(9_990, 10_010)):
         ticks = scale.ticks(5)
         assert 2 <= len(ticks) <= 12 and ticks == sorted(ticks)
@@ -46,7 +46,7 @@ def test_ticks_are_round_and_inside() -> None:
         assert all(float(f"{tick:.6g}") == pytest.approx(tick) for tick in ticks)
 
 
-def test_a_scale_keeps_what_is_outside_at_its_edges_and_has_room_for_equal_values() -> None:
+def test_scale_clips_outside_values_and_widens_for_equal_values() -> None:
     scale = Scale(0.5, 2.0, logarithmic=True)
     assert (scale(1.0), scale(0.0), scale(math.inf)) == (pytest.approx(0.5), 0.0, 1.0)
     alike = linear_scale([5.0, 5.0])
@@ -58,7 +58,7 @@ def test_a_scale_keeps_what_is_outside_at_its_edges_and_has_room_for_equal_value
     assert [tick_label(value) for value in (1.05, 20_000.0, 0.5, 3e9, 0.0)] == ["1.05", "20,000", "0.5", "3e+09", "0"]
 
 
-def test_an_interval_is_a_line_with_a_dot_and_a_bound_has_none() -> None:
+def test_interval_is_drawn_with_a_dot_unless_it_is_a_bound() -> None:
     drawing = interval_drawing(Interval(0.5, 0.6, 0.7), log_ratio_scale([Interval(0.5, 0.6, 0.7)]), "bad")
     assert 'aria-label="0.600 (0.500–0.700)"' in drawing and '<g class="bad">' in drawing
     [start] = re.findall(r'<line x1="([\d.]+)%" x2="[\d.]+%" y1="11" y2="11" class="interval">', drawing)
@@ -69,13 +69,13 @@ def test_an_interval_is_a_line_with_a_dot_and_a_bound_has_none() -> None:
     assert ["<circle" in drawing for drawing in drawings] == [False, False, False, True]
 
 
-def test_the_credible_span_is_that_of_the_mass() -> None:
+def test_credible_range_contains_most_of_the_probability() -> None:
     culprit = np.array([0.0, 0.01, 0.5, 0.2, 0.26, 0.02, 0.01])
     assert charts.credible_range(culprit) == (2, 4)
     assert charts.credible_range(np.array([0.0, 1.0])) == (1, 1)
 
 
-def test_the_posterior_has_a_bar_for_what_is_probable() -> None:
+def test_search_drawing_has_a_bar_for_each_probable_candidate() -> None:
     culprit = np.zeros(11)
     culprit[[4, 8]] = 0.03, 0.97
     tested = {8: (sample.COMMITS[8], "culprit"), 4: (sample.COMMITS[4], "skipped")}
@@ -84,7 +84,7 @@ def test_the_posterior_has_a_bar_for_what_is_probable() -> None:
     assert "Check the key order of a page after each update: 97 %" in drawing and "×" in drawing
 
 
-def test_a_long_range_and_a_long_search_are_drawn_in_a_bounded_size() -> None:
+def test_search_drawing_of_a_long_range_has_a_bounded_size() -> None:
     culprit = np.full(20_000, 1 / 20_000)
     drawing = charts.search_drawing({}, [SearchDecision(culprit, (5,))] * 500)
     assert drawing.count("<rect") == charts.WIDEST
@@ -92,7 +92,7 @@ def test_a_long_range_and_a_long_search_are_drawn_in_a_bounded_size() -> None:
     assert len(drawing) < 100_000
 
 
-def test_runs_are_in_order_of_time_by_their_seconds_or_as_values_and_those_of_a_round_are_joined() -> None:
+def test_runs_are_drawn_in_time_order_and_joined_within_a_round() -> None:
     runs = [sample.run(number, 100.0 - number) for number in range(4)]
     timed = charts.run_drawings([("parent", runs[:2]), ("culprit", runs[2:])], lambda run: run.qps)
     assert [run.side for run in timed] == ["culprit", "culprit", "parent", "parent"]
@@ -108,14 +108,14 @@ def test_runs_are_in_order_of_time_by_their_seconds_or_as_values_and_those_of_a_
     assert charts.runs_drawing(rounds, "QPS").count('class="interval"') == 1
 
 
-def test_long_runs_are_averaged() -> None:
+def test_samples_of_long_runs_are_averaged() -> None:
     found = charts.averaged_samples(tuple(float(number) for number in range(1000)))
     assert len(found) == charts.POINTS
     assert sum(found) / len(found) == pytest.approx(499.5)
     assert list(found) == sorted(found)
 
 
-def test_lines_stay_inside_the_drawing() -> None:
+def test_lines_of_runs_stay_inside_the_drawing() -> None:
     run = charts.RunDrawing("parent", (10.0, 20.0, 15.0))
     drawing = charts.runs_drawing([run, replace(run, side="culprit")], "QPS")
     points = [pair.split(",") for line in re.findall(r'points="([^"]*)"', drawing) for pair in line.split()]
@@ -123,7 +123,7 @@ def test_lines_stay_inside_the_drawing() -> None:
     assert all(0 <= float(x) <= 100 and 0 <= float(y) <= charts.HEIGHT for x, y in points)
 
 
-def test_a_diff_is_files_hunks_and_lines() -> None:
+def test_diff_is_parsed_into_files_hunks_and_lines() -> None:
     source, picture = parsed_diff(Path(__file__).with_name("changes.diff").read_text())
     assert (source.path, source.line_count("add"), source.line_count("del")) == ("src/a b.c", 3, 2)
     assert source.hunks[0].scope == "static void work(int x)"
@@ -137,15 +137,15 @@ def test_a_diff_is_files_hunks_and_lines() -> None:
     assert (picture.note, picture.hunks) == ("binary", [])
 
 
-def test_odd_lines_of_a_diff() -> None:
-    """Those that look like headers stay lines, long ones are cut, and carriage returns are no text."""
+def test_diff_parser_reads_odd_lines() -> None:
+    """Lines that look like headers stay lines, long lines are cut, and carriage returns are removed."""
     text = f"diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1,2 +1,4 @@\n--- a/y\n+++ b/y\n+{'z' * 5000}\n+dos\r\n"
     [file] = parsed_diff(text)
     assert [line.text for line in file.hunks[0].lines] == ["-- a/y", "++ b/y", f"{'z' * (LONGEST - 1)}…", "dos"]
     assert parsed_diff("") == []
 
 
-def test_hunks_of_the_functions_of_a_list() -> None:
+def test_hunk_is_recognised_as_a_change_of_a_listed_function() -> None:
     [[hunk]] = [file.hunks for file in parsed_diff(Path(__file__).with_name("hunk.diff").read_text())]
     there = (["Tree::fill"], ["none", "ns::more"], ["insert", "old"])
     for functions in (*there, ["ignored", "ore", "mor", "x"], ["[libz.so.1]"], []):
@@ -154,13 +154,13 @@ def test_hunks_of_the_functions_of_a_list() -> None:
 
 
 def boxes(drawing: str) -> list[dict[str, str]]:
-    """The attributes of each frame, with its title."""
+    """The attributes and the title of each frame of a flame graph."""
     found = re.findall(r'<svg class="f [^"]*"([^>]*)><title>([^<]*)</title>', drawing.replace("&amp;", "&"))
     return [{"title": title, **dict(re.findall(r'([\w-]+)="([^"]*)"', rest))} for rest, title in found]
 
 
-def test_both_profiles_are_merged_by_callers() -> None:
-    """What vanished keeps the width that it had."""
+def test_profiles_of_both_builds_are_merged_into_one_call_tree() -> None:
+    """A frame that only the parent has keeps its width."""
     root = merged_stacks({"main;a": 3.0, "main;b;d": 1.0}, {"main;a": 4.0, "main;a;c": 2.0})
     a, b = root.callees["main"].callees["a"], root.callees["main"].callees["b"]
     assert (root.parent_cost, root.culprit_cost, root.drawn_cost) == (4.0, 6.0, 7.0)
@@ -169,7 +169,7 @@ def test_both_profiles_are_merged_by_callers() -> None:
     assert "gone" in colour_classes(b, 1.0)
 
 
-def test_one_program_is_one_tree_whatever_its_stacks_begin_with() -> None:
+def test_start_functions_are_removed_so_that_a_program_is_one_tree() -> None:
     starts = ("_start (x);__libc_start_main@@GLIBC_2.34 (libc.so.6);", "__libc_start_call_main (libc.so.6);", "")
     root = merged_stacks({f"x;{start}main (x);start_thread_pool (x)": 1.0 for start in starts}, {"x;_start": 2.0})
     assert list(root.callees["x"].callees) == ["main (x)"]
@@ -177,15 +177,15 @@ def test_one_program_is_one_tree_whatever_its_stacks_begin_with() -> None:
     assert (root.parent_cost, root.callees["x"].own_culprit_cost) == (3.0, 2.0)
 
 
-def test_a_difference_by_the_order_of_summands_is_none() -> None:
-    """Stacks that begin in two ways are of one frame; their costs are not summed in the same order."""
+def test_rounding_difference_of_a_sum_is_no_change() -> None:
+    """One frame has stacks with several start functions. The order in which their costs are added differs."""
     stacks = {"x;_start;main": 0.1, "x;main": 0.2, "x;start_thread;main": 0.3}
     main = merged_stacks(stacks, dict(zip(stacks, (0.3, 0.2, 0.1), strict=True))).callees["x"].callees["main"]
     assert main.own_parent_cost != main.own_culprit_cost
     assert flame.tooltip_text(main, "µs") == "main: 0.600 → 0.600 µs an operation"
 
 
-def test_differences_of_frames_own_costs_sum_to_the_difference_of_the_whole() -> None:
+def test_own_cost_differences_of_frames_sum_to_the_total_difference() -> None:
     random = Random(4)
     stacks = [";".join(random.choices("abcd", k=random.randint(1, 6))) for _ in range(80)]
     before, after = ({stack: random.random() for stack in stacks if random.random() < 0.7} for _ in range(2))
@@ -194,7 +194,7 @@ def test_differences_of_frames_own_costs_sum_to_the_difference_of_the_whole() ->
     assert all(frame.drawn_cost >= sum(each.drawn_cost for each in frame.callees.values()) - 1e-9 for frame in frames)
 
 
-def test_frames_lie_inside_their_callers_and_say_what_happened_to_them() -> None:
+def test_frames_lie_inside_their_callers_and_state_their_change() -> None:
     drawing = boxes(flame_graph({"m;a": 1.0, "m;old": 2.0, "m": 1.0}, {"m": 1.5, "m;a": 2.0, "m;a;new": 1.0}, "µs"))
     assert len(drawing) == 5
     above: list[tuple[float, float]] = []
@@ -209,7 +209,7 @@ def test_frames_lie_inside_their_callers_and_say_what_happened_to_them() -> None
     assert "own +0.500 µs" in titles["m"]
 
 
-def test_a_large_profile_is_drawn_in_a_bounded_size() -> None:
+def test_flame_graph_of_a_large_profile_has_a_bounded_size() -> None:
     random = Random(1)
     stacks = {";".join(f"<{'x' * 200}{random.randrange(50)}>" for _ in range(30)): random.random() for _ in range(700)}
     deep = ";".join(f"f{number}" for number in range(5000))
@@ -218,22 +218,22 @@ def test_a_large_profile_is_drawn_in_a_bounded_size() -> None:
     assert len(boxes(drawing)) <= flame.FRAMES
 
 
-def test_small_frames_are_left_out_and_large_ones_stay() -> None:
+def test_flame_graph_leaves_out_small_frames() -> None:
     stacks = {f"m;f{number}": 1.0 for number in range(3000)} | {"m;large": 500.0}
     names = {frame.name for _, frame in drawn_frames(merged_stacks(stacks, stacks))}
     assert {"all", "m", "large"} <= names and len(names) <= flame.FRAMES + 3
 
 
-def test_pairs_are_joined_and_their_ratio_is_below_them() -> None:
+def test_paired_runs_are_joined_and_their_ratio_is_drawn_below() -> None:
     drawing = charts.pairs_drawing([(100.0 * noise, 95.0 * noise) for noise in (1.0, 1.3, 0.7)], "QPS")
     assert [len(re.findall(f'<circle [^>]*class="{side}"', drawing)) for side in ("good", "bad")] == [3, 3]
     below = re.findall('<circle [^>]*cy="([^"]*)" r="4"></circle>', drawing)
-    assert (len(below), len(set(below))) == (3, 1), "ratios in no colour; what moves both sides moves no ratio"
+    assert (len(below), len(set(below))) == (3, 1), "ratios have no colour, and no common noise"
     assert "×0.950" in drawing and ">1</text>" in drawing
     assert "<title>pair 2: 130, 124, ×0.950</title>" in drawing
 
 
-def test_of_many_pairs_the_latest_are_drawn_and_labels_do_not_meet() -> None:
+def test_latest_of_many_pairs_are_drawn_and_labels_do_not_overlap() -> None:
     latest = [(100.0, 101.0), (100.0, 99.0), (100.0, 99.9)] * (charts.LATEST // 3)
     drawing = charts.pairs_drawing([(1.0, 1.0), *latest], "QPS")
     assert drawing.count("<title>") == charts.LATEST

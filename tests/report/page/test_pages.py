@@ -1,4 +1,4 @@
-"""Whole pages: self-contained, escaped, small; what is missing is left out. The start page of what is served."""
+"""Whole pages of hunts: self-contained, escaped, small, without empty parts. The dashboard of `bisect serve`."""
 
 import base64
 import hashlib
@@ -36,7 +36,7 @@ EMBEDDED = ("src", "href", "data", "action", "formaction", "poster", "srcset", "
 
 
 class Reader(HTMLParser):
-    """What a page consists of; tags must close in order."""
+    """A parser that collects the tags, attributes and texts of a page, and asserts that tags close in order."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Reader(HTMLParser):
 
     @property
     def shown(self) -> str:
-        """The text, spaces taken together."""
+        """The text of the page with single spaces."""
         return " ".join(" ".join(self.inside["text"]).split())
 
     def values(self, attribute: str) -> list[str]:
@@ -70,15 +70,15 @@ class Reader(HTMLParser):
 
 
 def page(history: History, plans: tuple[PlanRow, ...] = ()) -> str:
-    """The page of the sample hunt, with its reason."""
+    """The page of the sample hunt, with the explanation of its culprit."""
     return pages.session_page(hunt_document(reason.explained(history, sample.write(history), plans), reason.diff_of))
 
 
-def test_a_page_says_it_all(history: History) -> None:
+def test_page_contains_all_parts_of_a_report(history: History) -> None:
     read = Reader(page(history, plans=(reason.PLAN,)))
     commit = sample.COMMITS[sample.CULPRIT]
     for text in (
-        f"The culprit is {commit.short}", "a drop of 28 % in QPS", "97 % sure", commit.subject, "A. Author",
+        f"The culprit is {commit.short_sha}", "a drop of 28 % in QPS", "97 % sure", commit.subject, "A. Author",
         "SEARCH t USING INDEX", "SCAN t", "instructions/o", "×1.35", "check_order", "changed by this commit",
         "+8.60 ± 0.600", "return PAGE_DAMAGED;", "reuse_cell: gone from the culprit", "compare_keys", "baseline",
         "was skipped", "A CPU", "gcc 12.2", "powersave", "bisect run 1.0 1.1", "bisect prove 1", "6 builds in", "16 runs in",
@@ -88,7 +88,7 @@ def test_a_page_says_it_all(history: History) -> None:
 
 
 def test_a_page_loads_nothing_and_runs_only_its_own_script(history: History) -> None:
-    """Its links lead to places of it."""
+    """Links lead only to places of the page."""
     text = page(history)
     read = Reader(text)
     assert len(text.encode()) < 200_000
@@ -107,7 +107,7 @@ def test_a_page_loads_nothing_and_runs_only_its_own_script(history: History) -> 
     assert not re.search(r"@import|url\((?!#)", "".join(read.inside["style"]))
 
 
-def test_hostile_text_is_shown_and_never_markup(history: History) -> None:
+def test_hostile_text_is_shown_but_is_never_markup(history: History) -> None:
     read = Reader(hostile_page(history))
     assert read.tags.count("script") == 1 and "img" not in read.tags
     assert not [name for _, name, _ in read.attributes if name.startswith("on")]
@@ -130,10 +130,10 @@ def test_parts_without_data_are_left_out(history: History) -> None:
     assert not {"case-1-functions", "case-1-flame", "case-1-plans"} & places
     assert {"case-1-runs", "ladder", "range", "costs", "repeat"} <= places
     assert "Functions were not recorded" in read.shown and "The diff is not shown" in read.shown
-    assert "The diff is not shown" not in pages.session_page(hunt_document(told, lambda *_: ("", 0))), "there is none"
+    assert "The diff is not shown" not in pages.session_page(hunt_document(told, lambda *_: ("", 0))), "no diff"
 
 
-def test_pairs_are_a_drawing(history: History) -> None:
+def test_paired_runs_are_drawn(history: History) -> None:
     report = read_hunt_report(history, sample.write(history))
     said = [pages.session_page(hunt_document(report, lambda *_: None))]
     (change,) = report.changes
@@ -146,7 +146,7 @@ def test_pairs_are_a_drawing(history: History) -> None:
 
 
 def test_an_unfinished_hunt_has_a_page(history: History) -> None:
-    """And it says why the metric was chosen."""
+    """The page also says why the metric was chosen."""
     hunt = sample.begin(history)
     history.append(hunt, MetricChosen("qps", "The metric is QPS, which shows <most>."), sample.BEGAN)
     read = Reader(pages.session_page(hunt_document(read_hunt_report(history, hunt), lambda *_: ("", 0))))
@@ -155,12 +155,12 @@ def test_an_unfinished_hunt_has_a_page(history: History) -> None:
     assert "range" not in read.values("id")
 
 
-def test_names_in_sentences_are_code() -> None:
+def test_names_in_backticks_become_code_elements() -> None:
     assert with_code_spans("in `f<int>`, by `a`") == "in <code>f&lt;int&gt;</code>, by <code>a</code>"
     assert with_code_spans("one ` alone & <b>") == "one ` alone &amp; &lt;b&gt;"
 
 
-# The start page of what is served: what is on it, and what a screen has no room for.
+# The dashboard of `bisect serve`: its content, and the limits of its lists.
 
 
 NOW = sample.BEGAN + 5 * WEEK
@@ -187,13 +187,13 @@ def found(history: History) -> SessionSummary:
     return history.session_summary(sample.write(history))
 
 
-def test_nothing() -> None:
+def test_dashboard_of_an_empty_history() -> None:
     for said in ("0 sessions run, 0 hunts of the last 4 weeks named a culprit", "Nothing runs.", "No line yet."):
         assert said in shown()
     assert "No hunt has named one." in shown()
 
 
-def test_culprits_of_four_weeks_the_newest_first(found: SessionSummary) -> None:
+def test_dashboard_lists_culprits_of_four_weeks_newest_first(found: SessionSummary) -> None:
     ages = {1: 4.1, 2: 3.9, 3: 0.0, 4: 1.0}
     hunts = [replace(found, id=number, started=NOW - age * WEEK) for number, age in ages.items()]
     others = [replace(found, id=9, started=NOW, state=state) for state in ("inconclusive", "code placement", "failed")]
@@ -203,7 +203,7 @@ def test_culprits_of_four_weeks_the_newest_first(found: SessionSummary) -> None:
     assert '<a href="all">3 more</a>' in page
 
 
-def test_what_runs(found: SessionSummary, history: History) -> None:
+def test_dashboard_lists_running_sessions(found: SessionSummary, history: History) -> None:
     trial = sample.begin_trial(history, sample.comparison(2, sample.WORKS).request)
     compared = replace(history.trials_except_fitness_checks()[0], state="running", started=NOW)
     begun = replace(found, id=7, state="running", culprit=None, probability=None, suspect="ab" * 20, suspicion=0.5)
@@ -216,7 +216,7 @@ def test_what_runs(found: SessionSummary, history: History) -> None:
     assert '<a href="all">2 more</a>' in shown(*[replace(begun, id=number) for number in range(RUNNING + 2)])
 
 
-def test_a_line_has_the_latest_points_and_the_steps_between_them() -> None:
+def test_line_has_the_latest_points_and_the_steps_between_the_points() -> None:
     points = (1.0, None, 0.98, 0.97, 0.7, 0.7)
     drawing = WatchedLine("scan, main", points, ((4, True), (0, False)), "c1.html").draw()
     assert drawing.count('class="line"') == 4, "a gap is bridged"
@@ -227,14 +227,13 @@ def test_a_line_has_the_latest_points_and_the_steps_between_them() -> None:
     assert long.latest_ratio == "×1.000"
 
 
-def test_a_line_of_almost_nothing() -> None:
+def test_line_with_few_points_can_be_drawn() -> None:
     for points in ((), (None,), (None, None), (1.0,), (0.5, 0.5)):
         line = WatchedLine("scan", points, (), "c1.html")
         assert "nan" not in line.draw() + shown(lines=(line,) * (LINES + 1))
 
 
-def test_the_line_of_a_branch_is_that_of_its_nights() -> None:
-    """Or those of a series of releases."""
+def test_line_has_a_point_for_each_night_or_release() -> None:
     nights = [sample.night(number) for number in range(8)]
     [line] = watched_lines(nights, "c8.html")
     assert (line.title, line.steps, line.latest_ratio, len(line.ratios)) == ("scan, main", ((5, True),), "×0.800", 8)

@@ -1,1 +1,2 @@
-"""Each module has one verb, and has the name of the verb."""
+"""Each module has the commands of one or more verbs of `bisect`; ``cli.main.IN`` lists verbs whose module has another
+name."""

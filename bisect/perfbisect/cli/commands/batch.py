@@ -1,5 +1,5 @@
-"""`bisect batch`: hunts over several ranges, systems and workloads, as many at once as hosts allow; and the reader of its file: TOML
-with the options of `bisect run` as keys.
+"""`bisect batch`: hunts over several ranges, systems and workloads, in parallel on the hosts. The hunts are in a file:
+TOML with the options of `bisect run` as keys.
 """
 
 import shlex
@@ -18,17 +18,17 @@ from perfbisect.cli.options.common import (
     FOLDER,
     CommandOptions,
     history_option,
+    options_command,
     output_width,
     plain_option,
     say,
-    verb_command,
 )
 from perfbisect.cli.options.completion import complete_id
 from perfbisect.cli.options.param_types import FileOrBatchParam
 from perfbisect.cli.sessions import run_and_print_hunts, view_opener
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import PerfBisectError, RecipeError, UsageError
-from perfbisect.hunt.batch import LEASED, range_key
+from perfbisect.hunt.batch import LEASED, sharing_key
 from perfbisect.hunt.slurm import SlurmJob
 from perfbisect.recipes.toml import Location, convert_table, read_table
 from perfbisect.report.command_line import bisect_command
@@ -39,7 +39,7 @@ from perfbisect.wording.quantities import count
 from perfbisect.wording.text import printable
 
 
-@verb_command()
+@options_command()
 @click.argument("file", metavar="FILE|BATCH", type=FileOrBatchParam("b"), shell_complete=complete_id)
 @click.option("--dry-run", is_flag=True, help="Check FILE and print its hunts. Begin no hunt.")
 @click.option("--anew", is_flag=True, help="Begin all hunts again. Continue no unfinished batch.")
@@ -54,8 +54,8 @@ from perfbisect.wording.text import printable
 def batch(given: CommandOptions) -> int:
     """Carry out the hunts of FILE, in parallel on several hosts. If a hunt fails, the other hunts continue.
 
-    To continue an interrupted batch, repeat the command, or run `bisect resume --all`. `bisect batch b3` shows the Slurm
-    jobs of batch b3.
+    To continue an interrupted batch, repeat the command, or run `bisect resume --all`. `bisect batch b3` shows the
+    Slurm jobs of batch b3.
 
     \b
     Examples:
@@ -198,7 +198,7 @@ def show_or_cancel_jobs(name: str, path: Path | None, *, cancel: bool) -> None:
 
 
 ENDS = ("good", "bad")
-OWN = ("host", "any-host")  # keys for hosts: all of them, or any
+OWN = ("host", "any-host")  # keys with hosts: all listed hosts, or any listed host
 BATCH_HAS = "Give it to `bisect batch` as an option."
 NOT_HERE = {  # option of `bisect run` that is no key → why
     "history": BATCH_HAS,
@@ -268,7 +268,7 @@ def read_batch_file(path: Path) -> list[SlurmJob]:
     (of_defaults, defaults), *hunts = tables.items()
     jobs = []
     for location, hunt_table in hunts:
-        hosts_own = {*OWN} & hunt_table.keys()  # replaces the hosts of [defaults]
+        hosts_own = {*OWN} & hunt_table.keys()  # these keys replace the hosts of [defaults]
         inherited = {key: value for key, value in defaults.items() if not (hosts_own and key in OWN)}
         values = inherited | hunt_table
         places = {key: location if key in hunt_table else of_defaults for key in values}
@@ -294,7 +294,8 @@ def has_mistaken_keys(location: Location, table: Mapping[str, object], mistakes:
 
 @contextmanager
 def collecting_mistakes(mistakes: list[RecipeError]) -> Iterator[None]:
-    """A block in which a RecipeError is recorded instead of raised, so that later mistakes are found, too."""
+    """A context in which a RecipeError is added to ``mistakes`` instead of raised, so that later mistakes are found,
+    too."""
     try:
         yield
     except RecipeError as mistake:
@@ -339,7 +340,7 @@ def hunt_job(table: Location, location_by_key: Mapping[str, Location], values: M
     parts = (settings.repository, settings.builder, settings.variant, settings.quick, values["good"], values["bad"])
     folder = str(table.file.parent.absolute())
     planned = PlannedHunt(tuple(arguments), folder, choices)
-    return SlurmJob(planned, tuple(values.get("slurm", ())), settings.policy.max_minutes, range_key(folder, parts))
+    return SlurmJob(planned, tuple(values.get("slurm", ())), settings.policy.max_minutes, sharing_key(folder, parts))
 
 
 def run_arguments(name: str, option: click.Option, value: Any) -> list[str]:
@@ -355,7 +356,8 @@ def run_arguments(name: str, option: click.Option, value: Any) -> list[str]:
 def checked_settings(
     table: Location, location_by_key: Mapping[str, Location], choices: Sequence[Sequence[str]], arguments: list[str]
 ) -> Settings:
-    """The settings of a hunt. Raises RecipeError with the key for values that `bisect run` would refuse at once."""
+    """The settings of a hunt. Raises RecipeError, with the key, for a value that `bisect run` would refuse before the
+    hunt begins."""
     from perfbisect.recipes.builder_reader import load_builder
     from perfbisect.recipes.inventory import load_host
     from perfbisect.recipes.requested import load_requested

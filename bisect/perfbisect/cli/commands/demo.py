@@ -13,7 +13,7 @@ from perfbisect.cli.options.common import (
     CommandOptions,
     explain_option,
     history_option,
-    verb_command,
+    options_command,
     view_options,
 )
 from perfbisect.cli.options.measurement import hosts_option, inventory_option, pairing_option
@@ -24,7 +24,7 @@ from perfbisect.ui.stream import note
 WRONG = 1
 
 
-@verb_command()
+@options_command()
 @click.option("--seed", type=SEED, default=1, show_default=True, help="Seed from which the history is generated.")
 @click.option(
     "--drop", type=ShareParam(), help="Size of the planted drop of the speed. Default: 25% to 60%, by the seed."
@@ -41,9 +41,11 @@ WRONG = 1
 @view_options
 @history_option
 def demo(given: CommandOptions) -> int:
-    """Generate a git repository of a small storage engine, 60 commits long, and find the commit that slowed update-index.
+    """Generate a git repository of a small storage engine, 60 commits long, and find the commit that slowed
+    update-index.
 
-    The planted commit is written to a file, which the hunt does not read. At the end the verdict is compared with it.
+    The planted commit is written to a file, which the hunt does not read. At the end the command compares the verdict
+    with the planted commit.
 
     \b
     Examples:
@@ -82,7 +84,7 @@ def demo(given: CommandOptions) -> int:
         status = ctx.invoke(compare, builds=ends, hunt=True, form="", **how)
     else:
         status = ctx.invoke(run, good=ends[0], bad=ends[1], layouts=False, view=given.view, **how)
-    if status == INTERRUPTED:  # an interrupted search does not show the answer
+    if status == INTERRUPTED:  # after an interruption the planted commits stay secret
         return INTERRUPTED
     return 0 if are_planted_commits_named(planted, answer_file, given.history, begun) else status or WRONG
 
@@ -90,7 +92,8 @@ def demo(given: CommandOptions) -> int:
 def are_planted_commits_named(
     planted: Mapping[str, str], answer_file: Path, history: Path | None, begun: float
 ) -> bool:
-    """Whether the hunts since ``begun`` (seconds since 1970) named the ``planted`` commits (workload → commit). Says each result."""
+    """Whether the hunts since ``begun`` (seconds since 1970) named the ``planted`` commits (workload → commit). Says
+    each result."""
     from perfbisect.store.history import History
 
     with closing(History.open(history, read_only=True)) as opened:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import CommandOptions, host_argument, json_option, say, say_object, verb_command
+from perfbisect.cli.options.common import CommandOptions, host_argument, json_option, options_command, say, say_object
 from perfbisect.cli.options.completion import builder_option, metric_names, workload_option
 from perfbisect.cli.options.measurement import (
     announce_recipe_files,
@@ -28,7 +28,7 @@ SHOWN = 20  # names of files in an adopted folder that are listed
 SERIOUS = (Severity.REFUSED, Severity.WARNING)  # levels of findings that --all shows
 
 
-@verb_command()
+@options_command()
 @host_argument
 @builder_option("Also check whether HOST can build this system.")
 @workload_option("Also check whether HOST can run this workload.")
@@ -107,7 +107,7 @@ def doctor(given: CommandOptions) -> int:
     results: list[Finding] = []
     try:
         with ExitStack() as stack:
-            stack.enter_context(leases_with_messages([host], hosts, builders=False, purpose="bisect doctor"))
+            stack.enter_context(leases_with_messages([host], hosts, with_build_hosts=False, purpose="bisect doctor"))
             connected, contents = (
                 registry.connect_and_adopt_root(entry) if given.adopt else (registry.connect(entry), ())
             )
@@ -159,13 +159,14 @@ def check_all_hosts(scope: "CheckScope", given: CommandOptions) -> int:
         say_object({"hosts": every, "build_hosts": differences, "shared": shared})
     else:
         say("\n".join(all_hosts_lines(checked, differences, shared)))
-    return ENVIRONMENT if level_count(differences, Severity.REFUSED) or any(host.refused for host in checked) else 0
+    return ENVIRONMENT if level_count(differences, Severity.REFUSED) or any(host.has_refusal for host in checked) else 0
 
 
 def all_hosts_lines(
     checked: "Sequence[CheckedHost]", differences: Sequence[Finding], shared: Sequence[Finding]
 ) -> Iterator[str]:
-    """A table of the hosts; their problems, differences of build hosts, findings about shared builds; and a summary."""
+    """The output of `bisect doctor --all`: a table of the hosts, the problems of each host, differences between hosts
+    and their build hosts, findings about shared builds, and a summary."""
     from perfbisect.wording.quantities import count
     from perfbisect.wording.table import table
     from perfbisect.wording.text import listed
@@ -177,7 +178,7 @@ def all_hosts_lines(
         if findings:
             yield from ("", f"{printable(title)}:", *finding_lines(findings))
     parts = []
-    if unfit := [host.name for host in checked if host.refused]:
+    if unfit := [host.name for host in checked if host.has_refusal]:
         parts.append(f"{printable(listed(unfit))} {'is' if len(unfit) == 1 else 'are'} not fit")
     if clash := level_count(differences, Severity.REFUSED):
         parts.append(f"{count(clash, 'problem')} with build hosts must be solved")
@@ -186,8 +187,8 @@ def all_hosts_lines(
 
 
 def fitness_word(host: "CheckedHost") -> str:
-    """Whether a host can do its work: "cannot be used", "not fit" or "fit"."""
-    return "cannot be used" if host.facts is None else "not fit" if host.refused else "fit"
+    """The result of a host's checks in words: "cannot be used", "not fit" or "fit"."""
+    return "cannot be used" if host.facts is None else "not fit" if host.has_refusal else "fit"
 
 
 def host_row(host: "CheckedHost") -> tuple[str, ...]:
@@ -212,7 +213,8 @@ def finding_lines(findings: Iterable[Finding], topic_width: int = 0) -> Iterator
 
 
 def adoption_finding(host: "Host", contents: Sequence[str]) -> Finding:
-    """The finding about what ``--adopt`` has done, and which files it concerns."""
+    """A finding that says that the root folder is now used by perfbisect, and which of its files perfbisect may
+    remove."""
     from perfbisect.host.registry import MARKER, REMOVED
     from perfbisect.wording.text import listed
 
@@ -231,7 +233,8 @@ def adoption_finding(host: "Host", contents: Sequence[str]) -> Finding:
 
 
 def needs_no_sysbench(driver: str, workloads: "Path | None") -> bool:
-    """Whether all workloads of a driver are commands, which need no sysbench; False if a suite cannot be read."""
+    """Whether all workloads for a database driver are commands, which need no sysbench; False if a suite cannot be
+    read."""
     from perfbisect.errors import RecipeError
     from perfbisect.recipes.workload import load_workloads
 
@@ -242,7 +245,7 @@ def needs_no_sysbench(driver: str, workloads: "Path | None") -> bool:
 
 
 def host_lines(name: str, facts: "HostFacts | None", results: Sequence[Finding]) -> Iterator[str]:
-    """The host, each finding with its fix, and a summary."""
+    """The output of `bisect doctor HOST`: the host, its findings with the commands that fix them, and a summary."""
     from perfbisect.wording.quantities import count
 
     if facts:

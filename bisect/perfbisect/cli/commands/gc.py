@@ -13,9 +13,9 @@ from perfbisect.cli.options.common import (
     history_option,
     host_argument,
     json_option,
+    options_command,
     say,
     say_object,
-    verb_command,
     waiting_option,
 )
 from perfbisect.cli.options.measurement import announce_recipe_files, inventory_option
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from perfbisect.lab.upkeep import StoredItem
 
 
-MANY = ("jobs", "logs")  # categories with a single line each
+MANY = ("jobs", "logs")  # categories that are printed in a single line each
 ACTIVE = 30 * 86400.0  # seconds for which a hunt without a verdict keeps its builds and data
 
 
-@verb_command()
+@options_command()
 @host_argument
 @click.option("--keep", type=BYTES, help="Total size to keep: 20G, 500M, 0. Default: `keep` of the host in hosts.toml.")
 @click.option(
@@ -80,11 +80,11 @@ def gc(given: CommandOptions) -> int:
     if not given.as_json:
         announce_recipe_files(hosts=[entry])
     limit = size_in_bytes(entry.keep) if given.keep is None else given.keep
-    # While we hold the lock no session measures, so nothing that is in use is removed.
+    # While this process holds the lock, no session measures, so nothing that is in use is removed.
     with (
         nullcontext()
         if dry_run and not entry.leased
-        else leases_with_messages([given.host], given.hosts or "", builders=False, purpose="bisect gc"),
+        else leases_with_messages([given.host], given.hosts or "", with_build_hosts=False, purpose="bisect gc"),
         connect(entry) as connected,
         nullcontext() if dry_run else hold_lock(connected, "a clean-up", given.waiting),
     ):
@@ -92,7 +92,7 @@ def gc(given: CommandOptions) -> int:
         running_jobs = [job.id for job in (*jobs.running_jobs(connected), *jobs.orphaned_jobs(connected))]
         pinned = keys_in_use(given.history, read_only=dry_run) | {
             *running_jobs,
-            *(item.name for item in items if running_jobs and item.category in upkeep.IN_USE),
+            *(item.name for item in items if running_jobs and item.folder in upkeep.IN_USE),
         }
         removed = upkeep.items_to_remove(items, limit, pinned)
         if not dry_run:
@@ -112,19 +112,20 @@ def gc(given: CommandOptions) -> int:
             f"That is more than {size(limit)}, because hunts without a verdict (see `bisect history`) and running jobs need"
             f" {size(pinned_size)}."
         )
-    # A machine that could not be given back, which was printed, still has a record, of no running session.
+    # If a leased machine could not be released, which was printed already, the machine's record remains, although its
+    # session does not run.
     unreleased = (not dry_run or entry.leased) and any(not runs for _, runs in records_with_running())
     return ENVIRONMENT if unreleased else 0
 
 
 def remove_shared_builds(given: CommandOptions) -> int:
     """Remove shared builds from their folder until at most --keep is left; returns the exit status."""
-    from perfbisect.lab.upkeep import clean_shared_folder
+    from perfbisect.lab.upkeep import prune_shared_builds
     from perfbisect.recipes.configuration import load_configuration, size_in_bytes
 
     shared = load_configuration().shared
     limit = size_in_bytes(shared.keep) if given.keep is None else given.keep
-    removed, remaining = clean_shared_folder(shared.builds or "", limit, time.time(), dry_run=given.dry_run)
+    removed, remaining = prune_shared_builds(shared.builds or "", limit, time.time(), dry_run=given.dry_run)
     freed = size(sum(entry.size for entry in removed))
     freed_builds = f"{count(len(removed), 'shared build')}, {freed}," if removed else "No shared build"
     print_removed(
@@ -134,7 +135,8 @@ def remove_shared_builds(given: CommandOptions) -> int:
 
 
 def removal_verb(removed: Sequence[object], dry_run: bool) -> str:
-    """The verb for the sentence that lists removed items: "would be", "were" or "had to be"."""
+    """The verb of the sentence about removed items: "would be" with --dry-run, "were" for removed items, "had to be"
+    for none."""
     return "would be" if dry_run else "were" if removed else "had to be"
 
 
@@ -156,9 +158,9 @@ def print_removed(
 
 
 def keys_in_use(history: Path | None, *, read_only: bool) -> frozenset[str]:
-    """The keys of builds and datasets that unfinished hunts need; empty if there is no history.
+    """The keys of builds and datasets that unfinished hunts need; empty if the default history does not exist.
 
-    Raises UsageError if the user's history does not exist.
+    Raises UsageError if a history that the user names does not exist.
     """
     from perfbisect.errors import UsageError
     from perfbisect.store.connection import default_history_path
@@ -180,9 +182,9 @@ def removed_table(removed: "Sequence[StoredItem]") -> Iterator[str]:
     """The table of the items that were removed, or would be removed; all jobs are one row, and so are all logs."""
     from perfbisect.wording.table import table
 
-    rows = [(moment(item.used), size(item.size), item.path) for item in removed if item.category not in MANY]
+    rows = [(moment(item.used), size(item.size), item.path) for item in removed if item.folder not in MANY]
     for kind in MANY:
-        if items_of_kind := [item for item in removed if item.category == kind]:
+        if items_of_kind := [item for item in removed if item.folder == kind]:
             until = max(item.used for item in items_of_kind)
             rows.append(
                 (moment(until), size(sum(item.size for item in items_of_kind)), f"{len(items_of_kind):,} in {kind}")

@@ -20,11 +20,11 @@ from perfbisect.cli.options.common import (
     CommandOptions,
     history_option,
     json_option,
+    options_command,
     output_width,
     say,
     say_object,
     show_clone_progress,
-    verb_command,
 )
 from perfbisect.cli.options.completion import complete_id
 from perfbisect.cli.options.param_types import ANY, SessionIdParam
@@ -35,14 +35,14 @@ from perfbisect.store.connection import default_history_path, sqlite_errors_expl
 from perfbisect.store.history import History
 from perfbisect.store.listing import SessionSummary
 from perfbisect.ui.stream import note
-from perfbisect.wording.quantities import MISSING, chance, count, moment, workloads
+from perfbisect.wording.quantities import MISSING, chance, count, moment, one_or_count
 from perfbisect.wording.text import printable, shell_words
 
 if TYPE_CHECKING:
     from perfbisect.store.batches import Batch
     from perfbisect.store.transfer import CopyResult
 
-# columns that are dropped in a narrow terminal, in this order
+# The columns that a narrow terminal omits, in the order in which they are omitted.
 DISPENSABLE = ("runs", "builds", "host", "prob.", "builder", "range", "when")
 HEAD = ("id", "when", "builder", "workload", "host", "range", "builds", "runs", "culprit", "prob.", "state", "subject")
 DONE = {"compare": "compared", "prove": "proved", "noise": "A/A"}  # kind of a complete trial → its state in the table
@@ -50,12 +50,12 @@ CONFLICTS = 1  # exit status
 ORIGIN = HEAD.index("range")  # the index of the column with the origin of imported hunts
 
 
-@verb_command(click.Group, invoke_without_command=True)
+@options_command(click.Group, invoke_without_command=True)
 @json_option("Print a JSON array; `kind` is hunt, compare, prove or noise.")
 @from_option
 @history_option
 def history(given: CommandOptions) -> None:
-    """List hunts, comparisons, proofs and A/As, the oldest first. Subcommands copy them from and to other histories.
+    """List hunts, comparisons, proofs and A/As, the oldest first. Subcommands copy sessions between histories.
 
     \b
     Examples:
@@ -82,7 +82,7 @@ def history(given: CommandOptions) -> None:
 
 
 def session_table(sessions: Sequence[SessionSummary], *, central: bool = False) -> str:
-    """The table of hunts and trials; ids of a central history have their origins."""
+    """The table of hunts and trials. In the table of a central history, the origin of each session precedes its id."""
     from perfbisect.wording.table import table
 
     if not sessions:
@@ -91,7 +91,7 @@ def session_table(sessions: Sequence[SessionSummary], *, central: bool = False) 
     head: tuple[str, ...] = HEAD
     if central:
         rows = [(f"{session.origin}:{cells[0]}", *cells[1:]) for cells, session in zip(rows, sessions, strict=True)]
-    elif any(session.origin for session in sessions):  # a host of theirs is another machine than one of ours
+    elif any(session.origin for session in sessions):  # hosts of imported sessions are other machines
         head = (*HEAD[:ORIGIN], "origin", *HEAD[ORIGIN:])
         rows = [
             (*cells[:ORIGIN], session.origin, *cells[ORIGIN:]) for cells, session in zip(rows, sessions, strict=True)
@@ -116,7 +116,7 @@ def session_row(session: SessionSummary) -> tuple[str, ...]:
     builds = session.builds if session.kind == "hunt" else len(session.compared)
     measured = (
         session.builder,
-        workloads(session.workloads),
+        one_or_count(session.workloads),
         session.host,
         session.range_or_builds,
         str(builds),
@@ -137,14 +137,14 @@ def batch_line(batch: "Batch") -> str:
     """The row of a batch in the table of `bisect history`."""
     from perfbisect.hunt.batch import VERDICTS
 
-    begun = sorted(hunt.hunt for hunt in batch.hunts if hunt.hunt is not None)  # they begin in any order
+    begun = sorted(hunt.hunt for hunt in batch.hunts if hunt.hunt is not None)  # hunts of a batch begin in any order
     ended = sum(hunt.status in VERDICTS for hunt in batch.hunts)
     hunts = f", hunts {', '.join(map(str, begun))}" if begun else ""
     source = printable(batch.file) if batch.file else "one command"
     return f"{batch.name}: {source}{hunts}; {ended} of {len(batch.hunts)} with a verdict"
 
 
-@verb_command(parent=history)
+@options_command(parent=history)
 @click.argument("file", type=FILE)
 @click.argument("hunts", metavar="[HUNT…]", type=SessionIdParam(ANY), nargs=-1, shell_complete=complete_id)
 @history_option
@@ -163,7 +163,7 @@ def export(given: CommandOptions) -> None:
     from perfbisect.store.connection import history_option as same_history
 
     file, hunts, history = given.file, given.hunts, given.history
-    if re.fullmatch(rf"[{ANY}]?\d{{1,15}}", str(file)):  # FILE was forgotten
+    if re.fullmatch(rf"[{ANY}]?\d{{1,15}}", str(file)):  # FILE is missing, and the first id is in its place
         again = ["bisect", "history", "export", "hunts.db", str(file), *map(str, hunts), *same_history(history)]
         raise UsageError(f"FILE is missing: {file} is the id of a session.", f"Write: {shell_words(again)}")
     if file.exists():
@@ -178,7 +178,7 @@ def export(given: CommandOptions) -> None:
             with closing(History.open(unfinished)) as target:
                 with target.transaction():
                     done = transfer.copy_sessions(source, target, selection, "", "exported")
-                target.connection.execute("PRAGMA journal_mode = DELETE")  # one file, also beside no other
+                target.connection.execute("PRAGMA journal_mode = DELETE")  # a history in one file, without FILE-wal
             unfinished.rename(file)
     hunts_written = sum(copied.source_name.startswith("hunt") for copied in done)
     trials = len(done) - hunts_written
@@ -186,7 +186,7 @@ def export(given: CommandOptions) -> None:
     say(f"{file}: {count(hunts_written, 'hunt')}{also}")
 
 
-@verb_command(parent=history, name="import")
+@options_command(parent=history, name="import")
 @click.argument("files", metavar="FILE…", type=EXISTING, nargs=-1, required=True)
 @click.option(
     "--from", "origin", metavar="NAME", help="Name of the owner of FILE. Default: the name of FILE without its suffix."
@@ -198,10 +198,11 @@ def export(given: CommandOptions) -> None:
 )
 @history_option
 def import_(given: CommandOptions) -> int:
-    """Add the hunts, comparisons and A/As of FILEs to the history. They get new numbers. Sessions imported before are updated.
+    """Add the hunts, comparisons and A/As of FILEs to the history. They get new numbers. Sessions imported before are
+    updated.
 
-    Imported sessions are listed and reported, but no new hunt uses their runs: their hosts are other machines than yours,
-    even if the names are equal.
+    Imported sessions are listed and reported, but no new hunt uses their runs: their hosts are other machines than
+    yours, even if the names are equal.
 
     \b
     Examples:
@@ -210,8 +211,8 @@ def import_(given: CommandOptions) -> int:
       bisect history import laptop.db --own        my own hunts, from another machine
 
     \b
-    Importing a file twice adds nothing. Exit status: 0, or 1 if a hunt was continued in both histories. The hunt of
-    your history is then unchanged.
+    Importing a file twice adds nothing. Exit status: 0, or 1 if a hunt was continued in both histories; this hunt
+    then stays unchanged in your history.
     """
     from perfbisect.store import transfer
 
@@ -229,7 +230,7 @@ def import_(given: CommandOptions) -> int:
         for file in given.files:
             with foreign_history(file) as source, transfer.reading_snapshot(source):
                 selection = transfer.all_session_numbers(source)
-                transfer.check_copyable(source, selection)  # nothing of a file with mistakes is imported
+                transfer.check_copyable(source, selection)  # if one session has an error, none is imported
                 done = transfer.copy_sessions(source, target, selection, "" if given.own else given.origin or file.stem)
             conflicts += print_imported(file, done)
     return CONFLICTS if conflicts else 0
@@ -243,7 +244,7 @@ def foreign_history(file: Path) -> Iterator[History]:
 
     try:
         opened = History.open(file, read_only=True)
-    except NoHistory as wrong:  # its advice is about the user's own history
+    except NoHistory as wrong:  # replaces the advice, which is about the user's own history
         advice = "Give the file of a history, or a file that `bisect history export` has written."
         raise UsageError(str(wrong), advice) from wrong
     with closing(opened):
@@ -265,7 +266,7 @@ def print_imported(file: Path, imported: "Sequence[CopyResult]") -> int:
     return counts["conflict"]
 
 
-@verb_command()
+@options_command()
 @click.option(
     "--to", "address", metavar="URL", help="Address of the central history. Default: the address in config.toml."
 )
@@ -299,14 +300,14 @@ def push(given: CommandOptions) -> int:
     Exit status: 0 all sessions were pushed, 4 some were not.
     """
     from perfbisect.hunt.notification import origin_of
-    from perfbisect.recipes.configuration import central_history_address
+    from perfbisect.recipes.configuration import required_central_address
     from perfbisect.store.central import central_connection, central_schema_sql
     from perfbisect.store.push import push as push_all
 
     if given.sql:
         say("\n".join(central_schema_sql()))
         return 0
-    address = given.address or central_history_address()
+    address = given.address or required_central_address()
     origin = origin_of(given.origin)
     with (
         closing(History.open(given.history, read_only=True)) as opened,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import CommandOptions, history_option, output_width, say, verb_command
+from perfbisect.cli.options.common import CommandOptions, history_option, options_command, output_width, say
 from perfbisect.cli.options.completion import host_names
 from perfbisect.cli.options.measurement import inventory_option
 from perfbisect.cli.options.param_types import SessionIdParam
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 HEAD = ("host", "address", "summary", "checked", "level", "noise", "history", "")
-SHOWN = 20  # checks in the small line
-LOW, HIGH = 0.9, 1.1  # levels at its bottom and top, relative to the usual level
+SHOWN = 20  # most checks that the small line of a host shows
+LOW, HIGH = 0.9, 1.1  # levels at the bottom and the top of the small line, relative to the usual level
 LEASED = ":"  # in the name of a leased host
 
 
-@verb_command()
+@options_command()
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=host_names)
 @click.option(
     "--show", metavar="NAME", shell_complete=host_names, help="Print all settings of a host or a lease as TOML."
@@ -69,7 +69,7 @@ def hosts(given: CommandOptions) -> int:
     """
     from perfbisect.errors import ENVIRONMENT
     from perfbisect.host.leases import records_with_running
-    from perfbisect.hunt.fitness import accept as accept_hosts
+    from perfbisect.hunt.fitness import accept_levels
     from perfbisect.recipes.inventory import Inventory, LeaseEntry, load_host, load_hosts, load_leases
     from perfbisect.recipes.toml import to_toml
     from perfbisect.store.connection import with_history
@@ -91,7 +91,7 @@ def hosts(given: CommandOptions) -> int:
         say(f"# {entry.file}\n{to_toml(shown_entry)}")
         return 0
     if given.accept:
-        accept_hosts(history, names)
+        accept_levels(history, names)
     entries = load_hosts(hosts)
     rows = {
         host_entry.name: (host_entry.through[0] if host_entry.through else host_entry.address, host_entry.summary)
@@ -133,7 +133,7 @@ def checks_by_machine(history: Path | None, hosts: Collection[str]) -> "FitnessB
 
 
 def fitness_cells(checks: "Sequence[Fitness]") -> tuple[str, ...]:
-    """The columns after the summary of a host, which show the results of its checks."""
+    """The cells that follow the summary of a host in a table, with the results of the host's fitness checks."""
     from perfbisect.wording.glyphs import glyphs_for, sparkline
     from perfbisect.wording.quantities import MISSING, moment
     from perfbisect.wording.trials import why_unfit
@@ -155,10 +155,10 @@ def fitness_cells(checks: "Sequence[Fitness]") -> tuple[str, ...]:
 
 
 def make_checks(listed: Collection[str], given: CommandOptions) -> bool:
-    """Make the due checks of the named hosts or, if no host is named, of those ``listed`` hosts that were checked
-    before; see ``check_hosts``.
+    """Check the named hosts or, if no host is named, those ``listed`` hosts that were checked before, if their next
+    check is due (see ``check_hosts``).
     """
-    from perfbisect.hunt.attempt import Caller, refuse_imported
+    from perfbisect.hunt.attempt import CommandCallbacks, refuse_imported
     from perfbisect.hunt.trials.checks import check_hosts
     from perfbisect.recipes.inventory import expanded_names
     from perfbisect.store.history import History
@@ -176,6 +176,6 @@ def make_checks(listed: Collection[str], given: CommandOptions) -> bool:
             number = opened.trial(like).id if isinstance(like, str) else like
             refuse_imported(opened, number, "no host is checked with its build", str(like))
             settings = opened.settings(number)
-    caller = Caller(history, view_opener(history, None, sys.stderr, quiet=is_no_screen(sys.stderr)), say=note)
+    caller = CommandCallbacks(history, view_opener(history, None, sys.stderr, quiet=is_no_screen(sys.stderr)), say=note)
     lease = partial(leases_with_messages, hosts_path=hosts, purpose="bisect hosts --check")
     return check_hosts(expanded_names(names or checked_before), hosts, caller, lambda name: lease([name]), settings)

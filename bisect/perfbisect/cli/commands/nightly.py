@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import FOLDER, CommandOptions, LongCommand, explain_option, say, verb_command
+from perfbisect.cli.options.common import FOLDER, CommandOptions, LongCommand, explain_option, options_command, say
 from perfbisect.cli.options.completion import host_names, revision, several_workloads_option
 from perfbisect.cli.options.measurement import (
     announce_build_system,
@@ -30,7 +30,7 @@ from perfbisect.wording.text import printable
 
 if TYPE_CHECKING:
     from perfbisect.core.domain.session_state import SessionState
-    from perfbisect.hunt.attempt import Caller
+    from perfbisect.hunt.attempt import CommandCallbacks
     from perfbisect.hunt.nightly import BranchComparison, Watch
     from perfbisect.store.history import History
 
@@ -40,7 +40,7 @@ COMMON = (
 )
 
 
-@verb_command(LongCommand, common=COMMON)
+@options_command(LongCommand, common=COMMON)
 @click.argument("branch", shell_complete=revision)
 @several_workloads_option("Workloads, groups of workloads, or suites of the recipe.")
 @command_options
@@ -77,17 +77,17 @@ def nightly(given: CommandOptions) -> int:
     Exit status: 0 the night is complete, even if a tip cannot be built or a hunt names no commit; 3 usage
     or configuration error; 4 failure of the environment: repeat the command; 130 interrupted.
     """
-    from perfbisect.cli.sessions import leased_session_hosts, view_opener
-    from perfbisect.hunt.attempt import Caller
+    from perfbisect.cli.sessions import hold_session_leases, view_opener
+    from perfbisect.hunt.attempt import CommandCallbacks
     from perfbisect.hunt.drop_hunts import hunt_all
-    from perfbisect.hunt.nightly import BranchComparison, one_at_a_time
+    from perfbisect.hunt.nightly import BranchComparison, night_lock
     from perfbisect.report.series import branch_sentences, night_sentences
     from perfbisect.store.history import History
 
     watch, history = watch_from_options(given), given.history
     with (
-        one_at_a_time(watch, history, wait=given.waiting is not None, say=note),
-        leased_session_hosts(watch.settings, history),
+        night_lock(watch, history, wait=given.waiting is not None, say=note),
+        hold_session_leases(watch.settings, history),
         closing(History.open(history)) as opened,
     ):
         nights = watch.nights(opened)
@@ -105,14 +105,14 @@ def nightly(given: CommandOptions) -> int:
             publish_pages_and_culprits(opened, watched, given)
             return watched
 
-        caller = Caller(history, view_opener(history, None, sys.stderr), given.waiting, say=note)
+        caller = CommandCallbacks(history, view_opener(history, None, sys.stderr), given.waiting, say=note)
         found, ended = hunt_all(opened, read, caller, "to continue, repeat this command.")
     say("\n".join(branch_sentences(found.trial, found.line)))
     return 0 if ended else ENVIRONMENT
 
 
 def watch_from_options(given: CommandOptions) -> "Watch":
-    """The watched branch. Raises UsageError for mistakes in names, and without a repository that the user fetches."""
+    """The watched branch. Raises UsageError for an unknown name, or if the options name no clone of the repository."""
     from perfbisect.hunt.nightly import Watch
     from perfbisect.hunt.resolve import resolve_commits
 
@@ -127,12 +127,13 @@ def watch_from_options(given: CommandOptions) -> "Watch":
 
 
 def check_host_daily(watch: "Watch", given: CommandOptions) -> None:
-    """Check once a day how fit the host is; if no host was checked before, with a build of this tip."""
+    """Check once a day whether the host is fit. If no host was checked before, the check measures a build of tonight's
+    tip."""
     from contextlib import nullcontext
 
     from perfbisect.cli.sessions import view_opener
     from perfbisect.core.domain.metrics import is_speed
-    from perfbisect.hunt.attempt import Caller
+    from perfbisect.hunt.attempt import CommandCallbacks
     from perfbisect.hunt.fitness import fitness_by_machine
     from perfbisect.hunt.trials.checks import check_hosts
 
@@ -141,7 +142,7 @@ def check_host_daily(watch: "Watch", given: CommandOptions) -> None:
     if checks or is_speed(settings.metric):
         like = None if checks else replace(settings, good=watch.tip[:10], good_commit=watch.tip)
         shown, host = view_opener(history, None, sys.stderr), settings.host
-        caller = Caller(history, shown, given.waiting, say=note)
+        caller = CommandCallbacks(history, shown, given.waiting, say=note)
         check_hosts([host], settings.hosts_path, caller, lambda _: nullcontext(), like)
 
 
@@ -159,9 +160,9 @@ def measure_tonight(
     announce_build_system(watch.settings)
     quiet = CommandOptions(history=given.history, waiting=given.waiting, form="")
 
-    def follow(caller: "Caller") -> object:
+    def follow(caller: "CommandCallbacks") -> object:
         if tonight:
-            with suppress(RunsNotComparable):  # its workload or its builds have changed
+            with suppress(RunsNotComparable):  # raised if the workload or the builds have changed: a new night begins
                 return session.resume(tonight.name, None, caller, session.Resumption(lambda stored: stored))
         return session.begin([watch.plan(nights, given.visits, given.runs, given.waiting)], caller)
 
@@ -176,9 +177,11 @@ def branch_page_name(branch: str) -> str:
 
 
 def publish_pages_and_culprits(opened: "History", watched: "BranchComparison", given: CommandOptions) -> None:
-    """Write the pages, and announce each culprit once; if the command fails, the next call announces again."""
+    """Write the HTML pages, and run the command of --notify once for each culprit. If the command fails for a culprit,
+    the next call runs the command for this culprit again.
+    """
     from perfbisect.cli.commands.report import page_name, session_page_html, write_and_print_path
-    from perfbisect.hunt.notification import run
+    from perfbisect.hunt.notification import command_failure
     from perfbisect.report.page.pages import session_page
     from perfbisect.report.published import session_end_json
     from perfbisect.report.series import branch_document
@@ -199,7 +202,7 @@ def publish_pages_and_culprits(opened: "History", watched: "BranchComparison", g
             continue
         if given.notify and hunt.culprit not in announced:
             data = session_end_json(opened, str(hunt.hunt), page=str(page_file or ""))
-            if data and (reason := run(given.notify, data)):
+            if data and (reason := command_failure(given.notify, data)):
                 note(f"warning: the command of --notify {reason}; the next night runs it again")
                 continue
         announced.add(hunt.culprit)

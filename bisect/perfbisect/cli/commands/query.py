@@ -13,11 +13,11 @@ from perfbisect.cli.options.common import (
     CommandOptions,
     history_option,
     json_option,
+    options_command,
     output_width,
     print_and_exit_option,
     say,
     say_json,
-    verb_command,
 )
 from perfbisect.cli.options.stored import from_option, opened_history
 from perfbisect.errors import UsageError
@@ -36,12 +36,12 @@ bisect query 'select started, host, commit_hash, metric_value from runs where se
 """
 
 
-FIRST_ROWS = 1000  # that decide the widths of a table; or the rows that arrive within FIRST_SECONDS
+FIRST_ROWS = 1000  # the widths of a table depend on these rows, or on the rows that arrive within FIRST_SECONDS
 FIRST_SECONDS = 0.3
 TIMES = ("at", "started", "ended", "first_seen", "first_used", "last_used")  # columns of seconds since the epoch
 
 
-@verb_command()
+@options_command()
 @click.argument("sql")
 @click.option("--examples", help="Print useful queries.", **print_and_exit_option(lambda _: say(QUERIES.rstrip())))
 @json_option("Print a JSON array of objects.")
@@ -60,9 +60,10 @@ def query(given: CommandOptions) -> None:
       bisect query "select name, sql from sqlite_master where type = 'table'" --json
 
     \b
-    Useful views: culprits, candidates, rqps, build_costs. The column metric_value of candidates and runs is the metric of
-    the hunt. The column rqps, also of the view rqps, is QPS relative to good, whatever the metric. The column is empty if good has no runs of the same
-    kind (interleaved or paired). A table prints times as local dates; --json and --csv print seconds since 1970.
+    Useful views: culprits, candidates, rqps, build_costs. The column metric_value, in candidates and runs, has the
+    values of the hunt's metric. The column rqps is the QPS divided by the QPS of good, also if the hunt has another
+    metric. The column rqps is empty if good has no runs of the same kind (interleaved or
+    paired). A table prints times as local dates; --json and --csv print seconds since 1970.
     Tables and views: sessions (hunts, comparisons, proofs, …), attempts (processes that worked on a session), hunts,
     trials, events, hosts, commits, builds, skips, datasets, visits, runs, trial_readings, counters, samples, verdicts,
     suspects.
@@ -87,7 +88,7 @@ def json_value(value: Any) -> Any:
 
 
 def write_json(answer: QueryResult) -> None:
-    """Write an array with one object per line. Raises UsageError if two columns have the same name."""
+    """Write rows as a JSON array with one object on each line. Raises UsageError if two columns have the same name."""
     from perfbisect.core.domain.codec import without_infinity
 
     if twice := [name for name in answer.columns if answer.columns.count(name) > 1]:
@@ -103,7 +104,7 @@ def write_json(answer: QueryResult) -> None:
 
 
 def write_table(answer: QueryResult) -> None:
-    """Write aligned columns, numbers on the right. The first rows decide the widths."""
+    """Write aligned columns, numbers on the right. The widths of the columns are computed from the first rows."""
     begun = time.monotonic()
     first: list[tuple[Any, ...]] = []
     for row in answer.rows:
@@ -117,13 +118,13 @@ def write_table(answer: QueryResult) -> None:
         for name, types_of_column in zip(head, types, strict=False)
         if types_of_column & {int, float} and not types_of_column & {str, bytes} and name not in TIMES
     ]
-    layout = Layout.fit(head, [cells(row, answer.columns) for row in first], right=numbers, width=output_width())
+    layout = Layout.fit(head, [row_cells(row, answer.columns) for row in first], right=numbers, width=output_width())
     say(layout.line(head))
     for index, row in enumerate(chain(first, answer.rows)):
-        say(layout.line(cells(row, answer.columns), uncut=index >= len(first)))
+        say(layout.line(row_cells(row, answer.columns), wide_cells=index >= len(first)))
 
 
-def cells(row: tuple[Any, ...], names: Sequence[str]) -> list[str]:
+def row_cells(row: tuple[Any, ...], columns: Sequence[str]) -> list[str]:
     """The cells of a row of a table. In the columns TIMES, seconds since the epoch become local dates and times."""
     from perfbisect.wording.quantities import moment, time_of_day
 
@@ -132,4 +133,4 @@ def cells(row: tuple[Any, ...], names: Sequence[str]) -> list[str]:
             return f"{moment(value)[:10]} {time_of_day(value)}"
         return "" if value is None else printable(str(json_value(value)))
 
-    return [cell(name, value) for name, value in zip(names, row, strict=True)]
+    return [cell(name, value) for name, value in zip(columns, row, strict=True)]

@@ -1,4 +1,5 @@
-"""`bisect builders` and `bisect workloads`: list recipes, or print one, fully resolved, as TOML; `bisect init`: write recipes."""
+"""`bisect builders` and `bisect workloads`: list recipes, or print a recipe with its inherited settings as TOML;
+`bisect init`: write recipes."""
 
 import sys
 from collections.abc import Sequence
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import PATH, CommandOptions, say, verb_command
+from perfbisect.cli.options.common import PATH, CommandOptions, options_command, say
 from perfbisect.cli.options.completion import builder_names, builder_option, workload_names_of_builder
 from perfbisect.cli.options.measurement import builders_option, workloads_option
 from perfbisect.ui.stream import ask, note
@@ -32,7 +33,7 @@ def print_table(head: "Sequence[str]", rows: "Sequence[Sequence[str]]") -> None:
         note("none")
 
 
-@verb_command()
+@options_command()
 @click.option(
     "--show",
     metavar="NAME",
@@ -62,7 +63,7 @@ def builders(given: CommandOptions) -> None:
     say("\n".join([to_toml(builder), *commented_commands(builder)]))
 
 
-@verb_command()
+@options_command()
 @click.option(
     "--show", metavar="NAME", shell_complete=workload_names_of_builder, help="Print all settings of a workload as TOML."
 )
@@ -100,7 +101,7 @@ def workloads(given: CommandOptions) -> None:
         say(f"# {first.folder}\n{to_toml(suite)}")
 
 
-@verb_command()
+@options_command()
 @click.option("--repo", type=PATH, help="Clone to examine. Default: the current folder.")
 @click.option(
     "--benchmark",
@@ -142,8 +143,8 @@ def init(given: CommandOptions) -> int:
     proposal = replace(proposed.proposal, benchmark=_choose_benchmark(proposed.benchmarks, given.benchmark))
     folder = given.into.expanduser().absolute() if given.into else config_folder()
     files = {
-        folder / "builders" / proposal.name / "builder.toml": proposal.builder(),
-        folder / "workloads" / proposal.name / "suite.toml": proposal.suite(),
+        folder / "builders" / proposal.name / "builder.toml": proposal.builder_toml(),
+        folder / "workloads" / proposal.name / "suite.toml": proposal.suite_toml(),
     }
     if given.only_print:
         say("\n".join(f"\n# {file}\n{text}" for file, text in files.items()).rstrip())

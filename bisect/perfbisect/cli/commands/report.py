@@ -1,6 +1,7 @@
-"""`bisect report`: a hunt, comparison, proof or A/A as a page, and its profiles as files; or all sessions of a history.
+"""`bisect report` writes a hunt, comparison, proof or A/A test as a page, and the profiles of a hunt as files; or the
+pages of all sessions of a history.
 
-`bisect show` prints a session, without a page.
+`bisect show` prints a session, and writes no page.
 """
 
 from collections.abc import Collection
@@ -17,10 +18,10 @@ from perfbisect.cli.options.common import (
     CommandOptions,
     history_option,
     id_argument,
+    options_command,
     output_width,
     say,
     say_json,
-    verb_command,
 )
 from perfbisect.cli.options.param_types import ANY
 from perfbisect.cli.options.stored import (
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from perfbisect.hunt.slurm import Jobs
 
 
-@verb_command()
+@options_command()
 @id_argument(ANY)
 @click.option(
     "--output", "-o", metavar="FILE", type=PATH,
@@ -83,7 +84,7 @@ def report(given: CommandOptions) -> None:
       bisect report ORIGIN:12 --from central
 
     \b
-    A page is one file and needs no network. You can mail it, or attach it to an issue.
+    A page is one file and needs no network. You can mail a page, or attach a page to an issue.
     """
     hunt, history, central, everything = given.hunt, given.history, given.central, given.everything
     output, markdown, profiles, name = (
@@ -131,7 +132,7 @@ def page_name(hunt: int | str) -> str:
 
 
 def session_page_html(history: History, hunt: int | str, path: Path | None, index: str = "") -> str:
-    """The page of a hunt or a trial; ``path`` is the user's path of the history."""
+    """The page of a hunt or a trial; ``path`` is the path of the history that the user gave."""
     if isinstance(hunt, str):
         from perfbisect.report.page.pages import session_page
         from perfbisect.report.trial import document
@@ -146,7 +147,7 @@ def session_page_html(history: History, hunt: int | str, path: Path | None, inde
 
 
 def write_profiles(history: History, hunt: int, speedscope: Path | None, folded: Path | None) -> None:
-    """Write the requested files of profiles. Raises UsageError if the hunt has none."""
+    """Write the profiles of a hunt to the requested files. Raises UsageError if the hunt has no profiles."""
     from perfbisect.report import profiles as files
     from perfbisect.report.hunt_report import read_hunt_report
 
@@ -165,7 +166,7 @@ def write_profiles(history: History, hunt: int, speedscope: Path | None, folded:
 def write_all_pages(history: History, folder: Path, path: Path | None, hunts: Collection[int] | None = None) -> None:
     """Write the pages of all sessions, or only the pages of ``hunts``, and write the index.
 
-    A damaged session has no page; its name is printed.
+    No page is written for a damaged session; its name and the reason are printed.
     """
     from perfbisect.report.document import Cell
     from perfbisect.report.page.pages import index_page
@@ -196,7 +197,7 @@ def write_and_print_path(path: Path, text: str, *, quiet: bool = False) -> None:
         say(str(path))
 
 
-@verb_command()
+@options_command()
 @id_argument(ANY)
 @form_option_group
 @from_option
@@ -256,7 +257,7 @@ def show(given: CommandOptions) -> None:
 def batch_lines(
     batch: Batch, history: History, width: int | None, jobs: "Jobs | None" = None, shown_name: str = ""
 ) -> list[str]:
-    """The hunts of a batch with their states; with ``jobs``, also Slurm's states of the batch's jobs.
+    """The hunts of a batch with their states; if ``jobs`` is given, also the states of the batch's jobs in Slurm.
 
     ``shown_name`` is the name of the batch in the output, if this name differs from the batch's name in this history.
     """

@@ -12,16 +12,16 @@ from perfbisect.cli.options.common import (
     CommandOptions,
     history_option,
     id_argument,
+    options_command,
     session_options,
-    verb_command,
     view_options,
     waiting_option,
 )
 from perfbisect.cli.options.measurement import announce_and_read_recipes
 from perfbisect.cli.options.param_types import ANY, COUNT, MINUTES
 from perfbisect.cli.sessions import (
+    hold_session_leases,
     hunt_differing_results,
-    leased_session_hosts,
     print_failures,
     print_trial_end,
     run_and_print_hunts,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 UNFINISHED = ("interrupted", "failed")
 
 
-@verb_command()
+@options_command()
 @id_argument(ANY)
 @click.option("--all", "everything", is_flag=True, help="Continue all interrupted hunts and all unfinished batches.")
 @click.option("--max-time", type=MINUTES, help="Continue for this time at most, counted from now: 90s, 45m, 2h.")
@@ -80,10 +80,10 @@ def added_limits(given: CommandOptions) -> dict[str, float]:
     return {name: amount for name, amount in asked.items() if amount is not None}
 
 
-def resume_session(given: CommandOptions, name: int | str, further: Mapping[str, float] | None = None) -> int:
+def resume_session(given: CommandOptions, name: int | str, increases: Mapping[str, float] | None = None) -> int:
     """Continue the hunt, batch or trial with an id, and announce its recipes; returns the exit status."""
     from perfbisect.hunt import session
-    from perfbisect.hunt.attempt import Caller
+    from perfbisect.hunt.attempt import CommandCallbacks
     from perfbisect.hunt.notification import notifying
     from perfbisect.recipes.outputs import SeveralResults
 
@@ -91,13 +91,13 @@ def resume_session(given: CommandOptions, name: int | str, further: Mapping[str,
     batch = None if is_trial else unfinished_shared_batch(name, history)
 
     def leased(settings: Settings, nodes: Mapping[str, str]) -> AbstractContextManager[None]:
-        minutes = (further or {}).get("max_minutes", settings.policy.max_minutes)
-        return leased_session_hosts(settings, history, nodes, 0 if batch else minutes)
+        minutes = (increases or {}).get("max_minutes", settings.policy.max_minutes)
+        return hold_session_leases(settings, history, nodes, 0 if batch else minutes)
 
-    how = session.Resumption(announced_settings, leased, added_limits=further or {})
+    how = session.Resumption(announced_settings, leased, added_limits=increases or {})
     with notifying(given.notify, history, note) as notifier:
         if not is_trial:
-            caller = Caller(history, view_opener(history, given.view), given.waiting, notifier)
+            caller = CommandCallbacks(history, view_opener(history, given.view), given.waiting, notifier)
             try:
                 return print_failures(session.resume(name, batch, caller, how), history)
             except SeveralResults as several:
@@ -105,7 +105,7 @@ def resume_session(given: CommandOptions, name: int | str, further: Mapping[str,
                     settings = opened.settings(int(name))
                     if is_in_batch(opened, int(name)):
                         raise
-                with leased_session_hosts(settings, history):
+                with hold_session_leases(settings, history):
                     return hunt_differing_results(given, settings, several, caller)
         given.form, view = ("json", None) if given.view == "json" else ("", given.view)
         ended = trial_after(lambda caller: session.resume(name, None, caller, how), given, notifier, view)
@@ -119,7 +119,7 @@ def announced_settings(stored: Settings, **changed: Any) -> Settings:
     return settings
 
 
-@verb_command()
+@options_command()
 @id_argument()
 @click.option(
     "--max-time",
@@ -144,7 +144,7 @@ def why(given: CommandOptions) -> int:
     """
     from perfbisect.core.domain.orders import Inconclusive, explained_step
     from perfbisect.hunt import session
-    from perfbisect.hunt.attempt import Caller, verdict_of
+    from perfbisect.hunt.attempt import CommandCallbacks, verdict_of
 
     history = given.history
     with closing(History.open(history, read_only=True)) as opened:
@@ -163,9 +163,9 @@ def why(given: CommandOptions) -> int:
         raise UsageError(f"The verdict of hunt {number} names no commit, so there is no commit to explain.", advice)
     how = session.Resumption(
         lambda stored: announced_settings(stored, explain=True),
-        lambda settings, nodes: leased_session_hosts(settings, history, nodes), 60 * given.max_time,
+        lambda settings, nodes: hold_session_leases(settings, history, nodes), 60 * given.max_time,
     )  # fmt: skip
-    caller = Caller(history, view_opener(history, given.view), given.waiting)
+    caller = CommandCallbacks(history, view_opener(history, given.view), given.waiting)
     return print_failures(session.resume(number, None, caller, how), history)
 
 
@@ -183,9 +183,9 @@ def latest_unfinished(path: Path | None) -> int | str:
 
 
 def unfinished_shared_batch(hunt: int | str, path: Path | None) -> "Batch | None":
-    """The batch with that name, or with that hunt, whose hunts share builds; None if all hunts have verdicts.
-
-    The result is None if the hunt can be continued alone. Raises UsageError for a batch that another command continues.
+    """The batch with that name, or the batch in which that hunt shares builds with other hunts. The result is None if
+    the hunt shares no builds, or if all hunts of its batch have verdicts. Raises UsageError if all hunts of the named
+    batch have verdicts, or if `bisect batch` continues this batch.
     """
     from perfbisect.hunt.slurm import refuse_if_job_is_open
 
@@ -210,7 +210,7 @@ def unfinished_shared_batch(hunt: int | str, path: Path | None) -> "Batch | None
 def resume_all(path: Path | None, view: str | None) -> int:
     """Continue all interrupted hunts of our own and all unfinished batches; returns the highest exit status."""
     from perfbisect.errors import USAGE
-    from perfbisect.hunt.batch import VERDICTS, Task, range_key, tasks_of
+    from perfbisect.hunt.batch import VERDICTS, Task, sharing_key, tasks_of
     from perfbisect.store.batches import all_batches, continue_batch
 
     with closing(History.open(path)) as opened:
@@ -235,7 +235,7 @@ def resume_all(path: Path | None, view: str | None) -> int:
             open_tasks = [
                 task for task in tasks_of(batch, opened) if task.status not in VERDICTS and task.number in places
             ]
-            if batch.is_one_process:  # resuming its first hunt resumes all
+            if batch.is_one_process:  # resuming the first hunt of the batch resumes all hunts
                 open_tasks = open_tasks[:1]
                 for task in open_tasks:
                     task.batch = None
@@ -246,7 +246,7 @@ def resume_all(path: Path | None, view: str | None) -> int:
             if hunt.state == "interrupted" and not hunt.origin and hunt.id not in hunts_of_batches:
                 hosts = opened.settings(hunt.number).hosts
                 tasks.append(
-                    Task(hunt.title, (), str(Path.cwd()), (hosts,), range_key("", [hunt.number]), hunt=hunt.number)
+                    Task(hunt.title, (), str(Path.cwd()), (hosts,), sharing_key("", [hunt.number]), hunt=hunt.number)
                 )
         if not tasks:
             note("No hunt is interrupted.")

@@ -14,11 +14,11 @@ from perfbisect.cli.options.common import (
     LongCommand,
     explain_option,
     json_option,
+    options_command,
     say,
     say_object,
     session_options,
     show_clone_progress,
-    verb_command,
 )
 from perfbisect.cli.options.completion import revision, several_workloads_option
 from perfbisect.cli.options.measurement import (
@@ -46,7 +46,7 @@ COMMON = (
 )
 
 
-@verb_command(LongCommand, common=COMMON)
+@options_command(LongCommand, common=COMMON)
 @click.argument("good", shell_complete=revision)
 @click.argument("bad", required=False, shell_complete=revision)
 @command_options
@@ -144,13 +144,13 @@ def run(given: CommandOptions) -> int:
     `bisect resume` continues an interrupted hunt.
     """
     from perfbisect.cli.sessions import (
+        hold_session_leases,
         hunt_differing_results,
-        leased_session_hosts,
         leases_and_notifier,
         print_failures,
         view_opener,
     )
-    from perfbisect.hunt.attempt import Caller
+    from perfbisect.hunt.attempt import CommandCallbacks
     from perfbisect.hunt.forecast import forecast_line
     from perfbisect.hunt.session import begin
     from perfbisect.hunt.setup import SessionSetup
@@ -158,7 +158,7 @@ def run(given: CommandOptions) -> int:
 
     history, waiting = given.history, given.waiting
     number = claim_given_batch_hunt(given.in_batch, history) if given.in_batch else None
-    if number:  # the job in Slurm was submitted or started again
+    if number:  # the hunt exists, because its Slurm job was submitted or started again
         from perfbisect.cli.commands.resume import resume_session
 
         return resume_session(given, number)
@@ -169,14 +169,14 @@ def run(given: CommandOptions) -> int:
     if given.dry_run:
         from perfbisect.hunt.forecast import dry_run_lines
 
-        with leased_session_hosts(every[0], history, minutes=minutes):
+        with hold_session_leases(every[0], history, minutes=minutes):
             say("\n".join(dry_run_lines(history, every)))
         return 0
     with leases_and_notifier(given, every[0], minutes) as notifier:
         setups = SessionSetup.set_up(every, waiting)
         note(forecast_line(history, [setup.settings for setup in setups], setups[0].span, setups[0].host))
         announce_build_system(every[0])
-        caller = Caller(history, view_opener(history, given.view), waiting, notifier)
+        caller = CommandCallbacks(history, view_opener(history, given.view), waiting, notifier)
         try:
             return print_failures(begin(setups, caller, place_in_batch), history)
         except SeveralResults as several:
@@ -241,7 +241,7 @@ def requested_settings(given: CommandOptions) -> Settings:
     )  # fmt: skip
 
 
-@verb_command()
+@options_command()
 @click.argument("file", type=EXISTING)
 @click.argument("how", nargs=-1, type=click.UNPROCESSED, metavar="[-- OPTIONS OF bisect run]")
 @click.option(
@@ -285,7 +285,7 @@ def steps(given: CommandOptions) -> int:
     else:
         say("\n".join(imported_line_texts(series_lines)))
     hunts = [
-        series_line.hunt_words(step)
+        series_line.hunt_argv(step)
         for series_line in series_lines
         for step in series_line.line.steps
         if makes_worse(step, series_line.metric)
@@ -304,8 +304,8 @@ def steps(given: CommandOptions) -> int:
 
 
 def imported_lines(given: CommandOptions) -> "list[ImportedLine]":
-    """The lines of the chosen series that have enough readings to find steps. Raises UsageError if the file has no
-    such lines. If the file has other series, a note names them.
+    """The levels and steps of each chosen series that has enough readings to find steps. For each other chosen series,
+    a note is printed that says why it is ignored. Raises UsageError if all chosen series are ignored.
     """
     import math
     from fnmatch import fnmatchcase

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from perfbisect.cli.options.common import FILE, CommandOptions, history_option, say, verb_command
+from perfbisect.cli.options.common import FILE, CommandOptions, history_option, options_command, say
 from perfbisect.cli.options.stored import from_option
 from perfbisect.errors import UsageError
 from perfbisect.ui.stream import note
@@ -17,7 +17,7 @@ from perfbisect.wording.text import printable
 LOOPBACK = "127.0.0.1"
 
 
-@verb_command()
+@options_command()
 @click.option("--port", type=click.IntRange(0, 65535), default=8001, show_default=True, help="Port to listen on.")
 @click.option(
     "--address", default=LOOPBACK, show_default=True, help="Address to listen on. Every address except loopback needs a login."
@@ -53,7 +53,7 @@ def serve(given: CommandOptions) -> None:
       bisect serve --password-file users     require a login
 
     \b
-    The history is only read. Hunts may write it at the same time. Ctrl-C ends the server.
+    The server only reads the history. Hunts may write to the history at the same time. Ctrl-C ends the server.
     Passwords need a proxy with TLS in front of this server: see docs/serve.md.
     """
     from perfbisect.cli.guard import LoginGuard
@@ -61,12 +61,12 @@ def serve(given: CommandOptions) -> None:
     from perfbisect.store.connection import default_history_path, open_reader
 
     if given.add_user is not None:
-        add_asked_user(given.add_user, given.password_file)
+        store_user_password(given.add_user, given.password_file)
         return
     central, address = given.central, given.address
     path = (given.history or default_history_path()).absolute()
     if central is None:
-        open_reader(path).close()  # raises if it cannot be read
+        open_reader(path).close()  # raises an error if the history cannot be read
     elif given.sql:
         raise click.UsageError(
             "--sql and --from exclude each other. For SQL on a central history: bisect query SQL --from URL"
@@ -105,7 +105,7 @@ def serve(given: CommandOptions) -> None:
     serve_pages(resolved[0][0], given.port, guard, Pages(given.history, central), open_browser=given.opens)
 
 
-def add_asked_user(name: str, file: Path | None) -> None:
+def store_user_password(name: str, file: Path | None) -> None:
     """Ask for a password, or read it from standard input, and write it into the password file."""
     from perfbisect.cli.guard import add_user
 

@@ -1,4 +1,4 @@
-"""`bisect simulate`: simulate hunts, to plan before machine time is spent."""
+"""`bisect simulate`: simulate hunts, to estimate the cost and the accuracy of real hunts."""
 
 import math
 import sys
@@ -12,10 +12,10 @@ from perfbisect.cli.options.common import (
     Decorator,
     LongCommand,
     json_option,
+    options_command,
     say,
     say_json,
     show_clone_progress,
-    verb_command,
 )
 from perfbisect.cli.options.completion import builder_option, revision
 from perfbisect.cli.options.measurement import announce_recipe_files, builders_option, policy_options, requested_policy
@@ -52,19 +52,19 @@ COST = ParsedParam("COST", _cost)  # (number, "runs" or "minutes")
 
 
 def share_option(name: str, default: str, text: str, **how: bool) -> Decorator:
-    """The command-line option with that name, whose value is a share."""
+    """The command-line option ``name``, whose value is a share, such as 5%."""
     return click.option(name, type=ShareParam(**how), default=default, show_default=True, help=text)
 
 
 def cost_option(name: str, default: str, text: str) -> Decorator:
-    """The command-line option with that name, whose value is a cost."""
+    """The command-line option ``name``, whose value is a cost in runs or in time."""
     return click.option(name, type=COST, default=default, show_default=True, help=text)
 
 
 COMMON = "--commits --effect --noise --layout --drift --repo --builder --steps --build-cost --run-time --hosts --min-effect --all --hunts --json"
 
 
-@verb_command(LongCommand, common=COMMON)
+@options_command(LongCommand, common=COMMON)
 @click.argument("good", required=False, shell_complete=revision)
 @click.argument("bad", required=False, shell_complete=revision)
 @click.option("--commits", type=click.IntRange(1, 1_000_000), help="Number of commits in the range. Default: 1000.")
@@ -200,7 +200,7 @@ def simulate(given: CommandOptions) -> None:
 
 
 def chosen_graph(given: CommandOptions) -> "Graph":
-    """The graph of a real repository, as `bisect run` sees it, or a random one."""
+    """The graph of the range that `bisect run` would search in a real repository, or a simulated graph."""
     from perfbisect.core.domain.graph import Graph
     from perfbisect.recipes.builder_reader import load_builder
     from perfbisect.repository.commits import resolve_commit

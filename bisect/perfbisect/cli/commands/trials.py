@@ -1,5 +1,6 @@
-"""`bisect compare`, `bisect noise` and `bisect prove`: builds relative to the first build, and with `--hunt` the commits of their
-drops; the noise of a host; and good, bad, and bad without the culprit.
+"""`bisect compare` measures builds relative to the first build, and with `--hunt` finds the commits that caused drops.
+`bisect noise` measures the noise of a host. `bisect prove` compares good, bad, and bad without the culprit. `bisect
+narrow` finds the part of the culprit's diff that changed the speed.
 """
 
 import re
@@ -15,13 +16,13 @@ from perfbisect.cli.options.common import (
     explain_option,
     host_argument,
     id_argument,
+    options_command,
     say,
     session_options,
     show_clone_progress,
-    verb_command,
 )
 from perfbisect.cli.options.completion import (
-    build_names,
+    complete_revision,
     host_names,
     revision,
     several_workloads_option,
@@ -45,7 +46,7 @@ from perfbisect.cli.options.stored import form_option_group, print_trial
 from perfbisect.errors import ENVIRONMENT, INCONCLUSIVE
 from perfbisect.ui.stream import note
 
-OF_HUNTS = {  # options that a stored comparison does not decide
+OF_HUNTS = {  # options that may be given together with a stored comparison
     "builds", "hunt", "min_effect", "explain", "dry_run", "waiting", "notify", "history", "as_json", "as_csv", "as_tsv", "as_markdown",
 }  # fmt: skip
 
@@ -54,8 +55,8 @@ COMPARING = "--build --run --rate --cost --builder --workload --repo --metric --
 OF_NOISE = "--rev --build --run --rate --cost --builder --workload --repo --metric --visits --runs --json"
 
 
-@verb_command(LongCommand, common=COMPARING)
-@click.argument("builds", nargs=-1, metavar="BUILD...", shell_complete=build_names)
+@options_command(LongCommand, common=COMPARING)
+@click.argument("builds", nargs=-1, metavar="BUILD...", shell_complete=complete_revision)
 @several_workloads_option("Workloads, groups of workloads, or suites of the recipe.")
 @command_options
 @what_options
@@ -78,11 +79,11 @@ OF_NOISE = "--rev --build --run --rate --cost --builder --workload --repo --metr
 def compare(given: CommandOptions) -> int:
     """Measure each BUILD relative to the first BUILD.
 
-    The runs of all builds are interleaved, so that drift of the machine cancels. A table calls a difference real if
-    the difference is significant; at most 5 % of the real differences are expected to be false. Red and green mark real
-    differences of 5 % or more. To compare machines instead of builds, use the builder named `host`: nothing is built, and
-    each --host is measured relative to the first --host. --each-release measures all releases of a range and finds the
-    steps between them. For each step, --each-release prints the command that finds its commit.
+    The runs of all builds are interleaved, so that drift of the machine cancels. The table calls significant
+    differences real; at most 5 % of the differences that the table calls real are expected to be false. Red and green
+    mark real differences of 5 % or more. To compare machines instead of builds, use the builder named `host`: nothing
+    is built, and each --host is measured relative to the first --host. --each-release measures all releases of a range,
+    finds the releases at which the speed changed, and prints, for each such step, the command that finds the commit.
 
     \b
     Examples:
@@ -103,17 +104,18 @@ def compare(given: CommandOptions) -> int:
     A BUILD is a release number (8.0.28), a git revision, or NAME=PATH for a prebuilt system: a folder
     on the host, or a tarball on this machine. REV@VARIANT is built with the compiler settings of a
     variant. BUILD+CONFIG changes settings of the server: CONFIG is a name in the builder's configs, or
-    a file. `bisect builders --show NAME` lists variants and configs.
+    a file. `bisect builders --show NAME` lists the variants and configs of a builder.
     Ctrl-C keeps all finished runs; `bisect resume c3` continues comparison c3. `bisect show c3` prints
-    it again, also as --csv, --tsv, --markdown or --json, with counters per operation. `bisect report c3`
-    writes a page.
+    the comparison again, also as --csv, --tsv, --markdown or --json, with counters per operation.
+    `bisect report c3` writes the comparison as an HTML page.
 
     \b
     --hunt finds the commits that caused drops. Each build is compared with the previous BUILD. A build
     that is slower by --min-effect or more has a drop. Until the first drop, each build is also compared
-    with the first BUILD, to catch a drop that came in small steps. A drop is real at a false discovery rate of 5 % over all workloads. The hunt searches
-    the commits between the build with the drop and the build that it was compared with. Hunts between
-    the same two builds share their builds. With --hunt, the exit status is 2 if a hunt names no commit.
+    with the first BUILD, because several small losses can add up to a drop. Only significant drops are
+    hunted: the false discovery rate over all workloads is 5 %. A hunt searches the commits between the
+    slower build and the build with which the slower build was compared. Hunts between the same two
+    BUILDs use the same builds of commits. With --hunt, the exit status is 2 if a hunt finds no culprit.
 
     \b
     Exit status: 0 complete, 2 some builds could not be measured, 3 usage or configuration error,
@@ -125,7 +127,7 @@ def compare(given: CommandOptions) -> int:
     from perfbisect.core.domain.settings import TrialType
     from perfbisect.core.stats.paired_comparison import is_every_ratio_measured
     from perfbisect.hunt.drop_hunts import DropOptions, candidates_between, hunt_lines, read_comparison
-    from perfbisect.hunt.trials.builds import check_words, cost, hosts_as_builds, read_builds, read_releases
+    from perfbisect.hunt.trials.builds import check_words, cost_lines, hosts_as_builds, read_builds, read_releases
     from perfbisect.hunt.trials.rounds import TrialDesign
     from perfbisect.store.history import History
     from perfbisect.wording.quantities import count
@@ -133,7 +135,7 @@ def compare(given: CommandOptions) -> int:
     builds, each_release, hunt, history = given.builds, given.each_release, given.hunt, given.history
     if given.min_effect and not hunt:
         raise click.UsageError("--min-effect needs --hunt.")
-    if len(builds) == 1 and (ends := re.fullmatch(r"([^=]+?)\.{2,3}([^=.][^=]*)", builds[0])):  # git's A..B
+    if len(builds) == 1 and (ends := re.fullmatch(r"([^=]+?)\.{2,3}([^=.][^=]*)", builds[0])):  # A..B, as in git
         builds = ends.groups()
     stored = builds[0] if builds and re.fullmatch(r"c\d{1,15}", builds[0]) else ""
     if hunt and stored and len(builds) == 1 and not given.workload:
@@ -167,7 +169,7 @@ def compare(given: CommandOptions) -> int:
     if each_release:
         settings, subjects, series = read_releases(each_release, settings, builder, history, show_clone_progress)
     elif builder.installed:
-        settings, subjects = hosts_as_builds(settings, builder, least=2)
+        settings, subjects = hosts_as_builds(settings, builder, min_hosts=2)
     else:
         settings = replace(settings, good=builds[0], bad=builds[-1])
         settings, subjects = read_builds(builds, settings, builder, show_clone_progress)
@@ -187,10 +189,10 @@ def compare(given: CommandOptions) -> int:
         if given.dry_run:
             sizes = (count(span, "candidate") if isinstance(span, int) else f"none: {span}" for span in spans.values())
             hunts = (f"hunts, {title}: {size}" for title, size in zip(spans, sizes, strict=True))
-            say("\n".join([*cost(setup, settings, history), *hunts]))
+            say("\n".join([*cost_lines(setup, settings, history), *hunts]))
             return 0
         if series and not given.form:
-            note("\n".join(cost(setup, settings, history)))
+            note("\n".join(cost_lines(setup, settings, history)))
         trial, cut = measured_trial(setup, given, notifier)
         if hunt and not cut:
             if not given.form:
@@ -200,20 +202,20 @@ def compare(given: CommandOptions) -> int:
 
 
 def hunt_drops_and_print(comparison: str, given: CommandOptions) -> int:
-    """Hunt the drops of a comparison, and print it with the culprits; returns the exit status.
+    """Hunt the drops of a comparison, and print the comparison with the culprits; returns the exit status.
 
-    The hunts are shown as `bisect run` shows them, or, if standard output is for the table alone, as lines on standard
-    error.
+    The hunts are shown as `bisect run` shows hunts. If an option such as --json selects the form of the table, the
+    hunts are shown as lines on standard error, so that standard output has only the table.
     """
     from perfbisect.cli.sessions import view_opener
-    from perfbisect.hunt.attempt import Caller
+    from perfbisect.hunt.attempt import CommandCallbacks
     from perfbisect.hunt.drop_hunts import OPEN, DropOptions, hunt_drops
     from perfbisect.store.history import History
 
     history, form = given.history, given.form
     shown = view_opener(history, "plain" if form else None, sys.stderr if form else None)
     hunts = hunt_drops(
-        comparison, Caller(history, shown, given.waiting, say=note), DropOptions(given.min_effect, given.explain)
+        comparison, CommandCallbacks(history, shown, given.waiting, say=note), DropOptions(given.min_effect, given.explain)
     )
     if not hunts:
         note(f"Comparison {comparison} has no real drop of at least --min-effect, so no hunt begins.")
@@ -224,7 +226,7 @@ def hunt_drops_and_print(comparison: str, given: CommandOptions) -> int:
     return 0 if all(hunt and hunt.culprit for hunt in hunts) else INCONCLUSIVE
 
 
-@verb_command(LongCommand, common=OF_NOISE)
+@options_command(LongCommand, common=OF_NOISE)
 @host_argument
 @workload_option("Workload of the recipe.", default="")
 @click.option(
@@ -240,10 +242,10 @@ def hunt_drops_and_print(comparison: str, given: CommandOptions) -> int:
 @pairing_option
 @round_options(8, 4, "Number of visits: starts of the server.")
 def noise(given: CommandOptions) -> int:
-    """Build one revision on HOST (default: local), and measure the build against itself (an A/A).
+    """Build one revision on HOST (default: local), and compare the build with itself (an A/A test).
 
     A visit is one start of the server with several runs. The report has the noise between visits and within visits, the
-    smallest drop that a hunt can detect for several numbers of runs, and the best duration of a run.
+    smallest drop that a hunt can detect with a given number of runs, and the best duration of a run.
 
     \b
     Examples:
@@ -254,8 +256,8 @@ def noise(given: CommandOptions) -> int:
       bisect noise spare -b host -w cpu
 
     \b
-    Later hunts with the same host, builder, variant, workload and options use the result. Ctrl-C keeps all finished
-    runs; `bisect resume n4` continues A/A n4. `bisect show n4` prints its report again.
+    Later hunts with the same host, builder, variant, workload and options use the measured noise. Ctrl-C keeps all
+    finished runs; `bisect resume n4` continues A/A test n4. `bisect show n4` prints the report of n4 again.
     """
     from perfbisect.cli.sessions import leases_and_notifier, measured_trial, print_trial_end
     from perfbisect.core.domain.settings import TrialBuild, TrialType
@@ -273,7 +275,7 @@ def noise(given: CommandOptions) -> int:
     if len(chosen) > 1:
         raise click.UsageError(f"--workload {given.workload} selects several workloads. Give a single workload.")
     if builder.installed:
-        settings, subjects = hosts_as_builds(settings, builder, least=1)
+        settings, subjects = hosts_as_builds(settings, builder, min_hosts=1)
     else:
         settings = resolve_settings(settings, clone_progress=show_clone_progress)
         subjects = [TrialBuild(rev, settings.good_commit)]
@@ -283,14 +285,15 @@ def noise(given: CommandOptions) -> int:
     return print_trial_end(ended, given)
 
 
-@verb_command()
+@options_command()
 @id_argument()
-@round_options(6, 2, "Number of rounds. In each round, each build is started once (a visit).", least=2)
+@round_options(6, 2, "Number of rounds. In each round, each build is started once (a visit).", min_rounds=2)
 @json_form_option
 def prove(given: CommandOptions) -> int:
-    """Revert the culprit of HUNT (default: the latest hunt with a culprit) on top of bad, and measure how much speed that regains.
+    """Revert the culprit of HUNT (default: the latest hunt with a culprit) on top of bad, and measure how much speed the revert regains.
 
-    The runs of good, bad, and bad without the culprit are interleaved, with the settings of the hunt, on its first host.
+    The runs of good, bad, and bad without the culprit are interleaved, on the first host of HUNT, with the settings of
+    HUNT.
     The result is the share of the loss that the revert regains, with its 95 % interval. Your clone is only read.
 
     \b
@@ -301,8 +304,8 @@ def prove(given: CommandOptions) -> int:
       bisect prove 12 --json | jq .proof
 
     \b
-    Ctrl-C keeps all finished runs; `bisect resume p5` continues proof p5. `bisect show p5` prints its
-    report again. The report of a hunt contains its proofs.
+    Ctrl-C keeps all finished runs; `bisect resume p5` continues proof p5. `bisect show p5` prints the
+    report of p5 again. The report of a hunt also contains the proofs of the hunt.
 
     \b
     Exit status: 0 the revert regains speed, 1 no gain is shown or no speed was lost, 2 undecided: the
@@ -326,16 +329,17 @@ def prove(given: CommandOptions) -> int:
     return print_trial_end(ended, given)
 
 
-@verb_command()
+@options_command()
 @id_argument("b")
 @click.option("--max-time", type=MINUTES, default=0.0, help=TIME_LIMIT)
 @session_options
 def narrow(given: CommandOptions) -> int:
-    """Find the part of the culprit's diff that changed the speed. HUNT: default is the latest hunt with a culprit.
+    """Find the part of the culprit's diff that changed the speed. HUNT is by default the latest hunt with a culprit.
 
-    `bisect narrow` adds the parts of the diff to the culprit's parent, one after the other, and searches these states like
-    commits. First it finds the file; then the hunk of that file or, in a new file, the function. Two comparisons prove the
-    named part: the parent with only this part, and the culprit without this part.
+    `bisect narrow` adds the parts of the diff to the culprit's parent, one after the other, and searches these states
+    like commits. The first rounds of the search find the file; the last rounds find the hunk or, in a new file, the
+    function. Two comparisons prove the part that was found: the parent with only this part, and the culprit without
+    this part.
 
     \b
     Examples:
@@ -346,17 +350,19 @@ def narrow(given: CommandOptions) -> int:
       bisect report 13         write the page of the result, with the part marked in the diff
 
     \b
-    If a state does not build, parts are added in another order: build files and headers first, then definitions before
-    uses. The search has its own number in `bisect history`, which `bisect resume`, `show`, `watch` and `report` accept.
-    If a hunt or a batch has several culprits, each has a search of up to --max-time. Your clone is only read.
+    If a state does not build, parts are added in another order: build files and headers first, then
+    definitions before uses. The search has its own number in `bisect history`, which `bisect resume`,
+    `show`, `watch` and `report` accept. If a hunt or a batch has several culprits, there is a search of
+    up to --max-time for each culprit. Your clone is only read.
 
     \b
-    Exit status: 0 a part is named, 1 there is nothing to find, 2 several parts remain possible; others as `bisect run`.
+    Exit status: 0 a part is named, 1 there is nothing to find, 2 several parts remain possible; other
+    values as `bisect run`.
     """
     from perfbisect.cli.sessions import leases_and_notifier, print_failures, view_opener
-    from perfbisect.hunt.attempt import Caller
+    from perfbisect.hunt.attempt import CommandCallbacks
     from perfbisect.hunt.session import begin
-    from perfbisect.hunt.trials.proof import culprits_of, narrowing
+    from perfbisect.hunt.trials.proof import culprits_of, narrowing_setup
     from perfbisect.store.history import History
 
     history, status = given.history, 0
@@ -366,8 +372,8 @@ def narrow(given: CommandOptions) -> int:
         announce_and_read_recipes(settings)
         with (
             leases_and_notifier(given, settings, given.max_time) as notifier,
-            narrowing(settings, given.waiting) as setup,
+            narrowing_setup(settings, given.waiting) as setup,
         ):
-            caller = Caller(history, view_opener(history, given.view), given.waiting, notifier)
+            caller = CommandCallbacks(history, view_opener(history, given.view), given.waiting, notifier)
             status = max(status, print_failures(begin([setup], caller), history))
     return status

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import CommandOptions, history_option, id_argument, plain_option, say, verb_command
+from perfbisect.cli.options.common import (
+    CommandOptions,
+    history_option,
+    id_argument,
+    options_command,
+    plain_option,
+    say,
+)
 from perfbisect.cli.options.completion import complete_id
 from perfbisect.cli.options.measurement import (
     announce_recipe_files,
@@ -33,15 +40,15 @@ if TYPE_CHECKING:
 UNDECIDED = 2
 
 
-@verb_command()
+@options_command()
 @click.argument("sessions", metavar="[HUNT…]", type=SessionIdParam(ANY), nargs=-1, shell_complete=complete_id)
 @plain_option
 @history_option
 def watch(given: CommandOptions) -> None:
-    """Show hunts and comparisons that run in other terminals, as those terminals show them, until they end.
+    """Show hunts and comparisons that run in other terminals, until they end, in the same form as the other terminals.
 
-    HUNT is the id of a hunt, a comparison (c3), a proof (p5), a noise measurement (n4) or a batch
-    (b3). Default: all that run now.
+    HUNT is the id of a hunt, a comparison (c3), a proof (p5), a noise measurement (n4) or a batch (b3). Default: all
+    sessions that run now.
 
     \b
     Examples:
@@ -61,7 +68,7 @@ def watch(given: CommandOptions) -> None:
         named = dict.fromkeys(
             session_number for session_id in given.sessions for session_number in session_numbers(session_id, opened)
         )
-        chosen = tuple(named) or tuple(watching.running(opened))
+        chosen = tuple(named) or tuple(watching.running_sessions(opened))
         if not chosen:
             raise UsageError(
                 "No session is running.",
@@ -112,17 +119,18 @@ def print_unfinished_end(session: "SessionSummary", history: Path) -> None:
         note(f"To continue: {bisect_command('resume', str(session.id), history)}")
 
 
-@verb_command()
+@options_command()
 @id_argument()
 @confidence_option()
 @effect_option("Smallest change to search for.")
 @limit_options
 @history_option
 def replay(given: CommandOptions) -> int:
-    """Repeat the decisions of HUNT (default: the latest) on its stored runs, with its own settings or with other settings.
+    """Repeat the decisions of HUNT (default: the latest) from the stored runs of HUNT, with its own or with other
+    settings.
 
-    Each line is a decision: the number of runs before the decision, and the most probable culprit. A replay has only the
-    stored runs, so with other settings it may end without a verdict.
+    Each printed line is about a decision: the number of runs before the decision, and the most probable culprit. A
+    replay has only the stored runs, so with other settings it may end without a verdict.
 
     \b
     Examples:
@@ -131,7 +139,7 @@ def replay(given: CommandOptions) -> int:
       bisect replay 12 --max-runs 40      the verdict after 40 runs
 
     \b
-    Exit status: as of `bisect run` with this verdict; 2 without a verdict.
+    Exit status: as of `bisect run` with the same verdict; 2 without a verdict.
     """
     from perfbisect.core.domain.events import SessionStarted
     from perfbisect.core.domain.orders import Measure, Purpose
@@ -180,7 +188,7 @@ def replay(given: CommandOptions) -> int:
         note(
             f"Hunt {number} was carried out {together}. The replay applies limits of time, builds and runs to hunt {number} alone."
         )
-    for runs, decision in decisions(problem, events, began, shared=bool(together)):
+    for runs, decision in decisions(problem, events, began, shares_builds=bool(together)):
         order, culprit = decision.order, decision.belief.culprit
         if not isinstance(order, Measure):
             say(f"{runs:5} runs  verdict")

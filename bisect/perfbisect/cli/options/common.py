@@ -1,4 +1,5 @@
-"""Options that most verbs share: history, hosts, waiting, notification, views; and writing to standard output."""
+"""Options that most commands share (history, host, waiting, notification, view), and functions that write to standard
+output."""
 
 import shutil
 import sys
@@ -24,16 +25,16 @@ if TYPE_CHECKING:
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-ALL_HELP = f"{__name__}.all_help"  # in the context of a command whose help is printed
+ALL_HELP = f"{__name__}.all_help"  # key in click's ``ctx.meta``: whether the help with all options is printed
 EXAMPLES = 6  # lines of an epilog that `--help` shows: click's mark, the title, and four examples
 
 
 class CommandOptions(SimpleNamespace):
-    """The arguments and options of a command, each by the name of its parameter."""
+    """The arguments and options of a command, as attributes with the names of the parameters."""
 
 
 def adding_options(*options: Decorator) -> Decorator:
-    """A decorator that adds these options to a command, in their order."""
+    """A decorator that adds ``options`` to a command, in the given order."""
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
@@ -43,13 +44,13 @@ def adding_options(*options: Decorator) -> Decorator:
     return add
 
 
-def verb_command(
-    kind: type[click.Command] = click.Command, parent: click.Group | None = None, **how: Any
+def options_command(
+    command_class: type[click.Command] = click.Command, parent: click.Group | None = None, **click_options: Any
 ) -> Callable[[Callable[..., Any]], Any]:
-    """A command that calls its function with ``CommandOptions``. Its help is the docstring; the examples follow the
-    options.
+    """A decorator that makes a command of a function, which gets the values of all options as ``CommandOptions``. The
+    function's docstring is the help of the command, with the examples after the options.
 
-    ``how`` are further arguments of ``kind``; ``parent`` is the group of the command.
+    ``click_options`` are further arguments of ``command_class``; ``parent`` is the group of the command.
     """
 
     def command_of(verb: Callable[[CommandOptions], Any]) -> click.Command:
@@ -58,7 +59,7 @@ def verb_command(
             return verb(CommandOptions(**options))
 
         text, mark, examples = cleandoc(verb.__doc__ or "").partition("\b\nExamples:\n")
-        command = click.command(cls=kind, help=text, epilog=f"{mark}{examples}\n", **how)(called)
+        command = click.command(cls=command_class, help=text, epilog=f"{mark}{examples}\n", **click_options)(called)
         if parent:
             parent.add_command(command)
         return command
@@ -66,19 +67,21 @@ def verb_command(
     return command_of
 
 
-def print_and_exit_option(tell: Callable[[click.Context], None]) -> dict[str, Any]:
-    """click's arguments for an option that prints by ``tell`` and exits, whatever else the command requires."""
+def print_and_exit_option(show: Callable[[click.Context], None]) -> dict[str, Any]:
+    """The arguments of click for an option that calls ``show``, which prints, and exits, even if required arguments are
+    missing."""
 
     def callback(ctx: click.Context, _param: click.Parameter, is_used: bool) -> None:
         if is_used and not ctx.resilient_parsing:
-            tell(ctx)
+            show(ctx)
             ctx.exit()
 
     return {"is_flag": True, "is_eager": True, "expose_value": False, "callback": callback}
 
 
 class LongCommand(click.Command):
-    """A command with many options: `--help` prints the ``common`` ones and first examples, `--help-all` prints all."""
+    """A command with many options: `--help` prints the ``common`` options and the first examples; `--help-all` prints
+    all options and examples."""
 
     def __init__(self, *args: Any, common: str, **how: Any) -> None:
         super().__init__(*args, **how)
@@ -92,7 +95,7 @@ class LongCommand(click.Command):
         self.params.append(click.Option(["--help-all"], help=text, **print_and_exit_option(print_all)))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The common options, in their order; after them the others, if ``--help-all`` is used."""
+        """Write the help of the common options; with ``--help-all``, then write the help of all other options."""
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
         rows = {option.opts[0]: row for option in options if (row := option.get_help_record(ctx))}
         groups = {"Options": [rows.pop(name) for name in self.common]}
@@ -111,10 +114,11 @@ class LongCommand(click.Command):
 
 
 def notify_command(ctx: click.Context, _param: click.Parameter, value: tuple[str, ...] | None) -> tuple[str, ...]:
-    """The command of --notify, or of config.toml. Raises RecipeError for a mistake in that file."""
+    """The command of --notify, or without this option the command in config.toml. Raises RecipeError for a mistake in
+    config.toml."""
     from perfbisect.recipes.configuration import configuration_location, load_configuration, split_command
 
-    if value is not None or ctx.resilient_parsing:  # completion of a shell
+    if value is not None or ctx.resilient_parsing:  # the option is given, or a shell asks for completions
         return value or ()
     try:
         return split_command(load_configuration().notify)
@@ -123,7 +127,8 @@ def notify_command(ctx: click.Context, _param: click.Parameter, value: tuple[str
 
 
 class WaitingLine:
-    """Shows on standard error what is waited for: on a terminal a line with a clock, else a line for each change."""
+    """Shows on standard error for what perfbisect waits: on a terminal one line with a clock, otherwise a new line for
+    each thing."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
@@ -132,13 +137,13 @@ class WaitingLine:
 
     @property
     def waited_clock(self) -> str:
-        """The time since the waiting began, as a clock shows it."""
+        """The time since the waiting began, such as 0:07."""
         from perfbisect.wording.quantities import clock
 
         return clock(time.monotonic() - self.began)
 
-    def show(self, subject: str, end: str = "") -> None:
-        """Show that ``subject`` is waited for; without a terminal, as a sentence, which ends with ``end``."""
+    def show_waiting(self, subject: str, end: str = "") -> None:
+        """Show that perfbisect waits for ``subject``. Without a terminal, ``end`` is printed after ``subject``."""
         from perfbisect.wording.table import cut
 
         if sys.stderr.isatty():
@@ -151,33 +156,34 @@ class WaitingLine:
         self.shown.add(subject)
 
     def say(self, text: str) -> None:
-        """Print a text over the line about the waiting, which is erased first."""
-        self.clear()
+        """Erase the line about the waiting, and print a text in its place."""
+        self.erase()
         note(printable(text))
 
-    def clear(self) -> None:
+    def erase(self) -> None:
         """Erase the line about the waiting, if it is on the screen."""
         if self.drawn:
             replace_line("")
         self.drawn = False
 
     def __call__(self, owner: "LockOwner | None") -> None:
-        """Show that the session ``owner`` of a lock is waited for; None: the wait is over. See ``host.lock``."""
+        """Show that perfbisect waits for the session ``owner`` of a lock; with None, show that the wait is over.
+        ``host.lock`` calls this method."""
         if owner is not None:
-            self.show(str(owner), ".")
+            self.show_waiting(str(owner), ".")
         elif self.drawn:
-            self.clear()
+            self.erase()
         else:
             note("The host is free.")
 
 
-# Each option is a parameter of its name in the command.
+# A command gets the value of each of these options as the parameter with the option's name.
 PATH = click.Path(path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)  # a file
 FOLDER = click.Path(file_okay=False, path_type=Path)
-history_option = click.option(  # None: the default path; of a group of commands, it may precede the command's name
-    "--history", metavar="FILE", type=FILE, is_eager=True,  # before the names of hunts
+history_option = click.option(  # None: the default path. The option of a group may precede the name of a command
+    "--history", metavar="FILE", type=FILE, is_eager=True,  # eager: is read before the ids of hunts
     callback=lambda ctx, _param, value: value or (ctx.parent.params.get("history") if ctx.parent else None),
     help="File that stores hunts and comparisons. Default: ~/.local/state/perfbisect/history.db.",
 )  # fmt: skip
@@ -186,33 +192,33 @@ explain_option = click.option(
     "--explain/--no-explain", default=True, show_default=True,
     help="Measure culprit and parent again for the reason: counters, profiles, query plans.",
 )  # fmt: skip
-waiting_option = click.option(  # a WaitingLine; None without the option
+waiting_option = click.option(  # the value is a WaitingLine; None without the option
     "--wait", "waiting", is_flag=True, callback=lambda _ctx, _param, wait: WaitingLine() if wait else None,
     help="If another hunt or comparison runs on the host, wait for its end instead of failing.",
 )  # fmt: skip
-notify_option = click.option(  # the arguments of a command; () for no command
+notify_option = click.option(  # the value is the words of a command; () means no command
     "--notify", type=COMMAND, callback=notify_command,
     help="Command to run at the end; its standard input is the verdict as JSON.",
 )  # fmt: skip
 PLAIN = "Print plain lines instead of the live display."
 plain_option = click.option("--plain", is_flag=True, help=PLAIN)
-view_options = adding_options(  # of every verb that hunts: ``view: str | None``; the last of several options counts
+view_options = adding_options(  # of commands that hunt; the parameter is ``view: str | None``; the last option counts
     click.option("--plain", "view", flag_value="plain", default=None, help=PLAIN),
     click.option("--json", "view", flag_value="json", default=None, help="Print one JSON object for each event."),
 )
 
-session_options = adding_options(
-    waiting_option, notify_option, view_options, history_option
-)  # of a verb that carries out hunts
+# Options of commands that carry out hunts.
+session_options = adding_options(waiting_option, notify_option, view_options, history_option)
 
 
 def json_option(text: str = "Print one JSON object.") -> Decorator:
-    """``--json``; ``text`` is its help."""
+    """The option --json, whose help is ``text``."""
     return click.option("--json", "as_json", is_flag=True, help=text)
 
 
 def id_argument(kinds: str = "") -> Decorator:
-    """``HUNT``: the id of a hunt, or of a session with a letter of ``kinds``; None for the latest."""
+    """The argument HUNT: the id of a hunt, or of a trial whose id begins with a letter of ``kinds``; None (for the
+    latest) if it is omitted."""
     return click.argument("hunt", type=SessionIdParam(kinds), required=False, shell_complete=complete_id)
 
 
@@ -239,7 +245,7 @@ def say_object(value: Any) -> None:
 
 
 def say_styled(lines: "Iterable[str | Text]") -> None:
-    """Write lines to standard output, with colours if it is a terminal that can show them."""
+    """Write lines to standard output, with colours if standard output is a terminal that can show colours."""
     if not sys.stdout.isatty():
         say("\n".join(map(str, lines)))
         return

@@ -1,4 +1,5 @@
-"""Shell completion of revisions and of the names of builders, workloads, metrics, hosts and sessions; and options that use it."""
+"""Shell completion of revisions and of the names of builders, workloads, metrics, hosts and sessions; and the options
+that use this completion."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -27,8 +28,8 @@ def matching_names(names: Iterable[str], incomplete: str) -> list[str]:
 
 
 def completion_from(names: Callable[[click.Context, str], Mapping[str, str]]) -> Completion:
-    """Shell completion by the names that a function returns, each with its description; empty if the function fails, since a
-    shell cannot show an error.
+    """A shell completion that offers the names that the function ``names`` returns, with their descriptions. If
+    ``names`` fails, nothing is offered, because a shell cannot show an error.
     """
 
     def completion(ctx: click.Context, _param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
@@ -54,7 +55,7 @@ def builder_names(ctx: click.Context, _incomplete: str) -> Mapping[str, str]:
 
 
 def given_builder(ctx: click.Context) -> "Builder | None":
-    """The builder of --builder, if that option precedes the word."""
+    """The builder that --builder names, if --builder precedes the word that is completed; otherwise None."""
     from perfbisect.recipes.builder_reader import load_builder
 
     name = ctx.params.get("builder")
@@ -62,10 +63,11 @@ def given_builder(ctx: click.Context) -> "Builder | None":
 
 
 def revisions(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
-    """Completes releases as the builder's tags spell them, branches and tags; after two dots, the other end of a range.
+    """The revisions that can complete a word: versions of releases (as in the builder's tags), branches and tags. After
+    two dots, the revisions complete the second end of a range.
 
-    The revisions are read from the repository of --repo; without --repo, from the clone of the recipe; without a clone,
-    from the current folder.
+    The revisions are read from the repository of --repo; without --repo, from perfbisect's clone for the builder;
+    without such a clone, from the current folder.
     """
     from perfbisect.repository.commits import refs_with_subjects, versions_of_tags
     from perfbisect.repository.discovery import clone_path, open_repository
@@ -85,9 +87,9 @@ revision = completion_from(revisions)
 
 
 @completion_from
-def build_names(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
-    """Completes a revision and, after its last @ or +, the variants or configurations of the builder, if --builder
-    precedes the word.
+def complete_revision(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
+    """The words that complete a revision. If --builder precedes the word, the text after the last @ is completed by a
+    variant of the builder, and the text after the last + by a configuration.
     """
     sign = max("@+", key=incomplete.rfind)
     name, separator, _ = incomplete.rpartition(sign)
@@ -99,13 +101,13 @@ def build_names(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
 
 @completion_from
 def workload_names_of_builder(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
-    """The names of workloads; only those of the builder, if --builder precedes the word."""
+    """The names of workloads; if --builder precedes the word, only of the workloads for this builder."""
     return workload_summaries(offered_workloads(ctx), incomplete)
 
 
 @completion_from
 def workload_list_names(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
-    """The names of workloads and groups for the last item of a comma-separated list."""
+    """The typed comma-separated list, with its last item completed by each name of a workload or a group."""
     begun, comma, last = incomplete.rpartition(",")
     workloads = offered_workloads(ctx)
     described = {**{workload.group: "a group" for workload in workloads}, **workload_summaries(workloads, last)}
@@ -113,8 +115,8 @@ def workload_list_names(ctx: click.Context, incomplete: str) -> Mapping[str, str
 
 
 def workload_summaries(workloads: "Iterable[Workload]", incomplete: str) -> dict[str, str]:
-    """Maps the names of workloads to their summaries; the names include the suites if no short name begins with the
-    typed text.
+    """Maps the names of workloads to their summaries; the names have the form SUITE/NAME if no plain name begins with
+    the typed text.
     """
     from perfbisect.recipes.workload import qualified_name
 
@@ -136,7 +138,7 @@ def metric_names(_ctx: click.Context, _incomplete: str) -> Mapping[str, str]:
 
 
 def offered_workloads(ctx: click.Context) -> "list[Workload]":
-    """The workloads of the builder, if --builder precedes the word; else all."""
+    """The workloads for the builder if --builder precedes the word; otherwise all workloads."""
     from perfbisect.recipes.workload import load_workloads
 
     workloads = load_workloads(ctx.params.get("workloads") or "")
@@ -147,7 +149,8 @@ def offered_workloads(ctx: click.Context) -> "list[Workload]":
 
 @completion_from
 def host_names(ctx: click.Context, _incomplete: str) -> Mapping[str, str]:
-    """The names of hosts; of leased hosts only the lease with its colon."""
+    """The names of hosts; for leased hosts, the name of each lease with a colon, with which the names of its hosts
+    begin."""
     from perfbisect.recipes.inventory import load_hosts, load_leases
 
     hosts_path = ctx.params.get("hosts") or ""
@@ -171,9 +174,10 @@ def several_workloads_option(text: str) -> Decorator:
 
 
 def complete_id(ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-    """Shell completion of the ids for a parameter of the type ``Id``: hunts, the latest first, then trials, then batches.
+    """Shell completion of the ids for a parameter of the type ``SessionIdParam``: hunts, the latest first, then trials,
+    then batches.
 
-    For a parameter that takes a file or a batch, files and batches are completed.
+    If the parameter takes a file or a batch, only files and batches are offered.
     """
     from contextlib import closing
 
@@ -196,7 +200,8 @@ def complete_id(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
             items += [(batch.name, batch.file or "together") for batch in all_batches(opened)[::-1]]
     except PerfBisectError:  # ids that were read before the error are offered
         pass
-    files = [CompletionItem(incomplete, type="file")] * isinstance(param.type, FileOrBatchParam)  # the shell knows best
+    # The shell completes the names of files.
+    files = [CompletionItem(incomplete, type="file")] * isinstance(param.type, FileOrBatchParam)
     kinds = param.type.kinds if files else ("", *param.type.kinds)
     return files + [
         CompletionItem(str(name), help=printable(text))

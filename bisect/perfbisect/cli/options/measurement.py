@@ -1,5 +1,5 @@
-"""Options, shared by several verbs, about the measured system, the measurement, the rules and the recipes; and the
-settings that these options request.
+"""Options, shared by several verbs, about the measured system, the measurement, the rules of the search, and the
+recipes; and the settings that these options request.
 """
 
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ from perfbisect.errors import PerfBisectError
 from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, recipe_folders, recipes_in_working_directory
 from perfbisect.recipes.inventory import expanded_names
 from perfbisect.ui.stream import note
-from perfbisect.wording.text import built_with
+from perfbisect.wording.text import build_system_text
 
 if TYPE_CHECKING:
     from perfbisect.recipes.builder import Builder
@@ -45,15 +45,15 @@ if TYPE_CHECKING:
 
 
 def recipes_option(name: str, summary: str) -> Decorator:
-    """The option that names the folder or file ``name`` of recipes; None if the recipes in the working directory must
-    not be used.
+    """An option with the path of a folder or file with recipes. The default of the option is ``name`` in the working
+    directory, or None if recipes in the working directory must not be used.
     """
 
     def chosen(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
         if value is not None:
             return value.absolute()
         path, reason = recipes_in_working_directory(name)
-        if reason and not ctx.resilient_parsing:  # completion of a shell
+        if reason and not ctx.resilient_parsing:  # a shell requests completions: nothing is printed
             note(f"{path} is ignored: {reason}. To use it: {param.opts[0]} {name}")
         return None if reason else path
 
@@ -176,7 +176,7 @@ policy_options = adding_options(
     ),
     limit_options,
 )
-# of a trial that has no other form beside text; the parameter ``form`` of the command
+# --json of trials that print text or JSON only; the value is the parameter ``form`` of the command.
 json_form_option = click.option(
     "--json", "form", flag_value="json", default="", help="Print one JSON object at the end."
 )
@@ -189,13 +189,13 @@ pairing_option = click.option(
 )  # fmt: skip
 
 
-def round_options(visits: int, runs: int, text: str, least: int = 1) -> Decorator:
-    """The options of all trials: the number of rounds (its help is ``text``), the runs of each visit, waiting,
+def round_options(visits: int, runs: int, help_text: str, min_rounds: int = 1) -> Decorator:
+    """The options of all trials: the number of rounds (its help is ``help_text``), the runs of each visit, waiting,
     notification, history.
     """
-    rounds_type = click.IntRange(least, COUNT.max)
+    rounds_type = click.IntRange(min_rounds, COUNT.max)
     return adding_options(
-        click.option("--visits", type=rounds_type, default=visits, show_default=True, help=text),
+        click.option("--visits", type=rounds_type, default=visits, show_default=True, help=help_text),
         click.option("--runs", type=COUNT, default=runs, show_default=True, help="Number of timed runs in each visit."),
         waiting_option,
         notify_option,
@@ -204,13 +204,13 @@ def round_options(visits: int, runs: int, text: str, least: int = 1) -> Decorato
 
 
 def quick_command(given: CommandOptions) -> QuickCommand | None:
-    """The command that the options of ``command_options`` describe; None if the options name a workload. Raises
+    """The command that the options --run, --build, --rate, … describe; None if the options name a workload. Raises
     UsageError for options that exclude each other.
     """
     from perfbisect.recipes.requested import RECIPE
 
     build, then, workload = given.build, given.then, given.workload
-    builder = "" if given.builder == RECIPE and given.command else given.builder  # one name for all repositories
+    builder = "" if given.builder == RECIPE and given.command else given.builder  # else one name for all repositories
     patterns = {name: getattr(given, name) for name in ("rate", "cost", "operations", "unit", "only")}
     if given.command is None:
         if beside := [name for name, value in {"build": build, "then": then, **patterns}.items() if value]:
@@ -241,18 +241,18 @@ def with_unique_name(quick: QuickCommand) -> QuickCommand:
     path = context.params.get("history") if context else None
     with suppress(PerfBisectError), closing(History.open(path, read_only=True)) as opened:
         name = unused_command_name(opened, quick, name)
-    return replace(quick, name=name)  # unchanged if there is no history yet
+    return replace(quick, name=name)  # the proposed name if there is no history yet
 
 
 def requested_settings_of(given: CommandOptions, **decided: Any) -> Settings:
     """The settings that the options of a verb request; ``decided`` are settings that the verb itself decides.
 
-    Each option has the name of its settings field, or is converted in this function. Raises UsageError as
-    ``command_of``.
+    An option has the name of its field of Settings, or is converted in this function. Raises UsageError as
+    ``quick_command``.
     """
     from perfbisect.recipes.builder_reader import check_distinct_patch_names, read_patch
 
-    for recipes in (BUILDERS, WORKLOADS):  # checked here: a command may not read them later
+    for recipes in (BUILDERS, WORKLOADS):  # checks the paths, also for commands that read no recipe later
         recipe_folders(recipes, getattr(given, recipes) or "")
     quick = quick_command(given)
     host, *further = (given.host,) if isinstance(given.host, str) else given.host
@@ -265,7 +265,7 @@ def requested_settings_of(given: CommandOptions, **decided: Any) -> Settings:
         "further_hosts": tuple(further),
         "flags": Flags(given.cflags, given.cxxflags, given.ldflags),
         "patches": patches,
-        "overrides": timing | dict(sorted(dict(given.changes).items())),  # whatever the order on the command line
+        "overrides": timing | dict(sorted(dict(given.changes).items())),  # the order on the command line has no effect
         "builder": "" if quick and quick.build is not None else given.builder,
         "quick": quick,
         "policy": Policy(pairing=given.pairing),
@@ -276,12 +276,12 @@ def requested_settings_of(given: CommandOptions, **decided: Any) -> Settings:
 
 
 def requested_policy(given: CommandOptions, stored: Policy | None = None) -> Policy:
-    """The rules that the options request; ``stored`` are the rules of a hunt in the history, used for options that
-    are not given.
+    """The rules of the search that the options request. For options that are not given, ``stored`` is used: the rules
+    of a hunt in the history.
     """
     options = vars(given) | {"max_minutes": given.max_time}
     rules = {name: options[name] for name in Policy.__dataclass_fields__ if options.get(name) is not None}
-    if effect := rules.pop("min_effect", None):  # of a count, too
+    if effect := rules.pop("min_effect", None):  # also the smallest change of a count
         rules |= {"min_effect": effect, "min_counted": effect, "auto_effect": False, "typed": True}
     elif effect is not None:
         rules |= {"min_effect": Policy().min_effect, "min_counted": COUNTED, "auto_effect": True, "typed": False}
@@ -289,8 +289,8 @@ def requested_policy(given: CommandOptions, stored: Policy | None = None) -> Pol
 
 
 def announce_and_read_recipes(settings: Settings) -> "tuple[Builder, dict[str, Workload]]":
-    """The requested builder and workloads, by name; prints on standard error the sources of the recipes and the
-    hosts.
+    """The requested builder, and the requested workloads by name. Prints on standard error which files the recipes and
+    hosts are from.
 
     Raises UsageError for mistakes in the recipes.
     """
@@ -309,8 +309,8 @@ def announce_and_read_recipes(settings: Settings) -> "tuple[Builder, dict[str, W
 
 
 def trial_recipes(settings: Settings) -> "tuple[Settings, Builder, dict[str, Workload]]":
-    """Three values: the settings of a comparison with the names of its recipes and its metric, the builder, and the
-    workloads; see ``announce_and_read_recipes``.
+    """Three values: the settings of a trial, completed by the names of builder and workload and by the metric; the
+    builder; and the workloads by name. See ``announce_and_read_recipes``.
     """
     from perfbisect.hunt.resolve import choose_metric, recognises_output, with_repository
 
@@ -331,10 +331,10 @@ def trial_recipes(settings: Settings) -> "tuple[Settings, Builder, dict[str, Wor
 
 
 def announce_build_system(settings: Settings) -> None:
-    """Print on standard error which build system was recognised, and its commands; print nothing if the user's
-    commands or a recipe make the build.
+    """Print on standard error which build system was recognised, and its commands; nothing is printed if commands of
+    the user or of a recipe make the build.
     """
-    if built := built_with(settings.system):
+    if built := build_system_text(settings.system):
         note(f"Built with {built}")
 
 

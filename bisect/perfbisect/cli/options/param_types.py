@@ -22,7 +22,8 @@ LONGEST_WAIT = 1e9  # seconds: 30 years
 class ParsedParam(click.ParamType[Any]):
     """An option value that a function makes from the text of the option.
 
-    Its function raises ValueError for an invalid value; the message, after the value, is shown to the user.
+    For an invalid text, the function raises ValueError. The user sees the text, followed by the message of the
+    ValueError.
     """
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
@@ -41,12 +42,12 @@ class ParsedParam(click.ParamType[Any]):
 def parsed_number(text: str, message: str = "is not a number.") -> float:
     """The number that a text states. Raises ValueError with ``message`` for a text that is no number."""
     try:
-        return float(text if text.isascii() else "")  # no digits of other scripts
+        return float(text if text.isascii() else "")  # refuses digits that are not ASCII
     except ValueError:
         raise ValueError(message) from None
 
 
-_UNITS = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0}  # minutes
+_UNITS = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0}  # unit → minutes
 _DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?) ?(s|sec|m|min|h|d)")
 _DURATIONS = re.compile(rf"(?:{_DURATION.pattern} ?)+")
 
@@ -111,7 +112,7 @@ def _split_words(text: str) -> list[str]:
 
 
 _QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\$`]|\\.)*\"|\\.")
-_FOR_A_SHELL = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.")  # a script in double quotes is expanded by its shell
+_FOR_A_SHELL = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.")  # $ and ` in double quotes are left to a shell
 # Syntax that only a shell understands; patterns only in a word that is not an option.
 _OF_SHELLS = re.compile(r"(?:^|(?<=\s))~/|&&|\|\|?|[;<>`&]|\$(?:\w+|[({])|(?:(?<=\s)(?!-)[^\s=]*)[*?]")
 
@@ -127,7 +128,7 @@ def _checked_without_shell(text: str) -> str:
         word = "pipe" if sign == "|" else "shell command"
         inner = 'sh -c "{}"'.format(re.sub(r'(["\\])', r"\\\1", text))  # one word for the user's shell
         again = shlex.quote(inner)
-        if "'" in inner and "!" not in inner:  # the history of an interactive shell
+        if "'" in inner and "!" not in inner:  # an interactive shell expands ! even in double quotes
             again = '"{}"'.format(re.sub(r'(["\\$`])', r"\\\1", inner))
         raise ValueError(
             f"contains {sign}, which only a shell understands, but the command runs without a shell. For a {word}: {again}."
@@ -147,15 +148,15 @@ def number_param(name: str, fits: Callable[[float], bool], message: str) -> Pars
     return ParsedParam(name, parse)
 
 
-def pattern_param(name: str, pattern: str, message: str, value: Callable[[re.Match[str]], Any]) -> ParsedParam:
-    """An option type for texts that match ``pattern``, of which ``value`` makes the value; ``message`` is the error for
-    any other text.
+def pattern_param(name: str, pattern: str, message: str, convert: Callable[[re.Match[str]], Any]) -> ParsedParam:
+    """An option type for texts that match ``pattern``. The function ``value`` makes the option's value from the match;
+    ``message`` is the error for any other text.
     """
 
     def parse(text: str) -> Any:
         if not (match := re.fullmatch(pattern, text)):
             raise ValueError(message)
-        return value(match)
+        return convert(match)
 
     return ParsedParam(name, parse)
 
@@ -165,7 +166,7 @@ BELOW = pattern_param(
     "PATH", r"(?:\./)?((?!/|(?:.*/)?\.\.(?:/|\Z))[^\t\n]*[^/\t\n])",
     "is not the relative path of a file in the build. Write out-static/kvbench.", lambda match: match[1],
 )  # fmt: skip
-NAME = pattern_param(  # of a hunt
+NAME = pattern_param(  # the name that a user gives to a hunt
     "NAME", rf"((?![{ANY}]?\d+\Z)\w[\w.:+/@ -]{{0,59}})?",
     "is not a name: use at most 60 letters, digits and signs. An id such as 12 is not allowed.", lambda match: match[0],
 )  # fmt: skip
@@ -182,10 +183,10 @@ FACTOR = number_param(
 MINUTES = ParsedParam("TIME", _parsed_minutes)  # a bare number means minutes
 BYTES = ParsedParam("SIZE", _parsed_bytes)  # as in hosts.toml
 SUSPECT = ParsedParam("PATH=WEIGHT", _parsed_suspect)  # the weight of the commits that touch the path
-ARG = ParsedParam("NAME=VALUE", _parsed_workload_argument)  # of a workload; both as written
-UNSPLIT = ParsedParam("COMMAND", _checked_without_shell)  # as written
+ARG = ParsedParam("NAME=VALUE", _parsed_workload_argument)  # an argument of a workload, as the user wrote it
+UNSPLIT = ParsedParam("COMMAND", _checked_without_shell)  # the command as the user wrote it
 COMMAND = ParsedParam("COMMAND", _parsed_command)  # its arguments, split as a shell splits them; empty for none
-FLAGS = ParsedParam("FLAGS", lambda text: shlex.join(_split_words(text)))  # quoted, so that a shell reads only words
+FLAGS = ParsedParam("FLAGS", lambda text: shlex.join(_split_words(text)))  # quoted: a shell reads plain words
 
 
 class ShareParam(ParsedParam):
@@ -224,8 +225,8 @@ def _latest_hunt_named(name: str, ctx: click.Context | None) -> int | None:
 
 
 class SessionIdParam(click.ParamType[int | str]):
-    """The id of a session: a number for a hunt, which can also be given by name; text for a session with a letter of
-    ``kinds`` before its number.
+    """A parameter for the id of a session. The value is a number if the user gives the number or the name of a hunt;
+    otherwise the value is a text such as c13, whose letter is one of ``kinds``.
     """
 
     name = "ID"
@@ -239,9 +240,9 @@ class SessionIdParam(click.ParamType[int | str]):
 
         text, options = str(value), ctx.params if ctx else {}
         if "central" in options and (options["central"] or SESSION.fullmatch(text)):
-            from perfbisect.recipes.configuration import central_history_address
+            from perfbisect.recipes.configuration import required_central_address
 
-            options["central"] = options["central"] or central_history_address()
+            options["central"] = options["central"] or required_central_address()
             return text
         match = re.fullmatch(rf"([{ANY}]?)[0-9]{{1,15}}", text)
         if not match and (number := _latest_hunt_named(text, ctx)):

@@ -1,6 +1,7 @@
-"""A stored session on the command line: read from the local or a central history, and printed as text, JSON or Markdown.
+"""A stored session on the command line: read from the local or a central history, and printed as text, JSON or
+Markdown.
 
-A comparison can also be printed as CSV or TSV.
+The report of a comparison can also be printed as CSV or TSV.
 """
 
 import re
@@ -38,13 +39,13 @@ def central_address(_ctx: click.Context, _param: click.Parameter, value: str | N
     """The address of --from; the address of config.toml for the word ``central``."""
     if value != "central":
         return value
-    from perfbisect.recipes.configuration import central_history_address
+    from perfbisect.recipes.configuration import required_central_address
 
-    return central_history_address()
+    return required_central_address()
 
 
 from_option = click.option(
-    "--from", "central", metavar="URL", is_eager=True,  # before the names of hunts
+    "--from", "central", metavar="URL", is_eager=True,  # eager: is read before the ids of hunts
     callback=central_address,
     help="Read the central history of a team: postgresql://HOST/DATABASE, or `central` for the address in config.toml. Its hunts have ids ORIGIN:NUMBER.",
 )  # fmt: skip
@@ -73,10 +74,11 @@ def opened_history(history: Path | None, central: str | None) -> "Iterator[Histo
 def opened_session(
     hunt: int | str | None, history: Path | None, central: str | None
 ) -> Iterator[tuple[History, int | str, int | str]]:
-    """The history with a session, the session's id in it, and its id in the history of its origin. ``hunt`` None: the
-    latest hunt.
+    """A history that contains the session ``hunt``, the id of the session in this history, and the id in the history of
+    its origin.
 
-    From a central history the session is copied.
+    If ``hunt`` is None, the session is the latest hunt. A session of a central history is copied to a history in
+    memory.
     """
     with opened_history(history, central) as opened:
         if isinstance(opened, History):
@@ -88,7 +90,8 @@ def opened_session(
 
 
 def form_option_group(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options for all forms; the command's parameter ``form`` is the name of the chosen form, "" for text."""
+    """Adds an option for each output form, such as --json, to ``command``. The command's parameter ``form`` is the name
+    of the chosen form; "" means text."""
 
     def choose(ctx: click.Context, param: click.Parameter, is_used: bool) -> None:
         form, name = ctx.params.setdefault("form", ""), param.opts[0].removeprefix("--")
@@ -104,8 +107,8 @@ def form_option_group(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def print_trial(trial: "SessionState", form: str, *, detailed: bool) -> None:
-    """Print a trial in one of the forms. ``detailed`` adds to text how it was measured, to Markdown costs per
-    operation.
+    """Print the report of a trial in the output form ``form``. If ``detailed`` is true, a text report also says how the
+    trial was measured, and a Markdown report also contains the costs per operation.
     """
     from perfbisect.report import markdown, published
     from perfbisect.report.trial import document
@@ -137,7 +140,8 @@ class Clone:
         self.path = path
 
     def describe(self, sha: str) -> "Commit":
-        """The commit with that full hash; only its hash if the repository does not have the commit."""
+        """The date, author and title of the commit with the full hash ``sha``; only the hash if no repository has the
+        commit."""
         from perfbisect.core.domain.events import Commit
         from perfbisect.repository.commits import describe_commit
 
@@ -157,7 +161,8 @@ class Clone:
         return (difference.text, difference.left_out) if difference else None
 
     def answer_or(self, ask: "Callable[[Repository], T]", otherwise: T) -> T:
-        """The repository's answer; ``otherwise`` if the repository cannot answer."""
+        """The result of ``ask`` for the repository; ``otherwise`` if the repository cannot be used, or if ``ask``
+        fails."""
         try:
             return ask(self.opened)
         except PerfBisectError:

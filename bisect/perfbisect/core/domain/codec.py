@@ -1,10 +1,10 @@
 """Converts events to plain values for JSON, and back, for the history and for other programs.
 
-An event is encoded as a mapping from the names of its fields to their values. An encoded order or verdict has the
-name of its type in the key ``kind``. The belief of a Decided has two probabilities for every candidate. The
-probabilities of a belief are rounded to four digits and run-length encoded, ``[[how many, probability], …]``, which
-takes a few kilobytes for 100,000 commits. JSON has no infinity, so infinity is written as the largest floating-point
-number, which is read as infinity in orders and beliefs.
+An event is encoded as a mapping from the names of its fields to their values. An encoded order or verdict has the name
+of its type in the key ``kind``. A Decided event contains two probabilities for every candidate of the hunt. The
+probabilities of a Decided event are rounded to four digits and run-length encoded, ``[[how many, probability], …]``,
+which takes a few kilobytes for 100,000 commits. JSON has no infinity, so infinity is written as the largest
+floating-point number. If the largest floating-point number occurs in a Decided event, it is read as infinity.
 """
 
 import json
@@ -41,13 +41,8 @@ DECISION_FIELDS: Mapping[str, Any] = {  # fields of a decision except its order 
 }  # fmt: skip
 TAGGED = ("Decided",)  # events with values of several types, which are named by `kind`
 LARGEST = sys.float_info.max  # written in place of infinity
-OMITTED_IF_EMPTY = (
-    "workload",
-    "round",
-    "further",
-    "build_hosts",
-    "fitness",
-)  # fields that are omitted if they are 0 or empty
+# Fields that are omitted if they are 0 or empty.
+OMITTED_IF_EMPTY = ("workload", "round", "further", "build_hosts", "fitness")
 STARTED = ("request", "host", "resumed", "further", "build_hosts")  # fields of the start of a trial
 
 
@@ -88,18 +83,18 @@ def encode(event: Event) -> dict[str, Any]:
             return {key: value for key, value in to_plain(event).items() if value or key not in omitted}
 
 
-def decode(kind: str, body: dict[str, Any], *, infinite: bool = True) -> Event:
+def decode(kind: str, body: dict[str, Any], *, has_infinity: bool = True) -> Event:
     """The event of type ``kind`` with these fields. Raises ValueError for an unknown type.
 
-    If ``infinite`` is true, the largest floating-point number is read as infinity. Checking each number takes longer
-    than all other decoding.
+    If ``has_infinity`` is true, the largest floating-point number is read as infinity. If the event does not contain
+    this number, ``has_infinity`` may be false, so that decoding takes less than half of the time.
     """
     match kind:
         case "Decided":
-            body = with_infinity(body) if infinite else body
+            body = restore_infinity(body) if has_infinity else body
             begun = [msgspec.convert(body[name], of) if name in body else of() for name, of in DECISION_FIELDS.items()]
             parts = {
-                name: msgspec.convert(part, BELIEF[name], dec_hook=from_run_lengths)
+                name: msgspec.convert(part, BELIEF[name], dec_hook=decode_run_lengths)
                 for name, part in body["belief"].items()
             }
             decision = Decision(decode_order(body["order"]), Belief(ends=parts.pop("effect"), **parts), *begun)
@@ -110,7 +105,7 @@ def decode(kind: str, body: dict[str, Any], *, infinite: bool = True) -> Event:
         case "TrialEnded":
             return SessionEnded(fitness=msgspec.convert(body.get("fitness"), FitnessFacts | None))
         case "HuntEnded":
-            match decode_order(with_infinity(body["verdict"])):
+            match decode_order(restore_infinity(body["verdict"])):
                 case Measure():
                     raise ValueError("a measurement is not a verdict")
                 case verdict:
@@ -150,12 +145,12 @@ def decode_order(body: dict[str, Any]) -> Order:
 def encode_belief(belief: Belief) -> dict[str, Any]:
     """A belief as plain values."""
     return {
-        "culprit": run_lengths(float(f"{probability:.4g}") for probability in belief.culprit.tolist()),
+        "culprit": encode_run_lengths(float(f"{probability:.4g}") for probability in belief.culprit.tolist()),
         "change": float(belief.change),
         "noise": float(belief.noise),
         "effect": to_plain(belief.effect),
         "warnings": list(belief.warnings),
-        "slow": run_lengths(np.round(belief.slow, 4).tolist()),
+        "slow": encode_run_lengths(np.round(belief.slow, 4).tolist()),
         "several": round(float(belief.several), 4),
     }
 
@@ -178,21 +173,21 @@ def without_infinity(value: Any) -> Any:
     return map_floats(value, lambda number: math.copysign(LARGEST, number) if math.isinf(number) else number)
 
 
-def with_infinity(value: Any) -> Any:
+def restore_infinity(value: Any) -> Any:
     """``value`` in which the largest floating-point number is replaced by infinity."""
     return map_floats(value, lambda number: math.copysign(math.inf, number) if abs(number) == LARGEST else number)
 
 
-def run_lengths(values: Iterable[float]) -> list[list[float]]:
+def encode_run_lengths(values: Iterable[float]) -> list[list[float]]:
     """The run-length encoding ``[[how many, value], …]`` of the values. The caller rounds the values first, so that
     nearly equal values share a run.
 
-    >>> run_lengths([0.0, 0.0, 0.2])
+    >>> encode_run_lengths([0.0, 0.0, 0.2])
     [[2, 0.0], [1, 0.2]]
     """
     return [[len(list(run)), value] for value, run in groupby(values)]
 
 
-def from_run_lengths(_: type, runs: list[list[float]]) -> NDArray[np.float64]:
+def decode_run_lengths(_: type, runs: list[list[float]]) -> NDArray[np.float64]:
     """The values of a run-length encoding, as an array whose length is the sum of the counts."""
     return np.repeat([float(value) for _, value in runs], [int(count) for count, _ in runs])

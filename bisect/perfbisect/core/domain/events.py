@@ -1,4 +1,4 @@
-"""The events of a hunt or a trial. A session yields events, views show them, and the store keeps them.
+"""The events of a hunt or a trial. A session yields events, views show the events, and the store keeps the events.
 
 In an event of a trial, ``candidate`` is the number of a build in the request of the trial, and ``workload`` the number
 of a workload. ``host`` is the name of the host on which the event happens.
@@ -32,12 +32,12 @@ class Commit:
     subject: str = ""
 
     @property
-    def short(self) -> str:
-        """The abbreviated hash for all output."""
+    def short_sha(self) -> str:
+        """The abbreviated hash, as all output shows it."""
         return self.sha[:10]
 
     @property
-    def title(self) -> str:
+    def short_subject(self) -> str:
         """The subject, cut to 72 characters, because some projects write a whole message into one line."""
         return self.subject if len(self.subject) <= 72 else f"{self.subject[:71].rstrip()}…"
 
@@ -56,24 +56,24 @@ class SessionStarted:
     session: int  # id in the history
     host: HostFacts
     resumed: bool
-    # Of a hunt:
+    # Fields of a hunt:
     builder: str = ""
     workload: str = ""
     good: str = ""  # as the user wrote it
     bad: str = ""
-    commits: int = 0  # in good..bad
+    commits: int = 0  # number of commits in good..bad
     candidates: tuple[str, ...] = ()  # commit hash of each node, oldest first; [0] is good, [-1] is bad
     merges: int = 0
     metric: str = "qps"  # the metric that is compared
     host_classes: tuple[str, ...] = ()  # class of each host, if there are several
     branch_points: int = 0  # number of branch points, which are the first of ``candidates`` after good
     of_merge_base: bool = False  # good is no ancestor of bad: this range is from their merge base to good
-    # Of a search in the diff of a commit: the parts that each candidate adds to the previous candidate. For the proof
-    # of parts: the states with these parts alone, and without these parts, each with the number of other parts that the
-    # state has or lacks so that it builds.
+    # Of `bisect narrow`: the parts that each candidate adds to the previous candidate.
     parts: tuple[tuple[DiffPart, ...], ...] = ()
+    # Of a proof of parts: (commit with only these parts, number of further parts that it needs to build), and (commit
+    # without these parts, number of further parts that are left out so that it builds).
     proofs: tuple[tuple[str, int], ...] = ()
-    # Of any session:
+    # Fields of any session:
     further: tuple[HostFacts, ...] = ()  # all hosts except the first
     build_hosts: tuple[str, ...] = ()  # names of the hosts that build ahead
     # The request of a trial; later events have the facts of its builds.
@@ -89,8 +89,9 @@ class SessionStarted:
         """All hosts."""
         return (self.host, *self.further)
 
-    def with_part_titles(self, commit: Commit, candidate: int) -> Commit:
-        """The commit of a candidate; if a diff is searched, the subject is the part that the candidate adds."""
+    def with_part_title(self, commit: Commit, candidate: int) -> Commit:
+        """``commit``; if the hunt searches a diff, a copy of ``commit`` whose subject is the titles of the parts that
+        the candidate adds."""
         added = self.parts[candidate - 1] if 0 < candidate <= len(self.parts) else ()
         return replace(commit, date="", author="", subject=part_titles(added)) if added else commit
 
@@ -100,20 +101,21 @@ class MetricChosen:
     """`--metric auto` has chosen the metric that is compared after this event."""
 
     metric: str
-    why: str  # a sentence
-    usual: str = "qps"  # metric that was compared before: the workload's
+    why: str  # the reason, as a sentence
+    usual: str = "qps"  # the metric that was compared before this event: the default of the workload
 
 
 @dataclass(frozen=True, slots=True)
 class Remedied:
-    """After this event, commits are built with further options; earlier runs count only for unchanged binaries."""
+    """After this event, commits are built with additional compiler options, because a commit does not build without
+    these options. Earlier runs of a commit count only if the options do not change its binary."""
 
-    flags: Flags  # further options, and the user's
-    why: str  # a sentence without its end
+    flags: Flags  # the additional options, and the options of the user
+    why: str  # the reason, as a sentence without its end
 
     @property
     def sentence(self) -> str:
-        """A sentence that names the added options."""
+        """The sentence that says why all commits are built with the added options."""
         return f"{self.why}: everything was built with that."
 
 
@@ -125,8 +127,8 @@ class PairingChosen:
     why: str  # a sentence
     by_cpu: bool = False  # paired runs are compared by CPU time instead of time
     host: str = ""
-    alone: Interval | None = None  # bad against good by interleaved runs, if paired and interleaved runs were made
-    beside: Interval | None = None  # bad against good by paired runs
+    alone: Interval | None = None  # ratio of bad to good by interleaved runs, if both kinds of runs were made
+    beside: Interval | None = None  # ratio of bad to good by paired runs
 
     def metric_of_paired_runs(self, metric: str) -> str:
         """The metric by which paired runs are compared, if interleaved runs are compared by ``metric``."""
@@ -150,10 +152,10 @@ class Foreseen:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A decision of the search, which uses all observations so far."""
+    """The search has made a decision from all observations so far: the next order, or the verdict."""
 
     decision: Decision
-    fleet: Fleet = ALL_FREE  # at that moment
+    fleet: Fleet = ALL_FREE  # the state of the hosts at the time of the decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,17 +193,17 @@ class BuildFinished:
 
 @dataclass(frozen=True, slots=True)
 class BuildCancelled:
-    """A build that was made ahead was cancelled, because it is no longer needed."""
+    """A build that a build host made before a run needed it was cancelled, because it is no longer needed."""
 
     candidate: int
     commit: Commit
-    seconds: float  # spent until then
+    seconds: float  # seconds that were spent on the build
     host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateSkipped:
-    """A candidate cannot be measured: if ``facts.of_build`` is true, in any workload; otherwise, only in this
+    """A candidate cannot be measured: if ``facts.is_build_failure`` is true, in any workload; otherwise, only in this
     workload.
     """
 
@@ -214,7 +216,7 @@ class CandidateSkipped:
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
-    """A timed run begins: the run ``number`` of the ``of`` runs in the present measurement."""
+    """A timed run begins: run ``number`` of ``of`` runs in the present measurement."""
 
     candidate: int
     number: int
@@ -228,7 +230,7 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """One report interval of a running benchmark run."""
+    """The QPS of the last report interval of a run in progress."""
 
     candidate: int
     second: float
@@ -238,7 +240,7 @@ class RunProgress:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionStarted:
-    """An execution of a command whose instructions are counted begins; an execution may take minutes."""
+    """An execution of the workload begins in which instructions are counted exactly; the execution may take minutes."""
 
     candidate: int
     number: int
@@ -255,7 +257,7 @@ class RunFinished:
     facts: RunFacts
     host: str = ""
     workload: int = 0
-    # number of the round of a trial; two attempts share no round, because the machine may have changed in between
+    # Number of the round of a trial. Two attempts share no round, because the host may have changed between them.
     round: int = 0
 
 
@@ -270,10 +272,11 @@ class Uncounted:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """A run of the explanation, in which one group of counters was counted. The search ignores runs in which counters
-    were counted for the explanation.
+    """To explain the culprit, one group of counters was counted in a run of the culprit or its parent. The search
+    ignores runs in which counters were counted for the explanation.
 
-    Runs of culprit and parent are interleaved. The n-th runs of both with the same group are compared.
+    Runs of culprit and parent are interleaved. For each group, the n-th run of the culprit is compared with the n-th
+    run of the parent.
     """
 
     candidate: int
@@ -284,8 +287,8 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Profiled:
-    """A run of the explanation was profiled; runs of culprit and parent are interleaved. The search ignores the
-    profile.
+    """To explain the culprit, a run of the culprit or its parent was profiled. Runs of culprit and parent are
+    interleaved. The search ignores the profile.
     """
 
     candidate: int
@@ -295,7 +298,7 @@ class Profiled:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The plan by which the system executes a statement of the workload, in one build. The search ignores the plan."""
+    """The query plan with which one build executes a statement of the workload. The search ignores the plan."""
 
     candidate: int
     facts: PlanFacts
@@ -312,7 +315,7 @@ class ChangedFunctions:
 
 @dataclass(frozen=True, slots=True)
 class Unexplained:
-    """A part of the explanation ("counters", "plans" …) cannot be measured; the reason is a sentence."""
+    """A part of the explanation ("counters", "plans" …) cannot be measured; ``reason`` is a sentence."""
 
     part: str
     reason: str
@@ -321,13 +324,13 @@ class Unexplained:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded:
-    """A session has ended: a hunt with its verdict, or a trial. The event occurs before and after an explanation,
-    with the same verdict.
+    """A session has ended: a hunt with its verdict, or a trial. If the culprit is explained, the event occurs before
+    and after the explanation, with the same verdict.
     """
 
     verdict: Verdict | None = None  # None: all rounds of a trial are done
     reason_follows: bool = False
-    fitness: FitnessFacts | None = None  # of an A/A
+    fitness: FitnessFacts | None = None  # only of an A/A test
     # Suspects of the verdict that were never built; no other event has their date and subject.
     suspects: tuple[Commit, ...] = ()
 
@@ -338,5 +341,6 @@ LabEvent = (
     BuildStarted | BuildProgress | BuildFinished | BuildCancelled | CandidateSkipped | RunStarted | RunProgress
     | ExecutionStarted | RunFinished | Uncounted | Warned | Counted | Profiled | Planned | Unexplained | PairingChosen
 )  # fmt: skip
-ExplanationEvent = Counted | Profiled | Planned | ChangedFunctions | Unexplained  # for the reason, after the verdict
+# Events about the reason of the change, after the verdict.
+ExplanationEvent = Counted | Profiled | Planned | ChangedFunctions | Unexplained
 Event = SessionStarted | MetricChosen | Remedied | Foreseen | Decided | LabEvent | ChangedFunctions | SessionEnded

@@ -1,6 +1,6 @@
 """The facts about builds, runs, profiles, failures and hosts, which the lab reports and the store keeps.
 
-A counter that the machine does not support has the value ``None``, not 0 or 1.
+The value of a counter that the machine does not support is ``None``.
 """
 
 import re
@@ -28,10 +28,10 @@ class BuildFacts:
     reused: bool  # an earlier build with this key existed, on the host or among the shared builds
     log: str  # path of the build log on the host
     system: str = ""  # the build system; "" if the recipe has commands
-    # name → whether it was applied: a patch may not fit all commits
+    # Name of a patch → whether the patch was applied, because a patch may not apply to all commits.
     patches: Mapping[str, bool] = field(default_factory=dict)
     linker: str = ""  # linker that can link the build again in other layouts; "" if not requested or impossible
-    fixed: str = ""  # why the build cannot be linked again, if that was requested
+    fixed: str = ""  # why the build cannot be linked again, if randomized layouts were requested
     remote_hits: int = 0  # number of cache_hits from the remote store of the compiler cache
     partial: str = ""  # why the rest of the tree does not build, if only the programs that are started were built
     # Program → its file in the build, if the file was searched for by its name; further files of that name follow.
@@ -39,7 +39,7 @@ class BuildFacts:
     flags: tuple[tuple[str, str], ...] = ()  # options of the user, such as --cflags, with their values
     shared: bool = False  # reused from the shared builds; ``seconds`` is the time to fetch it
     phases: Mapping[str, float] = field(default_factory=dict)  # phase of PHASES → seconds; empty for a reused build
-    incremental: bool = False  # made in the tree of another build; otherwise in an empty folder
+    incremental: bool = False  # whether it is an incremental build, not a clean build
 
     @property
     def for_another(self) -> bool:
@@ -92,9 +92,9 @@ class RunFacts:
     dataset: str = ""  # key of the loaded data, of which each visit gets a copy
     reported: float | None = None  # a rate or a cost from the output of a command, in ``unit``
     unit: str = ""  # "" if unknown
-    # further numbers of the output, for workloads that share the run
+    # Further result of the output → its number, for workloads that share the run.
     results: Mapping[str, float] = field(default_factory=dict)
-    for_another: bool = False  # ordered for the hunt of another result, which counts its cost
+    for_another: bool = False  # whether the hunt of another result ordered the run and is charged with its cost
     # Of a run that was stopped: its time as a multiple of the seconds of the good end's runs. ``seconds`` is that time,
     # and ``operations`` is the number of operations of a run of the good end. So QPS is at most, and latency is at
     # least, the value that follows from both.
@@ -107,7 +107,7 @@ class RunFacts:
     events: int = 0  # operations of the shorter execution of a counted run; 0: a single execution was counted
     layout: int = 0  # 0: the usual layout; n: a randomized layout, linked by seed n
     round: str = ""  # identifies a pair of paired runs; the run of the candidate of interest is logged first
-    # perf event → share of the time in which it was counted, if below 1: the counter is extrapolated
+    # perf event → share of the time in which perf counted the event, if below 1; perf then extrapolates the counter
     running: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -119,7 +119,7 @@ class RunFacts:
     def measurement_kind(self) -> tuple[bool, bool]:
         """Whether the layout is randomized, and whether the run is paired; only runs of the same kind are comparable.
 
-        The kinds are ordered by the evidence that their runs give.
+        If a build has runs of several kinds, the greatest kind (as a tuple) gives the best evidence.
         """
         return bool(self.layout), bool(self.round)
 
@@ -195,11 +195,11 @@ class ChangeFacts:
     approximate: bool = False
     note: str = ""  # why some functions are missing or approximate: a sentence
     paths: tuple[str, ...] = ()  # files of any kind that differ, source files first
-    # Lines outside of functions, and their replacements: path, old line, new line; empty if more than a few differ.
+    # Changed lines outside of functions: (path, old line, new line); empty if more than a few lines have changed.
     lines: tuple[tuple[str, str, str], ...] = ()
 
 
-LEFT_OUT = "left out"  # in place of a stage: nothing was tried, because of --skip
+LEFT_OUT = "left out"  # the stage of a commit that was not tried because of --skip
 BUILDING = ("checkout", "configure", "compile", "install", "train")  # stages of a failure that mean that a build failed
 
 
@@ -208,21 +208,21 @@ MOST_OPTIONS = 2000  # characters of options in a command
 
 @dataclass(frozen=True, slots=True)
 class KnownError:
-    """A known error of trees with a younger compiler, and its remedy."""
+    """A known error that arises if a compiler is newer than the source tree, and the remedy for the error."""
 
-    name: str  # of the class of errors
+    name: str  # name of the class of errors
     flags: Flags = field(default_factory=Flags)  # options that remedy the error
-    other: str = ""  # other remedy, if options do not
+    other: str = ""  # another remedy, if options do not remedy the error
     by_itself: bool = False  # whether the options may be tried without being asked for
 
     @property
     def remedy(self) -> str:
         """The remedy, as the user types it."""
-        return self.other or shlex.join(self.flags.words)
+        return self.other or shlex.join(self.flags.arguments)
 
     def combined(self, other: "KnownError") -> "KnownError":
-        """This error with both remedies, if both errors have one name and the options fit into a command; otherwise
-        this.
+        """This error with the options that remedy both errors, if both errors have the same name and the options fit
+        into a command; otherwise this error, unchanged.
         """
         if other.name != self.name or len(self.remedy) > MOST_OPTIONS:
             return self
@@ -239,12 +239,12 @@ class SkipFacts:
     log: str
     seconds: float
     known: KnownError | None = None
-    for_another: bool = False  # its build was tried for the hunt of another workload, which counts the seconds
+    for_another: bool = False  # whether another workload's hunt tried the build and is charged with the seconds
     errors: tuple[str, ...] = ()  # the lines that report an error, if a build has several errors
 
     @property
-    def of_build(self) -> bool:
-        """Whether the candidate cannot be built, for any workload; otherwise only one workload fails."""
+    def is_build_failure(self) -> bool:
+        """Whether the candidate cannot be built; false if the candidate was built, and a workload failed."""
         return self.stage in BUILDING
 
 
@@ -264,7 +264,7 @@ class DiffPart:
         lines = f":{self.first}" if self.first else ""
         lines += f"-{self.last}" if self.last > self.first else ""
         named = re.search(r"(?<![\w:~$])(?!(?:if|for|while|switch|return)\b)([\w:~$]+)\s*\(", self.scope)
-        context = "" if "(" in self.scope else self.scope[:40].strip(" {")  # such as a struct
+        context = "" if "(" in self.scope else self.scope[:40].strip(" {")  # no function, for example a struct
         suffix = f" in {named[1]}()" if named else f" in {context}" if context else ""
         return f"{self.path}{lines}{f' ({self.hunks} hunks)' if self.hunks else ''}{suffix}"
 
@@ -285,11 +285,11 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True)
 class FitnessFacts:
-    """The level and the noise of a host, measured by an A/A."""
+    """The level and the noise of a host, measured by an A/A test."""
 
     level: float  # natural logarithm of the metric, higher is better
     noise: float | None  # s.d. of the ratio of paired runs, or of a run; None if too few runs show it
-    in_pairs: bool  # whether ``noise`` is of pairs; the two kinds are not compared with each other
+    in_pairs: bool  # whether ``noise`` is of paired runs; noise of different kinds is not compared
     identity: tuple[str, ...]  # identity of build, workload and metric
 
 
@@ -311,11 +311,11 @@ def host_differences(before: HostFacts, after: HostFacts) -> tuple[str, ...]:
     for was, now in ((before.tools, after.tools), (before.settings, after.settings)):
         facts += [(name, was[name], now.get(name, "")) for name in sorted(was)]
     return tuple(
-        f"its {fact} was {_short(was)} and is {_short(now)}" for fact, was, now in facts if was != now and was and now
+        f"its {fact} was {_cut(was)} and is {_cut(now)}" for fact, was, now in facts if was != now and was and now
     )
 
 
-def _short(text: str) -> str:
+def _cut(text: str) -> str:
     """The text, cut to LONGEST characters."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1].rstrip()}…"
 
@@ -324,7 +324,7 @@ def _short(text: str) -> str:
 class TrialRun:
     """One run of a trial; ``work`` and ``subject`` are the positions of its workload and its build in the request."""
 
-    round: int  # two attempts share no round, because the machine may have changed in between
+    round: int  # two attempts share no round, because the host may have changed between them
     work: int
     subject: int
     at: float  # when the run ended, in seconds since the epoch
@@ -344,7 +344,9 @@ class TrialSkip:
 
 @dataclass(frozen=True, slots=True)
 class DropHunt:
-    """The hunt for a drop of a comparison; ``work``, ``first`` and ``last`` are positions in its request."""
+    """The hunt for a drop of a comparison; ``work``, ``first`` and ``last`` are positions in the request of the
+    comparison.
+    """
 
     work: int
     first: int  # the build before the drop

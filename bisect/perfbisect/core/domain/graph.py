@@ -1,14 +1,14 @@
 """The range as a graph of candidates, oldest first.
 
 Node 0 is the good end and represents all commits that can be reached from good; node ``size - 1`` is the bad end.
-Parents precede their children. A second root, outside good's history, has no parents. "Candidate v is slow" means
-that the culprit is v or an ancestor of v.
+Parents precede their children. A root commit of the range, which cannot be reached from good, has no parents.
+"Candidate v is slow" means that the culprit is v or an ancestor of v.
 
-A branch that began before good lacks the changes that good has gained since the branch began. The commit at which such
-a branch began, the *branch point*, is a node after node 0; it has no parents and no weight, because a
-branch point can be measured but is no candidate.
+A branch that began before good lacks changes that good has. The *branch point*, the commit at which such a branch
+began, is one of the first nodes after node 0. A branch point has no parents and the weight 0, because it can be
+measured, but cannot be the culprit.
 
-Parts of a diff that need other parts are sorted so that the needed parts come first.
+For a search in a diff, the parts of the diff are sorted so that a part comes after the parts that it needs.
 """
 
 from collections import defaultdict
@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """Candidates and their parents: the parents of v are ``parents[parent_offsets[v]:parent_offsets[v + 1]]``.
+    """Candidates and their parents: the parents of node v are ``parents[parent_offsets[v]:parent_offsets[v + 1]]``.
 
     ``weight`` is the prior weight of each candidate: 1 for an ordinary candidate, 0 for node 0 and branch points. The
     weights need not sum to one.
     """
 
     parent_offsets: NDArray[np.int64]  # shape (size + 1,)
-    parents: NDArray[np.int32]  # shape (edges,), each smaller than its child
+    parents: NDArray[np.int32]  # shape (edges,); a parent has a smaller number than its child
     weight: NDArray[np.float64]  # shape (size,)
     branch_points: int = 0  # nodes 1 to this number are branch points, oldest first
 
@@ -50,7 +50,7 @@ class Graph:
     def from_parents(
         cls, parents: Sequence[Sequence[int]], weight: Sequence[float] | None = None, branch_points: int = 0
     ) -> "Graph":
-        """A graph from the parents of each node, oldest first.
+        """The graph in which node v has the parents ``parents[v]``; older nodes come first.
 
         Raises ValueError if a parent does not precede its child.
         """
@@ -82,7 +82,7 @@ def sort_by_needs(parts: Sequence[frozenset[int]], needs: Mapping[int, Collectio
     done: dict[int, None] = {}
     for top in range(len(parts)):
         stack, begun = [top], set[int]()
-        while stack:  # depth first: the needs of a set come right before the set
+        while stack:  # depth first: the sets that a set needs come right before the set
             index = stack[-1]
             open_needs = [] if index in begun else [n for n in needed[index] if n not in done and n not in begun]
             begun.add(index)
@@ -93,7 +93,8 @@ def sort_by_needs(parts: Sequence[frozenset[int]], needs: Mapping[int, Collectio
 
 
 def merge_mutual_needs(parts: Sequence[frozenset[int]], needs: Mapping[int, Collection[int]]) -> list[frozenset[int]]:
-    """The sets of parts after merging: sets that need each other, directly or through other sets, become one set."""
+    """The sets of ``parts``, in which sets that need each other, directly or through other sets, are merged into one
+    set."""
     index_of = {number: index for index, part in enumerate(parts) for number in part}
     reach = np.eye(len(parts), dtype=np.float32)
     for number, index in index_of.items():

@@ -17,7 +17,9 @@ SHARED = -1  # in place of the number of a host, for builds of build hosts, whic
 
 
 class CommitsByBinary(dict[tuple[int, str], str]):
-    """(host, binary) → the first commit built with that binary; host 0: the only host; host SHARED: build hosts."""
+    """(number of a host, binary) → the first commit that was built with the binary on the host. The number is 0 if the
+    session has only one host, and SHARED for all build hosts.
+    """
 
     def add_build(self, host: int, build: BuildFacts) -> str | None:
         """Add a build of a host; return another commit that was built earlier with the same binary, or None."""
@@ -31,9 +33,9 @@ def binary_host_number(name: str, hosts: Mapping[str, int], build_hosts: Collect
 
 
 def is_of_build(event: Event) -> bool:
-    """Whether the event is about a build, so that all hunts of a group share it; false for a failed run."""
+    """Whether the event is about a build, so that all hunts of a session store the event; false for a failed run."""
     if isinstance(event, CandidateSkipped):
-        return event.facts.of_build
+        return event.facts.is_build_failure
     return isinstance(event, BuildStarted | BuildFinished)
 
 
@@ -41,8 +43,8 @@ class ExcludedRuns(dict[str, tuple[str, list[tuple[float, RunFinished]]]]):
     """The excluded runs of each commit, with the binary of these runs."""
 
     def exclude(self, log: Log, commits: Collection[str]) -> None:
-        """Move the events of ``commits`` out of ``log``: also failed builds, which may succeed now, but not candidates
-        that --skip left out.
+        """Remove the events of ``commits`` from ``log``, and keep their runs for ``restore``. Events of failed builds
+        are removed, too, because a new build may succeed; events of candidates that --skip left out stay.
         """
         runs: dict[str, list[tuple[float, RunFinished]]] = defaultdict(list)
         removed = [(at, event) for at, event in log if event.facts.commit in commits]

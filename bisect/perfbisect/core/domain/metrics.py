@@ -1,8 +1,8 @@
 """The metrics that a hunt can compare, and the functions that read metrics from a run.
 
 A workload may have threads of several roles. One role is measured; the other roles run in the background at fixed
-rates. The counters of a run include, for each role, the rows or queries done and the rows or queries that were due by
-the clock; and response times.
+rates. For each role, the counters of a run include response times, the number of rows or queries that were finished,
+and the number of rows or queries that the rate of the role required.
 """
 
 import math
@@ -13,21 +13,22 @@ from statistics import mean, median
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.errors import UsageError
 
-# Suffixes of a role's name in counters: rows or queries done; rows or queries due in the time of the run; the rate;
-# rows or queries in one transaction of each client; the 99th percentile and the maximum of response times (ms).
+# A mixed workload has clients in several roles. The name of a counter of a role is the role's name with a suffix: rows
+# or queries done; rows or queries planned for the time of the run; the planned rate; rows or queries in one transaction
+# of each client; the 99th percentile and the maximum of response times (ms).
 DONE, DUE, RATE, BATCH, P99, LONGEST = "-done", "-due", "-rate", "-batch", "-p99", "-max"
 CLIENT_CPU = "client-cpu"  # CPU milliseconds of the client in the window
 CLIENT_BUSY = "client-busy"  # share of time in which the client's measured threads use a processor
 
 BIN = 0.018  # width of a bin of sysbench's latency histogram, in log units
-SUSTAINED = 0.99  # share of the due amount that counts as sustained
-LATE = 2  # transactions of each client and run that may be missing, because the end of the window cut them off
+SUSTAINED = 0.99  # a background load is sustained if at least this share of the planned amount is done
+LATE = 2  # transactions of each client that the end of a run may interrupt, so that they may be missing
 BUSY = 0.5  # value of CLIENT_BUSY above which the client limits a run more than the server
 
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """The rate, over all clients, of the paced role that was furthest behind its planned rate."""
+    """The planned rate and the measured rate of a background role, summed over all clients."""
 
     role: str
     wanted: float  # per second
@@ -78,7 +79,8 @@ def background_share(run: RunFacts) -> float | None:
 
 
 def largest_client_load(runs: Iterable[RunFacts]) -> float | None:
-    """The largest share of the time during which the measured client threads used a processor; None if unknown."""
+    """The largest share of the time, among ``runs``, in which the client threads used a processor; None if no run has
+    this share."""
     return max((share for run in runs if (share := run.counters.get(CLIENT_BUSY)) is not None), default=None)
 
 
@@ -93,7 +95,7 @@ class Metric:
 
     name: str
     read: Reader
-    unit: str = ""  # unit; empty: the name is printed
+    unit: str = ""  # unit; if empty, the name of the metric is printed
     higher_is_better: bool = False
     events: tuple[str, ...] = ()  # perf events that the metric needs
     from_device: bool = False  # counted by iostat
@@ -107,11 +109,12 @@ class Metric:
         """The unit that is printed after a value of a run."""
         return (run.unit if run and self.from_output else "") or self.unit or self.name
 
-    def is_bounded(self, *, command: bool) -> bool:
-        """Whether the time of a stopped run is a bound of the metric; ``command``: whether the workload is a command.
+    def stop_is_bound(self, *, command: bool) -> bool:
+        """Whether the time of a stopped run gives a limit for the metric; ``command`` is true if the workload is a
+        command.
 
-        The threads of sysbench wait for the slowest thread, so a stopped run gives no bound for the latencies of
-        sysbench.
+        A run of sysbench lasts until its slowest thread ends, so the time of a stopped run says nothing about the
+        latencies of sysbench.
         """
         return self.name == "qps" or (self.name == "latency" and command)
 
@@ -135,19 +138,20 @@ def rate_per_operation(column: str) -> Reader:
 
 
 def switches_per_operation(run: RunFacts) -> float | None:
-    """Context switches per operation of the measured processes, or of the whole machine without perf's counts."""
+    """Context switches of the measured processes per operation; of the whole machine if perf did not count them."""
     by_process = counter_per_operation("context-switches")(run)
     return rate_per_operation("cs")(run) if by_process is None else by_process
 
 
-def latency_metric(name: str, column: str, *, shown: bool = False, step: float = 0.0) -> Metric:
+def latency_metric(name: str, column: str, *, is_shown: bool = False, log_step: float = 0.0) -> Metric:
     """The metric for a latency in milliseconds: the mean or a percentile."""
-    return Metric(name, lambda run: run.latency.get(column), unit="ms", is_shown=shown, log_step=step)
+    return Metric(name, lambda run: run.latency.get(column), unit="ms", is_shown=is_shown, log_step=log_step)
 
 
-def event_metric(event: str, *, compared: bool = False, shown: bool = False) -> Metric:
-    """The metric of a perf event per operation."""
-    return Metric(f"{event}/o", counter_per_operation(event), events=(event,), is_compared=compared, is_shown=shown)
+def event_metric(event: str, *, is_compared: bool = False, is_shown: bool = False) -> Metric:
+    """The metric that counts a perf event per operation."""
+    read = counter_per_operation(event)
+    return Metric(f"{event}/o", read, events=(event,), is_compared=is_compared, is_shown=is_shown)
 
 
 def operations_per_second(run: RunFacts) -> float | None:
@@ -157,21 +161,21 @@ def operations_per_second(run: RunFacts) -> float | None:
 
 _METRICS = (
     Metric("qps", operations_per_second, unit="QPS", higher_is_better=True),
-    latency_metric("latency", "avg", shown=True),
-    latency_metric("p95", "p95", step=BIN),
-    latency_metric("p99", "p99", step=BIN),
+    latency_metric("latency", "avg", is_shown=True),
+    latency_metric("p95", "p95", log_step=BIN),
+    latency_metric("p99", "p99", log_step=BIN),
     Metric("rate", lambda run: run.reported, higher_is_better=True, from_output=True, is_shown=True),
     Metric("cost", lambda run: run.reported, from_output=True, is_shown=True),
     # CPU microseconds of the measured processes; perf's task-clock counts milliseconds.
     Metric("cpu/o", counter_per_operation("task-clock", 1000), events=("task-clock",), is_compared=True),
-    # fio's own usr and sys time, without its start; perf's time includes the start.
+    # The CPU time that fio reports (usr and sys), which excludes fio's start; perf's task-clock includes the start.
     Metric("cpu/io", counter_per_operation("fio-cpu", 1000), is_compared=True, is_optional=True),
     # CPU time of the client, which the counters of a server's processes do not include.
     Metric(f"{CLIENT_CPU}/o", counter_per_operation(CLIENT_CPU, 1000)),
     Metric("background", background_share, higher_is_better=True),
     Metric("cs/o", switches_per_operation, is_compared=True),
-    event_metric("instructions", compared=True, shown=True),
-    event_metric("cycles", compared=True),
+    event_metric("instructions", is_compared=True, is_shown=True),
+    event_metric("cycles", is_compared=True),
     Metric(
         "ipc",
         lambda run: quotient(run.counters.get("instructions"), run.counters.get("cycles")),
@@ -179,17 +183,17 @@ _METRICS = (
         events=("instructions", "cycles"),
         is_compared=True,
     ),
-    event_metric("branches", compared=True),
-    event_metric("branch-misses", compared=True),
+    event_metric("branches", is_compared=True),
+    event_metric("branch-misses", is_compared=True),
     event_metric("cache-references"),
-    event_metric("cache-misses", compared=True),
+    event_metric("cache-misses", is_compared=True),
     event_metric("L1-dcache-loads"),
-    event_metric("L1-dcache-load-misses", compared=True),
+    event_metric("L1-dcache-load-misses", is_compared=True),
     event_metric("L1-icache-load-misses"),
     event_metric("LLC-load-misses"),
-    event_metric("dTLB-load-misses", compared=True),
-    event_metric("iTLB-load-misses", compared=True),
-    event_metric("page-faults", compared=True),
+    event_metric("dTLB-load-misses", is_compared=True),
+    event_metric("iTLB-load-misses", is_compared=True),
+    event_metric("page-faults", is_compared=True),
     event_metric("cpu-migrations"),
     *(
         Metric(name, rate_per_operation(column), from_device=True, is_compared=True)
@@ -228,10 +232,11 @@ def log_metric(run: RunFacts, metric: str) -> float | None:
 
 
 def log_metric_by_cpu(run: RunFacts, metric: str) -> float | None:
-    """The logarithm of a time or a rate, from CPU time in place of time; None for other metrics, or without CPU time.
+    """The logarithm of QPS or mean latency, computed from CPU time instead of elapsed time; None for other metrics, or
+    if the CPU time is unknown.
 
-    Two builds on the same cores get varying shares of the cores' time; the CPU time that each build needs varies
-    less.
+    Two builds that run at the same time on the same cores get varying shares of the cores' time. The CPU time that each
+    build needs varies less.
     """
     duration = (
         metric == "latency" and run.reported is None and math.isclose(metric_value(run, metric) or 0.0, 1000 / run.qps)
@@ -253,9 +258,10 @@ def is_speed(metric: str) -> bool:
 
 
 def shown_metric(run: RunFacts, metric: str, usual: str = "qps") -> str:
-    """The metric whose value is shown for a run: the count for a counted run, otherwise a metric with shown values.
+    """The metric whose value is shown for a run: the number of instructions if the run counted instructions exactly.
 
-    The candidates are ``metric``, which is hunted, ``usual``, which was hunted before, and QPS.
+    For a timed run, the result is the first of ``metric`` (which the hunt compares), ``usual`` (which the hunt compared
+    before it changed to instructions) and QPS whose value the run has and reports show.
     """
     if run.counted:
         return INSTRUCTIONS
@@ -277,8 +283,8 @@ def shown_unit(metric: str, run: RunFacts | None = None) -> str:
 
 
 def has_metric_unit(run: RunFacts, metric: str) -> bool:
-    """Whether the shown number of a run has the metric's unit; under ``--metric auto``, a hunt has both counted and
-    timed runs.
+    """Whether the value that is shown for ``run`` has the unit of ``metric``. The units can differ with ``--metric
+    auto``: then some runs of a hunt count instructions, and other runs are timed.
     """
     return shown_unit(shown_metric(run, metric)) == shown_unit(metric)
 

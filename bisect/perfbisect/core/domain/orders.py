@@ -1,4 +1,4 @@
-"""The orders of a search (measurements or the verdict), and the fleet of hosts and build hosts that execute orders."""
+"""The work orders and verdicts of a search, and the fleet: the hosts and build hosts that carry out work orders."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ LARGEST_LOG = 700.0  # largest logarithm of a ratio
 
 
 class Purpose(StrEnum):
-    """The purpose of a measurement; shown to the user, never used by the lab."""
+    """The purpose of a measurement, which is shown to the user and does not affect the measurement."""
 
     ENDS = "ends"
     SEARCH = "search"
@@ -32,14 +32,14 @@ class Interval:
     high: float
 
     @property
-    def has_bound(self) -> bool:
+    def has_known_bound(self) -> bool:
         """Whether the interval has a lower bound above 0 or a finite upper bound."""
         return self.low > 0 or self.high < math.inf
 
     @property
-    def only_bound(self) -> int:
-        """-1 if only an upper bound ``high`` is known, +1 if only a lower bound ``low`` is known; otherwise 0."""
-        return int(self.high == math.inf) - int(self.low == 0) if self.has_bound else 0
+    def only_known_side(self) -> int:
+        """-1 if the interval has only an upper bound (``high``), +1 if only a lower bound (``low``), otherwise 0."""
+        return int(self.high == math.inf) - int(self.low == 0) if self.has_known_bound else 0
 
     @property
     def excludes_one(self) -> bool:
@@ -47,9 +47,9 @@ class Interval:
         return not self.low <= 1 <= self.high
 
     @classmethod
-    def from_log_ratio(cls, log: float, half: float | None) -> "Interval":
-        """The interval of a ratio with logarithm ``log``, and ``half`` of its length in log units (None: unbounded)."""
-        low, high = (0.0, math.inf) if half is None else (ratio_of_log(log - half), ratio_of_log(log + half))
+    def from_log_ratio(cls, log: float, margin: float | None) -> "Interval":
+        """The interval from exp(``log`` - ``margin``) to exp(``log`` + ``margin``); unbounded if ``margin`` is None."""
+        low, high = (0.0, math.inf) if margin is None else (ratio_of_log(log - margin), ratio_of_log(log + margin))
         return cls(low, ratio_of_log(log), high)
 
 
@@ -62,7 +62,7 @@ def ratio_of_log(log: float) -> float:
 class LayoutRatios:
     """The comparison of a commit with a parent over several randomized layouts."""
 
-    ratio: Interval  # of the commit relative to the parent, over all layouts
+    ratio: Interval  # ratio of the commit to the parent, over all layouts
     compared: int  # number of compared layouts of each build
     changed: int  # number of layouts in which the difference had the direction of the usual layout
     measured: int = 0  # number of layouts of each build, with layouts that do not count because their mode is uncertain
@@ -78,10 +78,10 @@ class PairingComparison:
     interleaved_ratio: Interval  # bad against good, by interleaved runs
     paired_ratio: Interval  # bad against good, by paired runs
     hides_difference: bool = False  # paired runs are less noisy, but do not show the difference of interleaved runs
-    is_contradictory: bool = False  # the two differences contradict each other
+    is_contradictory: bool = False  # interleaved and paired runs show differences that contradict each other
     uses_cpu_time: bool = False  # paired runs are compared by CPU time instead of time
     is_clear: bool = False  # interleaved runs show the difference fast enough
-    waiting_share: float = 0.0  # share of time in which the ends wait, if it is nearly all of it
+    waiting_share: float = 0.0  # share of time in which the ends wait, if they wait nearly all the time
     differ_by_waiting: bool = False  # the ends differ by time, not by CPU time; from here on they are compared by time
     is_doubtful: bool = False  # paired runs may show a smaller difference: more interleaved runs are needed
 
@@ -99,8 +99,9 @@ OTHER_HUNT = -1  # instead of a workload's number: an order of another hunt, who
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Measure the builds of ``plan`` by interleaved runs; missing builds are made first. The first candidate in
-    ``plan`` is the candidate of interest; its references follow. A candidate with 0 runs is only built."""
+    """A work order: measure the candidates of ``plan`` by interleaved runs or, if ``together``, by paired runs. The
+    first candidate is compared with the others, its references. A candidate with 0 runs is only built.
+    """
 
     plan: tuple[PlannedRuns, ...]
     purpose: Purpose
@@ -110,53 +111,53 @@ class Measure:
     workload: int = 0  # number of the workload in the session
     round: int = 0  # number of the round, in a session with rounds
     together: bool = False  # paired runs of two builds with equal numbers of runs
-    incremental: bool = False  # missing builds may be made in the tree of the last build; otherwise in an empty folder
+    incremental: bool = False  # whether missing builds may be incremental builds
     counted: bool = False  # instructions are counted exactly, and nothing is timed
 
     def renumbered(self, numbers: Mapping[int, int]) -> "Measure":
-        """The order for another range. ``numbers`` maps old to new candidate numbers; candidates without a new number
-        are left out."""
+        """The work order with the candidate numbers of another range. ``numbers`` maps old to new numbers; candidates
+        without a new number are left out."""
         shares = (share for share in self.plan if share.candidate in numbers)
         return replace(self, plan=tuple(replace(share, candidate=numbers[share.candidate]) for share in shares))
 
 
 @dataclass(frozen=True, slots=True)
 class BuildOrder:
-    """Make the build of a candidate on a build host, while measurements continue."""
+    """A work order for a build host: make the build of a candidate, while other hosts measure."""
 
     candidate: int
     build_host: int  # number of the build host in the hunt
-    workload: int = 0  # number of the workload that needs it first
+    workload: int = 0  # number of the workload that is the first to need the build
     incremental: bool = False  # like ``Measure.incremental``
 
 
-UNKNOWN = Interval(0.0, 1.0, math.inf)  # nothing was measured
-SAME = Interval(1.0, 1.0, 1.0)  # one binary relative to itself
+UNKNOWN = Interval(0.0, 1.0, math.inf)  # a ratio that was not measured
+SAME = Interval(1.0, 1.0, 1.0)  # ratio of a binary to itself
 
 
 @dataclass(frozen=True, slots=True)
 class ClassEffect:
-    """The size of the change on hosts of one class, if the hosts of a hunt are of several classes."""
+    """The size of the change on the hosts of one host class, if a hunt uses several host classes."""
 
     host_class: str
     ratio: Interval
-    ends: bool  # of bad against good, because the commit was not compared with its parents on this class
+    ends: bool  # True: ``ratio`` is bad against good, because this class did not compare the commit with its parents
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One change of speed: the metric after ``candidate`` relative to the metric before."""
+    """A change of speed: the metric of ``candidate`` relative to the metric of its parents."""
 
     candidate: int
     probability: float
     ratio: Interval
-    parents: tuple[int, ...]  # the tested builds that it was compared with: its parents, or replacements
+    parents: tuple[int, ...]  # the tested builds with which it was compared: its parents, or replacements
     # elements of ``parents`` that are no parents in git: the nearest tested ancestor of an unmeasurable parent, or good
     stand_ins: tuple[int, ...] = ()
     prior: float = 1.0  # prior weight of the candidate; 1 is usual
-    effects: tuple[ClassEffect, ...] = ()  # on each host class, if there are several
+    effects: tuple[ClassEffect, ...] = ()  # the effect on each host class, if there are several classes
     layouts: LayoutRatios | None = None  # None: compared in the usual layout only
-    together: bool = False  # whether it was compared by paired runs
+    together: bool = False  # whether paired runs compared it with its parents
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,7 @@ class Reason(StrEnum):
 
     UNBUILDABLE = "unbuildable"  # the commits between the candidates do not build or run
     LEFT_OUT = "left out"  # some of the commits between the candidates were left out by --skip
-    NOT_CONFIRMED = "not confirmed"  # by interleaved runs of the culprit and its parents
+    NOT_CONFIRMED = "not confirmed"  # interleaved runs of the culprit and its parents did not confirm the change
     TOO_NOISY = "too noisy"
     BY_CHANCE = "by chance"  # the ends may differ by chance
     LAYOUT_TIE = "layout tie"  # neighbours differ by no more than code layout
@@ -211,45 +212,44 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Inconclusive:
-    """No culprit, only the smallest set of candidates that probably contains the culprit, most probable first."""
+    """The verdict with the smallest set of candidates that probably contains the culprit, most probable first."""
 
     candidates: tuple[int, ...]
     probabilities: tuple[float, ...]
     ratio: Interval  # of bad against good
     reason: Reason
     effects: tuple[ClassEffect, ...] = ()
-    several: float = 0.0  # probability of more than one change; ``probabilities`` assume one
+    several: float = 0.0  # probability of more than one change; ``probabilities`` assume exactly one change
     detail: "float | MergeBase | None" = None  # depends on the reason
 
 
 @dataclass(frozen=True, slots=True)
 class MergeBase:
-    """The comparison of a merge base with good, if good is not an ancestor of bad. Commits are abbreviated."""
+    """The comparison of a merge base with good, made if good is not an ancestor of bad. The hashes are abbreviated."""
 
     commit: str
     good: str
-    known: Inconclusive  # of the range from the merge base to good
+    known: Inconclusive  # the verdict of the range from the merge base to good
 
 
 @dataclass(frozen=True, slots=True)
 class UnsettledRange:
-    """A subrange that may contain changes without a named commit: commits reachable from ``bad`` and not from
-    ``good``."""
+    """A subrange (reachable from ``bad``, not from ``good``) that may contain changes whose commits are not named."""
 
     good: int
     bad: int
-    known: Inconclusive  # of the subrange; without candidates if no change of it is known
+    known: Inconclusive  # the verdict of the subrange; without candidates if no change in it is known
 
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """The verdict with every change of at least the policy's smallest effect, oldest first."""
+    """The verdict that names several changes, oldest first: all changes that have the smallest size of interest."""
 
     steps: tuple[Step, ...]
-    improvements: tuple[Step, ...] = ()  # changes in the other direction
+    improvements: tuple[Step, ...] = ()  # changes in the direction that was not hunted
     unsettled: tuple[UnsettledRange, ...] = ()  # oldest first
-    detectable: float = 0.0  # the smallest change that would have been shown elsewhere, as a fraction
-    # Upper limit of the sum of further changes in each subrange of which only the ends were counted; 0: none.
+    detectable: float = 0.0  # the smallest change outside of these that would have been shown, as a fraction
+    # If only the ends of a subrange were counted: upper limit of the sum of further changes in this subrange; else 0.
     left: float = 0.0
 
 
@@ -259,7 +259,7 @@ Order = Measure | Verdict
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Belief:
-    """The posterior of the search at one moment, for views and for the record."""
+    """The posterior probabilities of a search at one time, which views show and the log stores."""
 
     culprit: NDArray[np.float64]  # shape (size,): probability that the candidate is the culprit
     change: float  # probability of any change in the direction hunted; the other probabilities assume a change
@@ -277,24 +277,24 @@ class Belief:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """An order and the belief on which it is based."""
+    """A work order or verdict, and the belief on which it is based."""
 
     order: Order
     belief: Belief
-    builds: tuple[BuildOrder, ...] = ()  # to be started now, on free build hosts
+    builds: tuple[BuildOrder, ...] = ()  # builds that free build hosts shall start now
     cancelled: tuple[int, ...] = ()  # build hosts whose present build is ended, because it is no longer needed
     found: tuple[Step, ...] = ()  # changes that are proven while others are hunted, oldest first
     clean: bool = False  # a proof contradicts the search, which begins again without incremental builds
     # Set if paired and interleaved runs were made, and the log has no choice yet. Later fields are not stored, either.
     pairing_comparison: PairingComparison | None = None
-    # The ratio on each host class, if both ends were measured: of the named step by its proof, or of the ends with layout.
+    # On each host class, if both ends were measured: the ratio of the proven step, or of the ends with layout error.
     evidence: tuple[Interval, ...] = ()
     waits_for_builds: bool = False  # the order has to wait for builds that it needs
     needed_builds: tuple[int, ...] = ()  # candidates whose builds are needed next, most urgent first
 
 
 def named_steps(verdict: Order | None) -> tuple[Step, ...]:
-    """The changes for the worse that a verdict names; empty if the decision is an order."""
+    """The changes for the worse that a verdict names; empty if ``verdict`` is a work order or None."""
     single = (verdict.step,) if isinstance(verdict, Found) else ()
     return verdict.steps if isinstance(verdict, Several) else single
 
@@ -305,19 +305,17 @@ def all_steps(verdict: Order | None) -> tuple[Step, ...]:
 
 
 def explained_step(verdict: Order | None) -> Step | None:
-    """The change that is explained: the culprit, or the first of several; None if the verdict names no change."""
+    """The change whose reason is measured: the first change for the worse that the verdict names, or None."""
     return next(iter(named_steps(verdict)), None)
 
 
 def interleave(plan: tuple[PlannedRuns, ...]) -> tuple[int, ...]:
-    """The candidates of ``plan`` in the order of their runs, one entry for each run; the runs of a candidate are
-    spread.
+    """A candidate for each run of ``plan``, in the order of the runs; the runs of each candidate are spread evenly.
 
-    If builds are interleaved, slow changes of the host (heat, other machines, frequency) affect all builds equally.
+    Therefore slow changes of the host (heat, other machines, frequency) affect all builds equally.
 
     >>> interleave((PlannedRuns(5, 2), PlannedRuns(0, 2)))
-    (5, 0, 0, 5)
-    """
+    (5, 0, 0, 5)"""
     turns = [
         ((turn + 0.5) / share.runs, rank if turn % 2 == 0 else -rank, share.candidate)
         for rank, share in enumerate(plan)
@@ -328,40 +326,40 @@ def interleave(plan: tuple[PlannedRuns, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class BuildInProgress:
-    """A build in progress on a build host."""
+    """A build that a build host makes at present."""
 
     candidate: int
     build_host: int
-    seconds: float = 0.0  # elapsed so far
-    cancelled: bool = False  # whether it is being ended
+    seconds: float = 0.0  # seconds since the build began
+    cancelled: bool = False  # whether the build is being ended
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The hosts and build hosts; a host takes no new order while it executes an order, or after it is lost."""
+    """The hosts and build hosts. A host that carries out a work order, or is lost, takes no new work order."""
 
     busy: tuple[Measure, ...] = ()  # the orders that hosts are carrying out
     gone: tuple[int, ...] = ()  # hosts that are lost
-    hosts: int = 0  # number of hosts if there are build hosts: the search then also decides while hosts are busy
+    hosts: int = 0  # number of hosts, if there are build hosts: then the search also decides while hosts are busy
     build_hosts: int = 0  # number of build hosts; 0: hosts make their builds themselves
     building: tuple[BuildInProgress, ...] = ()
     gone_build_hosts: tuple[int, ...] = ()
     builds_between: bool = False  # whether hosts may build while they have nothing to measure
-    minutes: float = 0.0  # limit of time in minutes, if it has ended the work in progress; otherwise 0
+    minutes: float = 0.0  # the limit of minutes, if this limit has ended the work in progress; otherwise 0
 
     @property
     def free_host(self) -> int:
-        """The first host that can take an order; if no host can, the first host that is not lost."""
+        """The first host that can take a work order now; if no host can, the first host that is not lost."""
         hosts = [host for host in range(self.hosts) if host not in self.gone]
         return next((host for host in hosts or count() if self.is_free(host)), hosts[0] if hosts else 0)
 
     def is_free(self, host: int) -> bool:
-        """Whether the host can take an order now."""
+        """Whether the host can take a work order now."""
         return host not in self.gone and all(order.host != host for order in self.busy)
 
     @property
     def has_build_host(self) -> bool:
-        """Whether a build host is available; hosts then measure only builds that build hosts have made."""
+        """Whether a build host is available. If so, hosts make no builds, and measure builds of the build hosts."""
         return self.build_hosts > len(self.gone_build_hosts)
 
     @property
@@ -372,23 +370,23 @@ class Fleet:
 
     @property
     def candidates_in_build(self) -> frozenset[int]:
-        """The candidates that are being built by build hosts."""
+        """The candidates whose builds are in progress on build hosts."""
         return frozenset(building.candidate for building in self.building if not building.cancelled)
 
     @property
     def runs_in_progress(self) -> int:
-        """The number of runs in all present orders."""
+        """The number of runs in the work orders that hosts carry out now."""
         return sum(share.runs for order in self.busy for share in order.plan)
 
     @property
     def candidates_of_interest(self) -> frozenset[int]:
-        """The candidates of interest (not the references) of all present orders."""
+        """The first candidate of each present work order; the other candidates are references."""
         orders = (order for order in self.busy if order.workload != OTHER_HUNT)
         return frozenset(share.candidate for order in orders for share in order.plan[:1])
 
     @property
     def candidates_in_measurement(self) -> frozenset[int]:
-        """All candidates of all present orders, including references."""
+        """All candidates of the work orders that hosts carry out now, including references."""
         return frozenset(share.candidate for order in self.busy if order.workload != OTHER_HUNT for share in order.plan)
 
     def renumbered(self, numbers: Mapping[int, int]) -> "Fleet":

@@ -1,4 +1,4 @@
-"""The state of a session, computed from its events. The plan, views and reports read the state. This module does no I/O.
+"""The state of a session, computed from its events. Plans, views and reports read the state. This module does no I/O.
 
 The tested commits of a hunt are keyed by full hash, not by candidate, because a hunt may begin with another range
 (merge base to good), whose measurements stay valid. Runs of a trial are identified by round, workload and build.
@@ -49,7 +49,7 @@ from perfbisect.core.domain.orders import Belief, Measure, Purpose, Step, Verdic
 from perfbisect.core.domain.settings import NO_TRIAL, Pairing, TrialRequest
 
 LEARNED = ("key", "binary", "version", "seconds")  # fields of a TrialBuild that become known by building it
-WORK = BuildStarted, BuildFinished, CandidateSkipped, RunFinished  # events that end the previous work of their host
+WORK = BuildStarted, BuildFinished, CandidateSkipped, RunFinished  # each event shows that its host's last work ended
 MUTABLE = (
     "tested", "log", "excluded_runs", "explanation_events", "in_flight", "cancelled", "warnings", "binaries", "since", "runs", "skips", "proofs",
 )  # fmt: skip
@@ -59,13 +59,13 @@ MUTABLE = (
 class TestedCommit:
     """A commit that was built, measured or skipped, and the cost of this work."""
 
-    commit: Commit  # only its hash if no build of it was announced
+    commit: Commit  # without subject and date if no event has announced a build of the commit
     builds: tuple[BuildFacts, ...] = ()  # in order of time, with reused builds
     runs: tuple[RunFacts, ...] = ()
     skip: SkipFacts | None = None  # the latest failure; None if a run succeeded after it
     same_as: str | None = None  # a commit built earlier with the same binary
     failed_seconds: float = 0.0  # spent on builds that failed
-    run_seconds: float = 0.0  # with starts and warm-up
+    run_seconds: float = 0.0  # seconds of runs, with starts and warm-up
 
     def with_run(self, run: RunFacts, seconds: float) -> "TestedCommit":
         """This commit with one more run, which cost ``seconds``."""
@@ -88,7 +88,7 @@ class TestedCommit:
         return bool(self.builds) and self.builds[-1].reused
 
     @property
-    def shared(self) -> bool:
+    def is_fetched(self) -> bool:
         """Whether nothing was built for the commit, because its build came from the shared builds."""
         return not self.new_builds and any(build.shared for build in self.builds)
 
@@ -107,7 +107,7 @@ class TestedCommit:
 class SessionState:
     """The state after the events of a session so far. ``add`` changes the state; ``after`` returns a new state."""
 
-    id: int = 0  # in the history
+    id: int = 0  # id of the session in the history
     request: TrialRequest = NO_TRIAL  # of a trial: with the facts of its builds
     sites: tuple[HostFacts, ...] = ()  # hosts of the latest attempt
     began: float = 0.0  # seconds since the epoch
@@ -116,28 +116,28 @@ class SessionState:
     skips: list[TrialSkip] = field(default_factory=list)
     failure: str = ""  # why the trial could not continue
     origin: str = ""  # owner of an imported session
-    hunts: tuple[DropHunt, ...] = ()  # of a comparison: hunts for its drops
+    hunts: tuple[DropHunt, ...] = ()  # hunts for the drops of a comparison
 
-    started: SessionStarted | None = None  # the latest
-    commits: tuple[str, ...] = ()  # of the present range, by candidate: from good to bad
+    started: SessionStarted | None = None  # the latest start
+    commits: tuple[str, ...] = ()  # commit of each candidate of the present range, from good to bad
     node: dict[str, int] = field(default_factory=dict)  # commit → candidate
     tested: dict[str, TestedCommit] = field(default_factory=dict)  # by commit, in order of time
     log: list[tuple[float, MeasuredEvent]] = field(default_factory=list)  # (time, event) of observations
     excluded_runs: ExcludedRuns = field(default_factory=ExcludedRuns)
     remedy: tuple[str, ...] = ()  # a sentence that says what was done so that commits build
-    chosen: MetricChosen = field(default_factory=lambda: MetricChosen("", ""))  # empty if the metric was not changed
+    chosen: MetricChosen = field(default_factory=lambda: MetricChosen("", ""))  # "": metric not changed
     pairing: PairingChosen | None = None  # how builds are compared, if it was chosen
     warnings: dict[str, str] = field(default_factory=dict)  # text → advice
     belief: Belief | None = None  # about the present range
     explanation_events: list[ExplanationEvent] = field(default_factory=list)
-    in_flight: dict[str, tuple[str, float]] = field(default_factory=dict)  # build host → commit in work, since when
+    in_flight: dict[str, tuple[str, float]] = field(default_factory=dict)  # build host → (commit that it builds, start)
     cancelled: list[float] = field(default_factory=list)  # seconds of each build that was ended before it was finished
-    purpose: Purpose | None = None  # of the latest order
+    purpose: Purpose | None = None  # purpose of the latest order
     found: tuple[Step, ...] = ()  # changes that are proven so far; the verdict has them, too
     clean: bool = False  # a proof contradicted the search: since then incremental builds do not count
     proofs: set[str] = field(default_factory=set)  # commits that were rebuilt for a proof after an incremental build
-    verdict: Verdict | None = None  # of the present attempt
-    named: dict[str, Commit] = field(default_factory=dict)  # suspects that were never built
+    verdict: Verdict | None = None  # verdict of the present attempt
+    named: dict[str, Commit] = field(default_factory=dict)  # hash → suspect that was never built
     elapsed: float = 0.0  # seconds of all attempts
     binaries: CommitsByBinary = field(default_factory=CommitsByBinary)
     last: float | None = None  # time of the latest event
@@ -150,7 +150,7 @@ class SessionState:
     def of_trial(
         cls, number: int, request: TrialRequest, host: HostFacts, began: float, state: str = "running", **fields: Any
     ) -> "SessionState":
-        """The state of a trial without measurements; ``fields`` are further fields."""
+        """The state of a trial without measurements; ``fields`` are further fields of the state."""
         return cls(number, request, (host,), began, state, **fields)
 
     @property
@@ -165,7 +165,7 @@ class SessionState:
 
     @property
     def is_paired(self) -> bool:
-        """Whether each build's runs are paired with runs of the first build, by the chosen pairing or by the request."""
+        """Whether each run is paired with a run of the first build, as the trial has chosen or as requested."""
         return self.pairing.together if self.pairing else self.request.pairing is Pairing.PAIRED
 
     def after(self, at: float, event: Event) -> "SessionState":
@@ -215,18 +215,18 @@ class SessionState:
                 self.belief = decision.belief
                 self.purpose = decision.order.purpose if isinstance(decision.order, Measure) else None
                 self.found = decision.found or named_steps(decision.order)
-                if isinstance(decision.order, Measure) and self.build_hosts and self.started:  # hosts may wait
+                if isinstance(decision.order, Measure) and self.build_hosts and self.started:  # hosts wait for builds
                     self.since[self.started.hosts[decision.order.host].name] = at
             case BuildStarted(commit=commit):
                 self.tested[commit.sha] = replace(self.facts_of(commit.sha), commit=commit)
             case BuildFinished(number, build) if self.request.works:
-                # Each workload asks for the build anew.
+                # Later workloads reuse the build, with 0 seconds: the seconds of the first event are kept.
                 seconds = build.seconds or self.request.subjects[number].seconds
                 self._note_build_facts(number, key=build.key, binary=build.binary, seconds=seconds, trouble="")
                 same_as = self.binaries.add_build(self._host_number(event), build)
                 self.tested[build.commit] = replace(self.facts_of(build.commit), same_as=same_as)
             case CandidateSkipped(number, skip) if self.request.works:
-                if skip.of_build:
+                if skip.is_build_failure:
                     self._note_build_facts(number, trouble=skip.reason)
                 else:
                     self.skips.append(TrialSkip(event.workload, number, at, skip))
@@ -246,24 +246,24 @@ class SessionState:
                 same_as = self.binaries.add_build(self._host_number(event), build) or row.same_as
                 runs = self.excluded_runs.restore(build, self.log)
                 row = replace(row, builds=(*row.builds, build), runs=(*row.runs, *runs), same_as=same_as)
-                self._log(at, event, row)
+                self._log_measurement(at, event, row)
             case BuildCancelled(seconds=seconds):
                 self.cancelled.append(seconds)
             case CandidateSkipped(facts=skip):
-                if skip.of_build and self.facts_of(skip.commit).incremental:  # its runs were of another commit
+                if skip.is_build_failure and self.facts_of(skip.commit).incremental:  # its runs were of another commit
                     self._exclude_runs({skip.commit})
                 row = self.facts_of(skip.commit)
-                cost = skip.seconds if skip.of_build and not skip.for_another else 0.0
-                self._log(at, event, replace(row, skip=skip, failed_seconds=row.failed_seconds + cost))
+                cost = skip.seconds if skip.is_build_failure and not skip.for_another else 0.0
+                self._log_measurement(at, event, replace(row, skip=skip, failed_seconds=row.failed_seconds + cost))
             case RunFinished(facts=run):
                 row = self.facts_of(run.commit)
                 beside = run.round and any(getattr(x.facts, "round", "") == run.round for _, x in self.log[-4:])
                 since = self.since.get(event.host, previous)
                 self.cost = 0.0 if beside or run.for_another else max(at - since, run.seconds)
                 self.run_count += not run.for_another
-                self._log(at, event, row.with_run(run, self.cost))
+                self._log_measurement(at, event, row.with_run(run, self.cost))
             case Uncounted(facts=skip):
-                self._log(at, event, self.facts_of(skip.commit))
+                self._log_measurement(at, event, self.facts_of(skip.commit))
             case Counted() | Profiled() | Planned() | ChangedFunctions() | Unexplained():
                 self.explanation_events.append(event)
             case SessionEnded(verdict):
@@ -291,13 +291,13 @@ class SessionState:
                 pass
 
     def _note_build_facts(self, number: int, **facts: Any) -> None:
-        """Add facts about a build of a trial to the request."""
+        """Add facts about a build to the request of the trial."""
         subjects = list(self.request.subjects)
         subjects[number] = replace(subjects[number], **facts)
         self.request = replace(self.request, subjects=tuple(subjects))
 
     def _with_learned_facts(self, request: TrialRequest) -> TrialRequest:
-        """The request of another attempt, with facts about builds that earlier attempts have learned."""
+        """The request of a new attempt, completed by facts about builds that earlier attempts have stored."""
         subjects = [
             replace(
                 new,
@@ -309,7 +309,7 @@ class SessionState:
         return replace(request, subjects=tuple(subjects))
 
     def use_range(self, commits: tuple[str, ...]) -> None:
-        """Number the candidates by the range of ``commits``. A belief about another range becomes invalid."""
+        """Number the candidates by the range ``commits``. A change of the range removes the belief."""
         if self.commits == commits:
             return
         self.commits, self.node = commits, {commit: candidate for candidate, commit in enumerate(commits)}
@@ -326,7 +326,7 @@ class SessionState:
                     self.tested[event.facts.commit] = replace(row, same_as=same_as)
 
     def _exclude_runs(self, commits: Collection[str]) -> None:
-        """Exclude the runs of these commits until the commits are built again."""
+        """Exclude the runs of ``commits`` until the commits are built again."""
         self.excluded_runs.exclude(self.log, commits)
         for sha, row in [(sha, self.tested[sha]) for sha in commits]:
             skip = row.skip if row.skip and row.skip.stage == LEFT_OUT else None
@@ -337,8 +337,8 @@ class SessionState:
         """The number of an event's host in the session; 0 if the session has only one host."""
         return binary_host_number(event.host, {name: n for n, name in enumerate(self.hosts)}, self.build_hosts)
 
-    def _log(self, at: float, event: MeasuredEvent, row: TestedCommit) -> None:
-        """Store an event from which observations are made, and the facts of its commit."""
+    def _log_measurement(self, at: float, event: MeasuredEvent, row: TestedCommit) -> None:
+        """Store an event that the search uses as an observation, and the facts about the event's commit."""
         self.log.append((at, event))
         self.tested[event.facts.commit] = row
 

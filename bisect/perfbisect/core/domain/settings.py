@@ -1,7 +1,7 @@
-"""The settings of a session, with which it begins and resumes after an interruption, and the request of a trial.
+"""The settings with which a session begins and, after an interruption, resumes; and the request of a trial.
 
-Settings include the content of a patch for the commits, so that a hunt can be resumed after the file of the patch was
-changed or removed.
+Settings include the contents of the files of --patch, so that a hunt can be resumed after such a file was changed or
+removed.
 
 Settings contain the policy (the user's requests to the search), and prior knowledge from hosts.toml and earlier hunts.
 """
@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-# Smallest change of interest of an exact count. Counts repeat to 0.001 %, and layouts do not change them; but many
-# commits move a few instructions, and to name each of them would not explain a slower database.
+# The smallest change of interest of an exact count. Counts repeat to 0.001 %, and layouts do not change them. But many
+# commits change the count by a few instructions, and such commits do not explain a slower database.
 COUNTED = 0.002
 MAX_PROBABILITY = 0.995  # highest probability of a culprit that is stated or required: no model is better
 
 
 class Direction(StrEnum):
-    """The direction of the change of the metric from good to bad that is hunted."""
+    """The direction of the change from good to bad for which a hunt searches."""
 
     DROP = "drop"
     RISE = "rise"
@@ -26,11 +26,11 @@ class Direction(StrEnum):
 
 
 PAIRS_FIRST = 4  # paired runs of both ends before the pairing is chosen
-GAIN = 0.5  # ratio of s.d. of paired runs to s.d. of two interleaved runs, below which paired runs are better
+GAIN = 0.5  # paired runs are better if their s.d. is less than this share of the s.d. of two interleaved runs
 
 
 class Pairing(StrEnum):
-    """The pairing, which says how builds are compared."""
+    """How the runs of two builds are paired for a comparison."""
 
     AUTO = "auto"
     PAIRED = "paired"  # the two builds run at the same time
@@ -41,7 +41,7 @@ class Pairing(StrEnum):
 class Policy:
     """The rules of one hunt. Sizes and probabilities are fractions, not percentages; a budget of 0 means no limit."""
 
-    confidence: float = 0.95  # probability from which on a culprit is named
+    confidence: float = 0.95  # a culprit is named if its probability is at least this
     direction: Direction = Direction.DROP
     min_effect: float = 0.02  # smallest change of interest between the ends
     min_counted: float = 0.0  # the smallest change of an exact count; 0: ``min_effect``
@@ -54,15 +54,16 @@ class Policy:
     layouts: bool = False  # whether builds can be linked again in randomized layouts
     incremental: bool = False  # whether builds of the search may be made in the tree of the last build
     pairing: Pairing = Pairing.INTERLEAVED
-    chosen: bool = False  # the ends showed that this pairing is better; further readings may show the opposite
-    # Whether the user chose ``min_effect``: then a rise is a share of the smaller value, otherwise of the larger value.
+    chosen: bool = False  # whether runs of the ends showed that ``pairing`` is better; later runs may show the opposite
+    # Whether the user chose ``min_effect``. Then ``min_effect`` of a rise is a share of the smaller value, otherwise a
+    # share of the larger value.
     typed: bool = False
 
     def is_hunted(self, ratio: float) -> bool:
         """Whether a change by the factor ``ratio`` has the direction for which the hunt searches."""
         return self.direction is Direction.ANY or (ratio < 1) is (self.direction is Direction.DROP)
 
-    def for_counts(self) -> "Policy":
+    def for_exact_count(self) -> "Policy":
         """The rules for a hunt that compares exact counts."""
         return replace(self, min_effect=self.min_counted or self.min_effect)
 
@@ -76,17 +77,18 @@ WITH_RUNS = (0.0, 0.0)  # the cost of counts if perf counts instructions during 
 
 @dataclass(frozen=True, slots=True)
 class PriorKnowledge:
-    """Knowledge before a hunt.
+    """The knowledge about hosts and costs with which a hunt begins.
 
     Every field except the host classes is optional, because a hunt can learn the missing knowledge.
     """
 
     build_cost: float = 10.0  # cost of one build in runs, until this hunt has builds
     noise: float | None = None  # s.d. of one run, as a fraction, on the first host or on a host of its class
-    # class of each host; hosts of one class show the same change; empty: all are of one class
+    # The host class of each host; empty if all hosts are of one class.
     host_classes: tuple[str, ...] = ()
     exact: bool = False  # whether the metric is a count that repeats, by the method of these hosts
-    # cost of an exact count beside timed runs: (seconds, further time in runs); WITH_RUNS; None: nothing is counted
+    # Cost of an exact count in addition to timed runs: seconds, and a multiple of the time of a run, which are added.
+    # WITH_RUNS: perf counts during timed runs. None: nothing is counted.
     count_cost: tuple[float, float] | None = None
 
     @property
@@ -106,9 +108,9 @@ NOTHING_KNOWN = PriorKnowledge()
 class Patch:
     """Changes in the form that `git diff` prints."""
 
-    name: str  # in messages and reports
+    name: str  # the name of the patch in messages and reports
     content: bytes  # base64 in storage
-    version: str = ""  # versions of the trees that the patch is for, as in [[when]]; "" for all
+    version: str = ""  # condition on the version of the tree, as in [[when]] of a recipe; "" for all trees
     file: str = ""  # absolute path; "" for a patch of a recipe
 
     @property
@@ -119,7 +121,8 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """Options for the compilers and the linker of any build, placed after all other options, quoted for a shell."""
+    """The user's options for the compilers and the linker of every build, which follow all other options. The texts are
+    quoted for a shell."""
 
     cflags: str = ""
     cxxflags: str = ""
@@ -132,12 +135,12 @@ class Flags:
         return tuple((name, value) for name, value in values.items() if value)
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def arguments(self) -> tuple[str, ...]:
         """The options as arguments of a command line."""
         return tuple(word for option in self.options for word in option)
 
     def plus(self, more: "Flags") -> "Flags":
-        """These options, followed by the options of ``more`` that are not yet among them."""
+        """These flags, followed by the flags of ``more`` that these flags do not contain."""
         pairs = ((self.cflags, more.cflags), (self.cxxflags, more.cxxflags), (self.ldflags, more.ldflags))
         return Flags(*(old if f" {new} " in f" {old} " else f"{old} {new}".strip() for old, new in pairs))
 
@@ -149,22 +152,22 @@ TIMING = ("time", "warmup", "threads")  # names of overrides; all other override
 
 @dataclass(frozen=True, slots=True)
 class QuickCommand:
-    """A command that replaces recipes, as the user typed it."""
+    """The command of --run, which replaces recipes, and the options that describe its build and its output."""
 
     run: str
-    build: tuple[str, ...] | None = None  # commands; None: a builder builds
-    rate: str = ""  # place of a rate in the output (higher is better): a pattern, or a path in JSON
-    cost: str = ""  # place of a cost (lower is better)
-    operations: str = ""  # place of the number of operations
-    then: tuple[str, ...] = ()  # commands that build more, after a builder or the build system of the tree
+    build: tuple[str, ...] | None = None  # commands of --build; None if a builder makes the builds
+    rate: str = ""  # where the output has a rate (higher is better): a pattern, or a path in JSON
+    cost: str = ""  # where the output has a cost (lower is better): a pattern, or a path in JSON
+    operations: str = ""  # where the output has the number of operations: a pattern, or a path in JSON
+    then: tuple[str, ...] = ()  # commands that run after the build by a builder or by the tree's build system
     unit: str = ""  # unit of the rate or the cost; "" if the pattern has it
     name: str = ""  # the name of the workload in the history
-    only: str = ""  # the hunted result of an output in a known format: the name of the result, or a pattern of names
+    only: str = ""  # if the output has several results: the name of the hunted result, or a pattern of names
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A result in the output of a command; the format of the output was recognised."""
+    """A result in the output of a command whose format perfbisect knows."""
 
     format: str  # name of rows in ``recipes/outputs.toml``
     result: str  # the name of the result
@@ -181,13 +184,13 @@ class Settings:
     repository: str  # absolute path of the local repository
     builder: str
     workload: str
-    host: str  # the first
+    host: str  # the first host
     variant: str = ""
     good_commit: str = ""  # full hash
     bad_commit: str = ""
     metric: str = "qps"
     first_parent: bool = False
-    # of the workload: TIMING and args
+    # Settings and arguments of the workload that options override; names are in TIMING, or are arguments.
     overrides: dict[str, str | int | float | bool] = field(default_factory=dict)
     suspects: dict[str, float] = field(default_factory=dict)  # path → prior weight of the commits that touch it
     policy: Policy = field(default_factory=Policy)
@@ -196,38 +199,38 @@ class Settings:
     workloads_path: str = ""  # --workloads
     hosts_path: str = ""  # --hosts
     further_hosts: tuple[str, ...] = ()
-    quick: QuickCommand | None = None  # if a builder is not given, its name is made up
+    quick: QuickCommand | None = None  # the command of --run; None if recipes are used
     run_hash: str = ""  # hash of everything that determines a run, when the hunt began
     build_hash: str = ""  # hash of everything in the recipe that determines builds
     retry_failed: bool = False  # whether to build commits again that failed in earlier hunts
     # The build system of the range: "auto" if each commit has its own, "" if the recipe or --build has commands.
     system: str = ""
     configure: tuple[str, ...] = ()  # options of its configure step, after those of the recipe
-    programs: tuple[str, ...] = ()  # of --program: files of the build, each for the program of its name
+    programs: tuple[str, ...] = ()  # of --program: files of the build; each replaces the program with its file name
     flags: Flags = Flags()
     remedies: bool = True  # whether to try remedies of known errors of builds
-    # --skip: REV or A..B as written → the same with full hashes
+    # Argument of --skip as written (REV or A..B) → the argument with full hashes.
     skips: dict[str, str] = field(default_factory=dict)
-    patches: tuple[Patch, ...] = ()  # of --patch
-    # --metric auto: ``metric`` is the workload's metric, or exact counts once only counts have told builds apart
+    patches: tuple[Patch, ...] = ()  # the patches that --patch names
+    # Whether --metric is auto: ``metric`` is the workload's metric first, and later exact counts if only counts differ.
     choose_metric: bool = False
-    # Whether the output of the command is to be recognised, because no other option says what is measured; and the
-    # recognised result.
+    # Whether perfbisect must find the result in the output of the command, because no option says where the result is;
+    # and the result that was found.
     recognise: bool = False
     output: Output | None = None
-    # Results of the output that the same runs measure, if there are several, in a comparison or in a batch of hunts.
+    # In a comparison or a batch of hunts: the results that each run measures together, if the output has several.
     outputs: tuple[Output, ...] = ()
-    # Words after the command by which it measures only these results; None if the effect of such words is unknown.
+    # Words added to the command, so that it measures only these results; None if the effect of such words is unknown.
     filter: tuple[str, ...] | None = None
-    counts: bool = True  # whether to count instructions beside timed runs, if possible
-    # Of --run and --build: the first commit of the history, equal in all clones
+    counts: bool = True  # whether to count instructions in addition to timed runs, if possible
+    # With --run and --build: the first commit of the git history, which identifies the repository in all clones.
     root: str = ""
     explain: bool = False  # whether to measure a culprit and its parent for the reason, after the verdict
-    name: str = ""  # a name for people
+    name: str = ""  # the name that the user gave the session
     narrows: int = 0  # number of the hunt whose culprit's diff is searched: good and bad are its parent and the culprit
-    noticed: bool = False  # of a hunt of a watched branch: whether its culprit was announced
+    noticed: bool = False  # of a hunt that `bisect nightly` began: whether its culprit was announced
     usual_variant: str = field(default="", compare=False)  # the default variant of the recipe
-    linkable: bool = field(default=True, compare=False)  # False: randomized layouts are impossible, wanted or not
+    linkable: bool = field(default=True, compare=False)  # False if randomized layouts are impossible
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -238,12 +241,12 @@ class Settings:
 class TrialType(StrEnum):
     """The type of a trial."""
 
-    NOISE = "noise"  # of one build; builds after it are its layouts: the n-th is linked by seed n
+    NOISE = "noise"  # of one build; the n-th further build is this build, in the randomized layout of seed n
     COMPARE = "compare"
     PROVE = "prove"  # of three builds: good, bad, and bad without the culprit
 
     @property
-    def noun(self) -> str:
+    def trial_noun(self) -> str:
         """The noun for the trial in messages."""
         return {"noise": "A/A", "compare": "comparison", "prove": "proof"}[self]
 
@@ -255,15 +258,15 @@ class TrialBuild:
     name: str  # as written: a revision with its variant and configuration, or the given name of prebuilt binaries
     commit: str = ""  # full hash; empty for prebuilt binaries
     path: str = ""  # of prebuilt binaries: a folder on the host, or a tarball
-    key: str = ""  # of the build; empty without one
+    key: str = ""  # key of the build; empty if there is no build
     binary: str = ""  # hash of the parts of the build that are measured
-    version: str = ""  # as prebuilt binaries report it
+    version: str = ""  # the version that prebuilt binaries print
     trouble: str = ""  # why there is no build
-    variant: str = ""  # empty for the variant of the trial
+    variant: str = ""  # empty if it is the variant of the trial
     # configuration of its server, in addition to the recipe's: a name of the recipe's configs, or the path of a file
     config: str = ""
     config_hash: str = ""  # hash of the content of ``config``
-    seconds: float = field(default=0.0, compare=False)  # time to build; 0 if it existed, or is prebuilt
+    seconds: float = field(default=0.0, compare=False)  # seconds of the build; 0 if the build existed, or is prebuilt
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +280,7 @@ class TrialWorkload:
     run_hash: str = ""  # hash of the workload and its files
 
     def for_outputs(self, settings: Settings) -> tuple["TrialWorkload", ...]:
-        """The workloads for the results of one command; empty if only a single result is measured."""
+        """A workload for each measured result of one command; empty if only a single result is measured."""
         return tuple(replace(self, name=output.result) for output in settings.outputs if not settings.output)
 
 
@@ -295,28 +298,28 @@ class ReleaseSeries:
 
     text: str  # the range as written: 8.0.20..8.0.40
     left_out: tuple[tuple[str, str], ...]  # releases of the range that are not measured, with the reason
-    options: tuple[str, ...]  # of a `bisect run` of the same system on the same host
+    options: tuple[str, ...]  # options with which `bisect run` uses the same system and host
 
 
 @dataclass(frozen=True, slots=True)
 class TrialRequest:
-    """The settings of a trial; the first subject is the baseline."""
+    """The settings of a trial; the first of ``subjects``, which are the measured builds, is the baseline."""
 
     kind: TrialType
     builder: str
     variant: str
     host: str
     metric: str
-    overrides: Mapping[str, str | int | float | bool]  # of the workloads
+    overrides: Mapping[str, str | int | float | bool]  # settings and arguments of workloads that options override
     subjects: tuple[TrialBuild, ...]
     works: tuple[TrialWorkload, ...]
     rounds: int
     runs: int  # in each visit
-    reverts: RevertedCommits | None = None  # of a proof
+    reverts: RevertedCommits | None = None  # the commits that a proof reverts
     series: ReleaseSeries | None = None  # of a comparison of the releases of a range
     pairing: Pairing = Pairing.INTERLEAVED
     branch: str = ""  # of a night of `bisect nightly`: the branch as written; the last subject is the branch's tip
-    shared: bool = False  # whether the workloads are results of one command, and each run shows all of them
+    shared: bool = False  # whether the workloads are results of one command, which each run measures together
 
     @property
     def is_release_line(self) -> bool:

@@ -1,8 +1,8 @@
 """Measurements without a search: one build against itself (`bisect noise`), several builds against the first of them
 (`bisect compare`), or the ends of a hunt and bad without the culprit (`bisect prove`).
 
-A trial consists of rounds. In a round every build is visited once for every workload. The order is reversed from round to
-round, so that slow changes of the machine favour no build.
+A trial consists of rounds. In a round every build is visited once for every workload. The order of the builds is
+reversed from round to round, so that slow changes of the machine favour no build.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from perfbisect.core.domain.metrics import Background, largest_client_load, wors
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import PAIRS_FIRST, Pairing, TrialType
 
-PAIRS = 8  # runs of a build paired with itself, which show how much the ratio of a pair varies
+PAIRS = 8  # paired runs of a build with itself, which show how much the ratio of two paired runs varies
 
 
 def next_round(trial: SessionState) -> int:
@@ -29,8 +29,9 @@ def pairs_made(trial: SessionState) -> int:
 
 
 def pairs_to_try(trial: SessionState) -> int:
-    """The number of pairs of runs still to be made besides rounds, to choose between paired and interleaved runs, or to
-    show the variation of pairs."""
+    """The number of paired runs still to be made in addition to the rounds. In a comparison these pairs decide between
+    paired and interleaved runs; in an A/A they show the noise of pairs.
+    """
     alone = trial.request.kind is TrialType.NOISE
     both = alone or len({build.commit or build.name for build in trial.request.subjects[:2]}) > 1
     open_ = both and trial.request.pairing is Pairing.AUTO and not trial.pairing
@@ -38,15 +39,16 @@ def pairs_to_try(trial: SessionState) -> int:
 
 
 def comparable_runs(trial: SessionState, work: int | None = None) -> list[TrialRun]:
-    """The runs by which builds are compared, paired or interleaved: the runs of the workload ``work``, or of all
-    workloads if ``work`` is None."""
+    """The paired runs if the trial compares builds by paired runs, otherwise the interleaved runs; of the workload
+    ``work``, or of all workloads if ``work`` is None."""
     runs = trial.runs if work is None else runs_of_workload(trial, work)
     return [run for run in runs if bool(run.facts.round) is trial.is_paired]
 
 
 def runs_of_workload(trial: SessionState, work: int) -> list[TrialRun]:
-    """The runs of a workload. A run whose output has the results of several workloads is returned with the number
-    ``work``."""
+    """The runs of a workload. If one command gives the results of several workloads, each of its runs is returned with
+    the result of the workload ``work``.
+    """
     if not trial.request.shared:
         return [run for run in trial.runs if run.work == work]
     name = trial.request.works[work].name
@@ -58,8 +60,8 @@ def visits_of_round(trial: SessionState) -> list[tuple[int, int]]:
     """The workload and the build of each visit of a round. Failed builds are left out, and so are workloads in which
     the baseline failed.
 
-    In a series of releases, every failed build, even the first, is left out and leaves a gap. A proof with a failed
-    build has no visits, because a proof needs all of its builds.
+    In a series of releases, every failed build is left out, also the first build, and the other builds are visited. A
+    proof with a failed build has no visits, because a proof needs all of its builds.
     """
     request, failed = trial.request, {(skip.work, skip.subject) for skip in trial.skips}
     if request.kind is TrialType.PROVE and (failed or any(build.trouble for build in request.subjects)):
@@ -88,9 +90,9 @@ def visiting_order(subjects: Sequence[int], round_number: int, *, shuffled: bool
     """The order in which subjects are visited in a round. The order is reversed in every second round: A B C, then C B
     A.
 
-    If ``shuffled``, the order is drawn anew for every two rounds. A round of many subjects takes long, and the machine
-    may be slow for a part of it. Without shuffling, this would slow down neighbouring subjects, which looks like a
-    change of speed.
+    If ``shuffled``, the order is random, and changes after every two rounds. If a machine is slow for a part of a long
+    round, the slow visits are then of random subjects. Without shuffling, the slow visits are of neighbouring subjects,
+    which looks like a change of speed.
     """
     drawn = list(subjects)
     if shuffled:
@@ -98,12 +100,12 @@ def visiting_order(subjects: Sequence[int], round_number: int, *, shuffled: bool
     return iter(drawn) if round_number % 2 == 0 else reversed(drawn)
 
 
-def service_levels(trial: SessionState) -> Iterator[tuple[str, list[Background | None], list[float | None]]]:
+def background_rates(trial: SessionState) -> Iterator[tuple[str, list[Background | None], list[float | None]]]:
     """For each workload: its name, the background rate (service level) of each build, and the client load of each
     build.
 
-    The background is None if the workload has no background or the background was not measured. The client load is the
-    share of time in which the client's measured threads were busy.
+    The background rate is None if the workload has no background load, or if its rate was not measured. The client load
+    is the share of time in which the client's measured threads were busy.
     """
     for number, work in enumerate(trial.request.works):
         builds = [

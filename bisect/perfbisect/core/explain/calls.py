@@ -22,15 +22,15 @@ from perfbisect.core.explain.functions import (
     MAIN_SHARE,
     NAMED_PART,
     build_costs,
-    caller_cost_table,
     calls_almost_everything,
     changed_and_inlined,
     cost_rows,
+    empty_caller_costs,
     function_costs,
     function_rows,
-    known_functions,
     mean_depth,
     stack_keys,
+    without_placeholders,
 )
 from perfbisect.core.explain.profiles import (
     RARE,
@@ -44,10 +44,11 @@ from perfbisect.core.explain.profiles import (
 )
 
 PLACE_SHARE = 0.8  # smallest share of a difference that makes a function its location
-# Largest shares of a location, preferred and allowed. With a larger share, other functions lost what the function gained.
+# Largest preferred share, and largest allowed share, of the difference in a location. A location with a larger share
+# has gained what other functions have lost.
 EXACT_SHARE, LARGEST_SHARE = 1.25, 2.0
 MAX_CALL_LEVELS = 5  # levels of calls below a changed function that are searched for additional calls
-STILL_CALLED_SHARE = 0.005  # a function is still called if it has more than this share of the other build's calls
+STILL_CALLED_SHARE = 0.005  # a function is still called if it has more than this share of its calls in the other build
 NAMED_CALL_SHARE = 0.02  # smallest share of the total cost of a new or removed call that is named
 MIN_SAMPLES = 30  # smallest number of samples from which shares are computed
 
@@ -90,11 +91,11 @@ def locate_difference(
         callees_explain_part, profiles=profiles, rows_by_key={row.key: row for row in rows}, difference=difference
     )
     candidates = (row for row in touched_rows.values() if not (has_replacement and is_in_one_build(row)))
-    top = innermost_carrier(candidates, depths, is_due_to_callees)
+    top = innermost_cause(candidates, depths, is_due_to_callees)
     if top is None and touched_rows:
 
         def down_to_touched(keys: Sequence[FunctionKey]) -> Iterable[FunctionKey]:
-            return known_functions(keys[: length_to_last(touched_rows, keys)])
+            return without_placeholders(keys[: length_to_last(touched_rows, keys)])
 
         common_rows = cost_rows((function_costs(runs, down_to_touched) for runs in profiles), difference)
         carriers = [rows_by_key[key] for key, row in common_rows.items() if PLACE_SHARE <= row.part <= LARGEST_SHARE]
@@ -102,23 +103,25 @@ def locate_difference(
         beyond_noise = (row for row in touched_rows.values() if row.beyond_noise)
         touched_beyond_noise = tuple(sorted(beyond_noise, key=lambda row: -abs(row.part)))
 
-    def from_top(keys: Sequence[FunctionKey]) -> Sequence[FunctionKey]:
-        """The part of a stack from the location to the innermost function."""
+    def below_location(keys: Sequence[FunctionKey]) -> Sequence[FunctionKey]:
+        """The part of a stack from the function of the location to the innermost function; empty if the stack does not
+        contain the function of the location."""
         return keys if top is None else keys[keys.index(top.key) :] if top.key in keys else ()
 
-    def from_top_or_without_callers(keys: Sequence[FunctionKey]) -> Sequence[FunctionKey]:
-        """The part of a stack from the location to its end; a stack without callers may be below the location."""
-        return keys if len(keys) == 1 else from_top(keys)
+    def perhaps_below_location(keys: Sequence[FunctionKey]) -> Sequence[FunctionKey]:
+        """The same as ``below_location``; but a stack whose callers are not stored is returned whole, because the
+        location may be one of its callers."""
+        return keys if len(keys) == 1 else below_location(keys)
 
     def rows_of(stack_part: Callable[[Sequence[FunctionKey]], Sequence[FunctionKey]]) -> dict[FunctionKey, FunctionRow]:
-        """The rows of the functions in the part of each stack that ``stack_part`` returns."""
+        """The rows of the functions, computed from only the part of each stack that ``stack_part`` returns."""
         return cost_rows(
-            (function_costs(runs, lambda keys: known_functions(stack_part(keys))) for runs in profiles), difference
+            (function_costs(runs, lambda keys: without_placeholders(stack_part(keys))) for runs in profiles), difference
         )
 
-    rows_below, rows_perhaps_below = rows_of(from_top), rows_of(from_top_or_without_callers)
+    rows_below, rows_perhaps_below = rows_of(below_location), rows_of(perhaps_below_location)
     in_both = (row for row in rows_below.values() if not is_in_one_build(row))
-    innermost_row = innermost_carrier(in_both, depths, is_due_to_callees) or top
+    innermost_row = innermost_cause(in_both, depths, is_due_to_callees) or top
     if innermost_row is None:
         return None
     has_own_cost = any(row.key == innermost_row.key and row.part >= PLACE_SHARE for row in rows)
@@ -130,8 +133,8 @@ def locate_difference(
         if is_in_one_build(row) and abs(row.difference) > MIN_SAMPLES**0.5 * row.error
     }
     if top and top.culprit <= 0:
-        one_sided_rows.pop(top.key, None)  # the function may still be called, and cost nothing
-    calls = calls_by_one_build(profiles, from_top_or_without_callers, one_sided_rows, {row.key: row for row in rows})
+        one_sided_rows.pop(top.key, None)  # its cost of 0 does not show that nothing calls the function
+    calls = calls_by_one_build(profiles, perhaps_below_location, one_sided_rows, {row.key: row for row in rows})
     return DifferenceLocation(
         top,
         rows_by_key.get(innermost_row.key, innermost_row),
@@ -141,13 +144,14 @@ def locate_difference(
     )
 
 
-def one_sided_calls(
+def calls_in_one_build(
     profiles: ProfilesOfBoth, rows: Sequence[FunctionRow], change: ChangeFacts | None, function_names: Collection[str]
 ) -> tuple[Call, ...]:
     """The functions that only one build calls, and that account for a large part of a difference that was not located.
 
-    Changed functions are left out, and so are functions without self cost, because they may still be called. For each
-    of these functions, its callers are in the result.
+    Functions that the commit changes are left out. Except in system libraries, a function is also left out if its self
+    cost is only a small part of its difference: the other build may also call the function, but without a sample in the
+    profile.
     """
     total, spread = total_difference(rows)
     if not all(profiles) or abs(total) <= 2 * spread:
@@ -176,7 +180,8 @@ def one_sided_calls(
 
 
 def without_counted_calls(calls: Sequence[Call], counts: Iterable[FunctionRow]) -> tuple[Call, ...]:
-    """The ``calls`` without functions that both builds call, as exact ``counts`` show even without samples."""
+    """``calls`` without the functions that both builds call according to exact ``counts``. The profile of one build may
+    have no sample of such a function."""
     called_in_both = {
         row.function for row in counts if row.calls and min(row.calls) > STILL_CALLED_SHARE * max(row.calls)
     }
@@ -196,14 +201,15 @@ def without_own_costs(keys: Collection[FunctionKey], profile: ProfileFacts) -> P
 
 
 def difference_of_known_callers(profiles: ProfilesOfBoth, total: float) -> float:
-    """The difference of the stacks with stored callers, if it is most of the ``total``; otherwise the ``total``."""
+    """The difference in cost of the stacks whose callers are stored, if it is most of the difference ``total``;
+    otherwise ``total``."""
 
-    def cost_without_callers(runs: Sequence[ProfileFacts]) -> float:
-        """The cost per operation of the stacks without stored callers."""
+    def cost_of_rare_stacks(runs: Sequence[ProfileFacts]) -> float:
+        """The cost per operation of rare stacks, for which the profile stores a function without its callers."""
         operations = sum(run.operations for run in runs)
         return sum(cost / operations for run in runs for stack, cost in run.stacks.items() if RARE in stack)
 
-    parent, culprit = map(cost_without_callers, profiles)
+    parent, culprit = map(cost_of_rare_stacks, profiles)
     difference_of_known = total - (culprit - parent)
     return difference_of_known if difference_of_known / total > MAIN_SHARE else total
 
@@ -211,9 +217,11 @@ def difference_of_known_callers(profiles: ProfilesOfBoth, total: float) -> float
 def callees_explain_part(
     row: FunctionRow, profiles: ProfilesOfBoth, rows_by_key: Mapping[FunctionKey, FunctionRow], difference: float
 ) -> bool:
-    """Whether a function has its part because its callees cost more or less, and not because they have new callers.
+    """Whether the callees of a function contribute to the difference because they cost more or less, and not because
+    other functions now call them.
 
-    Inlining and tail calls hide callers, so a function may seem to have new callers after other compiler options.
+    Inlining and tail calls hide callers in a profile, so a build with other compiler options may seem to have new
+    callers.
     """
     rows_below = cost_rows(
         (function_costs(runs, lambda keys: keys[-1:] if row.key in keys else ()) for runs in profiles), difference
@@ -228,10 +236,11 @@ def callees_explain_part(
     return carried / difference >= PLACE_SHARE * row.part
 
 
-def innermost_carrier(
+def innermost_cause(
     rows: Iterable[FunctionRow], depths: Mapping[FunctionKey, float], is_due_to_callees: Callable[[FunctionRow], bool]
 ) -> FunctionRow | None:
-    """The innermost function with most of the difference; shares of at most ``EXACT_SHARE`` are preferred."""
+    """The innermost function that has most of the difference; a function with a share above ``EXACT_SHARE`` is returned
+    only if there is no other."""
     carrying = [
         row for row in rows if row.beyond_noise and PLACE_SHARE <= row.part <= LARGEST_SHARE and is_due_to_callees(row)
     ]
@@ -245,7 +254,9 @@ def is_in_one_build(row: FunctionRow) -> bool:
 
 
 def length_to_last(sought: Collection[FunctionKey], keys: Sequence[FunctionKey]) -> int:
-    """The number of functions of a stack up to the last function among ``sought``; 0 if the stack has no such function."""
+    """The number of functions from the start of the stack ``keys`` to its last function that is in ``sought``; 0 if no
+    function of the stack is in ``sought``.
+    """
     return max((position for position, key in enumerate(keys, 1) if key in sought), default=0)
 
 
@@ -261,7 +272,7 @@ def calls_by_one_build(
     A call is marked as possibly inlined if the caller is in the same binary, and the caller's self cost changed by a
     similar amount in the other direction.
     """
-    costs = caller_cost_table()
+    costs = empty_caller_costs()
     total_costs = sum(row.parent for row in rows_by_key.values()), sum(row.culprit for row in rows_by_key.values())
     for runs in profiles:
         operations = sum(run.operations for run in runs)
@@ -291,8 +302,8 @@ CallCounts = Mapping[FunctionKey, Mapping[FunctionKey, float]]  # function → i
 
 def instruction_rows(profiles: ProfilesOfBoth, change: ChangeFacts | None = None) -> tuple[FunctionRow, ...]:
     """The rows of ``function_rows`` for instructions; with numbers of calls if these were counted exactly."""
-    rows = function_rows(profiles, change, functions_in(chain(*profiles), inlined=True))
-    # The costliest stack is last, so that its caller is the caller of a function that several functions inline.
+    rows = function_rows(profiles, change, functions_in(chain(*profiles), with_inlined=True))
+    # The costliest stack is last, so that its caller remains for a function that is inlined into several functions.
     stacks = [stack for run in chain(*profiles) if not run.samples for stack in reversed([*run.stacks])]
     outer_by_key = {
         inner: outer for stack in stacks for outer, inner in pairwise(map(function_key, stack_frames(stack)))
@@ -312,7 +323,7 @@ def instruction_rows(profiles: ProfilesOfBoth, change: ChangeFacts | None = None
 
 def calls_per_operation(runs: Sequence[ProfileFacts]) -> CallCounts:
     """The calls of each function per operation, without calls between the parts of a function that a compiler split."""
-    operations, calls = sum(run.operations for run in runs), caller_cost_table()
+    operations, calls = sum(run.operations for run in runs), empty_caller_costs()
     for run in runs:
         for pair, number in run.calls.items():
             caller, _, callee = pair.partition(SEPARATOR)

@@ -5,11 +5,11 @@ The time of an operation is a product, so a slowdown is exactly a sum of logarit
     time/o  =  instructions/o  ×  cycles/instruction  ×  seconds/cycle  ×  time/CPU time
                more code          slower memory          slower clock      waiting
 
-Each factor is a ratio with a separate interval. The share of waiting is computed from times, because times are
-additive: waiting is the additional time of an operation that its CPU time does not explain. The other factors share
-the part of the change that waiting does not explain. If waiting were computed as a factor, the CPU time of system
-calls would hide that a commit waits for these calls. Two causes are not recognised from counters: a different plan of
-a statement, and a difference that exists only in the usual layout.
+Each factor is a ratio with a separate interval. The share of waiting is computed differently, from a difference of
+times: waiting is the additional time of an operation minus its additional CPU time. The other factors share the part of
+the change that waiting does not explain. The ratio of time to CPU time would hide waiting if a commit adds system calls
+that wait, because these system calls also raise the CPU time. Two causes are not recognised from counters: a different
+plan of a statement, and a difference that exists only in the usual layout.
 """
 
 import math
@@ -36,13 +36,14 @@ from perfbisect.core.explain.evidence import (
 from perfbisect.core.explain.profiles import KERNEL
 
 NEGLIGIBLE = 0.01  # smallest log ratio of a factor that explains a part of the change: about 1 %
-MIN_CLASS_SHARE = 1 / 3  # smallest share of the largest factor that makes a class
-CERTAIN_ERRORS = 5.0  # a factor has certainly changed beyond this number of standard errors
+MIN_CLASS_SHARE = 1 / 3  # a factor makes a class if it changed at least by this share of the largest factor's change
+CERTAIN_ERRORS = 5.0  # a factor has certainly changed if its change is at least this number of standard errors
 PER_INSTRUCTION = "cpu/instruction"
 SAME_CODE = 0.001  # largest log ratio of instructions/o of two builds that execute the same code
 
-# Counter → the cache or unit that missed, and the least cycles that a miss costs on processors of the last ten years.
-# Cycles only rank the counters; no cycles are shown. A miss of the last level reads memory; a TLB miss walks the page table.
+# Counter → the cache or unit that missed, and the fewest cycles that a miss costs on processors of the last ten years.
+# The cycles only rank the counters, and are not printed. A miss of the last level reads memory; a TLB miss walks the
+# page table.
 MISS_COSTS = {
     "L1-dcache-load-misses/o": ("first-level data cache", 10),
     "cache-misses/o": ("caches", 40),
@@ -58,8 +59,8 @@ CODE_COUNTERS = (
 DATA_COUNTERS = (
     "L1-dcache-load-misses/o", "cache-misses/o", "LLC-load-misses/o", "dTLB-load-misses/o", BACK, "stalled-cycles-backend/o",
 )  # fmt: skip
-# Counters of storage, with the least microseconds of each unit on a rotating disk. These microseconds only exclude
-# counters.
+# Storage counter → the fewest microseconds that a rotating disk needs for one unit of the counter. The figures only
+# serve to exclude counters whose change is too small to explain a wait.
 STORAGE_COSTS = {"r/o": 10_000, "rKB/o": 100, "wKB/o": 100}
 CODE_CAUSES = Cause.INSTRUCTIONS, Cause.MEMORY
 # Metric other than the time of an operation → the causes that explain its change.
@@ -69,7 +70,7 @@ CAUSES_OF_METRIC = {
     "cycles/o": CODE_CAUSES,
     "cpu/o": (*CODE_CAUSES, Cause.CLOCK, Cause.LAYOUT, Cause.UNKNOWN),
 }
-MIN_DETAIL_CHANGE = 0.1  # smallest log ratio of a counter that is named as a detail of a class
+MIN_DETAIL_CHANGE = 0.1  # a counter is named as a detail of a cause if its log ratio is at least this
 
 
 def classify(
@@ -89,7 +90,7 @@ def classify(
     rows = {row.name: row for row in counters}
     classes = [Evidence(Cause.PLAN, None, Sureness.SURE)] if plans else []
     classes += changed_factors(rows, metric, slower)
-    explained = tuple(with_kernel_or_layout(evidence, rows, functions, layouts) for evidence in classes)
+    explained = tuple(reclassify_memory(evidence, rows, functions, layouts) for evidence in classes)
     return explained or (Evidence(Cause.UNKNOWN, None, Sureness.POSSIBLE),)
 
 
@@ -102,13 +103,12 @@ def changed_factors(rows: Mapping[str, CounterRow], metric: str = TIME, slower: 
         Cause.MEMORY: cpu_per_instruction or inverse_row(rows.get("ipc")),
         Cause.CLOCK: inverse_row(rows.get(CLOCK)),
         Cause.WAITING: rows.get(BUSY),
-        Cause.UNKNOWN: rows.get("cpu/o") if "instructions/o" not in rows else None,  # no counters split CPU time
+        Cause.UNKNOWN: rows.get("cpu/o") if "instructions/o" not in rows else None,  # no counter explains CPU time
     }
     causes = CAUSES_OF_METRIC.get(metric, tuple(row_by_cause))
-    factor_by_cause = {cause: (row, row.log) for cause, row in row_by_cause.items() if row and cause in causes}
-    total_change = (
-        rows[metric].log if metric in CAUSES_OF_METRIC and metric in rows else rows[TIME].log if TIME in rows else 0.0
-    )
+    factor_by_cause = {cause: (row, row.log_ratio) for cause, row in row_by_cause.items() if row and cause in causes}
+    total_row = (rows.get(metric) if metric in CAUSES_OF_METRIC else None) or rows.get(TIME)
+    total_change = total_row.log_ratio if total_row else 0.0
     if abs(total_change) < NEGLIGIBLE:
         total_change = next((change for row, change in factor_by_cause.values() if is_notable(row)), 0.0)
     slower = total_change >= 0 if slower is None else slower
@@ -120,24 +120,24 @@ def changed_factors(rows: Mapping[str, CounterRow], metric: str = TIME, slower: 
     classes = []
     for cause, row, change in same_direction:
         if abs(change) >= MIN_CLASS_SHARE * abs(same_direction[0][2]):
-            certain = row.standard_errors >= CERTAIN_ERRORS and row.share == 1.0  # extrapolated counters are less sure
-            sureness = Sureness.POSSIBLE if not row.moved else Sureness.SURE if certain else Sureness.LIKELY
+            certain = row.standard_errors >= CERTAIN_ERRORS and row.share == 1.0  # share below 1: extrapolated by perf
+            sureness = Sureness.POSSIBLE if not row.is_significant else Sureness.SURE if certain else Sureness.LIKELY
             share = change / total_change if total_change * change > 0 else None
             classes.append(with_details(Evidence(cause, share, sureness, (rows[row.name],)), rows, slower))
     return classes
 
 
-# Cause → its factor, and the log ratio that the factor explains.
+# Cause → the counter that is its factor, and the change of the metric, as a logarithm, that the factor explains.
 FactorByCause = Mapping[Cause, tuple[CounterRow, float]]
 
 
 def with_additive_changes(factors: FactorByCause, rows: Mapping[str, CounterRow]) -> FactorByCause:
-    """The factors, with changes that sum to the log ratio of the time; waiting gets the part of this log ratio that
-    is its share of the added time.
+    """The factors with changes that are rescaled so that they sum to the log ratio of the time. The share of waiting in
+    the log ratio of the time equals the share of waiting in the added time.
     """
-    if not (rows.keys() >= {TIME, "cpu/o"} and Cause.WAITING in factors) or abs(rows[TIME].log) < NEGLIGIBLE:
+    if not (rows.keys() >= {TIME, "cpu/o"} and Cause.WAITING in factors) or abs(rows[TIME].log_ratio) < NEGLIGIBLE:
         return factors
-    time_change, cpu_change = rows[TIME].log, rows["cpu/o"].log
+    time_change, cpu_change = rows[TIME].log_ratio, rows["cpu/o"].log_ratio
     waiting_share = (math.exp(time_change) - math.exp(cpu_change)) / math.expm1(time_change)
     if not 0 < waiting_share < 1:
         return factors
@@ -147,7 +147,8 @@ def with_additive_changes(factors: FactorByCause, rows: Mapping[str, CounterRow]
 
 
 def added_wait_us_per_operation(rows: Mapping[str, CounterRow]) -> float:
-    """The additional time of an operation that its CPU time does not explain, in microseconds; 0.0 without these counters."""
+    """The additional time of an operation that its CPU time does not explain, in microseconds; 0.0 without these
+    counters."""
     time, cpu = rows.get(TIME), rows.get("cpu/o")
     return time.parent * (time.ratio.middle - cpu.ratio.middle) if time and cpu else 0.0
 
@@ -156,8 +157,9 @@ def cpu_per_instruction_row(rows: Mapping[str, CounterRow]) -> CounterRow | None
     """The CPU time per instruction, if instructions were counted exactly and cycles were not counted exactly; None if
     this time is unchanged.
 
-    CPU time per instruction does not distinguish slower memory from a slower clock. An unchanged CPU time per
-    instruction is no evidence, because its interval is the interval of CPU time, which also varies for other reasons.
+    CPU time per instruction does not distinguish slower memory from a slower clock. If the interval of the CPU time per
+    instruction contains 1, the result is None: the interval is as wide as the interval of CPU time, so it does not
+    prove that nothing changed.
     """
     cpu_time, instructions = rows.get("cpu/o"), rows.get("instructions/o")
     if cpu_time is None or instructions is None or "ipc" in rows:
@@ -165,41 +167,41 @@ def cpu_per_instruction_row(rows: Mapping[str, CounterRow]) -> CounterRow | None
     low, middle, high = (
         end / instructions.ratio.middle for end in (cpu_time.ratio.low, cpu_time.ratio.middle, cpu_time.ratio.high)
     )
-    standard_error = abs(cpu_time.log) / cpu_time.standard_errors if cpu_time.standard_errors else math.inf
+    standard_error = abs(cpu_time.log_ratio) / cpu_time.standard_errors if cpu_time.standard_errors else math.inf
     parent, culprit = 1000 * cpu_time.parent / instructions.parent, 1000 * cpu_time.culprit / instructions.culprit
     ratio, standard_errors = Interval(low, middle, high), abs(math.log(middle)) / standard_error
     row = CounterRow(PER_INSTRUCTION, parent, culprit, ratio, standard_errors, cpu_time.rounds, "ns", cpu_time.share)
-    return row if row.moved else None
+    return row if row.is_significant else None
 
 
 def is_notable(row: CounterRow) -> bool:
     """Whether a factor explains a part of the change, because the factor is large, or because it is a statistically
     certain change of instructions.
 
-    A factor whose interval contains 1 explains no part of the change. The factors of a single round have no
-    intervals.
+    A factor whose interval contains 1 explains no part of the change. If parent and culprit were measured in a single
+    round, the factors have no intervals, and only the size of a factor counts.
     """
-    may_have_changed = row.moved or row.ratio.high == math.inf
-    return (may_have_changed and abs(row.log) >= NEGLIGIBLE) or (
-        row.name == "instructions/o" and row.moved and row.standard_errors >= CERTAIN_ERRORS
+    may_have_changed = row.is_significant or row.ratio.high == math.inf
+    return (may_have_changed and abs(row.log_ratio) >= NEGLIGIBLE) or (
+        row.name == "instructions/o" and row.is_significant and row.standard_errors >= CERTAIN_ERRORS
     )
 
 
 def with_details(evidence: Evidence, rows: Mapping[str, CounterRow], slower: bool) -> Evidence:
-    """The evidence, together with the counters that detail it and the name of the detail: a cache, "storage", "lock",
-    "scheduler".
+    """``evidence`` with a detail of its cause (a cache, "storage", "lock" or "scheduler"), and with the counters that
+    show the detail.
     """
 
-    def telling(*names: str) -> list[str]:
+    def clearly_changed(*names: str) -> list[str]:
         """The counters, among ``names``, that rose by at least ``MIN_DETAIL_CHANGE``; for an improvement, that fell
         by this much.
         """
-        same_direction = [name for name in names if name in rows and (rows[name].log > 0) == slower]
-        return [name for name in same_direction if abs(rows[name].log) >= MIN_DETAIL_CHANGE]
+        same_direction = [name for name in names if name in rows and (rows[name].log_ratio > 0) == slower]
+        return [name for name in same_direction if abs(rows[name].log_ratio) >= MIN_DETAIL_CHANGE]
 
     match evidence.cause:
         case Cause.MEMORY:
-            misses = sorted(telling(*MISS_COSTS), key=lambda name: -abs(miss_cycles(rows[name])))
+            misses = sorted(clearly_changed(*MISS_COSTS), key=lambda name: -abs(miss_cycles(rows[name])))
             costly_misses = [
                 name
                 for name in misses[:2]
@@ -207,21 +209,21 @@ def with_details(evidence: Evidence, rows: Mapping[str, CounterRow], slower: boo
             ]
             further = [
                 *costly_misses,
-                *sorted(telling(FRONT, WRONG, BACK), key=lambda name: -abs(rows[name].difference))[:1],
+                *sorted(clearly_changed(FRONT, WRONG, BACK), key=lambda name: -abs(rows[name].difference))[:1],
             ]
             detail = MISS_COSTS[misses[0]][0] if misses else ""
         case Cause.WAITING:
-            # Counters whose change would keep a slow disk busy for a tenth of the additional wait.
+            # The storage counters whose change would explain a tenth of the additional wait on a slow disk.
             smallest_wait = 0.1 * abs(added_wait_us_per_operation(rows))
             storage = [
                 name
-                for name in telling(*STORAGE_COSTS)
+                for name in clearly_changed(*STORAGE_COSTS)
                 if abs(rows[name].difference) * STORAGE_COSTS[name] >= smallest_wait
             ]
-            locks = telling("cs/o", "cpu-migrations/o")
-            # If a device does other work at a steady rate, longer operations count more of that work.
-            time_change = abs(rows[TIME].log) if TIME in rows else 0.0
-            is_busier = any(abs(rows[name].log) >= time_change + MIN_DETAIL_CHANGE for name in storage)
+            locks = clearly_changed("cs/o", "cpu-migrations/o")
+            # A longer operation counts more of the work that a device does for other programs.
+            time_change = abs(rows[TIME].log_ratio) if TIME in rows else 0.0
+            is_busier = any(abs(rows[name].log_ratio) >= time_change + MIN_DETAIL_CHANGE for name in storage)
             detail = "lock" if "cs/o" in locks else "scheduler" if locks else ""
             detail = "storage" if is_busier or (storage and not locks) else detail
             further = [*storage, *locks] if detail == "storage" else locks
@@ -230,16 +232,16 @@ def with_details(evidence: Evidence, rows: Mapping[str, CounterRow], slower: boo
     return replace(evidence, rows=(*evidence.rows, *(rows[name] for name in further)), detail=detail)
 
 
-def with_kernel_or_layout(
+def reclassify_memory(
     evidence: Evidence, rows: Mapping[str, CounterRow], functions: Sequence[FunctionRow], layouts: LayoutRatios | None
 ) -> Evidence:
-    """The evidence; evidence of slower memory is reclassified as time in the kernel or as code placement if other
-    evidence shows this.
+    """``evidence``; if it is evidence of slower memory, but other evidence shows time in the kernel or code placement,
+    it is reclassified.
 
-    Exact counts exclude the instructions of the kernel, so time that is spent in the kernel looks like slower
-    instructions. Code placement is suspected if the numbers of executed instructions are equal and front-end counters
-    changed more than data counters. Code placement is not suspected if all randomized layouts are slower, or if
-    changed functions have most of the loss.
+    Exact counts exclude the instructions of the kernel, so additional time in the kernel seems to be additional time
+    for each instruction. Code placement is suspected if parent and culprit execute equally many instructions, and
+    counters of the processor's front end changed more than counters of data accesses. Code placement is not suspected
+    if the culprit is slower in all randomized layouts, or if functions that the commit changes have most of the loss.
     """
     if (
         any(row.name == PER_INSTRUCTION for row in evidence.rows)
@@ -247,9 +249,9 @@ def with_kernel_or_layout(
     ):
         return replace(evidence, detail=KERNEL)
     instructions = rows.get("instructions/o")
-    if evidence.cause is not Cause.MEMORY or instructions is None or abs(instructions.log) > SAME_CODE:
+    if evidence.cause is not Cause.MEMORY or instructions is None or abs(instructions.log_ratio) > SAME_CODE:
         return evidence
-    changed_names = {name for name, row in rows.items() if row.moved and abs(row.log) >= NEGLIGIBLE}
+    changed_names = {name for name, row in rows.items() if row.is_significant and abs(row.log_ratio) >= NEGLIGIBLE}
     code_counters, data_counters = (
         [name for name in names if name in changed_names] for names in (CODE_COUNTERS, DATA_COUNTERS)
     )
@@ -272,7 +274,8 @@ def miss_cycles(row: CounterRow) -> float:
 
 
 def inverse_row(row: CounterRow | None) -> CounterRow | None:
-    """The row with the reciprocal ratio: cycles per instruction from instructions per cycle; None for None."""
+    """``row`` with the reciprocal ratio (from instructions per cycle to cycles per instruction); None if ``row`` is
+    None."""
     if row is None:
         return None
     low, middle, high = row.ratio.low, row.ratio.middle, row.ratio.high
@@ -288,16 +291,16 @@ ESTIMATES = re.compile(
     """,
     re.VERBOSE,
 )
-OLD_WORDS = re.compile(r"\b(SCAN|SEARCH) (?:TABLE|SUBQUERY) ")  # SQLite before 3.36
+OLD_WORDS = re.compile(r"\b(SCAN|SEARCH) (?:TABLE|SUBQUERY) ")  # words that only SQLite before 3.36 printed
 VALUES = re.compile(r"'(?:[^']|'')*'|(?<![\w.])-?\d[\d.]*(?![\w.])|\b0x[0-9a-f]+\b")
-COLUMN = re.compile(r"(\b(?:id|key_len)=\d+)")  # a number that is part of the plan
+COLUMN = re.compile(r"(\b(?:id|key_len)=\d+)")  # numbers that belong to the plan, unlike estimates
 
 
 def comparable_plan(plan: str) -> str:
-    """A plan without estimates of rows and costs, sizes, possible keys, old words, and values of the statement.
+    """A plan without estimates of rows and costs, sizes, possible keys, words of old SQLite versions, and values.
 
-    The parts that are left out differ between two servers of one build, or differ between versions in wording only.
-    The lines of the plan keep their order and indentation.
+    The parts of a plan that are left out can differ between two servers of the same build, or are printed in different
+    words by different versions. The lines of the plan keep their order and indentation.
     """
     lines = []
     for line in plan.splitlines():
@@ -307,7 +310,8 @@ def comparable_plan(plan: str) -> str:
 
 
 def different_plans(parent: Iterable[PlanFacts], culprit: Iterable[PlanFacts]) -> tuple[PlanRow, ...]:
-    """The statements whose plans in the two builds differ, in the culprit's order, with both plans as printed.
+    """The statements whose plans differ between parent and culprit, in the order of ``culprit``, with the unchanged
+    texts of both plans.
 
     A statement that has no plan in one of the builds is left out, because a missing plan is not a different plan.
     """

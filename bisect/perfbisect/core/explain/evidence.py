@@ -1,10 +1,11 @@
 """The data types of an explanation, which says why a culprit is slower or faster, and the ratios of counters.
 
-All values compare the culprit with the parent of its proof, and are per operation. An explanation is derived from the
-events ``Counted``, ``Profiled``, ``Planned`` and ``ChangedFunctions``. Objects of the types in this module are not
-stored.
+All values are per operation, and compare the culprit with one of its parents, which the culprit's proof also measured.
+An explanation is not stored: it is computed from the events ``Counted``, ``Profiled``, ``Planned`` and
+``ChangedFunctions``.
 
-Counters are ranked ratios per operation with intervals, from interleaved runs.
+The ratios of counters are per operation, have intervals, come from interleaved runs, and are ordered by their changes
+in standard errors.
 
 The n-th run of the parent and the n-th run of the culprit with the same group of counters make a pair; the two runs are
 made within minutes. The differences of logarithms are averaged over the groups of a round, because all groups of a
@@ -14,9 +15,9 @@ interval for paired observations (``core/stats/paired_comparison.py``).
 Top-down level 1 shows the use of the slots of a processor's pipeline, from events that Intel, AMD and ARM count. In
 each cycle a processor has a fixed number of slots in which an operation can begin. A slot retires an operation, is lost
 to an operation that is discarded, or stays empty because the front end delivers no operation or the back end accepts no
-operation (Yasin, "A top-down method for performance analysis and counters architecture", ISPASS 2014). Slots per
-operation need no constant of the processor, and the differences of the categories sum to the difference of all slots,
-which is proportional to the difference of the cycles.
+operation (Yasin, "A top-down method for performance analysis and counters architecture", ISPASS 2014). Slots are given
+per operation, so the number of slots in a cycle need not be known, and the differences of the categories sum to the
+difference of all slots, which is proportional to the difference of the cycles.
 """
 
 import math
@@ -36,10 +37,10 @@ OTHER_FUNCTIONS = "[other functions]"  # row of all further functions, so that d
 
 
 class Cause(StrEnum):
-    """A class of causes: why an operation takes longer, or after an improvement less long."""
+    """A class of causes: why an operation takes longer or, after an improvement, a shorter time."""
 
     PLAN = "plan"  # the server executes a statement by another plan
-    INSTRUCTIONS = "instructions"  # more code
+    INSTRUCTIONS = "instructions"  # the culprit executes more instructions
     MEMORY = "memory"  # fewer instructions per cycle: caches, TLBs
     WAITING = "waiting"  # locks, storage, scheduler: time without CPU time
     CLOCK = "clock"  # the same cycles take another time, for which the commit is not the reason
@@ -71,17 +72,19 @@ class CounterRow:
     share: float = 1.0  # smallest share of time in which the events were counted; below 1 perf extrapolated
 
     @property
-    def moved(self) -> bool:
+    def is_significant(self) -> bool:
         """Whether the interval of the ratio excludes 1, so that the ratio has changed significantly."""
         return self.ratio.excludes_one
 
     @property
     def log_width(self) -> float:
-        """The length of the interval in log units; for extrapolated counters, divided by ``share``."""
+        """The logarithm of the upper bound divided by the lower bound of the interval. If perf extrapolated a counter,
+        this is divided by ``share``, the share of time in which the counter was counted.
+        """
         return math.log(self.ratio.high / self.ratio.low) / self.share if self.ratio.low else math.inf
 
     @property
-    def log(self) -> float:
+    def log_ratio(self) -> float:
         """The logarithm of the ratio."""
         return math.log(self.ratio.middle)
 
@@ -98,7 +101,7 @@ class Evidence:
     cause: Cause
     part: float | None  # share of the log change of time per operation; None without a share, as for a plan
     sure: Sureness
-    rows: tuple[CounterRow, ...] = ()  # the ratio that makes the class, then ratios with details
+    rows: tuple[CounterRow, ...] = ()  # first the ratio that defines the class of the cause, then ratios with details
     # A cache or TLB, "lock", "storage" or "scheduler"; for an unknown cause, the reason; "" if there is no detail.
     detail: str = ""
 
@@ -157,21 +160,22 @@ class Call:
     """A function that only one of two builds calls."""
 
     function: str
-    share: float  # share of the total cost of that build, with callees
+    share: float  # share of the total cost of the build that makes the call, with callees
     new: bool  # whether the culprit calls the function, and not the parent
-    inlined: bool = False  # whether the other build may inline the function into its caller, by costs
+    inlined: bool = False  # whether costs show that the other build may inline the function into its caller
 
 
 @dataclass(frozen=True, slots=True)
 class DifferenceLocation:
     """The functions that, including their callees, have most of a difference; all costs include callees."""
 
-    # A function that the commit changes, or the nearest caller of changed functions; None if these have no part of it.
+    # A function that the commit changes, or else the nearest caller of changed functions; None if changed functions
+    # have no part of the difference.
     top: FunctionRow | None
     innermost: FunctionRow  # the innermost function below ``top`` with most of the difference; may be ``top``
     by_own_code: bool  # whether the self cost of ``innermost`` has most of the difference
     changed_functions: tuple[FunctionRow, ...] = ()  # changed functions that ``top`` calls, the largest part first
-    calls: tuple[Call, ...] = ()  # calls from functions of both builds, costliest first
+    calls: tuple[Call, ...] = ()  # calls by functions that both builds have, costliest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,19 +183,21 @@ class PlanRow:
     """A statement for which the server uses another query plan in the culprit than in the parent."""
 
     statement: str
-    parent: str  # the plan as the server prints it
+    parent: str  # the plan of the parent, as the server prints it
     culprit: str
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The reason of a change. A field is empty if its data were not measured; ``missing`` has the reasons."""
+    """The reason of a change. A field is empty if its data were not measured; ``missing`` then has a sentence with the
+    reason.
+    """
 
     parent: str  # full hash
     culprit: str
-    classes: tuple[Evidence, ...] = ()  # the main class first
+    classes: tuple[Evidence, ...] = ()  # classes of causes, the main class first
     counters: tuple[CounterRow, ...] = ()  # ranked by their changes in standard errors
-    functions: tuple[FunctionRow, ...] = ()  # by |difference|; functions that exchanged cost by the net difference
+    functions: tuple[FunctionRow, ...] = ()  # largest |difference| first; groups that exchanged cost, by net difference
     location: DifferenceLocation | None = None  # the functions below which most of the difference is
     calls: tuple[Call, ...] = ()  # calls in the whole program, if there is no ``location``
     shared_error: float = 0.0  # relative standard error that the costs of all functions of a build have in common
@@ -279,17 +285,17 @@ READINGS = (
 )
 
 
-# Two counters and their quotient, which come from the same runs, so that a reader may check the quotient.
+# Two counters and their quotient. All three are read from the same runs, so that a reader can check the quotient.
 QUOTIENTS = ((TIME, "cpu/o", BUSY), ("instructions/o", "cycles/o", "ipc"))
 
 
 def counter_rows(
     parent: RunsByGroup, culprit: RunsByGroup, further_rows: Collection[CounterRow] = ()
 ) -> tuple[CounterRow, ...]:
-    """The ratios of counters that both builds have; ratios whose change is most standard errors come first.
+    """The ratios of the counters that both builds have, ordered by the change in standard errors, largest first.
 
-    ``further_rows`` are rows from other runs of both builds. If a counter has two rows, the more precise row is used
-    (``log_width``), so that additional measurements never make an explanation worse.
+    ``further_rows`` are ratios from further runs of both builds. If a ratio is known from both kinds of runs, the more
+    precise ratio is used (``log_width``), so that additional measurements never make an explanation worse.
     """
     rows = [row for reading in READINGS if (row := counter_row(reading, parent, culprit))]
     best: dict[str, CounterRow] = {}
@@ -305,22 +311,22 @@ def counter_rows(
     return tuple(sorted(best.values(), key=lambda row: round(row.standard_errors, 6), reverse=True))
 
 
-def counter_row(reading: Metric, parent: RunsByGroup, culprit: RunsByGroup) -> CounterRow | None:
+def counter_row(metric: Metric, parent: RunsByGroup, culprit: RunsByGroup) -> CounterRow | None:
     """The ratio of one metric; None if no pair of runs has the metric, or if one value is 0."""
     rounds: dict[int, list[tuple[float, float]]] = {}
     counted_shares = [1.0]
     exact = True
     for group in sorted(parent.keys() & culprit.keys()):
         for number, pair in enumerate(zip(parent[group], culprit[group], strict=False)):
-            parent_value, culprit_value = (reading.read(run) for run in pair)
+            parent_value, culprit_value = (metric.read(run) for run in pair)
             if parent_value is None or culprit_value is None or parent_value <= 0 or culprit_value <= 0:
                 continue
             exact = exact and all(run.counted for run in pair)
             rounds.setdefault(number, []).append((math.log(parent_value), math.log(culprit_value)))
-            counted_shares += (run.running.get(event, 1.0) for run in pair for event in reading.events)
+            counted_shares += (run.running.get(event, 1.0) for run in pair for event in metric.events)
     if not rounds:
         return None
-    mean_by_round = [tuple(map(fmean, zip(*pairs, strict=True))) for pairs in rounds.values()]  # parent, culprit
+    mean_by_round = [tuple(map(fmean, zip(*pairs, strict=True))) for pairs in rounds.values()]  # (parent, culprit)
     differences = [culprit_value - parent_value for parent_value, culprit_value in mean_by_round]
     log_ratio, count = fmean(differences), len(differences)
     log_ratio = 0.0 if abs(log_ratio) < 1e-9 else log_ratio  # a rounding error
@@ -333,7 +339,7 @@ def counter_row(reading: Metric, parent: RunsByGroup, culprit: RunsByGroup) -> C
     ratio = Interval.from_log_ratio(log_ratio, half_width)
     parent_mean, culprit_mean = (math.exp(fmean(values)) for values in zip(*mean_by_round, strict=True))
     return CounterRow(
-        reading.name, parent_mean, culprit_mean, ratio, standard_errors, count, reading.unit, min(counted_shares)
+        metric.name, parent_mean, culprit_mean, ratio, standard_errors, count, metric.unit, min(counted_shares)
     )
 
 
@@ -342,11 +348,11 @@ def total_difference(rows: Sequence[FunctionRow]) -> tuple[float, float]:
     return sum(row.difference for row in rows), math.sqrt(sum(row.error**2 for row in rows))
 
 
-def part_error(part_rows: Sequence[FunctionRow], rows: Sequence[FunctionRow], shared_error: float = 0.0) -> float:
+def share_error(part_rows: Sequence[FunctionRow], rows: Sequence[FunctionRow], shared_error: float = 0.0) -> float:
     """The standard error of the share of ``part_rows`` in the total difference of all ``rows``, by the delta method.
 
-    ``shared_error`` is the relative standard error that is common to all costs of a build. If rows have the same share
-    of the difference as of the cost, the shared error does not change their error.
+    ``shared_error`` is the relative standard error that is common to all costs of a build. This error cancels out if
+    ``part_rows`` have the same share of the total cost as of the total difference.
     """
     total, spread = total_difference(rows)
     part_difference, part_noise = total_difference(part_rows)
@@ -359,18 +365,20 @@ def part_error(part_rows: Sequence[FunctionRow], rows: Sequence[FunctionRow], sh
 
 
 def significant_rows(rows: Sequence[FunctionRow]) -> list[FunctionRow]:
-    """The functions that differ beyond noise, except functions whose cost has only moved to or from others."""
+    """The functions whose cost differs by more than the noise, except functions whose cost has only moved to or from
+    another function.
+    """
     return [row for row in rows if row.beyond_noise and not row.partner and row.function != OTHER_FUNCTIONS]
 
 
 def cost_exchanges(rows: Sequence[FunctionRow]) -> list[tuple[list[FunctionRow], list[FunctionRow]]]:
-    """Groups of functions that exchanged cost; each has the functions that lost cost and those that gained it, largest
-    first.
+    """Groups of functions between which cost has moved. Each group has the functions that lost cost, and the functions
+    that gained cost, largest changes first.
     """
     partners = {row.function: row.partner for row in rows if row.partner}
     groups: dict[frozenset[str], tuple[list[FunctionRow], list[FunctionRow]]] = {}
     for row in sorted(rows, key=lambda row: row.difference > 0):
-        if row.partner:  # the first function of a group is the partner of all other functions
+        if row.partner:  # a group is a function and all functions whose partner it is
             group = groups.setdefault(frozenset((row.partner, partners.get(row.partner, ""))), ([], []))
             group[row.difference > 0].append(row)
     by_size = (

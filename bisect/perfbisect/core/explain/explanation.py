@@ -25,7 +25,7 @@ from perfbisect.core.explain.calls import (
     MIN_SAMPLES,
     instruction_rows,
     locate_difference,
-    one_sided_calls,
+    calls_in_one_build,
     total_samples,
     without_counted_calls,
 )
@@ -49,13 +49,13 @@ from perfbisect.core.stats.distributions import Z_975, Student
 
 MIN_ROUNDS = 3  # smallest number of rounds of a counter group from which intervals are computed
 BUILD_NAMES = ("parent", "culprit")
-FUNCTIONS = "functions"  # the part that reads the functions that the commit changes
+FUNCTIONS = "functions"  # name of the part that reads which functions the commit changes
 NO_RUNS = "no runs"  # detail of an unknown cause
 MIN_OPERATIONS = 1000.0  # smallest number of operations of a run of the parent that is derived from a rate or a cost
 MAX_OPERATIONS = 1e15  # a run with more operations does not report a speed
-MAX_LENGTHENING = 0.2  # largest change of the length of runs of a fixed length, as a share of the change of the rate
+MAX_LENGTHENING = 0.2  # runs are of fixed length if their length changes by less than this share of the rate's change
 MAX_RATE_CHANGE = math.log(1e6)  # a rate that changes more is not a speed
-# A unit of a rate counts operations in a second; a unit of a cost is the time of one operation.
+# Patterns of units: a rate is a number of operations in a second; a cost is the time of one operation.
 RATE_UNIT = re.compile(
     r"(?:(?P<what>\S*)/s(?:ec(?:onds?)?)?|(?P<short>q|r|t|io|f|[kMG]?b|[kMG]i?B)ps|[kMG]?Hz)", re.IGNORECASE
 )
@@ -80,10 +80,7 @@ RunsOfBoth = tuple[Sequence[RunFacts], Sequence[RunFacts]]  # runs of the parent
 
 
 def step_explanation(state: SessionState, step: Step) -> Explanation:
-    """The explanation of the change at a step, from the whole log of a hunt.
-
-    The measurements for an explanation end when the explanation is certain.
-    """
+    """The explanation of the change at a step, from the whole log of a hunt."""
     runs = state.runs_of_step(step, exact=has_exact_counts(state.log, state.metric))
     parent = state.commits[step.parents[0]] if step.parents else ""
     return explanation(state.explanation_events, parent, state.commits[step.candidate], runs, step, state.metric)
@@ -99,14 +96,15 @@ def explanation(
 ) -> Explanation:
     """The explanation of the difference between ``culprit`` and ``parent`` (full hashes).
 
-    ``search_runs`` are the runs of both builds in the search, parent first. For a counter that the search and the
-    explanation measured, the more precise interval is used (``counter_rows``). If the explanation has few runs, the
-    runs of the search are added. Exact counts are always from the search, because the hunt decided by exact counts.
-    ``step`` is the change in the verdict on ``metric``.
+    ``search_runs`` are the runs of both builds in the search, parent first. If both the runs of the search and the runs
+    for the explanation have a counter, the more precise of the two intervals is used (``counter_rows``). If only few
+    runs were made for the explanation, the runs of the search are added to these runs. Exact counts are always from the
+    search, because the hunt decided by exact counts. ``step`` is the change that the verdict states, and ``metric`` is
+    the metric of the hunt.
     """
     commits, operation = (parent, culprit), operation_unit(search_runs, metric)
     runs_with_operations = [[with_operations(facts, operation, metric) for facts in side] for side in search_runs]
-    # Exact counts are per run, whatever the run does.
+    # If ``operation`` is derived from a rate or a cost, exact counts are left out, because they are for whole runs.
     counted = [
         event for event in events if isinstance(event, Counted) and not (operation and event.group == EXACT_GROUP)
     ]
@@ -119,7 +117,7 @@ def explanation(
     all_profiles, names = comparable_profiles((before, after)), functions_in((*before, *after))
     changes = [event.facts for event in events if isinstance(event, ChangedFunctions)]  # only the last event is valid
     change = next((facts for facts in reversed(changes) if (facts.parent, facts.commit) == commits), None)
-    profiles, off_cpu = map(sufficient, (all_profiles, comparable_profiles((before, after), off_cpu=True)))
+    profiles, off_cpu = map(sufficient_profiles, (all_profiles, comparable_profiles((before, after), off_cpu=True)))
     functions = function_rows(profiles, change, names)
     waits_of_both = [waits_by_kind(run) for run in off_cpu[0]], [waits_by_kind(run) for run in off_cpu[1]]
     counted_profiles = comparable_profiles((before, after), counted=True)
@@ -146,9 +144,9 @@ def explanation(
         counters,
         functions=functions,
         location=location and replace(location, calls=without_counted_calls(location.calls, counts)),
-        calls=() if location else without_counted_calls(one_sided_calls(profiles, functions, change, names), counts),
+        calls=() if location else without_counted_calls(calls_in_one_build(profiles, functions, change, names), counts),
         share_without_callers=share_without_callers(chain(*profiles)),
-        shared_error=shared_error(runs_with_operations, min(map(len, all_profiles))),
+        shared_error=common_cost_error(runs_with_operations, min(map(len, all_profiles))),
         waits=off_cpu_rows(off_cpu, change, names),
         kinds_of_waits=off_cpu_rows(comparable_profiles(waits_of_both, off_cpu=True)),
         counts=counts,
@@ -167,13 +165,13 @@ def explanation(
     )
 
 
-def sufficient(profiles: ProfilesOfBoth) -> ProfilesOfBoth:
+def sufficient_profiles(profiles: ProfilesOfBoth) -> ProfilesOfBoth:
     """The profiles of both builds, or empty lists if a build has fewer than ``MIN_SAMPLES`` samples."""
     return profiles if min(map(total_samples, profiles)) >= MIN_SAMPLES else ([], [])
 
 
 def share_without_callers(runs: Iterable[ProfileFacts]) -> float:
-    """The share of the cost of profiles whose callers were not found."""
+    """The share of the cost of profiles that belongs to stacks whose callers were not found."""
     costs = [(run.alone, sum(run.stacks.values())) for run in runs]
     return sum(share * cost for share, cost in costs) / (sum(cost for _, cost in costs) or 1.0)
 
@@ -190,7 +188,9 @@ def profiles_with_operations(
 def all_counter_rows(
     search_runs: Sequence[Sequence[RunFacts]], reason_runs: Sequence[RunsByGroup]
 ) -> tuple[CounterRow, ...]:
-    """The ratios of all counters, from the runs of the search and of the explanation; each has the parent first."""
+    """The ratios of all counters, from the runs of the search and of the explanation. Both arguments have the runs of
+    the parent first, then the runs of the culprit.
+    """
     before, after = reason_runs
     rounds = [min(len(before[group]), len(after[group])) for group in {*before} & {*after} - {EXACT_GROUP}]
     if max(rounds, default=0) < MIN_ROUNDS:
@@ -221,18 +221,20 @@ class OperationUnit:
 
 
 def operation_unit(search_runs: RunsOfBoth, metric: str) -> OperationUnit | None:
-    """The operation that the reported rate or cost of runs counts; None if a run is an operation, or counts operations.
+    """The operation to which the reported rate or cost of runs refers; None if each run is one operation, or if the
+    runs already have a number of operations.
 
-    A rate or a cost (a time of one operation) gives the number of operations of runs with a fixed duration. The fixed
-    duration may be CPU time, because a busy host varies the wall-clock time. A run whose wall-clock time grew as much
-    as its rate fell did the same work and waited, so the duration of such a run is not fixed.
+    If runs have a fixed duration, the number of operations of a run follows from its rate, or from its cost (the time
+    of one operation). Either the wall-clock time or the CPU time may be fixed, because the wall-clock time varies on a
+    busy host. A run whose wall-clock time grew as much as its rate fell did the same work and waited, so the duration
+    of such a run is not fixed.
     """
     if metric not in ("rate", "cost") or not all(search_runs):
         return None
     if any(run.operations != 1 or not run.reported or run.reported < 0 for run in chain(*search_runs)):
         return None
     parent_value, culprit_value = (median(run.reported or 0.0 for run in runs) for runs in search_runs)
-    # A difference of logarithms cannot overflow; a quotient can.
+    # The quotient of the values could overflow; the difference of their logarithms cannot.
     speedup = (math.log(culprit_value) - math.log(parent_value)) * (-1 if metric == "cost" else 1)
 
     def log_ratio(length: Callable[[RunFacts], float | None]) -> float:
@@ -250,7 +252,7 @@ def operation_unit(search_runs: RunsOfBoth, metric: str) -> OperationUnit | None
 
 
 def operation_of_unit(value: float, unit: str, metric: str, seconds: float) -> OperationUnit | None:
-    """The operation that a rate or a cost (``value`` in ``unit``) counts in runs of ``seconds``; None for no operation."""
+    """The operation to which a rate or a cost (``value`` in ``unit``) refers, in runs of ``seconds``; None if unknown."""
     if not (match := (TIME_UNIT if metric == "cost" else RATE_UNIT).fullmatch(unit)):
         has_unit = metric != "rate" or bool(unit)
         return None if has_unit else OperationUnit(value, MIN_OPERATIONS, "thousandth of a run before")
@@ -270,20 +272,23 @@ Facts = TypeVar("Facts", RunFacts, ProfileFacts)
 
 
 def with_operations(facts: Facts, operation: OperationUnit | None, metric: str) -> Facts:
-    """A run with its number of operations, from its rate or cost relative to the parent's; unchanged without a rate or cost."""
+    """A run with its number of operations, which follows from its rate or cost relative to the parent's. A run without
+    a rate or cost is unchanged.
+    """
     if not operation or not facts.reported:
         return facts
     speedup = operation.parent_value / facts.reported if metric == "cost" else facts.reported / operation.parent_value
     return replace(facts, operations=max(1, round(min(operation.operations_per_run * speedup, MAX_OPERATIONS))))
 
 
-def shared_error(runs_of_builds: Iterable[Sequence[RunFacts]], profiled_pairs: int) -> float:
-    """The relative standard error that all costs of a build have in common, relative to a second build.
+def common_cost_error(runs_of_builds: Iterable[Sequence[RunFacts]], profiled_pairs: int) -> float:
+    """The relative standard error that the cost ratios of all functions of two builds have in common.
 
-    Each build was profiled ``profiled_pairs`` times. The speed of a host varies between runs, so the CPU time per
-    operation varies among the runs of a build. The error is 0.0 if no build has two runs. For few runs the error is
-    enlarged by Student's quantile, because intervals assume a normal distribution. Paired runs are excluded, because
-    paired runs share their cores with another build.
+    The speed of a host varies between runs, and changes the CPU time per operation of all functions by a common factor.
+    The error is computed from the variance of the CPU time per operation among runs of the same build, for
+    ``profiled_pairs`` profiles of each build. The error is 0.0 if no build has two runs. If there are few runs, the
+    error is enlarged by Student's quantile, because the intervals made from the error assume a normal distribution.
+    Paired runs are ignored, because each of two paired builds has only a share of the cores.
     """
     clocks = (
         [(run.counters.get("task-clock"), run.operations) for run in side if not run.round] for side in runs_of_builds
@@ -298,7 +303,9 @@ def shared_error(runs_of_builds: Iterable[Sequence[RunFacts]], profiled_pairs: i
 
 
 def failures_by_part(events: Sequence[ExplanationEvent], parent: str, culprit: str) -> dict[str, str]:
-    """Part → the last reason why the part could not be measured; parts that were measured later are left out."""
+    """Part of the explanation → the last reason why the part could not be measured. Parts that were measured later are
+    left out.
+    """
     reasons: dict[str, str] = {}
     for event in events:
         if isinstance(event, Unexplained):
@@ -333,7 +340,7 @@ def runs_by_group(events: Sequence[Counted], commit: str) -> RunsByGroup:
 
 
 def is_mostly_by_more_calls(explanation: Explanation) -> bool:
-    """Whether more calls alone, with the same instructions in each call, explain most of the additional instructions."""
+    """Whether more calls, each with as many instructions as before, explain most of the additional instructions."""
     extra_by_calls = sum(
         row.parent * (row.calls[1] / row.calls[0] - 1) for row in explanation.counts if row.calls and row.calls[0] > 0
     )
@@ -356,7 +363,9 @@ def is_explained_by_change(explanation: Explanation) -> bool:
 
 
 def suspected_functions(explanation: Explanation, cost_ratio: float) -> tuple[FunctionRow, ...]:
-    """The functions of the diff that may have half of the difference, within noise; the cost changed by ``cost_ratio``."""
+    """The changed functions, and functions that changed functions call, that may have, within noise, half of the
+    difference in cost. ``cost_ratio`` is the ratio of the CPU times of the two builds.
+    """
     expected_difference = max(
         abs(total_difference(explanation.functions)[0]),
         abs(cost_ratio - 1) * sum(row.parent for row in explanation.functions),
@@ -368,5 +377,5 @@ def suspected_functions(explanation: Explanation, cost_ratio: float) -> tuple[Fu
 
 
 def waits_if_cause(explanation: Explanation) -> tuple[FunctionRow, ...]:
-    """The functions that wait, in both builds; empty if waiting is no cause of the change."""
+    """The functions in which the two builds wait; empty if waiting is not a cause of the change."""
     return explanation.waits if any(evidence.cause is Cause.WAITING for evidence in explanation.classes) else ()

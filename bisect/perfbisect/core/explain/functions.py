@@ -1,16 +1,17 @@
 """Compares the costs per operation of functions in two builds, and finds the functions that the commit changes.
 
 The self cost of a function is the cost of its own code, without its callees: samples × period ÷ operations, over all
-runs of a build. So the differences of all functions add up to the difference between the builds.
+runs of a build. The differences of the self costs of all functions add up to the difference between the builds.
 
-A number of samples has a Poisson distribution, so its standard deviation is the square root of the number. The spread
-of the differences between rounds shows further sources of variation. The error is the larger of the Poisson error and
-the spread. Exact counts repeat to parts per million of the total.
+A number of samples has a Poisson distribution, so its standard deviation is the square root of the number. The standard
+error of a difference is the larger of two estimates: the Poisson error, and the standard error computed from the
+differences of the rounds, which also contains other variation. If instructions are counted exactly, the error is
+``MIN_EXACT_ERROR`` (parts per million) of the total cost.
 
-A refactoring moves cost between functions: one function lost an amount of cost that other functions gained, and the
-amount is larger than the noise. Functions that exchange cost call each other or have a common caller; or one function
-disappeared and another is new, as after renaming. Cost has moved between functions if their nearest common caller,
-including its callees, costs as much as before.
+A refactoring moves cost between functions: the cost of one function falls, and the costs of other functions rise by the
+same amount. Cost can move only between functions that call each other or have a common caller, or between a function
+that disappeared and a new function, as after renaming. If the nearest common caller of the functions, including its
+callees, does not cost as much as before, the cost has not moved.
 """
 
 import math
@@ -36,7 +37,7 @@ from perfbisect.core.explain.profiles import (
     without_system_frames,
 )
 
-NAMED_PART = 0.1  # smallest share of the total difference of a function that is named beside others
+NAMED_PART = 0.1  # a function is named beside other functions if it has at least this share of the total difference
 SURE_ERRORS = 5.0  # smallest difference that is stated without “Probably”, in standard errors of the difference
 MAX_ROWS = 200  # functions with a separate row
 MAX_CALLERS = 5
@@ -50,14 +51,14 @@ MOVED_TOLERANCE = 0.1  # largest imbalance of moved cost, as a share of the cost
 Costs = defaultdict[FunctionKey, float]
 
 
-def caller_cost_table() -> defaultdict[FunctionKey, Costs]:
+def empty_caller_costs() -> defaultdict[FunctionKey, Costs]:
     """An empty table: function → caller → cost."""
     return defaultdict(lambda: defaultdict(float))
 
 
 @dataclass(slots=True)
 class FunctionCosts:
-    """The costs per operation of the functions of a build: either all self costs, or all costs including callees."""
+    """For each function of a build: its cost per operation (self cost, or cost including callees) and the variance."""
 
     cost: Costs = field(default_factory=lambda: defaultdict(float))
     variance: Costs = field(default_factory=lambda: defaultdict(float))
@@ -68,9 +69,9 @@ class FunctionCosts:
 def function_costs(
     profiles: Sequence[ProfileFacts], charged_functions: Callable[[Sequence[FunctionKey]], Iterable[FunctionKey]]
 ) -> FunctionCosts:
-    """The costs per operation over all runs of a build.
+    """The cost per operation of each function, over all runs of a build.
 
-    ``charged_functions`` maps a stack, outermost function first, to the functions that are charged with its cost.
+    ``charged_functions`` returns, for a stack (outermost function first), the functions to which its cost is added.
     """
     totals = FunctionCosts()
     operations = sum(run.operations for run in profiles)
@@ -92,19 +93,16 @@ def function_costs(
 
 @dataclass(slots=True)
 class BuildCosts:
-    """The costs of the functions of one build, and their callers."""
+    """The costs and the callers of the functions of one build."""
 
     own: FunctionCosts
     inclusive: FunctionCosts
-    costs_by_caller: defaultdict[FunctionKey, Costs] = field(
-        default_factory=caller_cost_table
-    )  # totals, not per operation
-    ancestors: defaultdict[FunctionKey, set[FunctionKey]] = field(
-        default_factory=lambda: defaultdict(set)
-    )  # callers of the function, callers of these callers, …, and the function itself
-    depth_sums: Costs = field(
-        default_factory=lambda: defaultdict(float)
-    )  # sum of position in stacks × cost per operation
+    # Totals, not per operation.
+    costs_by_caller: defaultdict[FunctionKey, Costs] = field(default_factory=empty_caller_costs)
+    # Function → its callers, the callers of these callers, …, and the function itself.
+    ancestors: defaultdict[FunctionKey, set[FunctionKey]] = field(default_factory=lambda: defaultdict(set))
+    # Function → sum of (position in a stack × cost per operation) over all stacks.
+    depth_sums: Costs = field(default_factory=lambda: defaultdict(float))
 
     @property
     def total(self) -> float:
@@ -113,18 +111,18 @@ class BuildCosts:
 
     @property
     def largest_inclusive(self) -> float:
-        """The largest cost of any function, including its callees, per operation."""
+        """The largest cost per operation of any function including its callees."""
         return max(self.inclusive.cost.values(), default=0.0)
 
 
 def build_costs(profiles: Sequence[ProfileFacts]) -> BuildCosts:
     """The self costs, the costs including callees, and the callers of all functions, over all runs of a build."""
-    build = BuildCosts(function_costs(profiles, lambda keys: keys[-1:]), function_costs(profiles, known_functions))
+    build = BuildCosts(function_costs(profiles, lambda keys: keys[-1:]), function_costs(profiles, without_placeholders))
     operations = sum(run.operations for run in profiles)
     for run in profiles:
         for stack, cost in run.stacks.items():
             *outer_keys, leaf = stack_keys(stack)
-            build.ancestors[leaf] |= known_functions([*outer_keys, leaf])
+            build.ancestors[leaf] |= without_placeholders([*outer_keys, leaf])
             for depth, key in enumerate([*outer_keys, leaf]):
                 build.depth_sums[key] += depth * cost / operations
             if caller := next((key for key in reversed(outer_keys) if key != leaf and key[0] not in NO_CALLERS), None):
@@ -133,31 +131,32 @@ def build_costs(profiles: Sequence[ProfileFacts]) -> BuildCosts:
 
 
 def mean_depth(key: FunctionKey, *builds: BuildCosts) -> float:
-    """The mean depth of a function in stacks, weighted by cost. A callee is deeper than its only caller."""
+    """The mean depth of a function in stacks, weighted by cost. Of all common callers, the nearest is the deepest."""
     cost = sum(build.inclusive.cost.get(key, 0.0) for build in builds)
     return sum(build.depth_sums[key] for build in builds) / (cost or 1.0)
 
 
 def stack_keys(stack: str) -> list[FunctionKey]:
-    """The functions of a stack, outermost first; the program if the stack has no function."""
+    """The functions of a stack, outermost first; only the name of the program if the stack has no function."""
     return [function_key(text) for text in stack_frames(stack)] or [function_key(stack)]
 
 
-def known_functions(keys: Iterable[FunctionKey]) -> set[FunctionKey]:
-    """The keys of functions, without placeholders for unknown callers."""
+def without_placeholders(keys: Iterable[FunctionKey]) -> set[FunctionKey]:
+    """The functions among ``keys``, without the placeholders for unknown callers."""
     return {key for key in keys if key[0] not in NO_CALLERS}
 
 
 def off_cpu_rows(
     profiles: ProfilesOfBoth, change: ChangeFacts | None = None, function_names: Collection[str] | None = None
 ) -> tuple[FunctionRow, ...]:
-    """The rows of ``function_rows`` for off-CPU profiles. A wait is charged to the function that called the library or
-    the kernel.
+    """The functions of both builds with their off-CPU time per operation, as from ``function_rows``. The time of a wait
+    is added to the function that called the system library or the kernel.
 
-    All threads wait in the kernel's scheduler, and most threads call it through a library of their language. Stacks of
-    interrupted threads are excluded, because such threads waited only for a processor. Idle threads wait as long as the
-    other threads work, so the costs of the parent are scaled to the duration of an operation of the culprit. The result
-    is empty for fewer than two rounds, because the variation of waits is estimated from the differences between rounds.
+    Every wait is in the kernel's scheduler, and most threads call the scheduler through a system library. Stacks of
+    interrupted threads are excluded, because such threads waited only for a processor. The costs of the parent are
+    multiplied by the culprit's seconds per operation ÷ the parent's, because idle threads wait longer if operations
+    take longer. The result is empty if there are fewer than two rounds, because the variation of waits is estimated
+    from the differences between rounds.
     """
     if min(map(len, profiles)) < 2:
         return ()
@@ -170,11 +169,11 @@ def off_cpu_rows(
 def function_rows(
     profiles: ProfilesOfBoth, change: ChangeFacts | None = None, function_names: Collection[str] | None = None
 ) -> tuple[FunctionRow, ...]:
-    """The functions of both builds, largest difference first. Functions that exchanged cost are ordered by the net
-    difference of their group.
+    """The functions of both builds, largest difference first. Functions between which cost moved are ordered by the sum
+    of their differences.
 
-    ``profiles`` are returned by ``comparable_profiles``, in order of time. ``function_names`` are the functions that
-    occur in profiles of the builds and are not inlined everywhere; the default is the functions in ``profiles``.
+    ``profiles`` is the result of ``comparable_profiles``, in order of time. ``function_names`` are the functions that
+    occur in any profile of the builds; the default is the functions in ``profiles``.
     """
     if not all(profiles):
         return ()
@@ -192,8 +191,8 @@ def function_rows(
 
 
 def cost_rows(builds: Iterable[FunctionCosts], total: float = 0.0) -> dict[FunctionKey, FunctionRow]:
-    """The functions of two builds with their costs. The part of a function is its difference as a share of ``total``;
-    by default, ``total`` is the sum of all differences."""
+    """A row for each function, with its costs in two builds. The ``part`` of a row is the difference of the function
+    divided by ``total``, which by default is the sum of all differences."""
     before, after = builds
     total = total or sum(after.cost.values()) - sum(before.cost.values())
     rows = {}
@@ -213,8 +212,8 @@ def difference_error(key: FunctionKey, before: FunctionCosts, after: FunctionCos
 
 
 def main_callers(key: FunctionKey, before: BuildCosts, after: BuildCosts) -> tuple[str, ...]:
-    """The callers that account for most of a function's cost, largest share first, in the build where the function
-    costs more."""
+    """At most ``MAX_CALLERS`` callers of a function, ordered by the cost of their calls, in the build in which the
+    function costs more."""
     build = max((after, before), key=lambda build: build.own.cost.get(key, 0.0))
     costs: Mapping[FunctionKey, float] = build.costs_by_caller.get(key, {})
     return tuple(function for function, _ in sorted(costs, key=lambda caller: (-costs[caller], caller))[:MAX_CALLERS])
@@ -223,11 +222,11 @@ def main_callers(key: FunctionKey, before: BuildCosts, after: BuildCosts) -> tup
 def exchange_groups(
     rows: Mapping[FunctionKey, FunctionRow], before: BuildCosts, after: BuildCosts
 ) -> Iterator[Mapping[FunctionKey, FunctionKey]]:
-    """Groups of functions that exchanged cost: a function that lost (gained) cost, and partners that gained (lost) it.
+    """Groups of functions between which cost moved: one whose cost fell, and others whose costs rose, or the reverse.
 
-    Each group maps a function to its partner. The partner of the first function is the function with which it exchanged
-    most; the partner of all other functions is the first function. A function that fits into several groups is put into
-    the group in which lost and gained costs agree best.
+    Each group maps each of its functions to a partner. The partner of the first function is the function with the
+    largest opposite difference; the partner of every other function is the first function. A function that fits into
+    several groups is put into the group in which falls and rises agree best.
     """
     smallest_cost = MIN_MOVED_SHARE * max(before.total, after.total)
     differing = [key for key, row in rows.items() if row.beyond_noise and abs(row.difference) > smallest_cost]
@@ -238,8 +237,7 @@ def exchange_groups(
     total = after.total - before.total
 
     def are_related(first: FunctionKey, second: FunctionKey) -> bool:
-        """Whether one of the functions calls the other, or both have a common caller, or each is missing in one of the
-        builds."""
+        """Whether one function calls the other, or both have a common caller, or each occurs in only one build."""
         if UNKNOWN in (first[1], second[1]):
             return False
         missing = [not rows[key].parent or not rows[key].culprit for key in (first, second)]
@@ -247,7 +245,7 @@ def exchange_groups(
         return is_caller or all(missing) or (any(missing) and not have_callers)
 
     def has_constant_total(group: Sequence[FunctionKey]) -> bool:
-        """Whether the nearest common ancestor of the group, or a member that calls the rest, costs as much as before."""
+        """Whether the group's nearest common caller (or the member that calls all others) costs as much as before."""
         shared = set.intersection(
             *(before.ancestors.get(key, set()) | after.ancestors.get(key, set()) for key in group)
         )
@@ -255,7 +253,7 @@ def exchange_groups(
         nearest = max(ancestors, key=lambda row: mean_depth(row.key, before, after), default=None)
         tolerance = MOVED_TOLERANCE * min(abs(total), largest_difference(group))
         if nearest is None or calls_almost_everything(nearest, before, after):
-            return True  # the ancestor calls all other functions, too
+            return True  # an ancestor that calls nearly all functions says nothing about the group
         return abs(nearest.difference) <= max(2 * nearest.error, tolerance)
 
     def largest_difference(group: Sequence[FunctionKey]) -> float:
@@ -274,17 +272,18 @@ def exchange_groups(
 
 
 def calls_almost_everything(row: FunctionRow, before: BuildCosts, after: BuildCosts) -> bool:
-    """Whether a function's costs including callees are almost as large as the largest such costs of any function, in
-    both builds."""
+    """Whether, in both builds, the cost of a function including callees is at least ``ALMOST_ALL`` of the largest such
+    cost of any function."""
     return row.parent >= ALMOST_ALL * before.largest_inclusive and row.culprit >= ALMOST_ALL * after.largest_inclusive
 
 
 def exchange_partners(
     key: FunctionKey, candidates: Sequence[FunctionKey], rows: Mapping[FunctionKey, FunctionRow]
 ) -> list[FunctionKey]:
-    """The function ``key``, and candidates that together gained the cost that ``key`` lost, or the reverse.
+    """``key``, and functions among ``candidates`` whose costs together rose as much as the cost of ``key`` fell, or the
+    reverse.
 
-    The largest candidate follows ``key``. The list is empty if no candidates together match the cost.
+    The function with the largest difference follows ``key``. The list is empty if no candidates match.
     """
     own_difference = rows[key].difference
     group = [key]
@@ -304,7 +303,7 @@ def net_difference(keys: Iterable[FunctionKey], rows: Mapping[FunctionKey, Funct
 
 
 def exchange_tolerance(keys: Sequence[FunctionKey], rows: Mapping[FunctionKey, FunctionRow]) -> float:
-    """The tolerated gap between lost and gained cost: 2 standard errors, at most a third of the largest difference."""
+    """The largest sum of differences that counts as 0: 2 standard errors, at most a third of the largest difference."""
     largest = max(abs(rows[key].difference) for key in keys)
     return min(2 * math.sqrt(sum(rows[key].error ** 2 for key in keys)), largest / 3)
 
@@ -320,7 +319,7 @@ def with_summary_row(rows: Sequence[FunctionRow]) -> Sequence[FunctionRow]:
 def with_commit_changes(
     rows: Sequence[FunctionRow], profiles: ProfilesOfBoth, change: ChangeFacts, function_names: Collection[str]
 ) -> Iterator[FunctionRow]:
-    """The rows with the commit's changes added: changes to the function, to functions inlined into it, or to its
+    """The rows, with the information whether the commit changes the row's function, functions inlined into it, or its
     callers. Functions of the kernel and of libc (``SYSTEM_BINARY``) are treated as unchanged, even if the commit
     changes functions with the same names."""
     changed, bodies = changed_and_inlined(change, function_names, profiles)
@@ -342,9 +341,9 @@ def with_commit_changes(
 def changed_and_inlined(
     change: ChangeFacts, function_names: Collection[str], profiles: ProfilesOfBoth
 ) -> tuple[set[str], dict[str, tuple[str, ...]]]:
-    """The functions among ``function_names`` that a commit changes; and a map from a function to the changed functions
-    that are inlined into it. A function that calls all other functions and has almost no self cost is not in the second
-    result, because the functions inlined into such a function may never run."""
+    """The functions among ``function_names`` that a commit changes; and a map from each function to the changed
+    functions that are inlined into it. The map lacks functions that call almost all functions and have almost no self
+    cost, because the functions inlined into them may never run."""
     short_names = {scope_and_name(function)[1] for function in change.functions}
     named_alike = [name for name in function_names if scope_and_name(name)[1] in short_names]
     changed = {name for name in named_alike if any(may_be_same(name, function) for function in change.functions)}
@@ -362,8 +361,7 @@ def own_share(key: FunctionKey, build: BuildCosts) -> float:
 
 
 def costs_below(names: Collection[str], profiles: Sequence[ProfileFacts]) -> Mapping[FunctionKey, Mapping[str, float]]:
-    """Function → its nearest ancestor among ``names`` → cost per operation of the function in calls by this
-    ancestor."""
+    """Function → its nearest caller (also indirect) among ``names`` → its cost per operation below this caller."""
     operations = sum(run.operations for run in profiles)
     costs: defaultdict[FunctionKey, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for run in profiles:
@@ -377,12 +375,12 @@ def costs_below(names: Collection[str], profiles: Sequence[ProfileFacts]) -> Map
 
 def inlined_changes(change: ChangeFacts, function_names: Collection[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """For each function among ``function_names``, the changed functions that are inlined into it, nearest callee first.
-    Profiles do not contain inlined functions as functions of their own. The source code shows that the function calls
-    the inlined function: directly, or through other functions that are also missing in all profiles."""
+    A changed function counts as inlined if it is missing in all profiles, and the source code shows that the function
+    calls it, directly or through other functions that are missing in all profiles."""
     names_by_short_name: dict[str, list[str]] = {}
     for name in function_names:
         names_by_short_name.setdefault(scope_and_name(name)[1], []).append(name)
-    bodies_of: dict[str, dict[str, int]] = {}  # function → functions in its body → distance of the call
+    bodies_of: dict[str, dict[str, int]] = {}  # changed function → functions that its body reaches → number of calls
     for function in change.functions:
         if scope_and_name(function)[1] in names_by_short_name:
             continue

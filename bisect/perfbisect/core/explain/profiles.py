@@ -6,7 +6,7 @@ the name of the program, or of its thread. Each further part is a frame: "functi
 brackets, "[libz.so.1]", so all such addresses are one frame. No part of a stack contains a semicolon or a line end.
 ``RARE`` replaces the callers of a stack whose cost is too low for storing all callers.
 
-Function names are names of a symbol table, demangled, or names of the source code.
+The name of a function is the demangled name from a symbol table, or the name in the source code.
 
 Stacks are folded from the call chains that ``perf script`` prints. The host adds up the costs of equal chains
 (``lab/measure/profiles.py``), so the host's output is short. Each line of the host's output has a cost, the number of
@@ -36,7 +36,7 @@ NO_CALLERS = frozenset({UNKNOWN, RARE})  # frames of unknown functions
 
 _FRAME = re.compile(r"(?P<function>.+) \((?P<binary>[^()]+)\)")
 _FORBIDDEN = re.compile(r"[;\r\n]")
-# Suffixes that compilers append to parts and special forms of a function; demanglers write " [clone .cold]".
+# Suffixes that compilers append to the names of parts and clones of a function; demanglers write " [clone .cold]".
 _CLONE = re.compile(
     r"(?: \[clone \.[\w.]+\])+$|(?<=\w)(?:\.(?:cold|part|isra|constprop|lto_priv|llvm|localalias|ipa_split|unlikely)(?:\.\d+)*)+$"
 )
@@ -51,7 +51,8 @@ def frame(function: str, binary: str) -> str:
 def read_frame(text: str) -> tuple[str, str]:
     """The function and the binary of a frame.
 
-    The frame "[libz.so.1]" has that function, and the binary "libz.so.1"; a program's name has the binary "".
+    A frame without a symbol, such as "[libz.so.1]", has the function "[libz.so.1]" and the binary "libz.so.1". For the
+    name of a program, the binary is "".
     """
     if match := _FRAME.fullmatch(text):
         return match["function"], match["binary"]
@@ -78,10 +79,10 @@ HASH = re.compile(r"::h[0-9a-f]{16}$")  # of Rust's symbols
 VERSION = re.compile(r"(?<=\w)@.*")  # "memcpy@plt", "memcpy@@GLIBC_2.14"
 QUALIFIERS = re.compile(r"(?:\s+(?:const|volatile|noexcept)|\s*&{1,2})+$")
 LAST_NAME = re.compile(r"(?:(?P<scope>[\w~$]+)(?:::|\.))?(?P<own>[\w~$]+)\s*$")
-METHOD = re.compile(r"\(\*?(\w+)\)\.")  # of Go: "(*Tree)."
-# Names of processor-specific forms of a function in the C library.
+METHOD = re.compile(r"\(\*?(\w+)\)\.")  # the receiver in the name of a method in Go: "(*Tree)."
+# Names of a C library function's versions for certain processors, such as __memcpy_avx_unaligned.
 LIBRARY_VARIANT = re.compile(r"__(\w+?)_(?:avx|sse|ssse|evex|erms|asimd|neon|sve|zva)\w*|(?:__GI_)_*(\w+)")
-MAX_SHORT_NAME = 80  # characters in a sentence
+MAX_SHORT_NAME = 80  # most characters of a name in a sentence
 OPENING, CLOSING = "(<[{", ")>]}"
 
 
@@ -135,7 +136,7 @@ def short_name(function: str) -> str:
     if library_function := LIBRARY_VARIANT.fullmatch(text):
         return library_function[1] or library_function[2]
     plain = METHOD.sub(r"\1.", text)
-    if text.startswith("<") and ">::" in text:  # of Rust: the type before the trait
+    if text.startswith("<") and ">::" in text:  # <Type as Trait> of Rust
         depth = list(
             accumulate(
                 (character == "<") - (character == ">" and previous != "-")
@@ -154,12 +155,12 @@ def short_name(function: str) -> str:
 FunctionKey = tuple[str, str]  # function and binary
 ProfilesOfBoth = tuple[Sequence[ProfileFacts], Sequence[ProfileFacts]]  # profiles of the parent and of the culprit
 
-# The end of a stack in the scheduler of the kernel that no function of the program called, because the thread was
-# interrupted.
+# The end of a stack in the scheduler of the kernel if the thread was interrupted: no function of the program called the
+# scheduler.
 INTERRUPTED_STACK = re.compile(
     r";[^;]*(?:exit_to_user_mode|irqentry_exit|preempt_schedule|cond_resched|exit_to_usermode)[^;]* \(\[kernel\]\)(?:;_*schedule \(\[kernel\]\))*$"
 )
-# Binaries in which a thread waits on behalf of their callers.
+# Binaries of the system. If a thread waits in a function of these binaries, the wait counts for the function's caller.
 SYSTEM_BINARY = re.compile(r"\[|lib(?:c|pthread|stdc\+\+|c\+\+|gomp)[-.]|ld-linux")
 WAIT_KINDS = {  # kind of wait → pattern of kernel functions
     kind: re.compile(rf"(?:{functions})[^;]* \(\[kernel\]\)")
@@ -178,12 +179,13 @@ def function_key(text: str) -> FunctionKey:
     return source_name(function), binary
 
 
-def functions_in(profiles: Iterable[ProfileFacts], *, inlined: bool = False) -> frozenset[str]:
+def functions_in(profiles: Iterable[ProfileFacts], *, with_inlined: bool = False) -> frozenset[str]:
     """All functions in on-CPU and off-CPU profiles, by name, without the kernel and libc (``SYSTEM_BINARY``).
 
-    If ``inlined`` is true, inlined functions that only the exact counts have are included.
+    If ``with_inlined`` is true, functions that are inlined into other functions are included; only exact counts show
+    these functions.
     """
-    stacks = {(stack, bool(run.samples) or inlined) for run in profiles for stack in run.stacks}
+    stacks = {(stack, bool(run.samples) or with_inlined) for run in profiles for stack in run.stacks}
     keys = {
         function_key(text) for stack, all_frames in stacks for text in stack_frames(stack)[: None if all_frames else 1]
     }
@@ -231,7 +233,7 @@ def without_system_frames(profile: ProfileFacts, factor: float = 1.0) -> Profile
 
 MAX_STACKS = 800  # number of the costliest stacks of a profile that keep their callers; all are kept in the history
 MAX_NAME = 400  # characters of a function's name
-NEGLIGIBLE_SHARE = 0.05  # largest missing share that no note mentions
+NEGLIGIBLE_SHARE = 0.05  # a note mentions a missing share only if it is larger
 
 # Functions in which threads begin.
 THREAD_START = re.compile(
@@ -240,9 +242,10 @@ THREAD_START = re.compile(
 _SYMBOL = re.compile(r"(?P<symbol>.*?) \((?P<path>(?:/|\[|anon_inode|inlined|\S+\)$).*)\)")
 _VERSION = re.compile(r"@@?(?!plt\b)[\w.]+$")  # of a symbol: "malloc@@GLIBC_2.2.5"
 _NO_FILE = re.compile(r"/SYSV\w+|\[(?:heap|stack)\]|anon_inode.*")
-# Names of executed memory without a file, and of files in which a just-in-time compiler describes such memory to perf.
+# Names in perf's output of executable memory without a file, and of files by which a just-in-time compiler describes
+# this memory.
 _COMPILED = re.compile(r".*/perf-\d+\.map|.*/jitted-\d+-\d+\.so|//anon|/dev/zero\b.*|/memfd:.*|\[anon(?::.*)?\]")
-_IN_PROCESS = frozenset({"[vdso]", "[vsyscall]", UNKNOWN})  # names in brackets that are not of the kernel
+_IN_PROCESS = frozenset({"[vdso]", "[vsyscall]", UNKNOWN})  # names in brackets that do not belong to the kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,11 +258,11 @@ class FoldedStacks:
     alone: float  # share of the cost whose callers were not found
 
 
-def fold(lines: Iterable[str], per_unit: float = 1.0) -> FoldedStacks:
+def folded_stacks(lines: Iterable[str], per_unit: float = 1.0) -> FoldedStacks:
     """The stacks in a host's output, with their costs divided by ``per_unit``; lines of another form are ignored."""
     costs: dict[str, float] = {}
     samples = lost = 0
-    cost_without_callers = 0.0
+    cost_of_rare_stacks = 0.0
     for line in lines:
         cost, _, number_and_chain = line.partition("\t")
         number, _, chain_text = number_and_chain.partition("\t")
@@ -271,9 +274,9 @@ def fold(lines: Iterable[str], per_unit: float = 1.0) -> FoldedStacks:
             text = SEPARATOR.join([program_name(thread), *frames_of_stack])
             costs[text] = costs.get(text, 0.0) + int(cost) / per_unit
             samples += int(number)
-            cost_without_callers += int(cost) / per_unit if lacks_callers(frames_of_stack, perf_chain) else 0.0
+            cost_of_rare_stacks += int(cost) / per_unit if lacks_callers(frames_of_stack, perf_chain) else 0.0
     total = sum(costs.values())
-    return FoldedStacks(limited_stacks(costs), samples, lost, cost_without_callers / total if total else 0.0)
+    return FoldedStacks(limited_stacks(costs), samples, lost, cost_of_rare_stacks / total if total else 0.0)
 
 
 def lacks_callers(stack_of_frames: Sequence[str], perf_chain: Sequence[str]) -> bool:
@@ -321,8 +324,8 @@ def stored_frame(perf_frame: str) -> str:
 
 
 def binary_name(path: str) -> str:
-    """The base name of a binary, from the path that perf prints: for a file, for the kernel, or for memory without a
-    file.
+    """The name of a binary, from the path that perf prints: the base name of a file, or a name in brackets for the
+    kernel, for just-in-time compiled code, and for other memory without a file.
     """
     path = path.removesuffix(" (deleted)")
     name = path.rpartition("/")[2]
@@ -336,8 +339,8 @@ def binary_name(path: str) -> str:
 
 
 def limited_stacks(costs: Mapping[str, float]) -> dict[str, float]:
-    """The ``MAX_STACKS`` costliest stacks; all further stacks keep only their functions, below ``RARE``; no cost is
-    lost.
+    """The ``MAX_STACKS`` costliest stacks unchanged. In all other stacks, ``RARE`` replaces the callers of the
+    innermost function. The total cost is unchanged.
     """
     ranked = sorted(costs, key=lambda text: (-costs[text], text))
     stacks = {text: costs[text] for text in ranked[:MAX_STACKS]}
@@ -352,15 +355,16 @@ MAX_CALL_PAIRS = 5000  # number of pairs of caller and callee that are kept, pai
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
-def counts_beyond(short: Iterable[str], long: Iterable[str]) -> tuple[dict[str, float], dict[str, float]]:
-    """The stacks and calls of a ``long`` execution minus those of a ``short`` execution, from a host's output."""
+def stacks_and_calls(short: Iterable[str], long: Iterable[str]) -> tuple[dict[str, float], dict[str, float]]:
+    """The counts of the stacks and calls in a ``long`` execution minus the counts in a ``short`` execution, from a
+    host's output."""
     difference = numbers_by_item(long) - numbers_by_item(short)
     calls: Counter[str] = Counter()
     for item, number in difference.items():
         kind, *pair = item.split("\t")
         if kind == "calls" and len(pair) == 2:
             calls[SEPARATOR.join(stored_frame(perf_frame) for perf_frame in reversed(pair))] += number
-    stacks = fold(f"{number}\t{item}" for item, number in difference.items()).stacks
+    stacks = folded_stacks(f"{number}\t{item}" for item, number in difference.items()).stacks
     return dict(stacks), {pair: float(number) for pair, number in calls.most_common(MAX_CALL_PAIRS)}
 
 

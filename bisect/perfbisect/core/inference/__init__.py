@@ -1,1 +1,1 @@
-"""Calculates the probability of every candidate from the log of a hunt."""
+"""Computes for every candidate, from the log of a hunt, the probability that the candidate is the culprit."""

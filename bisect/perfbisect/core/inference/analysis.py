@@ -1,11 +1,11 @@
-"""The analysis of all readings at one moment of a hunt, and the belief that views and the record show.
+"""The analysis of all readings at one moment of a hunt, and the belief that views show.
 
 **Ends.** Before a commit between the ends is built, runs of both ends are interleaved until their difference is clearly
 larger than noise and layout, or until a difference of interest would have been shown.
 
 **The proof of a culprit.** The search prefers builds whose first readings deviated by chance, and a host may have been
-slow while a build was measured. So a culprit is named only after new runs, made after the culprit and its parent had
-readings, each next in time to a run of the other build. New runs enter the posterior like all other runs. If new runs
+slow while a build was measured. Therefore a culprit is named only after new runs of it and its parent, made after both
+had readings, each next in time to a run of the other build. The new runs also enter the posterior. If new runs
 contradict the culprit, the search continues. The posterior also allows two builds to differ by code placement alone.
 """
 
@@ -23,21 +23,21 @@ from perfbisect.core.domain.settings import MAX_PROBABILITY, Direction, Policy
 from perfbisect.core.inference.ancestry import Hypotheses, ancestry_of
 from perfbisect.core.inference.host_jumps import split_hosts_at_jumps
 from perfbisect.core.inference.noise_model import USUAL, NoiseModel, ReadingWeights, judge_readings
-from perfbisect.core.inference.posterior import BASE, CHANGE, Posterior, infer
-from perfbisect.core.inference.record import BEYOND, Record, move_beyond_bounds
+from perfbisect.core.inference.posterior import BASE, CHANGE, Posterior, posterior_of
+from perfbisect.core.inference.record import BEYOND, Record, move_stopped_runs
 from perfbisect.core.inference.relative_speed import BuildSpeeds, fit_speeds, speeds_of_fit
 from perfbisect.core.inference.state_space import LevelFit, Levels, fit_levels, levels_for_search
 from perfbisect.core.stats.distributions import Student
 
-CLEAR = ((4, 20, 40), (2.1, 1.9, 1.7))  # (runs, standard errors from which on the ends count as different)
-CLEAR_OF_LAYOUT = ((0.4, 0.8), (2.7, 1.9))  # (share of layout in the variance, standard errors)
+CLEAR = ((4, 20, 40), (2.1, 1.9, 1.7))  # numbers of runs → standard errors at which the ends count as different
+CLEAR_OF_LAYOUT = ((0.4, 0.8), (2.7, 1.9))  # shares of layout in the variance → standard errors, as in CLEAR
 STILL = 1.0  # standard errors; after the search has begun, the ends are measured again if the drop is smaller
 SHOWN = 2.7  # standard errors at which a difference between the ends counts as shown
 POWER = 1.28  # further standard errors: a change that is larger by POWER would have been shown in nine of ten hunts
 UNLIKELY = 0.04  # probability of a change below which the hunt gives up
 SETTLED = 0.8  # share of layout in the variance, above which more runs of the same builds add nothing
 CHEAP = 4.0  # a build is cheap if it costs fewer runs than this
-PLAIN = 16.0  # s.d. of a run: a larger drop is plain even if the s.d. is estimated from few runs
+PLAIN = 16.0  # in s.d. of a run; a larger drop is certain even if few runs show the s.d.
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,12 @@ class Contrast:
 
     @property
     def normal_score(self) -> float:
-        """The ``drop`` in standard errors, as the normal quantile with the same p-value as Student's t-distribution."""
+        """The normal quantile whose p-value equals the p-value of ``drop`` / ``error`` by Student's t-distribution."""
         return Student(self.freedom).normal_score(self.drop / self.error)
 
     @property
     def required_score(self) -> float:
-        """The least ``normal_score`` of a clear difference; lower after many runs, or if the error is mostly layout."""
+        """The least ``normal_score`` that is clear: lower after many runs, or if the error comes mostly from layout."""
         layout_share = self.layout_variance / self.error**2
         return float(min(np.interp(self.runs, *CLEAR), np.interp(layout_share, *CLEAR_OF_LAYOUT)))
 
@@ -78,8 +78,8 @@ class Contrast:
 
 
 def contrast_of_builds(levels: Levels, first: int, second: int) -> Contrast:
-    """The difference between the builds in rows ``first`` and ``second`` of ``levels``, averaged over the assumptions
-    on noise and layout."""
+    """The difference between the builds in rows ``first`` and ``second`` of ``levels``, averaged over the possible
+    sizes of noise and layout effects."""
     direction = np.zeros(levels.mean.shape[1])
     direction[first], direction[second] = 1.0, -1.0
     drops = levels.mean @ direction
@@ -113,19 +113,19 @@ DRIFTING = 0.9  # probability of drift above which a host is said to drift
 
 
 def prior_belief(graph: Graph, model: NoiseModel = USUAL) -> Belief:
-    """The belief before both ends were measured."""
+    """The belief about the culprit before both ends were measured."""
     culprit = graph.weight / max(graph.weight.sum(), 1e-300)
-    slow = _without_nan(ancestry_of(graph).ancestor_sums(culprit))
+    slow = _clipped_probabilities(ancestry_of(graph).ancestor_sums(culprit))
     return Belief(culprit, 0.5, model.guessed_noise, Interval.from_log_ratio(0.0, 2 * BASE), slow=slow)
 
 
-def _without_nan(slow: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The probabilities ``slow``, clipped to 0–1 against rounding errors, with 0.5 in place of NaN."""
-    result: NDArray[np.float64] = np.clip(np.where(np.isnan(slow), 0.5, slow), 0.0, 1.0)
+def _clipped_probabilities(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+    """``probabilities``, clipped to 0–1 against rounding errors, with 0.5 in place of NaN."""
+    result: NDArray[np.float64] = np.clip(np.where(np.isnan(probabilities), 0.5, probabilities), 0.0, 1.0)
     return result
 
 
-def host_warnings(levels: Levels, weights: ReadingWeights, several: float) -> tuple[str, ...]:
+def host_warnings(levels: Levels, weights: ReadingWeights, p_several: float) -> tuple[str, ...]:
     """Sentences for the user about a host that is noisy, drifts or has two speeds, and about several changes."""
     sentences = []
     if weights.two_speeds:
@@ -136,19 +136,19 @@ def host_warnings(levels: Levels, weights: ReadingWeights, several: float) -> tu
         sentences.append(f"runs of one build vary by {100 * levels.noise:.0f} %")
     if weights.outliers > max(1, 0.03 * len(weights.weight)):
         sentences.append(f"{weights.outliers} readings are far from the others of their build and hardly count")
-    if several > 0.9:
+    if p_several > 0.9:
         sentences.append("there is more than one change in the range; the largest is hunted first (--all: every one)")
     return tuple(sentences)
 
 
 ANOTHER = 0.2  # prior of a change in a subrange; the range was searched for its largest change already
 UNCHANGED = 0.08  # probability of any change below which a subrange counts as unchanged
-POSSIBLE = 0.1  # probability of a change of interest, above which few rounds do not show that the ends are equal
+POSSIBLE = 0.1  # if a change of interest is more probable, few rounds do not show that the ends are equal
 
 
 @dataclass(frozen=True, eq=False)
 class Analysis:
-    """The results of all readings at one moment of a hunt of ``graph`` under ``policy``."""
+    """All estimates from the readings of a hunt over the range ``graph`` under ``policy``, at one moment."""
 
     graph: Graph
     policy: Policy
@@ -161,7 +161,7 @@ class Analysis:
     ends: Contrast
     reading_weights: ReadingWeights
     by_distance: tuple[Posterior, ...]  # by distance of stopped runs beyond their bounds; empty without stopped runs
-    is_subrange: bool  # whether the range is a part of a range that was searched for its largest change
+    is_subrange: bool  # whether the range is a subrange, after the largest change of the whole range was found
 
     @property
     def model(self) -> NoiseModel:
@@ -170,11 +170,11 @@ class Analysis:
 
     @cached_property
     def speeds(self) -> BuildSpeeds:
-        """The levels for the shown ratios, fitted between jumps of hosts' speeds; decisions do not depend on jumps."""
+        """The levels for the ratios that users see, fitted between jumps of hosts' speeds."""
         parted = split_hosts_at_jumps(self.raw_record, self.model)
         if parted is self.raw_record:
             return speeds_of_fit(self.record, self.fitted)
-        return fit_speeds(parted, 0, self.record.name_of_build(self.graph.size - 1), self.model)
+        return fit_speeds(parted, 0, self.record.build_id(self.graph.size - 1), self.model)
 
     @cached_property
     def end_ratio(self) -> Interval:
@@ -183,7 +183,7 @@ class Analysis:
 
     @cached_property
     def belief(self) -> Belief:
-        """The belief that views and the record show."""
+        """The belief that views show, and that is stored with each decision."""
         posterior = self.posterior
         culprit = self.hypotheses.candidate_probabilities(posterior.culprit)
         slow = self.hypotheses.ancestry.ancestor_sums(culprit)
@@ -191,14 +191,13 @@ class Analysis:
         change = float(np.clip(posterior.change, 1 - MAX_PROBABILITY, MAX_PROBABILITY))
         noticed = host_warnings(self.levels, self.reading_weights, posterior.several)
         return Belief(
-            culprit, change, self.levels.noise, lambda: self.end_ratio, noticed, _without_nan(slow), posterior.several
+            culprit, change, self.levels.noise, lambda: self.end_ratio, noticed, _clipped_probabilities(slow), posterior.several
         )
 
     @property
     def has_search_begun(self) -> bool:
-        """Whether a build between the ends was measured; false in a subrange, which another search may have
-        measured."""
-        ends = (0, self.record.name_of_build(self.graph.size - 1))
+        """Whether a build between the ends was measured; false in a subrange, which an earlier search measured."""
+        ends = (0, self.record.build_id(self.graph.size - 1))
         return not self.is_subrange and any(b not in ends for b in self.record.builds)
 
     @property
@@ -230,8 +229,8 @@ class Analysis:
         return NotReproduced(self.end_ratio, self.ends.detectable_drop, (), policy.min_effect, policy.direction)
 
     def second_end_runs(self, build_cost: float) -> Measure | None:
-        """Orders the missing first runs of both ends, more if builds are expensive; None if the ends differ plainly."""
-        bad = self.record.name_of_build(self.graph.size - 1)
+        """An order of the missing first runs of the ends, more if builds cost much; None if ends differ clearly."""
+        bad = self.record.build_id(self.graph.size - 1)
         lacking = self.model.first_runs[build_cost > CHEAP] - min(self.record.run_count(0), self.record.run_count(bad))
         if lacking <= 0 or self.has_search_begun or self.ends.drop > PLAIN * self.ends.noise:
             return None
@@ -259,21 +258,22 @@ def analyse(
     model: NoiseModel = USUAL,
     is_subrange: bool = False,
 ) -> Analysis:
-    """The analysis of ``record`` (readings of both ends). ``run_noise`` is the known standard deviation of a run."""
-    raw, bad = record, record.name_of_build(graph.size - 1)
+    """The analysis of ``record``, which has readings of both ends. ``run_noise`` is the known s.d. of a run."""
+    raw, bad = record, record.build_id(graph.size - 1)
     record, weights = judge_readings(raw, 0, bad, model)
 
     def inferred(fitted: LevelFit) -> tuple[Levels, Contrast, Posterior]:
         levels = levels_for_search(fitted, run_noise)
         ends = contrast_of_builds(levels, record.builds.index(0), record.builds.index(bad))
         drop = max(ends.drop, min_log_change(policy))
-        return levels, ends, infer(levels, hypotheses, drop, ends.error, change=ANOTHER if is_subrange else CHANGE)
+        change = ANOTHER if is_subrange else CHANGE
+        return levels, ends, posterior_of(levels, hypotheses, drop, ends.error, change=change)
 
     fitted = fit_levels(record, weights.weight, model)
     levels, ends, posterior = inferred(fitted)
     by_distance: tuple[Posterior, ...] = ()
     if record.bound.any():
-        beyond = (fit_levels(move_beyond_bounds(record, distance), weights.weight, model) for distance in BEYOND)
+        beyond = (fit_levels(move_stopped_runs(record, distance), weights.weight, model) for distance in BEYOND)
         by_distance = (posterior, *(inferred(fit_beyond)[2] for fit_beyond in beyond))
         change, several = (float(np.mean([getattr(at, name) for at in by_distance])) for name in ("change", "several"))
         culprit = np.mean([at.culprit for at in by_distance], axis=0)
@@ -282,10 +282,10 @@ def analyse(
     return Analysis(graph, policy, raw, record, *fits, weights, by_distance, is_subrange)
 
 
-PLAINLY = 3.5  # standard errors of a clear difference, whose proof needs one new run less
-DRIFT_LIKELY = 0.75  # probability above which a host is treated as drifting
-PROVEN = 2.2  # standard errors between culprit and parent: by chance in 1.4 % of proofs (PLAINLY: 0.023 %)
-# S.d. of ``_centre`` in units of the s.d. of the mean, by the number of normal values; TRIMMED is for more values.
+PLAINLY = 3.5  # standard errors; the proof of a difference of at least this size needs one new run less
+DRIFT_LIKELY = 0.75  # a host with a higher probability of drift is treated as drifting
+PROVEN = 2.2  # standard errors that prove a difference; by chance, 1.4 % of proofs reach PROVEN, and 0.023 % PLAINLY
+# S.d. of ``_robust_mean`` in units of the s.d. of the mean, by the number of normal values; TRIMMED is for more values.
 SPREAD, TRIMMED = {1: 1.0, 2: 1.0, 3: 1.160, 4: 1.092, 5: 1.066, 6: 1.049}, 1.035
 
 ReadingPositions = NDArray[np.int64]  # positions in the record
@@ -324,7 +324,7 @@ def missing_proof_runs(analysis: Analysis, culprit: int, proofs: Sequence[Pairwi
     levels, posterior = analysis.levels, analysis.posterior
     enough = levels.model.proof_runs + (posterior.drifting > DRIFT_LIKELY)
     drop = -float(posterior.culprit @ posterior.fit.drop)
-    # The difference between two runs and two runs has the error of one run; a false plain drop takes two outliers.
+    # The difference between means of two runs has the s.d. of one run, and only two outliers can fake a plain drop.
     fewer = (drop > PLAINLY * levels.noise) + (drop > PLAIN * levels.noise)
     at_first = enough - fewer
     runs_against = {}
@@ -337,7 +337,7 @@ def missing_proof_runs(analysis: Analysis, culprit: int, proofs: Sequence[Pairwi
             runs_against[proof.parent] = min(proof.runs, 8)
     if not runs_against:
         return None
-    if levels.model.paired:  # paired runs compare the parents one after the other
+    if levels.model.paired:  # paired runs compare the culprit with one parent after the other
         parent, runs = next(iter(runs_against.items()))
         return levels.model.measurement((PlannedRuns(culprit, runs), PlannedRuns(parent, runs)), Purpose.CONFIRM)
     shares = [(culprit, max(runs_against.values())), *runs_against.items()]
@@ -346,29 +346,29 @@ def missing_proof_runs(analysis: Analysis, culprit: int, proofs: Sequence[Pairwi
     return levels.model.measurement(plan, Purpose.CONFIRM)
 
 
-def _pairwise_proof(record: Record, levels: Levels, culprit: int, parent: int, reach: int) -> PairwiseProof:
-    """The proof against one parent. New runs are used if they are within ``reach`` readings of a run of the other
-    build. Of paired runs, all rounds are used that were made after both builds had readings."""
+def _pairwise_proof(record: Record, levels: Levels, culprit: int, parent: int, limit: int) -> PairwiseProof:
+    """The proof against one parent: by new runs within ``limit`` readings of a run of the other build, or by all paired
+    runs that were made after both builds had readings."""
     slow, fast = record.reading_positions(culprit), record.reading_positions(parent)
     if levels.model.paired:
         rows, above = record.paired_differences(parent, culprit)
         above = above[rows > max(slow[:1].sum(), fast[:1].sum())]
         if not len(above):
             return PairwiseProof(parent, 0, None)
-        return _proof_by_drop(parent, _centre(above), _variance_of_centre(len(above)), len(above), levels)
+        return _proof_by_drop(parent, _robust_mean(above), _robust_mean_variance(len(above)), len(above), levels)
     if len(slow) and len(fast):
         start = max(slow[0], fast[0])
         slow, fast = slow[slow > start], fast[fast > start]
-        slow, fast = slow[record.are_near(slow, fast, reach)], fast[record.are_near(fast, slow, reach)]
+        slow, fast = slow[record.are_near(slow, fast, limit)], fast[record.are_near(fast, slow, limit)]
     if not len(slow) or not len(fast):
         return PairwiseProof(parent, 0, None)
     low, high = _values_as_on_one_host(record, slow, fast)
-    variance = _variance_of_centre(len(low)) + _variance_of_centre(len(high))
-    return _proof_by_drop(parent, _centre(high) - _centre(low), variance, min(len(low), len(high)), levels)
+    variance = _robust_mean_variance(len(low)) + _robust_mean_variance(len(high))
+    return _proof_by_drop(parent, _robust_mean(high) - _robust_mean(low), variance, min(len(low), len(high)), levels)
 
 
 def _proof_by_drop(parent: int, drop: float, variance: float, runs: int, levels: Levels) -> PairwiseProof:
-    """The proof by a drop measured in ``runs`` new runs; ``variance`` is in units of the variance of a run."""
+    """The proof whose ``runs`` new runs show ``drop``; ``variance`` is in units of the variance of a run."""
     freedom = max(levels.freedom - levels.mean.shape[1], 2.0)
     error = levels.noise * math.sqrt(variance)
     return PairwiseProof(parent, runs, Contrast(drop, error, freedom, runs, levels.noise))
@@ -387,12 +387,12 @@ def _values_as_on_one_host(
     return low, high
 
 
-def _variance_of_centre(count: int) -> float:
-    """The variance of the centre (``_centre``) of ``count`` values that have a variance of 1."""
+def _robust_mean_variance(count: int) -> float:
+    """The variance of ``_robust_mean`` of ``count`` values that have a variance of 1."""
     return SPREAD.get(count, TRIMMED) ** 2 / count
 
 
-def _centre(values: NDArray[np.float64]) -> float:
+def _robust_mean(values: NDArray[np.float64]) -> float:
     """The trimmed mean of at least five values; the median of fewer values."""
     if len(values) < 5:
         return float(np.median(values))

@@ -1,22 +1,26 @@
-"""Ancestor sets and ancestor sums of a range of any size, and the classes of culprits that readings cannot separate yet.
+"""For each commit of a range of any size: the set of its ancestors, and sums of weights over this set. The module also
+divides the possible culprits into classes, whose members the readings cannot distinguish yet.
 
-**Segments.** A maximal chain, in which each commit is the only child of its only parent, behaves like one node,
-because the whole chain is below every later commit. So each maximal chain of the history is contracted to a
-*segment*. The set of segments strictly below each segment is stored as bits. A straight history is a single segment,
-so that every sum over ancestors is a prefix sum.
+**Segments.** A *segment* is a maximal chain of commits in which each commit is the only child of its only parent. A
+commit outside of a segment descends from all commits of the segment, or from no commit of the segment. So perfbisect
+stores the ancestors of segments, not of commits, in a matrix of bits that has a row and a column for each segment. A
+history without branches is a single segment, in which sums over ancestors are prefix sums.
 
-If there are too many segments for a square matrix of bits, only the columns of segments that still have weight are
-kept. If these columns are also too many, only the segments of the trunk, the first-parent line of the bad end, are
-answered exactly; the other segments are left open (NaN). A side branch is searched only after its merge commit has
-become a candidate.
+If there are too many segments for a square matrix, the matrix has columns only for segments with considerable prior
+weight. If even this smaller matrix would be too large, sums are computed only for segments of the trunk (the
+first-parent line of bad), and the sums of all other segments are NaN. The search tests no commit with a NaN sum. So the
+search tests commits of the trunk first, and commits of side branches only after its readings have reduced the number of
+segments with considerable weight.
 
-**Classes.** A build is slow if the culprit is the build's commit or an ancestor of this commit. So readings show only
-the culprit's *pattern*: the set of measured builds that are slow. Culprits with the same pattern form a class with
-one common likelihood. The number of classes is about the number of measured builds, whatever the size of the range.
+**Classes.** A build is slow if the culprit is the build's commit or an ancestor of this commit. The readings of a hunt
+therefore show only the culprit's *pattern*: the set of measured builds that are slow. Possible culprits that make the
+same measured builds slow have the same likelihood, and form a class. The number of classes is about the number of
+measured builds, whatever the size of the range.
 
-**Suspicions.** Before the first measurement, the user's suspicions determine the prior weights of candidates. A
-correct suspicion saves measurements; a wrong suspicion must not determine the verdict. So no candidate begins with
-odds of more than BOUND to 1 against any other candidate.
+**Suspicions.** The user can give weights to paths; a commit that changes such a path gets the weight of the path as its
+prior weight. If the user is right, the hunt needs fewer measurements; if the user is wrong, the weights must not
+determine the verdict. Therefore the weights of the user can change the prior odds of two candidates to at most BOUND to
+1.
 """
 
 from collections import OrderedDict
@@ -30,19 +34,19 @@ from numpy.typing import NDArray
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.inference.record import Record
 
-DENSE = 4096  # the most segments for which the square of bits is kept
-REMEMBERED = 64  # ancestor sets that are kept
+DENSE = 4096  # most segments for which the bits of all pairs of segments are kept
+REMEMBERED = 64  # most ancestor sets that are kept
 NEGLIGIBLE = 1e-6  # weight of a segment on which no decision depends
 
 
 class Ancestry:
-    """The ancestor sets and ancestor sums of one graph."""
+    """For each node of one graph: the set of its ancestors, and sums of weights over this set."""
 
     def __init__(self, graph: Graph) -> None:
         self.size = graph.size
         head = _segment_heads(graph)
         heads = np.flatnonzero(head == np.arange(graph.size))
-        self.segment = np.searchsorted(heads, head)  # (size,)
+        self.segment = np.searchsorted(heads, head)  # (size,) segment of each candidate
         self.segments = len(heads)
         self._order = np.argsort(self.segment, kind="stable")  # commits by segment, oldest first within a segment
         self._start = np.searchsorted(self.segment[self._order], np.arange(self.segments))
@@ -50,11 +54,11 @@ class Ancestry:
         self._first = [int(self.segment[graph.parents[graph.parent_offsets[h]]]) if below else -1
                        for h, below in zip(heads.tolist(), self._below, strict=True)]  # fmt: skip
         self._ancestors: OrderedDict[int, NDArray[np.bool_]] = OrderedDict()
-        self._bits = self._ancestry(np.arange(self.segments)) if self.segments <= DENSE else None
-        self._owner = None if self._bits is not None else self._owners()
+        self._bits = self._ancestor_bits(np.arange(self.segments)) if self.segments <= DENSE else None
+        self._owner = None if self._bits is not None else self._trunk_segments()
         # The latest argument and result of ``sums``, because a decision asks several times for the sums of one posterior.
         self._latest: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
-        self._columns = np.empty(0, np.int64)  # the columns of ``_partial``, as segments
+        self._columns = np.empty(0, np.int64)  # the segment of each column of ``_partial``
         self._partial = np.empty((self.segments, 0), np.uint8)
 
     def ancestors(self, node: int) -> NDArray[np.bool_]:
@@ -84,12 +88,13 @@ class Ancestry:
         total = np.diff(np.append(base, running[-1]))
         out = np.empty(self.size)
         within = self.segment[self._order]
-        out[self._order] = running - base[within] + self._strictly_below(total)[within]
+        out[self._order] = running - base[within] + self._sums_below(total)[within]
         return out
 
     @cached_property
     def height(self) -> NDArray[np.int64]:
-        """The number of commits on the longest path below each candidate, shape (size,)."""
+        """For each candidate, shape (size,): the number of its ancestors on the longest path from a root to the
+        candidate."""
         length = np.diff(np.append(self._start, self.size))
         top: list[int] = []  # height of the last commit of each segment; lower segments come first
         for commits, below in zip(length.tolist(), self._below, strict=True):
@@ -99,8 +104,8 @@ class Ancestry:
         return height
 
     def cut_into_pieces(self, marked: Iterable[int]) -> tuple[NDArray[np.int64], list[list[int]]]:
-        """The number of each candidate's piece, shape (size,), and for each piece the pieces directly below it; lower
-        pieces come first.
+        """Divide the range into pieces. Returns the number of each candidate's piece, shape (size,), and for each piece
+        the numbers of its parent pieces, which are smaller than its own number.
 
         Each piece is a segment, but each commit in ``marked`` is a separate piece.
         """
@@ -116,14 +121,14 @@ class Ancestry:
             below[first_piece] = highest[lower].tolist()
         return piece, below
 
-    def _strictly_below(self, total: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The total weight of the segments strictly below each segment; NaN for a segment whose total is unknown."""
+    def _sums_below(self, total: NDArray[np.float64]) -> NDArray[np.float64]:
+        """For each segment, the total weight of the segments that are its ancestors; NaN if the total is unknown."""
         if self._bits is not None:
             return _multiply_bits(self._bits, total)
         alive = np.flatnonzero(total > NEGLIGIBLE * total.sum())
         if len(alive) * self.segments <= DENSE**2:
             if len(self._columns) > 2 * len(alive) or not np.isin(alive, self._columns).all():
-                self._columns, self._partial = alive, self._ancestry(alive)
+                self._columns, self._partial = alive, self._ancestor_bits(alive)
             return _multiply_bits(self._partial, total[self._columns])
         assert self._owner is not None
         trunk, owner = self._owner
@@ -146,9 +151,9 @@ class Ancestry:
         mask[same_segment[same_segment <= node]] = True
         return mask
 
-    def _ancestry(self, columns: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Packed bits, (segments, columns), that say whether each of the segments ``columns`` is strictly below each
-        segment.
+    def _ancestor_bits(self, columns: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Packed bits, shape (segments, columns), that say for each segment which of the segments ``columns`` are its
+        ancestors.
         """
         column = {int(segment): i for i, segment in enumerate(columns)}
         bits = np.zeros((self.segments, (len(columns) + 7) // 8), np.uint8)
@@ -160,9 +165,10 @@ class Ancestry:
                     row[i >> 3] |= 128 >> (i & 7)
         return bits
 
-    def _owners(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The segments of the trunk, oldest first; and for each segment the rank of the first trunk segment that is
-        above it, or -1.
+    def _trunk_segments(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The segments of the trunk (the first-parent line of bad), oldest first; and for each segment the index of the
+        oldest trunk segment that is the segment itself or descends from the segment, or -1 without such a trunk
+        segment.
         """
         trunk = [int(self.segment[-1])]
         while (lower := self._first[trunk[-1]]) >= 0:
@@ -181,12 +187,12 @@ class Ancestry:
 
 @lru_cache(maxsize=4)
 def ancestry_of(graph: Graph) -> Ancestry:
-    """The ancestry of ``graph``, cached between decisions, as the graph of a hunt does not change."""
+    """The ``Ancestry`` of ``graph``. The result is cached, because all decisions of a hunt use the same graph."""
     return Ancestry(graph)
 
 
 def _segment_heads(graph: Graph) -> NDArray[np.int64]:
-    """The first commit of the segment that contains each commit, shape (size,), found by pointer doubling."""
+    """For each commit, shape (size,): the first commit of its segment, found by pointer doubling."""
     count = np.diff(graph.parent_offsets)
     children = np.bincount(graph.parents, minlength=graph.size)
     head = np.arange(graph.size)
@@ -211,17 +217,18 @@ def _multiply_bits(bits: NDArray[np.uint8], weight: NDArray[np.float64]) -> NDAr
     return np.concatenate(parts).astype(np.float64)
 
 
-BOUND = 16.0  # largest odds of two candidates before anything is measured
+BOUND = 16.0  # largest ratio of the prior probabilities of two candidates
 
 
 def with_suspected_weights(
     graph: Graph, commits: Sequence[str], commits_touching: Mapping[str, Collection[str]], weights: Mapping[str, float]
 ) -> Graph:
-    """The graph in which commits that touch suspected paths have the prior weights of these paths (``weights``,
-    ``commits_touching``: by path).
+    """A copy of ``graph`` in which the prior weight of a commit that changes a suspected path is multiplied by the
+    weight of the path. ``weights`` maps each suspected path to its weight, and ``commits_touching`` to the commits that
+    change the path.
 
-    ``commits`` are the commits of the nodes, in the order of the nodes. A commit that touches several paths gets the
-    largest weight.
+    ``commits`` are the commits of the nodes, in the order of the nodes. For a commit that changes several suspected
+    paths, the largest weight of these paths is used.
     """
     factor: dict[str, float] = {}
     for path, weight in weights.items():
@@ -231,7 +238,7 @@ def with_suspected_weights(
 
 
 def bound_weight(weight: float) -> float:
-    """The weight, limited so that the odds of two candidates are at most BOUND to 1."""
+    """The weight, limited to a range in which the prior odds of two candidates are at most BOUND to 1."""
     return float(np.clip(weight, BOUND**-0.5, BOUND**0.5))
 
 
@@ -240,18 +247,18 @@ BITS = 40  # bits of a pattern that are collected before patterns are renumbered
 
 @dataclass(frozen=True, eq=False)
 class Hypotheses:
-    """The C classes of culprits that M measured builds separate."""
+    """The possible culprits, divided into the C classes that readings of M measured builds can distinguish."""
 
     ancestry: Ancestry
     weight: NDArray[np.float64]  # (size,) prior of each candidate, 0 if it cannot be the culprit; sums to one
     plain_weight: NDArray[np.float64]  # (size,) the prior without the evidence of instruction counts
     class_of: NDArray[np.int64]  # (size,) class of each candidate, -1 if it cannot be the culprit
     slow: NDArray[np.bool_]  # (M, C) whether the build is slow if the culprit is in the class
-    prior: NDArray[np.float64]  # (C,)
+    prior: NDArray[np.float64]  # (C,) prior of each class
 
     @cached_property
     def class_sizes(self) -> NDArray[np.int64]:
-        """The number of candidates of each class, (C,)."""
+        """The number of candidates in each of the C classes, shape (C,)."""
         return np.bincount(self.class_of[self.class_of >= 0], minlength=len(self.prior))
 
     def class_members(self, index: int) -> NDArray[np.int64]:
@@ -259,7 +266,8 @@ class Hypotheses:
         return np.flatnonzero(self.class_of == index)
 
     def candidate_probabilities(self, posterior: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The probability of each candidate, (size,), from the probabilities of the classes, (C,)."""
+        """The probability of each candidate, shape (size,); ``posterior`` is the probability of each class, shape
+        (C,)."""
         share = np.zeros(len(self.class_of))
         possible = self.class_of >= 0
         index = self.class_of[possible]
@@ -267,8 +275,8 @@ class Hypotheses:
         return share
 
     def slow_shares(self, candidate: int) -> NDArray[np.float64]:
-        """For each class, (C,), the share of its prior weight on culprits that make ``candidate`` slow; a measurement
-        of ``candidate`` splits classes with shares between 0 and 1.
+        """For each class, shape (C,): the share of the class's prior weight that belongs to possible culprits that make
+        ``candidate`` slow. A measurement of ``candidate`` divides each class whose share is between 0 and 1.
         """
         inside = self.ancestry.ancestors(candidate) & (self.class_of >= 0)
         part = np.bincount(self.class_of[inside], self.weight[inside], len(self.prior)) / self.prior
@@ -279,11 +287,12 @@ class Hypotheses:
 def separate_hypotheses(
     graph: Graph, record: Record, second_prior: NDArray[np.float64] | None = None, second_prior_share: float = 0.0
 ) -> Hypotheses:
-    """The classes of culprits that the builds of ``record`` separate.
+    """The possible culprits, divided into classes that readings of the builds of ``record`` can distinguish.
 
-    ``second_prior`` (size,) is mixed into the prior; its weight is ``second_prior_share``. Two candidates with the
-    same binary are equally fast, so a culprit that is an ancestor of only one of them is excluded. The rule about
-    equal binaries is ignored if it excludes all candidates, because changes were made and reverted.
+    The prior is the weighted mean of the graph's weights and of ``second_prior``, shape (size,), which has the weight
+    ``second_prior_share``. Two candidates with the same binary are equally fast, so no ancestor of only one of the two
+    can be the culprit. Ancestors of only one of the two are not excluded if this would exclude all candidates, because
+    a change was made and reverted.
     """
     reach = ancestry_of(graph)
     weight = graph.weight.copy()
@@ -318,7 +327,7 @@ def comparison_builds(graph: Graph, record: Record, culprit: int) -> tuple[int, 
 
 
 def nearest_tested(graph: Graph, record: Record, candidate: int) -> int:
-    """The candidate if it can be measured, otherwise its nearest tested ancestor."""
+    """The candidate, unless it was skipped; otherwise its nearest ancestor with a build that was measured."""
     if candidate not in record.skipped:
         return candidate
     below = ancestry_of(graph).ancestors(candidate)

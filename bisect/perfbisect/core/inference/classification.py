@@ -19,15 +19,15 @@ def hunt_observations(
     metric: str,
     hosts: Sequence[str],
     *,
-    by_time: bool = False,
+    by_wall_clock: bool = False,
 ) -> list[Observation]:
     """The observations about the commits in ``candidate_by_commit``, without paired runs if the hunt compares
     interleaved runs.
 
-    If the hunt compares paired runs by CPU time, the readings are CPU times, unless ``by_time`` is true.
+    If the hunt compares paired runs by CPU time, the readings are CPU times, unless ``by_wall_clock`` is true.
     """
     chosen = state.pairing
-    by_cpu = chosen is not None and chosen.by_cpu and not by_time
+    by_cpu = chosen is not None and chosen.by_cpu and not by_wall_clock
     history = read_observations(
         state.log, candidate_by_commit, metric, state.log[0][0], hosts, state.build_hosts, by_cpu=by_cpu
     )
@@ -50,7 +50,8 @@ def ratios_to_good(
     readings.
 
     ``hosts`` and ``host_classes`` are the names and classes of the hosts, if there are several. The good end is not in
-    the result. A commit of the range is compared by its own runs alone, as in the search.
+    the result. The ratio of a commit of the range is computed without the runs of commits outside of the range, as in
+    the search.
     """
     if not state.commits or not state.log:
         return {}
@@ -79,7 +80,7 @@ def step_ratio_in_metric(
     """
     if len(set(host_classes)) > 1 or not state.log:
         return None
-    history = hunt_observations(state, state.node, metric, hosts, by_time=True)
+    history = hunt_observations(state, state.node, metric, hosts, by_wall_clock=True)
     per_parent = [step_ratio(history, len(state.commits) - 1, step.candidate, parent) for parent in step.parents]
     measured = [ratio for ratio in per_parent if ratio is not None]
     return (
@@ -105,8 +106,8 @@ class Classification(StrEnum):
 def classify(state: SessionState, sha: str, ratios: Mapping[str, Interval]) -> Classification:
     """The classification of a commit; ``ratios`` are relative to the good end.
 
-    The ends that the user named are classified as good and bad. For a commit between the ends of the range, the belief
-    of the search decides. For a commit outside of the range, the interval of its readings decides.
+    The ends that the user named are classified as good and bad. A commit between good and bad is classified by the
+    probabilities of the search. A commit outside of the range is classified by the interval of its ratio.
     """
     good, bad = state.commits[0], state.commits[-1]
     build = state.binary_of(sha)
@@ -133,7 +134,9 @@ def classify(state: SessionState, sha: str, ratios: Mapping[str, Interval]) -> C
 
 
 def side_by_interval(bad_ratio: Interval | None, commit_ratio: Interval | None) -> Classification:
-    """The end that the whole interval of a commit is nearer to; unclear if the bad end does not differ from the good end."""
+    """GOOD if the whole interval of the commit's ratio is nearer to good than to bad, BAD if it is nearer to bad;
+    otherwise UNCLEAR. Also UNCLEAR if the interval of bad's ratio contains 1.
+    """
     if bad_ratio is None or commit_ratio is None or not bad_ratio.excludes_one:
         return Classification.UNCLEAR
     lowest, highest = math.log(commit_ratio.low) if commit_ratio.low else -math.inf, math.log(commit_ratio.high)

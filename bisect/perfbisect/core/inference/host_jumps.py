@@ -1,23 +1,23 @@
-"""Splits the runs of a host at jumps of its speed, as if separate hosts had made the runs; for shown ratios, not for
-decisions.
+"""Splits the runs of a host at jumps of the host's speed, and treats the parts as runs of separate hosts. Only the
+ratios that users see are computed from this split; the search does not use it.
 
 When other load begins, the speed of a host may fall by half from one run to the next, until the load ends. A drift
-model that allows jumps of this size would make every interval wide. Without a drift in the model, if a build has few
-runs on one side of the jump, these runs look like outliers; and a build that ran only on the fast side seems to be
-twice as fast as a build that ran only on the slow side.
+model that allows jumps of this size would make the intervals of all ratios wide. Without a drift in the model, the few
+runs of a build on one side of a jump would look like outliers; and a build that ran only on the fast side would seem to
+be twice as fast as a build that ran only on the slow side.
 
-So the runs before and after a jump are treated as runs of two hosts whose speeds differ by a constant, which is
-fitted. A jump is at the position where one shift, common to all builds that ran on both sides, most reduces the sum
-of absolute deviations from the medians of builds. The estimate of a jump's position uses the method of least absolute
-deviations (Bai, Econometric Theory 11, 1995). A jump is estimated only from the runs nearest to it, because the host
-may also drift. Further jumps are searched for on both sides of a jump (binary segmentation, Vostrikova, 1981). The
-noise is estimated from differences between successive runs of a build, because few of these differences contain a
-jump. Runs of one visit share their disturbances and count as one run.
+So the runs before and after a jump are treated as runs of two hosts whose speeds differ by a constant, which is fitted.
+A jump is at the position where one shift, common to all builds that ran on both sides, most reduces the sum of absolute
+deviations from the medians of builds. The estimate of a jump's position uses the method of least absolute deviations
+(Bai, Econometric Theory 11, 1995). A jump is estimated only from the runs nearest to it, because the host may also
+drift. Further jumps are searched for on both sides of a jump (binary segmentation, Vostrikova, 1981). The noise is
+estimated from differences between successive runs of a build, because few of these differences contain a jump. Runs of
+one visit share their disturbances and count as one run.
 
-The runs may also fit another position of the jump nearly as well. Runs between positions that explain a jump nearly
-equally well belong to neither side of the jump. On a host with jumps, two builds are compared only if, for every jump
-between their runs, some build has runs before and after the jump. A single run of a build does not make the runs
-before and after a jump comparable, because load may have disturbed the run.
+If several positions explain a jump nearly equally well, the runs between these positions belong to neither side of the
+jump. On a host with jumps, two builds are compared only if, for every jump between their runs, some build has several
+runs before and several runs after the jump. A single run on a side is not enough, because load may have disturbed the
+run.
 """
 
 from collections import defaultdict
@@ -32,9 +32,10 @@ from numpy.typing import NDArray
 from perfbisect.core.inference.noise_model import FREEDOM, NoiseModel
 from perfbisect.core.inference.record import Record
 
-# A position is judged by the NEAREST runs of a build on either side, within NEAR of all runs.
+# A possible jump is judged by at most NEAREST runs of each build on either side, among the next NEAR runs of all
+# builds.
 NEAREST, NEAR = 4, 20
-ENOUGH = 4  # the fewest runs on either side, of builds with runs on both
+ENOUGH = 4  # fewest runs on either side of a jump; a run counts only if its build has runs on both sides
 LEAST = 6.0  # smallest size of a jump, in s.d. of a run
 GAIN = 20.0  # smallest reduction of the sum of absolute deviations, in s.d. of a run; noise and drift rarely reach it
 NEARLY = 5.0  # positions whose reduction is up to NEARLY smaller may also be the jump, in s.d. of a run
@@ -43,8 +44,8 @@ ROUNDS = 10  # iterations of reweighted least squares
 
 
 def split_hosts_at_jumps(record: Record, model: NoiseModel) -> Record:
-    """The record in which the runs between two jumps belong to a separate host and are corrected for the speed of
-    that host.
+    """A copy of ``record`` in which the runs between two jumps belong to a separate host, and the estimated speed of
+    this host is subtracted from their readings.
 
     If there are no jumps, ``record`` is returned unchanged.
     """
@@ -72,7 +73,7 @@ def _jump_positions(build: Sequence[int], value: Sequence[float]) -> list[int]:
     """The indexes of the runs at which the speed of a host jumps, in order of time; empty if there are no jumps."""
     order = np.argsort(build, kind="stable")
     steps = np.abs(np.diff(np.array(value)[order])[np.diff(np.array(build)[order]) == 0])
-    noise = max(1.05 * float(np.median(steps)), TINY) if len(steps) else 0.0  # s.d. if readings are normal
+    noise = max(1.05 * float(np.median(steps)), TINY) if len(steps) else 0.0  # s.d. of normal readings
     if len(steps) < ENOUGH or steps.max() < LEAST * noise:
         return []
     starts, parts = set[int](), [(0, len(value))]
@@ -118,7 +119,8 @@ def _absolute_deviations(values: Sequence[float]) -> float:
 
 
 def _part_speeds(record: Record, part: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The speed of the host in each part, fitted by least squares that are reweighted for Student's distribution."""
+    """The speed of the host in each part between jumps, fitted by iteratively reweighted least squares, for noise with
+    a Student's t distribution."""
     builds = len(record.builds)
     columns, weight = np.hstack((np.eye(builds)[record.build], np.eye(part.max() + 1)[part])), np.ones(len(part))
     for _ in range(ROUNDS):

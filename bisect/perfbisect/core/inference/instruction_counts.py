@@ -1,11 +1,13 @@
 """What instruction counts show if the builds do not differ in time.
 
-**--metric auto.** Counts may show a change that cannot be seen in the time of the ends. Time is measured first. If the
-builds do not differ in time, and a clear rise of instructions may explain the whole change in time, the rise of
-instructions is hunted. Without this condition the hunt could name another change, because a drop that is caused only by
-memory accesses does not change the counts.
+**--metric auto.** Good and bad may differ in their numbers of instructions although their times do not differ
+measurably. The hunt measures time first. If the times do not differ, and a clear rise of instructions from good to bad
+may explain the whole change in time, the hunt searches for the commit with the rise of instructions. If the rise cannot
+explain the whole change in time, the hunt does not search for the rise: a slowdown that only memory accesses cause does
+not change the number of instructions, so the hunt could name a commit with an unrelated change.
 
-**Code placement.** Repeatable counts show whether a commit that moves code executes as many instructions as its parent.
+**Code placement.** Exact counts of instructions are repeatable. The counts show whether a commit that may only move
+code executes as many instructions as its parent.
 """
 
 import math
@@ -25,14 +27,14 @@ from perfbisect.core.inference.noise_model import EXACT, USUAL
 
 COUNTS = 2  # exact counts of each end; the second count is made only if the first counts differ
 RUNS = 3  # timed runs of each end during which perf counts
-# s.d. of a timed run's count: a guess with the weight of one run, lest few runs seem free of noise
+# Prior s.d. of the counts during timed runs, with the weight of one run, because a few runs may seem free of noise.
 GUESS = 0.002
 CLEAR = 5.0  # standard errors at which counts show a change; large, because few runs do not show the noise well
-REPEATS = 0.001  # s.d. of a run above which a count is not exact, because the program's work varies
-SMALL = 0.25  # share of the smallest change of interest: a smaller rise does not explain a change that time allows
-# s.d. of the ratio of two builds by layout
+REPEATS = 0.001  # largest s.d. of exact counts of a build; a larger s.d. shows that the program's work varies
+SMALL = 0.25  # if instructions rise by less than this share of the smallest change of interest, they explain nothing
+# The s.d. of the log ratio of two builds that their layouts cause.
 LAYOUT = math.sqrt(2 * sum(share * size**2 for size, share in USUAL.layouts))
-# Reasons of verdicts without a culprit that mean that time does not tell builds apart.
+# Reasons of verdicts without a culprit if the times of builds do not differ clearly.
 INDISTINCT = (Reason.TOO_NOISY, Reason.BY_CHANCE, Reason.NOT_CONFIRMED, Reason.LAYOUT_TIE)
 
 
@@ -41,7 +43,7 @@ def ratio_of_indistinct_ends(verdict: Verdict | None) -> Interval | None:
     None.
     """
     match verdict:
-        case NotReproduced(ratio) if ratio.low < ratio.high:  # equal bounds mean that both ends have one binary
+        case NotReproduced(ratio) if ratio.low < ratio.high:  # equal bounds: the ends have the same binary
             return ratio
         case Inconclusive(ratio=ratio, reason=reason) if reason in INDISTINCT:
             return ratio
@@ -70,13 +72,14 @@ class InstructionChange:
 
     def is_large(self, policy: Policy) -> bool:
         """Whether the rise of instructions is at least the smallest change of interest."""
-        return self.log_rise >= -math.log1p(-(policy.for_counts() if self.are_counts_exact else policy).min_effect)
+        return self.log_rise >= -math.log1p(-(policy.for_exact_count() if self.are_counts_exact else policy).min_effect)
 
     def may_explain(self, time_ratio: Interval, metric: str, policy: Policy) -> bool:
         """Whether the rise of instructions may explain the whole change in time, measured by the workload's ``metric``.
 
-        The change in time that is possible, with a margin for the effect of layouts, has to include the rise. If the
-        ends may be equal in time, a rise far below the smallest change of interest explains nothing.
+        The rise has to be in the interval of the change in time, which is widened by a margin for the effect of
+        layouts. A rise far below the smallest change of interest is accepted only if the whole interval of the change
+        in time is below the smallest change of interest.
         """
         low, high = math.log(time_ratio.low) if time_ratio.low else -math.inf, math.log(time_ratio.high)
         if find_metric(metric).higher_is_better:
@@ -104,7 +107,9 @@ Log = Sequence[tuple[float, MeasuredEvent]]
 
 
 def commits_of_step(step: Step, commits: Sequence[str], log: Log) -> tuple[str, ...]:
-    """The commits of a step and its parents; of commits with equal binaries, the commit that was built first."""
+    """The commit of a step, and the commits of its parents. If several commits have equal binaries, the commit that was
+    built first replaces each of these commits.
+    """
     binaries = CommitsByBinary()
     builds = [event.facts for _, event in log if isinstance(event, BuildFinished)]
     first = {build.commit: binaries.add_build(0, build) or build.commit for build in builds}
@@ -113,9 +118,11 @@ def commits_of_step(step: Step, commits: Sequence[str], log: Log) -> tuple[str, 
 
 
 def with_count_result(verdict: Verdict, commits: Sequence[str], log: Log) -> Verdict:
-    """A verdict of code placement, with the result of the exact counts in ``log``; any other verdict is unchanged.
+    """``verdict``; a verdict of code placement gets the field ``same_counts``, from the exact counts of instructions in
+    ``log``.
 
-    The verdict is unchanged if the count of a commit is missing. ``commits`` are the commits of the nodes.
+    ``same_counts`` says whether the named commit executes as many instructions as its parents. If a count is missing,
+    the verdict is unchanged. ``commits`` are the commits of the nodes.
     """
     if not isinstance(verdict, CodePlacement):
         return verdict

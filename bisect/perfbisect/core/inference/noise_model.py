@@ -1,25 +1,26 @@
 """The noise models (assumptions before the first reading), and the weights and modes that the readings show.
 
-* ``USUAL``: timed runs of builds in the usual layout. The layout of each build is different, its effect does not
+* ``USUAL``: timed runs of builds in the usual layout. The layouts of two builds differ, the effect of a layout does not
   average out over repetitions, and the speed of the host drifts.
-* ``RANDOMIZED_LAYOUTS``: timed runs in randomized layouts. The layout changes with every visit. So the effect of the
-  layout is a part of the visit effect and of the noise of a run, and averages out over repetitions.
+* ``RANDOMIZED_LAYOUTS``: timed runs in randomized layouts. The layout of a build changes with every visit, so that the
+  effect of the layout is a part of the visit effect and of the noise of a run, and averages out over repetitions.
 * ``EXACT``: counts that repeat, such as instructions. Exact counts do not drift, and they do not depend on layout or on
-  other load on the host. With so little noise, counts show steps that are too small for timed runs, although many of
-  these steps are of no interest.
+  other load on the host. Because exact counts have little noise, they show steps that timed runs cannot show; many of
+  these steps are too small to be of interest.
 
-All sizes are in log units; small sizes are nearly equal to fractions.
+All sizes in this module, such as standard deviations, are in log units: 0.01 is about 1 %.
 
 **Outliers.** A reading is compared with the other readings of *its own build*, never with the prediction of the most
-probable culprit, because weights from residuals of that hypothesis would reject every contradiction. A build with a
-single reading is judged against the nearer of the two ends, unless the reading is a count that repeats.
+probable culprit, because with weights from the residuals of this prediction, each reading that contradicts the
+prediction would count as an outlier. A build with a single reading is judged against the nearer of the two ends, unless
+the reading is a count that repeats.
 
 **Modes.** In some programs every layout is either fast or slow, by the placement of one hot loop. With such modes, all
 builds have two speeds, with the same gap of 10 % or more between the speeds, while runs in one mode vary by 1 %. If the
-gap were treated as noise, every smaller change would be hidden. So if the modes are clearly distinct, readings in the
-slow mode are raised by the gap. A reading has less weight if it is uncertain in which mode it was taken. If the effects
-of layouts are spread continuously, as in most programs, no reading is changed. Readings are assumed to lie around four
-levels: the levels of the two compared builds in the fast mode and in the slow mode.
+gap were treated as noise, no change smaller than the gap could be shown. Therefore, if the modes are clearly distinct,
+the gap is added to the readings in the slow mode. A reading has less weight if it is uncertain in which mode it was
+taken. If the effects of layouts are spread continuously, as in most programs, no reading is changed. Readings are
+assumed to lie around four levels: the levels of the two compared builds in the fast mode and in the slow mode.
 """
 
 from dataclasses import dataclass, replace
@@ -40,37 +41,38 @@ class NoiseModel:
     """The distributions that readings of one kind may follow, with their priors; and the numbers of runs that decisions
     need."""
 
-    # whether a run shows the level of its build exactly, without outliers, so that steps of any size are shown
+    # Whether readings are exact counts: without outliers, and so exact that they show steps of any size.
     exact: bool
     layouts: tuple[tuple[float, float], ...]  # (s.d. between builds by code placement, prior)
     odd_build_prior: float  # prior that a build is odd: the effect of its layout is as large as the change
     walks: tuple[tuple[float, float], ...]  # (s.d. of the sum of all small steps in the range, prior)
     drifts: tuple[Drift, ...]
-    visits: tuple[Visit, ...]  # for visits with several runs
-    # For shown ratios alone; decisions do not depend on them.
+    visits: tuple[Visit, ...]  # possible effects of a visit, used if visits have several runs
+    # Further drifts and effects of visits, only for the intervals of printed ratios; decisions do not depend on them.
     large_drifts: tuple[Drift, ...]
     large_visits: tuple[Visit, ...]
-    calm_noise: float  # noise above which a steady host becomes improbable: disturbances come in phases
-    guessed_noise: float  # s.d. of a run that is guessed before any run
-    guess_weight: float  # number of runs that the guess is worth
+    calm_noise: float  # with more noise, a host without drift is less probable: disturbances come in phases
+    guessed_noise: float  # guessed s.d. of a run, before there are runs
+    guess_weight: float  # weight of ``guessed_noise``, as a number of runs
     host_offset: float  # s.d. of a constant difference between two hosts, in s.d. of a run
-    first_runs: tuple[int, int]  # runs of each end: if builds are cheap, and if builds are dear
+    first_runs: tuple[int, int]  # number of first runs of each end: (if builds are cheap, if builds are expensive)
     fewest_end_runs: float  # the fewest runs of each end after which the ends may count as equal
-    proof_runs: int  # new runs of the culprit and of each parent; one more on a host that drifts
-    patience: float  # a search may cost this multiple of the usual cost for a change of its size
+    proof_runs: int  # number of new runs of the culprit and of each parent in a proof; one more on a host that drifts
+    patience: float  # a search may cost this multiple of the usual cost of finding a change of the same size
     end_patience: (
-        float  # a search may have cost this multiple of the usual cost for the whole difference between the ends
+        float  # a search may cost this multiple of the usual cost of finding the whole difference of the ends
     )
-    # s.d. of a run: on a noisy host the ends have to show this change, if it exceeds the change of interest
+    # A hunt gives up if the ends show that a change of this size, in s.d. of a run, is improbable; if the smallest
+    # change of interest is larger, that change counts.
     change_to_show: float
     most_end_runs: float  # most runs of each end
     most_proof_runs: int  # most new runs of a build; after these runs the proof is given up
-    modes: bool  # whether there may be two modes of layouts
+    modes: bool  # whether layouts may have two modes, fast and slow
     paired: bool = False  # whether readings are differences of paired runs
     randomized_layouts: bool = False  # whether each run is in a randomized layout
 
     def measurement(self, plan: tuple[PlannedRuns, ...], purpose: Purpose) -> Measure:
-        """The order to measure ``plan`` in the way of this model: in usual or randomized layouts, by interleaved or
+        """The order to measure ``plan`` as this noise model assumes: in usual or randomized layouts, by interleaved or
         paired runs."""
         return Measure(plan, purpose, fresh=self.randomized_layouts, together=self.paired)
 
@@ -168,7 +170,7 @@ class ReadingWeights:
 
 def weigh_readings(record: Record, good: int, bad: int, model: NoiseModel = USUAL) -> ReadingWeights:
     """The weights of the readings; ``good`` and ``bad`` are the two ends, of which at least one was measured."""
-    # builds, or pairs of builds, with their medians
+    # A cell: all readings of one build, or of one pair of builds.
     _, cell, runs = np.unique(
         record.build + (record.partner + 1) * len(record.builds), return_inverse=True, return_counts=True
     )
@@ -180,20 +182,21 @@ def weigh_readings(record: Record, good: int, bad: int, model: NoiseModel = USUA
         step = float(np.median(between)) if len(between) else 0.0
         ends = np.array([-step, 0.0, step])
     else:
-        ends = centre[np.isin(record.builds, [good, record.name_of_build(bad)])]
+        ends = centre[np.isin(record.builds, [good, record.build_id(bad)])]
     deviation = record.value - centre[cell]
     repeated = runs[cell] > 1
-    varying = repeated & (record.bound == 0)  # stopped runs do not vary
+    varying = repeated & (record.bound == 0)  # a stopped run has only a limit of its metric
     scale = _run_sd(deviation[varying], len(np.unique(cell[varying])), model)
     single = np.abs(record.value[:, None] - ends[None]).min(axis=1)
     distance = np.where(repeated, np.abs(deviation), 0.0 if model.exact else single) / scale
     weight = np.minimum(1.0, (FREEDOM + 2) / (FREEDOM + distance**2))
-    return ReadingWeights(weight, _two_speeds(deviation[varying]), int((repeated & (distance > 6)).sum()))
+    return ReadingWeights(weight, _has_two_speeds(deviation[varying]), int((repeated & (distance > 6)).sum()))
 
 
 def _run_sd(deviation: NDArray[np.float64], builds: int, model: NoiseModel) -> float:
-    """The standard deviation of a run, from deviations around build medians; deviations beyond four times the typical
-    deviation are cut."""
+    """The standard deviation of a run, computed from deviations around the medians of builds. A deviation larger than
+    four typical deviations counts as four typical deviations.
+    """
     if not len(deviation):
         return model.guessed_noise
     free = max(len(deviation) - builds, 1)
@@ -203,9 +206,10 @@ def _run_sd(deviation: NDArray[np.float64], builds: int, model: NoiseModel) -> f
     return float(np.sqrt((model.guess_weight * model.guessed_noise**2 + squares) / (model.guess_weight + free)))
 
 
-def _two_speeds(deviation: NDArray[np.float64]) -> bool:
-    """Whether the deviations form two clusters. Cutting a normal sample into two clusters leaves 36 % of its
-    variance."""
+def _has_two_speeds(deviation: NDArray[np.float64]) -> bool:
+    """Whether the deviations form two clusters, within which less than 20 % of the variance remains. In a normal
+    sample, 36 % of the variance remains within the best two clusters.
+    """
     n = len(deviation)
     if n < 20:
         return False
@@ -219,15 +223,15 @@ def _two_speeds(deviation: NDArray[np.float64]) -> bool:
 
 
 FEWEST = 10  # the fewest readings of builds that were measured several times
-REPEATED = 3  # the fewest runs of such a build
+REPEATED = 3  # the fewest runs of a build that count as several measurements
 GAPS = np.geomspace(0.03, 0.5, 16)  # starting values of the gap, in log units
 APART = 6.0  # the smallest gap, in s.d. within a mode
 SHARE = 0.08  # the smallest share of readings in each mode
-# A build with all readings in one mode: from SURE readings on, this is its fast mode; from SURE_IF_LOWER on if the other build is
-# faster by more than NEAR of the gap.
+# If all readings of a build are in one mode, and there are at least SURE readings, this is the build's fast mode. If
+# the other build is faster by more than the share NEAR of the gap, SURE_IF_LOWER readings are needed.
 SURE, SURE_IF_LOWER, NEAR = 8, 12, 0.3
-GAIN = 8.0  # smallest gain of the log likelihood: because a few readings may seem to be in two groups by chance
-ROUNDS = 40  # iterations of expectation and maximisation
+GAIN = 8.0  # smallest gain of the log likelihood by two modes; a smaller gain may be chance in a few readings
+ROUNDS = 40  # iterations of the EM algorithm
 LEAST_NOISE = 1e-3
 TINY = 1e-9
 STRAY = 0.02  # share of readings in neither mode
@@ -237,15 +241,17 @@ STRAY = 0.02  # share of readings in neither mode
 class _Modes:
     gap: float
     noise: float  # s.d. within a mode
-    fast: float  # level of the good build in the fast mode
-    slow: float  # level of the bad build in the fast mode
-    # rows of the builds with readings in a single mode, which may be the fast or the slow mode
+    fast: float  # level of the good build in the fast mode of layouts
+    slow: float  # level of the bad build in the fast mode of layouts
+    # Rows of the builds whose readings are all in one mode, if this may be the fast or the slow mode.
     unknown: tuple[int, ...]
 
 
-def remove_modes(record: Record, good: int, bad: int) -> tuple[Record, Array]:
-    """The record with all readings corrected to the fast mode, and the trust in each reading, from 0 to 1."""
-    ends = record.name_of_build(good), record.name_of_build(bad)
+def remove_layout_modes(record: Record, good: int, bad: int) -> tuple[Record, Array]:
+    """The record with all readings corrected to the fast mode; and for each reading a factor of its weight, from 0 to
+    1, which is smaller if the mode of the reading is uncertain.
+    """
+    ends = record.build_id(good), record.build_id(bad)
     modes = _recognise_modes(record, *ends)
     if modes is None:
         return record, np.ones(len(record.value))
@@ -255,11 +261,12 @@ def remove_modes(record: Record, good: int, bad: int) -> tuple[Record, Array]:
 
 
 def judge_readings(record: Record, good: int, bad: int, model: NoiseModel) -> tuple[Record, ReadingWeights]:
-    """The record with the effect of modes removed, and the weights of its readings, multiplied by the trust in each
-    reading."""
+    """The record without the effects of the fast and the slow mode, and the weights of its readings. A reading has less
+    weight if its mode is uncertain.
+    """
     trust: Array | float = 1.0
-    if model.modes and record.name_of_build(bad) in record.builds:
-        record, trust = remove_modes(record, good, bad)
+    if model.modes and record.build_id(bad) in record.builds:
+        record, trust = remove_layout_modes(record, good, bad)
     noticed = weigh_readings(record, good, bad, model)
     return record, replace(noticed, weight=noticed.weight * trust)
 
@@ -278,7 +285,8 @@ def _recognise_modes(record: Record, good: int, bad: int) -> _Modes | None:
     gap = GAPS[1.1 * np.ptp(values) > GAPS]
     if not len(gap):
         return None
-    # Two starts for the fast mode of a build: its fastest quarter of readings, and its fastest reading.
+    # Two starting values of a build's level in the fast mode: the bound of its fastest quarter, and its fastest
+    # reading.
     ordered = [np.sort(values[of == k]) for k in range(len(used))]
     starts = [
         [ordered_values[-max(1, len(ordered_values) // 4)] for ordered_values in ordered],
@@ -315,8 +323,9 @@ def _recognise_modes(record: Record, good: int, bad: int) -> _Modes | None:
 
 
 def _mode_shares(values: Array, level: Array, gap: Array, noise: Array, share: Array) -> tuple[Array, Array, Array]:
-    """The log likelihood, of shape (G,), and two probabilities for each reading, of shape (G, N): that the reading is
-    in the slow mode, and that it is in one of the two modes."""
+    """For each of G assumed gaps between the modes, the log likelihood (G,); and for each gap and each of N readings
+    the probability (G, N) that the reading is in the slow mode, and the probability that it is in one of the two modes.
+    """
     s, w = noise[:, None], share[:, None]
     fast = _normal_density(values - level, s) * (1 - w) * (1 - STRAY)
     slow = _normal_density(values - level + gap[:, None], s) * w * (1 - STRAY)

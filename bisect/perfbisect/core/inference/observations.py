@@ -1,8 +1,8 @@
-"""The observations of a hunt, in time order: readings, failures and equal binaries, read from the hunt's log.
+"""Reads the observations of a hunt from its log: readings, builds, failures and counts, in order of time.
 
 The list of observations is the complete state of a hunt between two decisions. Live, resumed and replayed hunts all use
-``read_observations``, so that equal logs give equal observations. An event refers to commits, not to numbers of nodes,
-so that a log can also be read with another range.
+``read_observations``, so that equal logs give equal observations. Events have hashes of commits, not numbers of nodes
+in the graph, so that a log can also be read with the graph of another range.
 """
 
 import math
@@ -23,20 +23,20 @@ class Reading:
     """
 
     candidate: int
-    value: float  # natural logarithm of the metric; in a round, logarithm of the ratio to the partner
+    value: float  # natural logarithm of the metric; of paired runs, of the ratio to the run of ``partner``
     at: float  # minutes since the hunt began, at the middle of the run
     visit: int  # runs with the same number share one start of the server
     host: int = 0
     seconds: float = 1.0  # cost of the run, with its share of the visit
-    # Of a run that was stopped as too slow: -1 if the metric is at most the value, +1 if the metric is at least the
-    # value; 0: the value is exact.
+    # If the run was stopped because it was too slow: -1 if the metric is at most ``value``, +1 if the metric is at
+    # least ``value``. 0: the metric is ``value``.
     bound: int = 0
     layout: int = 0  # 0: the usual layout; n: a randomized layout, linked by seed n
-    partner: int | None = None  # the other build of a round
+    partner: int | None = None  # the candidate of the other of two paired runs
     cpu_value: float | None = None  # ``value`` by CPU time instead of time; only for metrics that are times or rates
-    log_wait: float = 0.0  # natural logarithm of time over CPU time, if ``cpu_value`` is known
+    log_wait: float = 0.0  # natural logarithm of the run's time divided by its CPU time; 0 without ``cpu_value``
     time_value: float | None = None  # ``value`` by time, if ``value`` is by CPU time
-    of_another_hunt: bool = False  # the run was ordered by the hunt of another metric, which counts its cost
+    of_another_hunt: bool = False  # whether the hunt of another metric ordered the run, and counts its cost
     count: float | None = None  # like ``Count.value``, if perf counted instructions during the run
 
     @property
@@ -46,7 +46,8 @@ class Reading:
 
     @property
     def with_cpu_time(self) -> "Reading":
-        """The reading with CPU time as its time, if its CPU time is known; otherwise the reading itself."""
+        """The reading computed from CPU time in place of wall-clock time; the reading itself if the CPU time is
+        unknown."""
         return (
             self
             if self.cpu_value is None or self.time_value is not None
@@ -54,8 +55,9 @@ class Reading:
         )
 
     @property
-    def with_time(self) -> "Reading":
-        """The reading with wall-clock time as its time, if this reading uses CPU time; otherwise the reading itself."""
+    def with_wall_clock_time(self) -> "Reading":
+        """The reading computed from wall-clock time, if this reading is computed from CPU time; otherwise the reading
+        itself."""
         return self if self.time_value is None else replace(self, value=self.time_value, time_value=None)
 
 
@@ -67,7 +69,7 @@ class Built:
     seconds: float
     same_as: int | None = None
     host: int | None = None  # the host that has the build; None: every host
-    fixed: bool = False  # the build cannot be linked again in randomized layouts, though these were requested
+    fixed: bool = False  # whether randomized layouts were requested, but the build cannot be linked again
     # the build host that made the build, with a separate compiler cache; None: the host that measures the build
     build_host: int | None = None
     incremental: bool = False  # built in the tree of another build, so that a part of it may be stale
@@ -85,10 +87,10 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """An exact count of the instructions of a build, made beside timed runs."""
+    """An exact count of the instructions of a build, which is made in addition to timed runs."""
 
     candidate: int
-    value: float  # natural logarithm of the metric by instructions alone; NaN: instructions cannot be counted
+    value: float  # log of instructions/o, negated if a higher metric is better; NaN: instructions cannot be counted
     at: float  # minutes since the hunt began, at the end of the count
     seconds: float  # cost of the count
     host: int = 0
@@ -104,7 +106,7 @@ def _paired_reading(first: Reading, second: Reading) -> Reading:
 
 
 def has_exact_counts(log: Sequence[tuple[float, MeasuredEvent]], metric: str) -> bool:
-    """Whether some runs show the metric as a repeatable count; if so, only these runs are readings of the metric."""
+    """Whether some runs counted the metric exactly; if so, only these runs become readings, and timed runs do not."""
     return any(isinstance(event, RunFinished) and is_exact_count(event.facts, metric) for _, event in log)
 
 
@@ -120,11 +122,11 @@ def read_observations(
 ) -> list[Observation]:
     """The observations in ``log`` about the commits in ``candidate_by_commit`` (full hash → node of the graph).
 
-    ``log`` has pairs (seconds since the epoch, event) in order; ``began`` is the time at which the hunt began.
-    Unreadable runs are left out; timed runs are left out, too, if there are exact counts. ``hosts`` are the names of
-    several hosts; then a build exists only on the host that made it, and binaries are compared only on one host. A
-    build that one of ``build_hosts`` made exists on all hosts. The two runs of a round become one reading, in CPU time
-    if ``by_cpu``.
+    ``log`` has pairs (seconds since the epoch, event) in order; ``began`` is the time at which the hunt began. Runs
+    without a value of the metric are left out; timed runs are left out, too, if the log has exact counts of the metric.
+    If there are several ``hosts`` (names), a build exists only on the host that made the build, and only binaries of
+    the same host are compared. A build that one of ``build_hosts`` made exists on all hosts. The two runs of a round
+    become one reading, which is computed from CPU time if ``by_cpu`` is true.
     """
     history: list[Observation] = []
     host_number = {name: number for number, name in enumerate(hosts)}
@@ -132,7 +134,7 @@ def read_observations(
     binaries = CommitsByBinary()
     visits: dict[tuple[int, str], int] = {}
     counted = has_exact_counts(log, metric)
-    begun: dict[str, Reading] = {}  # rounds whose first run was read; the second run of a stopped round is missing
+    begun: dict[str, Reading] = {}  # round → its first run, until its second run is read
     for at, event in log:
         candidate = candidate_by_commit.get(event.facts.commit)
         if candidate is None:
@@ -145,7 +147,7 @@ def read_observations(
                 first = binaries.add_build(binary_host_number(event.host, host_number, maker), build)
                 same_as = None if first is None else candidate_by_commit[first]
                 on = host if alone else None
-                # a shared build existed already, and does not show the cost of other builds
+                # A build from the shared store was only copied, so its time does not show the cost of a build.
                 took = 0.0 if build.shared else build.seconds
                 history.append(Built(candidate, took, same_as, on, bool(build.fixed), made_by, build.incremental))
             case CandidateSkipped(facts=skip):
@@ -163,7 +165,7 @@ def read_observations(
                     visit = visits.setdefault((host, run.visit), len(visits))
                     bound = (-1 if find_metric(metric).higher_is_better else 1) if run.slower_than else 0
                     cpu = log_metric_by_cpu(run, metric)
-                    cost = at - run.started if run.started >= began else run.seconds  # made before the hunt
+                    cost = at - run.started if run.started >= began else run.seconds  # a run before the hunt
                     single = Reading(
                         candidate, reading, minutes, visit, host, cost, bound, run.layout, cpu_value=cpu,
                         count=count, of_another_hunt=run.for_another,
@@ -191,7 +193,8 @@ def count_runs(history: Sequence[Observation]) -> int:
 
 
 def without_candidates(history: Iterable[Observation], candidates: Collection[int]) -> list[Observation]:
-    """The observations without the invalid builds of ``candidates``; no build refers to these candidates as equal."""
+    """The observations except those of ``candidates``, whose builds are invalid; ``same_as`` of other builds no longer
+    refers to these candidates."""
     valid = (
         item
         for item in history

@@ -1,32 +1,35 @@
-"""Which culprit explains the levels of the builds: one linear-Gaussian model for every hypothesis.
+"""The probability of each class of culprits, given the levels of the builds, by a linear-Gaussian model.
 
-Level of build v, with bad(v; K) = 1 if K is v or an ancestor of v:
+The level of build v if commit K is the culprit; bad(v; K) is 1 if K is v or an ancestor of v, otherwise 0:
 
     level(v) = base - D bad(v; K) + layout(v)                                          one step
     level(v) = base - D bad(v; K) + d bad(v; J) + walk(v) + layout(v)                  several steps
 
-* base: unknown, with a nearly flat prior.
-* D, the drop at the culprit, is centred on the drop between the ends, or on most of it for several steps. Both priors
-  have similar widths, because a narrower prior would win by its width alone (Lindley's paradox).
-* layout: the effect of code placement on one binary. The effect is drawn once for each build, so more runs do not
-  average it out. Sizes are on a grid. With one step, one build may be odd: the effect of its layout is as large as the
-  drop. Without odd builds, a level between slow and fast would count as one of both with false certainty.
-* d at J: one sharp decoy of either sign anywhere in the range; every pair (K, J) is enumerated. Without a decoy, the
-  search could narrow the range to a second step, and this step would seem certain.
-* walk: many small steps, a random walk along the history (covariance: prior mass of common ancestors). Exact counts
-  show more small steps, so for counts, one step also has a walk, whose size does not depend on the drop.
-* No change at all: every build has the base level and its layout. The model without change is compared with one step at
-  any place, of a size independent of the readings.
-* The culprit is the *largest* step in the hunted direction, hence the factors P(D > 0) and P(D > |d|).
+* base: the level without steps; its prior is nearly flat.
+* D: the drop at the culprit. The prior mean of D is about the drop between the ends in the model with one step, and
+  MAIN times this drop in the model with several steps. The priors of D in the two models have similar widths, because
+  the model with a much narrower prior would be more probable only for this reason (Lindley's paradox).
+* layout: the effect of code placement on one binary. All runs of a build have the same layout effect, so more runs do
+  not average the effect out. The standard deviation of layout effects is one of a few assumed values. In the model with
+  one step, one build may be odd, that is, its layout effect has a larger standard deviation (ODD_WIDTH). Without odd
+  builds, the model would classify a build between slow and fast with false certainty.
+* d: a second step (the decoy), for the better or the worse, at any commit J; all pairs (K, J) are computed. A model
+  without a second step could name a step as the culprit, with false certainty, although another step is larger.
+* walk: many small steps, as a random walk along the history; the covariance of two builds is proportional to the prior
+  probability of their common ancestors. Exact counts of instructions show more small steps than times do; for exact
+  counts, the model with one step also has a walk, and the size of this walk does not depend on the drop.
+* The probability of a change results from a comparison of the model without a change, level(v) = base + layout(v), with
+  a model of one step at any commit; the prior of the size of this step does not depend on the readings.
+* The culprit is the largest step in the hunted direction, so the likelihood has the factor P(D > 0) in the model with
+  one step, and P(D > |d|) in the model with several steps.
 
-D, d and s² (with a scaled inverse χ² prior) are integrated out in closed form. So each class of culprits, with a law of
-noise and a size of layout, has a Student-t marginal likelihood, from one small Cholesky factor.
+D, d and the variance s² of a run (with a scaled inverse χ² prior) are integrated out in closed form. So the marginal
+likelihood of a class of culprits (candidates that no measured build separates) is a Student-t density in each cell. A
+cell is a combination of a noise distribution, a standard deviation of layout effects and a size of the walk.
 
-The information of a measurement follows from its predicted distribution under each hypothesis, by the most probable
-cell of the model. A reading is the level of a build minus the estimated drift of the host, so the model predicts
-combinations of levels. All hypotheses predict the same level of a well-known build, so more runs of such a build give
-no information.
-"""
+The expected information of a measurement is computed from the results that the hypotheses predict in the most probable
+cell. After many runs of a build, all hypotheses predict the same level, so more runs of this build give no
+information."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,35 +44,34 @@ from perfbisect.core.stats.distributions import log_normal_cdf, log_sum_exp
 
 Array = NDArray[np.float64]
 
-ODD_WIDTH = 0.25  # s.d. of the layout of an odd build, in units of the drop between the ends,
-ODD_MOST = 0.08  # but at most ODD_MOST, in log units, because layouts change speed by some per cent, not by a factor
+ODD_WIDTH = 0.25  # s.d. of the layout of an odd build, in units of the drop between the ends
+ODD_MOST = 0.08  # largest s.d. of the layout of an odd build, in log units: layouts change speed by some per cent
 SEVERAL = 0.4  # prior of several steps
 CHANGE = 0.5  # prior that anything changed
 CHANGE_WIDTH = 0.1  # s.d. of the size of a change, in log units, if nothing is known of the size
 BASE = 1.0  # s.d. of the prior of the base level, far wider than any reading
-ONE_WIDTH = 0.5  # s.d. of D in units of the drop between the ends
-MAIN, MAIN_WIDTH = 0.9, 0.35  # mean and s.d. of D if there are several steps, in the same units
+ONE_WIDTH = 0.5  # s.d. of the drop D at the culprit, in units of the drop between the ends
+MAIN, MAIN_WIDTH = 0.9, 0.35  # mean and s.d. of D if there are several steps, in units of the drop between the ends
 DECOY, DECOY_WIDTH = 0.5, 0.4  # prior of a sharp decoy, and the s.d. of its size
-DOUBT = 1.5  # standard errors of the drop between the ends by which the priors widen
+DOUBT = 1.5  # the s.d. of the priors includes this number of standard errors of the drop between the ends
 NEVER = 1e-300  # in place of a probability of 0
 WALK = 0.3  # s.d. of the walk from end to end
 
 
 @dataclass(frozen=True, slots=True)
-class _Drops:
-    """Priors of the steps' sizes, each as (mean, s.d.) in log units.
-
-    The priors follow from the drop between the ends, whose readings are also in the posterior. This double use of the
-    readings does no harm if the drop is clear. A barely shown drop is probably too large by chance, so the priors move
-    towards 0 and widen.
-    """
+class _StepPriors:
+    """The priors of the sizes of steps, in log units: the mean and the standard deviation of the culprit's drop in the
+    model with one step (``one``) and with several steps (``main``), and the standard deviation of a second step
+    (``decoy``). The readings of the ends determine these priors, and the posterior uses the same readings again; this
+    does no harm if the drop is much larger than its error. A drop near its error is probably overestimated, so its
+    priors are nearer to 0 and wider."""
 
     one: tuple[float, float]
     main: tuple[float, float]
     decoy: float
 
     @classmethod
-    def of(cls, drop: float, error: float) -> "_Drops":
+    def of(cls, drop: float, error: float) -> "_StepPriors":
         shrunk = drop * max(1 - (error / drop) ** 2, 0.5)
         return cls(
             one=(shrunk, float(np.hypot(ONE_WIDTH * drop, DOUBT * error))),
@@ -80,20 +82,21 @@ class _Drops:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BestCell:
-    """The most probable cell of the model, from which readings are predicted; variances are in units of s²."""
+    """The most probable cell (combination of noise distribution, layout effects and walk), which predicts readings;
+    variances are in units of s², the variance of a run."""
 
-    law: int  # index into Levels
+    law: int  # index of the law in ``Levels``
     s: float
     layout: float  # variance of the layout effect
     odd: Array  # (M,) additional variance of the odd build; 0 for other builds
     walk: float  # variance of the walk over the whole range
     base: float  # variance of the base level
     centre: float  # subtracted from the levels
-    covariance: Array  # (M, M) of the levels, from all effects except the steps
-    drop: Array  # (C,) coefficient of bad(.; K): negative
+    covariance: Array  # (M, M) covariance of the levels by all effects except the steps
+    drop: Array  # (C,) coefficient of bad(.; K), which is -D: negative
     drop_precision: Array  # (C,)
     decoy: Array  # (C,) coefficient of the most probable decoy of each class; 0 without a decoy
-    decoy_class: NDArray[np.int64]  # (C,)
+    decoy_class: NDArray[np.int64]  # (C,) the class of commits at which this decoy is
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,8 +111,9 @@ class Posterior:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Terms:
-    """The log marginals (Q, C) of Q cells, and the coefficients of the steps."""
+class _StepTerms:
+    """The log marginal likelihoods and the sizes of the steps, for each of Q cells and C classes of culprits: shape (Q,
+    C)."""
 
     log: Array
     drop: Array
@@ -121,42 +125,43 @@ class _Terms:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Cells:
-    """Q cells of the model: combinations of a noise distribution, a size of layout effects and a size of the walk."""
+    """The Q cells of the model; each combines a noise distribution, a size of layout effects and a size of the walk."""
 
     residual: Array  # (Q,) like ``Levels.residual``
     freedom: float
     s2: Array  # (Q,)
     prior: Array  # (Q,) logarithm
     still: NDArray[np.bool_]  # (Q,) whether the cell is without small steps
-    drops: _Drops
+    drops: _StepPriors
     classes: Array  # (C,) prior of each class of culprits
 
 
-def infer(levels: Levels, classes: Hypotheses, drop: float, error: float = 0.0, *, change: float = CHANGE) -> Posterior:
-    """The posterior over classes; ``drop`` is the difference between the ends (log units, positive).
-
-    ``error`` is the standard error of ``drop``; ``change`` is the prior probability that there is a change.
-    """
+def posterior_of(
+    levels: Levels, classes: Hypotheses, drop: float, drop_error: float = 0.0, *, change: float = CHANGE
+) -> Posterior:
+    """The posterior probability of each class of culprits; ``drop`` is the difference between the ends (log units,
+    positive). ``drop_error`` is the standard error of ``drop``; ``change`` is the prior probability that there is a
+    change."""
     model = levels.model
     laws = len(levels.mean)
     sizes = [(layout, walk, p * q) for (layout, p), (walk, q) in product(model.layouts, model.walks)]
     law = np.repeat(np.arange(laws), len(sizes))
     width, steps, share = (np.tile(column, laws) for column in zip(*sizes, strict=True))
     s2 = levels.variance[law]
-    log_prior, drops = levels.evidence[law] + np.log(share), _Drops.of(drop, error)
+    log_prior, drops = levels.evidence[law] + np.log(share), _StepPriors.of(drop, drop_error)
     cells = _Cells(levels.residual[law], levels.freedom, s2, log_prior, steps == 0, drops, classes.prior)
     centre = float(levels.mean[0].mean())
     y = levels.mean[law] - centre
     slow = classes.slow.astype(np.float64)
     eye = np.eye(len(slow))
     base = BASE**2 / s2
-    common = (slow * classes.prior) @ slow.T  # prior mass of common ancestors
+    common = (slow * classes.prior) @ slow.T  # (M, M) prior probability of the culprits that slow both builds
     plain = levels.covariance[law] + (width**2 / s2)[:, None, None] * eye + base[:, None, None]
     plain = plain + (steps**2 / s2)[:, None, None] * common
     walk = (WALK * drop) ** 2 / s2
     rough = plain + walk[:, None, None] * common
     odd_width = min(ODD_WIDTH * drop, ODD_MOST)
-    sums = _Sums.of(plain, y, slow, odd_width**2 / s2, model.odd_build_prior)
+    sums = _WhitenedSums.of(plain, y, slow, odd_width**2 / s2, model.odd_build_prior)
     terms = (_one_step_terms(cells, sums), _several_steps_terms(cells, rough, y, slow))
     log = np.stack([terms[0].log + np.log(1 - SEVERAL), terms[1].log + np.log(SEVERAL)])
     log = log + log_prior[None, :, None] + np.log(classes.prior)
@@ -181,7 +186,7 @@ def infer(levels: Levels, classes: Hypotheses, drop: float, error: float = 0.0, 
 
 
 def _whiten_columns(covariance: Array, *columns: Array) -> tuple[tuple[Array, ...], Array]:
-    """The ``columns`` (…, M, any), whitened by ``covariance`` (Q, M, M); also log|covariance|, (Q,)."""
+    """``columns`` (…, M, any) whitened by ``covariance`` (Q, M, M), and the log determinant of ``covariance`` (Q,)."""
     factor = np.linalg.cholesky(covariance)
     every = [np.broadcast_to(column, (len(factor), *column.shape[-2:])) for column in columns]
     white = np.linalg.solve(factor, np.concatenate(every, axis=2))
@@ -190,26 +195,25 @@ def _whiten_columns(covariance: Array, *columns: Array) -> tuple[tuple[Array, ..
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Sums:
-    """Sums over whitened builds; on the axis B = 1 + M, index 0 is for no odd build, index 1 + i for build i odd."""
+class _WhitenedSums:
+    """Sums over the whitened levels of M builds. The axis B has length 1 + M: index 0 assumes no odd build, and index 1
+    + i assumes that build i is odd."""
 
     yy: Array  # (Q, B, 1)
     zz: Array  # (Q, B, C)
     zy: Array  # (Q, B, C)
     log_det: Array  # (Q, B, 1)
-    log_prior: Array  # (B, 1) of the odd build
+    log_prior: Array  # (B, 1) log prior of each possible odd build
 
     @property
-    def without_odd(self) -> "_Sums":
-        """The sums without any odd build; they have no axis B."""
-        return _Sums(self.yy[:, 0], self.zz[:, 0], self.zy[:, 0], self.log_det[:, 0], self.log_prior[0])
+    def assuming_no_odd_build(self) -> "_WhitenedSums":
+        """The sums under the assumption that no build is odd, in arrays without the axis B."""
+        return _WhitenedSums(self.yy[:, 0], self.zz[:, 0], self.zy[:, 0], self.log_det[:, 0], self.log_prior[0])
 
     @classmethod
-    def of(cls, covariance: Array, y: Array, slow: Array, odd: Array, prior: float) -> "_Sums":
-        """The sums; ``odd`` (Q,) is the additional variance of an odd build, a rank-one update (Sherman and Morrison).
-
-        ``prior`` is the prior probability that a build is odd.
-        """
+    def of(cls, covariance: Array, y: Array, slow: Array, odd: Array, prior: float) -> "_WhitenedSums":
+        """Compute the sums; ``odd``, shape (Q,), is the variance that is added to the variance of an odd build's level.
+        ``prior`` is the prior probability that a build is odd."""
         builds = len(slow)
         (white_y, z, unit), log_det = _whiten_columns(covariance, y[:, :, None], slow, np.eye(builds))
         uz, uy = np.swapaxes(unit, 1, 2) @ z, np.swapaxes(unit, 1, 2) @ white_y  # (Q, M, C), (Q, M, 1)
@@ -226,8 +230,8 @@ class _Sums:
         )
 
 
-def _one_step_terms(cells: _Cells, sums: _Sums) -> _Terms:
-    """The terms of one step without a decoy; a build may be odd."""
+def _one_step_terms(cells: _Cells, sums: _WhitenedSums) -> _StepTerms:
+    """The likelihoods and step sizes in the model with one step, in which one build may be odd."""
     log, drop, precision = _step_marginals(cells, sums, cells.drops.one)
     log = log + sums.log_prior
     best = log.argmax(axis=1)[:, None]
@@ -237,25 +241,24 @@ def _one_step_terms(cells: _Cells, sums: _Sums) -> _Terms:
 
     odd = best[:, 0] - 1
     none = np.zeros_like(odd)
-    return _Terms(log_sum_exp(log, axis=1), at_best(drop), at_best(precision), none.astype(np.float64), none, odd)
+    return _StepTerms(log_sum_exp(log, axis=1), at_best(drop), at_best(precision), none.astype(np.float64), none, odd)
 
 
-def _change_probability(cells: _Cells, sums: _Sums, change: float) -> float:
-    """The probability of one step, compared with no step; only cells without small steps can have no step.
-
-    The prior of the step's size is a half-normal distribution, because with a prior around the drop between the ends, a
-    change would always be more probable than no change. This comparison has no odd builds, because a change next to an
-    end could not be distinguished from an odd end.
-    """
-    plain, prior = sums.without_odd, cells.prior[:, None]
+def _change_probability(cells: _Cells, sums: _WhitenedSums, change: float) -> float:
+    """The probability that there is a change, from a comparison of one step with no step. "No step" is computed only in
+    cells without a walk. The prior of the step's size is a half-normal distribution, because with a prior around the
+    drop between the ends, a change would always be more probable than no change. In this comparison no build is odd,
+    because a change next to an end could not be distinguished from an odd end."""
+    plain, prior = sums.assuming_no_odd_build, cells.prior[:, None]
     step = _step_marginals(cells, plain, (0.0, CHANGE_WIDTH))[0] + np.log(2 * cells.classes)
     none = -0.5 * plain.log_det - 0.5 * cells.freedom * np.log(np.maximum(cells.residual[:, None] + plain.yy, 1e-12))
     odds = log_sum_exp((prior + none)[cells.still].ravel(), axis=0) - log_sum_exp((prior + step).ravel(), axis=0)
     return float(1 / (1 + np.exp(np.clip(odds, -700, 700)) * (1 - change) / change))
 
 
-def _step_marginals(cells: _Cells, sums: _Sums, size: tuple[float, float]) -> tuple[Array, Array, Array]:
-    """Log marginals, coefficient and precision of one step without a decoy; ``size`` is its prior's (mean, s.d.)."""
+def _step_marginals(cells: _Cells, sums: _WhitenedSums, size: tuple[float, float]) -> tuple[Array, Array, Array]:
+    """The log marginal likelihoods of a single step, its size and its precision; ``size`` is the mean and the standard
+    deviation of the prior of the step."""
     shape, freedom = (-1, *[1] * (sums.zz.ndim - 1)), cells.freedom
     s2, residual = cells.s2.reshape(shape), cells.residual.reshape(shape)
     width, mean = s2 / size[1] ** 2, -size[0]
@@ -267,12 +270,12 @@ def _step_marginals(cells: _Cells, sums: _Sums, size: tuple[float, float]) -> tu
     return log, drop, precision
 
 
-def _several_steps_terms(cells: _Cells, covariance: Array, y: Array, slow: Array) -> _Terms:
+def _several_steps_terms(cells: _Cells, covariance: Array, y: Array, slow: Array) -> _StepTerms:
     (white_y, z), log_det = _whiten_columns(covariance, y[:, :, None], slow)
     drops, freedom, s2 = cells.drops, cells.freedom, cells.s2
     width, mean = s2 / drops.main[1] ** 2, -drops.main[0]
     zz, zy, yy = (z**2).sum(axis=1), (white_y * z).sum(axis=1), (white_y**2).sum(axis=(1, 2))
-    sums = _Sums(yy[:, None], zz, zy, log_det[:, None], np.zeros(1))
+    sums = _WhitenedSums(yy[:, None], zz, zy, log_det[:, None], np.zeros(1))
     alone, drop, precision = _step_marginals(cells, sums, drops.main)
     w1, w2 = width[:, None, None], (s2 / drops.decoy**2)[:, None, None]
     cross = np.swapaxes(z, 1, 2) @ z  # (Q, C, C): axis 1 is the culprit K, axis 2 the decoy J
@@ -289,7 +292,7 @@ def _several_steps_terms(cells: _Cells, covariance: Array, y: Array, slow: Array
     best = every.argmax(axis=2)
     without, pick = best == 0, np.maximum(best - 1, 0)[:, :, None]
     main, decoy = (np.take_along_axis(values, pick, axis=2)[:, :, 0] for values in (main, decoy))
-    return _Terms(
+    return _StepTerms(
         log_sum_exp(every, axis=2),
         np.where(without, drop, main),
         precision,
@@ -301,37 +304,34 @@ def _several_steps_terms(cells: _Cells, covariance: Array, y: Array, slow: Array
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Separation:
-    """How well measurements separate the hypotheses, relative to the noise of one run; all arrays have one shape."""
+    """How well measurements separate the hypotheses, relative to the noise of one run; all arrays have the same shape."""
 
     above: Array  # probability that the reading is above the mean of all predictions
     between: Array  # variance between the predictions of the hypotheses
-    within: Array  # variance under one hypothesis, without the noise of a run and drift
+    within: Array  # variance of the prediction under one hypothesis, without the noise of a run and drift
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction:
     """Predicted levels of O candidates and M builds under C hypotheses, in log units and units of s².
 
-    On an axis of length O + M, the O candidates come first, then the M builds.
-    """
+    On an axis of length O + M, the O candidates come first, then the M builds."""
 
     candidates: int
     mean: Array  # (O + M, C), up to a constant; on the fast side if a hypothesis leaves the side of a candidate open
     jump: Array  # (O, C), added to ``mean`` on the slow side; 0 if the side is not open
     slow_side: Array  # (O, C), probability of the slow side
-    fast_side: Array  # (O, C)
+    fast_side: Array  # (O, C), probability of the fast side
     uncertain: Array  # (O + M, C), share of the step that stays uncertain
     step: Array  # (C,), variance of the size of the step, times the probability of the hypothesis
     covariance: Array  # (O + M, O + M), given the steps of the hypotheses
     s: float
 
     def separation(self, trusted: Array, fallback: Array, trust: Array) -> Separation:
-        """How well readings of candidates minus combinations of builds' levels separate hypotheses; shapes (O, B).
-
-        Combination b of candidate o weights builds by ``trust[o, b]`` · ``trusted[o]`` + (1 - ``trust[o, b]``) ·
-        ``fallback[o]``; ``trusted`` and ``fallback`` have the shape (O, M). All fields except ``above`` are polynomials
-        in the trust; so no array of size O · B · M is needed.
-        """
+        """How well readings of O candidates, each minus B combinations of builds' levels, separate the hypotheses;
+        shape (O, B). Combination b of candidate o is the sum of the builds' levels with the weights ``trust[o, b]`` ·
+        ``trusted[o]`` + (1 - ``trust[o, b]``) · ``fallback[o]``; ``trusted`` and ``fallback`` have the shape (O, M).
+        All results except ``above`` are computed as polynomials in ``trust``, without an array of size O · B · M."""
         o = self.candidates
         turn = trusted - fallback
         # (O, C): mean - trust · mean_turn
@@ -363,14 +363,15 @@ class Prediction:
 
 
 def _quadratic(constant: Array, linear: Array, square: Array, trust: Array) -> Array:
-    """constant - 2 linear · t + square · t², for each row and all t in ``trust`` (O, B)."""
+    """``constant`` - 2 ``linear`` t + ``square`` t², for each value t in ``trust``, shape (O, B)."""
     return constant[:, None] - 2 * linear[:, None] * trust + square[:, None] * trust**2
 
 
 def predict_levels(
     levels: Levels, classes: Hypotheses, posterior: Posterior, candidates: Sequence[int], reading_rows: Sequence[int]
 ) -> Prediction:
-    """The predicted levels of ``candidates`` and builds; ``reading_rows`` are rows of ``levels`` (-1: no readings)."""
+    """The predicted levels of ``candidates`` and builds; ``reading_rows`` has each candidate's row in ``levels``, -1 if
+    there are no readings of it."""
     fit, pi = posterior.fit, posterior.culprit
     slow = classes.slow.astype(np.float64)
     shares = [slow[b] if b >= 0 else classes.slow_shares(v) for v, b in zip(candidates, reading_rows, strict=True)]
@@ -383,7 +384,7 @@ def predict_levels(
     np.fill_diagonal(walk, fit.walk * share @ classes.prior)
     layout = fit.layout + np.where(row >= 0, fit.odd[row], 0.0)
     prior = fit.base + walk + layout * alike  # (O + M, O + M)
-    cross = prior[:, len(candidates) :]  # with the builds' levels
+    cross = prior[:, len(candidates) :]  # (O + M, M) prior covariance with the builds' levels
     y = levels.mean[fit.law] - fit.centre
     solved = np.linalg.solve(fit.covariance, np.column_stack((y, slow, cross.T)))
     solved_y, solved_z, solved_c = solved[:, 0], solved[:, 1 : 1 + slow.shape[1]], solved[:, 1 + slow.shape[1] :]

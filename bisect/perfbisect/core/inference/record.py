@@ -1,16 +1,16 @@
 """The observations of a hunt, arranged in arrays for the model.
 
-Readings are oriented so that a *slow* build has smaller values, whether a drop or a rise is hunted. Candidates with
-equal binaries share one build and its readings. The number of a build is the number of its smallest candidate.
+The sign of the readings is chosen so that a *slow* build has smaller values, whether the hunt searches for a drop or
+for a rise of the metric. Candidates with equal binaries share one build and its readings. The number of a build is the
+number of its smallest candidate.
 
 **Stopped runs.** A run that was stopped because it took too long shows only a bound of the metric, not its value. The
-reading of a stopped run enters the model as if its value were the bound. This value says less about the side of the
-build than the likelihood of the bound would say. With normal noise, the probability that a reading of a fast build is z
-or more standard deviations below the level is about 1/(2.5 z) of the density at z; for a slow build the probability is
-larger. Readings at the same bound do not vary and say nothing about the noise, so the stopped runs of a build count as
-one reading, whose weight is the sum of their weights. How far beyond the bound a build's level is, is unknown. The
-distance matters if another build's level is half way to the bound, because either step may then be the largest. So the
-posterior is averaged over several distances.
+reading of a stopped run enters the model as if its value were the bound. This approximation is cautious: the exact
+likelihood of a value beyond the bound would be stronger evidence that the build is slow. The stopped runs of a build
+all have the same value, which says nothing about the noise. So the stopped runs count as one reading, whose weight is
+the sum of their weights. The true level of the build is beyond the bound, at an unknown distance. If a third build has
+a level between good and the bound, the distance determines which of the two steps is larger. So the posterior is
+averaged over several assumed distances.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -31,7 +31,7 @@ class TriedBuild:
 
     seconds: float
     works: bool
-    distance: int  # in candidates, to the nearest candidate that was built before; 0 for the first build
+    distance: int  # number of candidates to the nearest candidate that was built before; 0 for the first build
     builds_in_cache: int = 0  # number of earlier builds in the same compiler cache, if each build host has a cache
 
 
@@ -41,18 +41,18 @@ class Record:
 
     builds: tuple[int, ...]  # candidates with readings, one candidate for equal binaries, oldest first
     build: NDArray[np.int64]  # index into ``builds``
-    partner: NDArray[np.int64]  # index into ``builds`` of the other build of a round; -1 for unpaired runs
-    value: NDArray[np.float64]  # log metric, oriented: less is slower
+    partner: NDArray[np.int64]  # index in ``builds`` of the other build of paired runs; -1 for unpaired runs
+    value: NDArray[np.float64]  # log metric, negated if a lower metric is better, so that less is slower
     at: NDArray[np.float64]  # minutes
     visit: NDArray[np.int64]
     host: NDArray[np.int64]
     seconds: NDArray[np.float64]
-    bound: NDArray[np.int64]  # like ``Reading.bound``, not oriented
-    sign: float  # +1, or -1 if the metric was negated
-    build_name: dict[int, int]  # candidate → the candidate that names its build, if the two differ
+    bound: NDArray[np.int64]  # like ``Reading.bound``, not negated with the metric
+    sign: float  # -1 if the metric was negated, so that less is slower; otherwise +1
+    build_name: dict[int, int]  # candidate → another candidate with the same binary, which has its readings
     built: frozenset[int]
     hosts_with_build: Mapping[int, frozenset[int]]  # candidate → hosts that have its build; without an entry, all hosts
-    caches: Mapping[int, frozenset[int]]  # build host → candidates that were built on it; empty without build hosts
+    caches: Mapping[int, frozenset[int]]  # build host → candidates that it built; empty without build hosts
     skipped: frozenset[int]
     left_out: frozenset[int]  # candidates of ``skipped`` that the user left out; whether their builds fail is unknown
     attempted: frozenset[int]  # built, or skipped in this hunt; failures in earlier hunts took no time in this hunt
@@ -61,8 +61,10 @@ class Record:
     minutes: float  # since the hunt began, up to the last observation
     spent_runs: int  # number of runs (two for each round) and counts, without runs that other hunts ordered
 
-    def name_of_build(self, candidate: int) -> int:
-        """The candidate whose number identifies the build of ``candidate`` and its readings."""
+    def build_id(self, candidate: int) -> int:
+        """The smallest candidate with the same binary as ``candidate``; its number identifies the build and the
+        readings.
+        """
         return self.build_name.get(candidate, candidate)
 
     def builds_on(self, host: int) -> frozenset[int]:
@@ -76,19 +78,20 @@ class Record:
         return len(self.reading_positions(candidate))
 
     def reading_positions(self, candidate: int) -> NDArray[np.int64]:
-        """The positions of a candidate's readings, in time order; also of readings in which it is the partner."""
-        name = self.name_of_build(candidate)
+        """The positions of a candidate's readings, in time order, including paired readings that are stored under the
+        other build of the pair.
+        """
+        name = self.build_id(candidate)
         if name not in self.builds:
             return np.empty(0, np.int64)
         row = self.builds.index(name)
         return np.flatnonzero((self.build == row) | (self.partner == row))
 
     def paired_differences(self, first: int, second: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The positions of the paired runs of two builds, in time order; ``first`` minus ``second`` in each pair."""
-        rows = [
-            self.builds.index(self.name_of_build(v)) if self.name_of_build(v) in self.builds else -2
-            for v in (first, second)
-        ]
+        """The positions of the paired runs of two builds, in time order, and for each pair the reading of ``first``
+        minus the reading of ``second``.
+        """
+        rows = [self.builds.index(self.build_id(v)) if self.build_id(v) in self.builds else -2 for v in (first, second)]
         ahead = (self.build == rows[0]) & (self.partner == rows[1])
         positions = np.flatnonzero(ahead | (self.build == rows[1]) & (self.partner == rows[0]))
         return positions, np.where(ahead[positions], 1.0, -1.0) * self.value[positions]
@@ -101,11 +104,13 @@ class Record:
             turn[self.host == host] = np.arange(int((self.host == host).sum()))
         return turn
 
-    def are_near(self, readings: NDArray[np.int64], neighbours: NDArray[np.int64], turns: int) -> NDArray[np.bool_]:
-        """The mask of the ``readings`` with one of ``neighbours`` at most ``turns`` readings away on the same host."""
+    def are_near(self, readings: NDArray[np.int64], neighbours: NDArray[np.int64], reach: int) -> NDArray[np.bool_]:
+        """For each of ``readings``, whether one of the readings ``neighbours`` is at most ``reach`` readings
+        away on the same host.
+        """
         apart = np.abs(self.position_on_host[readings][:, None] - self.position_on_host[neighbours][None])
         one_host = self.host[readings][:, None] == self.host[neighbours][None]
-        near: NDArray[np.bool_] = ((apart <= turns) & one_host).any(axis=1)
+        near: NDArray[np.bool_] = ((apart <= reach) & one_host).any(axis=1)
         return near
 
     @cached_property
@@ -114,12 +119,12 @@ class Record:
         return max(float(np.median(self.seconds)), 1e-3) if len(self.seconds) else 1.0
 
     @cached_property
-    def builder_count(self) -> int:
+    def building_host_count(self) -> int:
         """The number of hosts that make builds; each host's first build has an empty compiler cache."""
         return len(frozenset[int]().union(*self.hosts_with_build.values())) or 1
 
     @cached_property
-    def built_ahead(self) -> frozenset[int]:
+    def built_on_build_hosts(self) -> frozenset[int]:
         """The candidates that build hosts have built."""
         return frozenset().union(*self.caches.values())
 
@@ -128,12 +133,14 @@ class Record:
         """The candidates that at least one host has built."""
         return frozenset((*self.builds, *self.built, *self.build_name))
 
-    def builds_with_warm_cache(self, first: int) -> list[TriedBuild]:
-        """The successful builds, without the ``first`` builds of each compiler cache, which is empty then."""
+    def builds_with_warm_cache(self, cold_builds: int) -> list[TriedBuild]:
+        """The successful builds, except the ``cold_builds`` first builds in each compiler cache, because the cache was
+        nearly empty.
+        """
         works = [attempt for attempt in self.attempts if attempt.works]
         if self.caches:
-            return [attempt for attempt in works if attempt.builds_in_cache >= first]
-        return works[first * self.builder_count :]
+            return [attempt for attempt in works if attempt.builds_in_cache >= cold_builds]
+        return works[cold_builds * self.building_host_count :]
 
     def build_cost_in_runs(self, default: float) -> float:
         """The median cost of a successful build, expressed in runs; ``default`` if this hunt has no such build yet."""
@@ -159,7 +166,7 @@ def arrange_observations(observations: Sequence[Observation], policy: Policy, ba
     attempted: set[int] = set()
     attempts: list[TriedBuild] = []
     on: dict[int, frozenset[int]] = {}
-    # build host, or None for the hosts themselves → candidates that it built
+    # build host → candidates that it built; None → candidates that measuring hosts built
     caches: dict[int | None, set[int]] = {None: set()}
     readings: list[Reading] = []
     minutes = 0.0
@@ -180,14 +187,14 @@ def arrange_observations(observations: Sequence[Observation], policy: Policy, ba
                 if item.host is not None:
                     on[item.candidate] = on.get(item.candidate, frozenset()) | {item.host}
                 if item.same_as is not None:
-                    _join_binaries(same, item.candidate, item.same_as)
+                    _note_equal_binaries(same, item.candidate, item.same_as)
             case Skipped():
                 skipped.add(item.candidate)
                 if not item.left_out:
                     failed.add(item.candidate)
                 if item.seconds > 0:
                     attempted.add(item.candidate)
-                    if item.candidate not in built:  # otherwise a run failed
+                    if item.candidate not in built:  # if the candidate was built, a run failed, not the build
                         attempts.append(_tried_build(item, built))
     readings = [r for r in readings if _partner_name(r, same) != same.get(r.candidate, r.candidate)]
     names = np.array(
@@ -224,8 +231,8 @@ def _tried_build(item: Built | Skipped, built: Collection[int]) -> TriedBuild:
     return TriedBuild(item.seconds, isinstance(item, Built), distance)
 
 
-def _join_binaries(same: dict[int, int], first: int, second: int) -> None:
-    """Record in ``same`` that two candidates have one binary, which is named by its smallest candidate."""
+def _note_equal_binaries(same: dict[int, int], first: int, second: int) -> None:
+    """Record in ``same`` that two candidates have the same binary. The smallest candidate with this binary names it."""
     names = {same.get(first, first), same.get(second, second)}
     least = min(names)
     for candidate in (*names, *(c for c, name in same.items() if name in names)):
@@ -253,13 +260,15 @@ def _orientation(direction: Direction, value: NDArray[np.float64], names: NDArra
 
 Array = NDArray[np.float64]
 
-BEYOND = (1.0, 3.0)  # distances beyond the bound besides 0, in log units: 2.7 and 20 times as slow
+BEYOND = (1.0, 3.0)  # assumed distances of stopped runs beyond their bounds, in addition to 0: 2.7 and 20 times as slow
 
 
 def unite_stopped_runs(record: Record, weight: Array) -> tuple[Record, Array, float]:
-    """The record with one reading for the stopped runs of each build and host; the weights; and the excess weight.
+    """The record with one reading in place of all stopped runs of a build on a host; the weights of the readings; and
+    the excess weight.
 
-    The excess weight is the sum of the united readings' weights above 1; it says nothing about the noise.
+    The excess weight is the sum of (weight - 1) over the united readings with a weight above 1. This part of the weight
+    says nothing about the noise.
     """
     if not record.bound.any():
         return record, weight, 0.0
@@ -277,15 +286,14 @@ def unite_stopped_runs(record: Record, weight: Array) -> tuple[Record, Array, fl
     return replace(record, value=value[retained], **rows), total[retained], repeated
 
 
-def move_beyond_bounds(record: Record, distance: float) -> Record:
+def move_stopped_runs(record: Record, distance: float) -> Record:
     """The record in which the metric of each stopped run is ``distance`` log units worse than its bound."""
     return replace(record, value=record.value + record.sign * record.bound * distance)
 
 
 def side_of_stopped_runs(record: Record, build: int) -> int:
-    """The side on which a build's level is if at least half of its runs were stopped: -1 below the readings, +1 above.
-
-    The result is 0 if fewer runs were stopped.
+    """Where the true level of a build is if at least half of its runs were stopped: -1 below its readings, +1 above its
+    readings. The result is 0 if fewer runs were stopped.
     """
     bounds = record.bound[record.reading_positions(build)]
     return int(np.sign(bounds.sum())) if 2 * np.count_nonzero(bounds) >= len(bounds) > 0 else 0

@@ -1,13 +1,14 @@
 """The ratio of the metric of one build to the metric of another build, with a 95 % interval.
 
-Every ratio that a view, a report or a verdict shows is computed in this module from the fit that the search uses.
-Under each law of noise, a difference of levels has a Student distribution whose degrees of freedom come from the
-readings alone. Noise laws are weighted by the probability that the readings give them. The interval of a ratio is
-central (equal probabilities lie below and above it), and its middle is the median.
+Every ratio that a view, a report or a verdict shows is computed in this module, from the same fit of the readings as in
+the search. Several models of the noise are possible. Under each model, a difference of levels has Student's t
+distribution, whose degrees of freedom come from the readings alone. These distributions are averaged, weighted by the
+posterior probabilities of the models. The interval of a ratio excludes 2.5 % of the average distribution at each end;
+the ratio that is shown is the median.
 
-The assumptions that the search makes before the first reading are not used, so that the interval is as wide as the
-readings alone require. The noise of a run and the difference between two hosts have flat priors, and larger drift and
-visit effects are allowed than in the search. The ratio compares two builds, including their code placement; only
+But the prior assumptions of the search are not used, so that the interval is as wide as the readings alone require. The
+priors of the noise of a run and of the difference between two hosts are flat, and the drift of a host and the effects
+of visits may be larger than in the search. The ratio compares two builds, including their code placement; only
 decisions separate the effect of code placement from the effect of the source (analysis.py).
 """
 
@@ -27,7 +28,7 @@ from perfbisect.core.inference.state_space import NEGLIGIBLE, Array, LevelFit, f
 from perfbisect.core.stats.distributions import Student, log_sum_exp
 
 FLAT = 1e-3  # share of the host offset's prior precision that remains
-# true variance of a weighted mean, divided by its estimate with weights of outliers, if noise is normal
+# For normal noise: true variance of a mean in which outliers have lower weights, divided by the estimated variance.
 CONSISTENT = 1.14
 EXACT = 1e-9  # s.d. of a run below which readings count as equal numbers, because counts can be exact
 PROBABILITIES = (0.025, 0.5, 0.975)
@@ -35,14 +36,14 @@ PROBABILITIES = (0.025, 0.5, 0.975)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BuildSpeeds:
-    """The levels of M builds under H laws of noise, computed from the readings without prior assumptions of the
-    search.
+    """The levels of M builds under each of H models of the noise, computed from the readings without the prior
+    assumptions of the search.
     """
 
     record: Record
-    probability: Array  # (H,) of each law
-    level: Array  # (H, M)
-    covariance: Array  # (H, M, M), noise included
+    probability: Array  # (H,) probability of each model
+    level: Array  # (H, M) level of each build
+    covariance: Array  # (H, M, M) covariance of the levels, with noise
     freedom: float
     # build → builds with which the build can be compared, through common hosts or rounds
     comparable: Mapping[int, frozenset[int]]
@@ -54,8 +55,8 @@ class BuildSpeeds:
         compared. If runs of one build were stopped as too slow, the interval of its ratio is bounded on one side
         only.
         """
-        rows = [self.record.builds.index(self.record.name_of_build(build)) for build in builds]
-        origin = self.record.builds.index(self.record.name_of_build(baseline))
+        rows = [self.record.builds.index(self.record.build_id(build)) for build in builds]
+        origin = self.record.builds.index(self.record.build_id(baseline))
         difference = self.record.sign * (self.level[:, rows] - self.level[:, [origin]])
         if self.freedom <= 0:
             return [Interval.from_log_ratio(middle, None) for middle in (self.probability @ difference).tolist()]
@@ -67,10 +68,10 @@ class BuildSpeeds:
             [side_of_stopped_runs(self.record, build) for build in builds],
             side_of_stopped_runs(self.record, baseline),
         )
-        linked = self.comparable[self.record.name_of_build(baseline)]
+        linked = self.comparable[self.record.build_id(baseline)]
         return [
             with_open_bounds(Interval(*map(ratio_of_log, quantiles)), side, base_side)
-            if self.record.name_of_build(build) in linked
+            if self.record.build_id(build) in linked
             else Interval.from_log_ratio(quantiles[1], None)
             for build, quantiles, side in zip(builds, logs.tolist(), sides, strict=True)
         ]
@@ -81,10 +82,11 @@ class BuildSpeeds:
 
 
 def with_open_bounds(ratio: Interval, build_side: int, baseline_side: int) -> Interval:
-    """The interval of the ratio, without bounds on the sides that stopped runs leave open.
+    """The interval of the ratio; if stopped runs make a bound unknown, the lower bound is 0, or the upper bound is
+    infinite.
 
-    ``build_side`` and ``baseline_side`` say where the true level may be: -1 below the readings, +1 above the
-    readings, 0 at the readings.
+    ``build_side`` and ``baseline_side`` say where the true level of each build is: -1 below its readings, +1 above its
+    readings, 0 if no bound is unknown.
     """
     below, above = -1 in (build_side, -baseline_side), 1 in (build_side, -baseline_side)
     return Interval(0.0 if below else ratio.low, ratio.middle, math.inf if above else ratio.high)
@@ -104,7 +106,7 @@ def speeds_of_fit(record: Record, fitted: LevelFit) -> BuildSpeeds:
     information, covariance, level = fitted.information, fitted.covariance, fitted.coefficients
     squares = fitted.squares
     if hosts > 1:
-        rows = fitted.x.shape[1] - (hosts - 1)  # further rows are pseudo-readings of offsets
+        rows = fitted.x.shape[1] - (hosts - 1)  # the rows after these are pseudo-readings with the prior of the offsets
         y, x = fitted.y[:, :rows], fitted.x[:, :rows]
         offset = np.arange(builds, builds + hosts - 1)
         information = information.copy()
@@ -113,7 +115,7 @@ def speeds_of_fit(record: Record, fitted: LevelFit) -> BuildSpeeds:
         level = (covariance @ (np.swapaxes(x, 1, 2) @ y[:, :, None]))[:, :, 0]
         squares = ((y - (x @ level[:, :, None])[:, :, 0]) ** 2).sum(axis=1) + fitted.within
     spent = fitted.free
-    # The weight of a build's only reading shows the distance from both ends, not the reliability of the reading.
+    # A build's only reading counts fully: its weight shows its distance from both ends, not its reliability.
     only = single[fitted.build]
     freedom = float(fitted.weight[~only].sum()) + int(only.sum()) - spent
     freedom = max(freedom - fitted.repeated, 1.0) if len(record.value) - fitted.repeated > spent else 0.0
@@ -133,9 +135,9 @@ def speeds_of_fit(record: Record, fitted: LevelFit) -> BuildSpeeds:
 def _comparable_builds(record: Record) -> Mapping[int, frozenset[int]]:
     """For each build, the builds with which it can be compared.
 
-    Interleaved runs make builds comparable through common hosts; builds without a common host may differ because
-    their hosts differ. Paired runs make builds comparable through common rounds; builds without common rounds may
-    differ by the effects of their rounds.
+    By interleaved runs, two builds can be compared if one host has run both builds, because hosts differ in speed. By
+    paired runs, two builds can be compared if they were paired with each other, because rounds differ. Two builds that
+    can be compared with a third build can also be compared with each other.
     """
     alone = record.partner < 0
     groups: list[set[int]] = []
@@ -156,11 +158,11 @@ def candidate_ratios(
     """The ratio of the metric of every measured candidate to the metric of the good end; ``bad`` is the candidate at
     the bad end.
 
-    Left out are the good end, candidates with the same binary as the good end, and candidates that cannot be compared
-    with the good end. Hosts of one class show the same ratios; ``host_classes`` gives the classes by the numbers of
-    the hosts. For several host classes, the ratio on the leading class is shown; for candidates without runs on the
-    leading class, the ratio on another class. A candidate with paired runs or runs in randomized layouts is compared
-    by these runs if the good end has runs of the same kind.
+    The result does not include the good end, candidates with the same binary as the good end, and candidates that
+    cannot be compared with the good end. ``host_classes`` has the class of each host, by the number of the host. If
+    there are several classes, the ratio of a candidate is its ratio on the leading class (``shown_host_class``), or,
+    if the candidate has no runs on the leading class, its ratio on another class. A candidate with paired runs or runs
+    in randomized layouts is compared by these runs if the good end has runs of the same kind.
     """
     by_way = split_by_measurement_kind(observations) if model is USUAL else iter([(model, observations)])
     ratios: dict[int, Interval] = {}
@@ -189,7 +191,7 @@ def split_by_measurement_kind(
 def _ratios_of_classes(
     observations: Sequence[Observation], bad: int, host_classes: Sequence[str], model: NoiseModel
 ) -> Mapping[int, Interval]:
-    """The ratios on all host classes, from readings of one kind."""
+    """The ratio of the metric of each build to the metric of the good end, from one kind of runs on all host classes."""
     by_class = []
     for name in dict.fromkeys(host_classes) or ("",):
         members = {number for number, host_class in enumerate(host_classes) if host_class == name}
@@ -197,15 +199,15 @@ def _ratios_of_classes(
             item for item in observations if not members or not isinstance(item, Reading) or item.host in members
         ]
         by_class.append(_ratios_in_class(of_class, bad, model))
-    first = by_class[leading_host_class([ratios.get(bad) for ratios in by_class])]
+    first = by_class[shown_host_class([ratios.get(bad) for ratios in by_class])]
     return {build: ratio for ratios in (*reversed(by_class), first) for build, ratio in ratios.items()}
 
 
-def leading_host_class(ratios: Sequence[Interval | None]) -> int:
+def shown_host_class(ratios: Sequence[Interval | None]) -> int:
     """The index of the host class whose ratio is shown for all classes: the first class with a clear difference, or
     the first measured class.
     """
-    measured = [index for index, ratio in enumerate(ratios) if ratio is not None and ratio.has_bound]
+    measured = [index for index, ratio in enumerate(ratios) if ratio is not None and ratio.has_known_bound]
     clear = [index for index in measured if ratios[index].excludes_one]  # type: ignore[union-attr]
     return next(iter(clear or measured), 0)
 
@@ -218,7 +220,7 @@ def strongest_ratio(ratios: Sequence[Interval]) -> Interval:
 
 
 def _ratios_in_class(observations: Sequence[Observation], bad: int, model: NoiseModel) -> Mapping[int, Interval]:
-    """The ratios on the hosts of one class; the hosts of a class may differ in speed."""
+    """The ratio of the metric of each build to the metric of the good end, on the hosts of one class."""
     record = arrange_observations(observations, Policy(), bad)
     if 0 not in record.builds or len(record.builds) < 2:
         return {}
@@ -231,10 +233,11 @@ def _ratios_in_class(observations: Sequence[Observation], bad: int, model: Noise
 
 
 def step_ratio(observations: Sequence[Observation], bad: int, candidate: int, parent: int) -> Interval | None:
-    """The metric of a candidate relative to a parent; None unless both builds have at least two readings on a common
-    host.
+    """The ratio of the metric of a candidate to the metric of a parent; None if the builds cannot be compared.
 
-    The ratio is from the last kind of runs of which both builds have two readings.
+    The ratio is from one kind of runs, of which both builds have at least two readings. The kinds in order of
+    preference: paired runs in randomized layouts, interleaved runs in randomized layouts, paired runs in the usual
+    layout, interleaved runs in the usual layout.
     """
     record, model = None, USUAL
     for way_model, alike in split_by_measurement_kind(observations):
@@ -245,8 +248,8 @@ def step_ratio(observations: Sequence[Observation], bad: int, candidate: int, pa
         return None
     record = split_hosts_at_jumps(record, model)
     levels = speeds_of_fit(
-        record, fit_levels(record, weigh_readings(record, record.name_of_build(parent), candidate, model).weight, model)
+        record, fit_levels(record, weigh_readings(record, record.build_id(parent), candidate, model).weight, model)
     )
-    if levels.freedom <= 0 or record.name_of_build(candidate) not in levels.comparable[record.name_of_build(parent)]:
+    if levels.freedom <= 0 or record.build_id(candidate) not in levels.comparable[record.build_id(parent)]:
         return None
     return levels.ratio(candidate, parent)

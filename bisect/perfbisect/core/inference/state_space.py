@@ -1,18 +1,19 @@
-"""The level of each build, estimated from its readings under each candidate law of the host's noise.
+"""Estimates the level of each build from its readings, under each of several laws (noise distributions) of the host.
 
 A reading is level(build) + offset(host) + drift(host, time) + visit effect + noise. The drift is a stationary Markov
-process (Ornstein-Uhlenbeck). Three unknown quantities are on a small grid: the size of the drift relative to the
-noise of a run, how long the drift persists relative to the time between readings, and the size of the visit effect.
-So the same model fits runs of one second and runs of ten minutes.
+process (Ornstein-Uhlenbeck). Three unknown quantities of the noise have values on a small grid, and each point of the
+grid is a law: the size of the drift relative to the noise of a run, how long the drift persists relative to the time
+between readings, and the size of the visit effect. Because the size and the persistence of the drift are relative to
+the noise and the times of the readings, the same grid fits runs of one second and runs of ten minutes.
 
-A round (paired runs of two builds) measures the difference of the two levels, without the speed and the drift of the
-host. If all readings are from paired rounds, only differences of levels are known, so the levels themselves are
-assumed to be near zero.
+A round (paired runs of two builds) measures the difference of the levels of the two builds, which the speed and the
+drift of the host do not affect. If all readings are from paired rounds, only differences of levels are known, so the
+levels themselves are assumed to be near zero.
 
-Because the drift is Markov, the readings can be whitened in sequence (by a Kalman filter), for all laws at once, in a
-time that is linear in the number of readings. The levels then result from ordinary least squares. The posterior of
-the culprit (posterior.py) and every ratio that is shown (relative_speed.py) depend on the readings only through this
-fit.
+Because the drift is Markov, the readings can be whitened in sequence (by a Kalman filter), for all laws in the same
+pass, in a time that is linear in the number of readings. An ordinary least-squares fit to the whitened readings then
+gives the levels. The posterior of the culprit (posterior.py) and every ratio that is shown (relative_speed.py) depend
+on the readings only through this fit.
 """
 
 from dataclasses import dataclass, replace
@@ -27,16 +28,17 @@ from perfbisect.core.stats.distributions import log_sum_exp
 
 Array = NDArray[np.float64]
 
-NEGLIGIBLE = 4e-3  # probability below which a law is dropped
-NEAR_ZERO = 1e-3  # precision of a level near zero, in 1/s
+NEGLIGIBLE = 4e-3  # laws with a smaller probability are dropped
+NEAR_ZERO = 1e-3  # precision, in 1/s, with which all levels are near 0 if all runs are paired
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostSpeeds:
-    """The speed of each of S hosts after its last reading; variances are in units of s².
+    """The estimated drift and offset of each of S hosts after its last reading. Variances are in units of s², the
+    variance of the noise of one run.
 
-    Given the levels, the drift of a host is a constant - ``drift`` · [levels, offsets] + an error; the offsets of the
-    hosts after the first are a constant - ``offset`` · levels + an error.
+    The drift of a host is constant - ``drift`` · [levels, offsets] + error; the offsets of all hosts except the first
+    are constant - ``offset`` · levels + error.
     """
 
     hosts: NDArray[np.int64]  # (S,)
@@ -44,14 +46,15 @@ class HostSpeeds:
     drift: Array  # (S, H, M + S - 1)
     drift_error: Array  # (S, H), variance
     offset: Array  # (H, S - 1, M)
-    offset_error: Array  # (H, S - 1, S - 1), covariance
+    offset_error: Array  # (H, S - 1, S - 1), covariance of the errors of the offsets
 
-    def speed_at(self, host: int, law: int, remaining: float) -> tuple[Array, float]:
+    def host_speed(self, host: int, law: int, remaining: float) -> tuple[Array, float]:
         """The speed of a host as a linear function of the levels: the coefficients, (M,), and the variance of the
         error.
 
-        ``remaining`` is the share of the drift after the last reading that remains at the time of interest. A host
-        without readings has coefficients of zero and the variance of the prior.
+        ``remaining`` is the share of the drift after the last reading that is expected to remain at the time of the
+        prediction. For a host without readings, the coefficients are zero, and the variance is the variance of the
+        prior.
         """
         builds = self.offset.shape[2]
         row = np.flatnonzero(self.hosts == host)
@@ -67,17 +70,19 @@ class HostSpeeds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LevelFit:
-    """A least-squares fit of M levels and S - 1 host offsets to the whitened readings, under each of H laws.
+    """A least-squares fit to the whitened readings under each of H laws (noise distributions); the fit estimates the
+    levels of M builds, and the offsets of all S hosts except the first.
 
-    Variances are in units of s² of the respective law. The first M of the K = M + S - 1 coefficients are the levels.
-    The last S - 1 of the R rows are pseudo-readings, which pull the offset of each host after the first towards zero.
+    Variances are in units of s², the variance of the noise of one run under the law. The first M of the K = M + S - 1
+    coefficients are the levels. The last S - 1 of the R fitted rows are pseudo-readings, which pull the offset of each
+    host after the first towards zero.
     """
 
     model: NoiseModel
     drift: Array  # (H,) s.d. of the drift in s
-    memory: Array  # (H,) of the drift, in minutes
+    memory: Array  # (H,) correlation time of the drift, in minutes
     prior: Array  # (H,) not normalised
-    searched: NDArray[np.bool_]  # (H,) whether decisions depend on the law
+    searched: NDArray[np.bool_]  # (H,) whether decisions depend on the law; the other laws are only for printed ratios
     y: Array  # (H, R) whitened readings
     x: Array  # (H, R, K) whitened indicators of build and host
     log_det: Array  # (H,) log determinant of the readings' covariance
@@ -85,10 +90,10 @@ class LevelFit:
     covariance: Array  # (H, K, K)
     coefficients: Array  # (H, K)
     squares: Array  # (H,) weighted sum of squared residuals
-    within: float  # the part of ``squares`` within groups of readings, equal under all laws
+    within: float  # sum of squares within groups of readings: a part of ``squares`` that is equal under all laws
     runs: Array  # (M,) weighted readings of each build
-    build: NDArray[np.int64]  # build of each reading; the stopped runs of a build are one reading
-    weight: Array  # of each reading
+    build: NDArray[np.int64]  # the build of each reading; all stopped runs of a build are united in one reading
+    weight: Array  # weight of each reading
     repeated: float  # excess of ``weight`` by united stopped runs; this excess shows nothing of the noise
     free: int  # number of the K coefficients that readings determine
     pace: float  # minutes from one reading to the next within a measurement
@@ -99,7 +104,7 @@ class LevelFit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Levels:
-    """The levels of M builds under H laws of noise; variances are in units of s² of the respective law."""
+    """The levels of M builds under H laws of noise; variances are in units of s², the variance of a run under the law."""
 
     model: NoiseModel
     mean: Array  # (H, M)
@@ -107,16 +112,16 @@ class Levels:
     residual: Array  # (H,) residual sum of squares, with the prior guess
     freedom: float  # degrees of freedom of ``residual`` if the levels are known: prior runs + readings
     evidence: Array  # (H,) log prior and the part of the log likelihood that does not depend on the levels
-    probability: Array  # (H,) of each law, given only the readings
+    probability: Array  # (H,) probability of each law of the noise, given only the readings
     drift: Array  # (H,) s.d. of the drift in s
-    memory: Array  # (H,) of the drift, in minutes
+    memory: Array  # (H,) correlation time of the drift, in minutes
     runs: Array  # (M,) weighted runs of each build
     pace: float  # minutes from one reading to the next within a measurement
     present: HostSpeeds
 
     @property
     def variance(self) -> Array:
-        """s² under each law, (H,)."""
+        """The variance s² of a run under each of H laws, shape (H,)."""
         result: Array = self.residual / max(self.freedom - self.mean.shape[1], 1.0)
         return result
 
@@ -127,13 +132,13 @@ class Levels:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Groups:
+class _ReadingGroups:
     """Groups of consecutive readings from one visit to one build, or from one visit to the two builds of a paired
     round.
     """
 
     build: NDArray[np.int64]
-    partner: NDArray[np.int64]  # -1 for unpaired runs
+    partner: NDArray[np.int64]  # the other build of paired runs; -1 for unpaired runs
     host: NDArray[np.int64]
     at: Array
     weight: Array
@@ -143,12 +148,14 @@ class _Groups:
 
 
 def fit_levels(record: Record, weight: Array, model: NoiseModel = USUAL) -> LevelFit:
-    """The fit of levels to the readings of ``record``, weighted by ``weight``, under the laws of ``model``."""
-    # Gaps with a build between two readings are longer, and fewer.
+    """The fit of levels to the readings of ``record``, weighted by ``weight``, under the laws (noise distributions) of
+    ``model``.
+    """
+    # The median is used, because the few gaps in which a build was made are longer.
     gaps = np.concatenate([np.diff(np.sort(record.at[record.host == host])) for host in np.unique(record.host)])
     gaps = gaps[gaps > 0]
     builds, pace = len(record.builds), float(np.median(gaps)) if len(gaps) else record.median_run_seconds / 60
-    if model.paired:  # paired runs do not depend on the speed of a host
+    if model.paired:  # ratios of paired runs do not depend on a host's speed, so all hosts count as one
         record = replace(record, host=np.zeros_like(record.host))
     record, weight, repeated = unite_stopped_runs(record, weight)
     groups = _group_readings(record, weight)
@@ -185,19 +192,19 @@ def levels_for_search(fitted: LevelFit, run_noise: float | None = None) -> Level
     ours = np.flatnonzero(fitted.searched)
     prior, builds = fitted.prior[ours], len(fitted.runs)
     guess, worth = fitted.model.guessed_noise, fitted.model.guess_weight
-    # of exact counts, the first two counts show as much as earlier hunts
+    # The noise of exact counts is not taken from earlier hunts, because the first two counts show as much.
     if run_noise is not None and not fitted.model.exact:
         guess, worth = run_noise, 10.0
     residual = fitted.squares[ours] + worth * guess**2
     freedom = worth + float(fitted.weight.sum()) - fitted.repeated + fitted.model.paired
     information = fitted.information[ours]
-    # |S of the readings| · |covariance of the levels|⁻¹ is the factor of the part that posterior.py adds.
+    # This is the part of the log likelihood that does not depend on the levels; posterior.py adds the other part.
     evidence = np.log(prior / prior.sum()) - 0.5 * fitted.log_det[ours] - 0.5 * np.linalg.slogdet(information)[1]
     total = evidence - 0.5 * (freedom - builds) * np.log(residual)
     probability = np.exp(total - log_sum_exp(total))
     probable = probability > NEGLIGIBLE
     law = ours[probable]
-    # The covariance of the offsets of further hosts, given the levels.
+    # The covariance of the offsets of all hosts except the first, given the levels.
     error = np.linalg.inv(information[probable][:, builds:, builds:]).astype(np.float64)
     return Levels(
         fitted.model, fitted.coefficients[law, :builds], fitted.covariance[law, :builds, :builds], residual[probable], freedom, evidence[probable],
@@ -219,8 +226,8 @@ def _sd_within_builds(record: Record, weight: Array, repeated: float, model: Noi
     )
 
 
-def _group_readings(record: Record, weight: Array) -> _Groups:
-    order = np.lexsort((record.at, record.host))  # readings of other hosts in between do not end a visit
+def _group_readings(record: Record, weight: Array) -> _ReadingGroups:
+    order = np.lexsort((record.at, record.host))  # by host: a reading of another host does not end a visit
     build, partner, visit, host = (
         column[order] for column in (record.build, record.partner, record.visit, record.host)
     )
@@ -232,19 +239,19 @@ def _group_readings(record: Record, weight: Array) -> _Groups:
     mean = np.bincount(group, w * value) / total
     at = np.bincount(group, w * record.at[order]) / total
     within = float((w * (value - mean[group]) ** 2).sum())
-    return _Groups(build[new], partner[new], host[new], at, total, mean, within, not bool(new.all()))
+    return _ReadingGroups(build[new], partner[new], host[new], at, total, mean, within, not bool(new.all()))
 
 
 def _whiten_readings(
-    groups: _Groups, builds: int, drift: Array, memory: Array, visit: Array, host_offset: float
+    groups: _ReadingGroups, builds: int, drift: Array, memory: Array, visit: Array, host_offset: float
 ) -> tuple[Array, Array, Array, Array]:
-    """The whitened columns [reading, build indicators, host indicators], log|S|, and the last state of each host,
-    under each law.
+    """Whiten the readings under each of H laws. Returns the whitened columns [reading, build indicators, host
+    indicators], the log determinant of the readings' covariance, and the last state of each host.
 
-    For S hosts, the whitened columns have the shape (H, groups + pseudo-readings, 1 + M + S - 1), and log|S| has the
-    shape (H,). Pseudo-readings say that the offset of each host after the first is about zero. The state is the
-    filter's estimate of each host's drift after the host's last reading: the mean, in the columns of the whitened
-    readings, (S, H, columns), and the variance, (S, H).
+    For S hosts, the whitened columns have the shape (H, groups + pseudo-readings, 1 + M + S - 1), and the log
+    determinant has the shape (H,). A pseudo-reading for each host after the first says that the offset of the host is
+    about zero. The state of a host is the Kalman filter's estimate of the host's drift after its last reading: the
+    mean, as coefficients of the columns, has the shape (S, H, columns), and the variance has the shape (S, H).
     """
     hosts, host = np.unique(groups.host, return_inverse=True)
     alone = groups.partner < 0

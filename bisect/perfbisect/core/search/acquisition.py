@@ -1,19 +1,21 @@
-"""The choice of the next measurement by expected bits for its cost.
+"""Chooses the next measurement by its expected bits of information about the culprit, divided by its cost.
 
-The options are all measured builds including the ends, and those unbuilt candidates that split the most probable
-hypotheses best. Each measurement option has a number of runs, and a number of reference runs that estimate the drift.
-The score of an option is bits / (build cost^0.7 + runs). With the full cost of a build, a rule that looks only one step
-ahead would repeat builds too often.
+An option is a number of runs of a candidate, and a number of reference runs, which show the drift of the host. The
+candidates are all measured builds, including the ends, and those candidates without readings that split the most
+probable hypotheses best. The score of an option is its expected bits / (cost of the build^0.7 + runs), with the cost in
+runs. The exponent lowers the cost of a build, because a choice that looks only one step ahead would otherwise measure
+existing builds too often.
 
 If builds are made in advance on build hosts, the cost of a build in progress is the time until the build is finished.
 Until the build is finished, a host measures existing builds, if such measurements promise enough bits.
 
 A candidate splits the range into two sets: the candidate with its ancestors, and all other candidates. The best
-candidate to build is the candidate that splits the posterior most evenly. The best split of the whole posterior is its
-median. In addition, each of the most probable hypotheses is split twice: at the candidate nearest to the posterior's
-median, and at the median of the hypothesis. Candidates whose builds are likely to fail have a lower score. The range is
-first cut at the candidates that other hosts are measuring, so that two hosts never work on the same part of the range.
-"""
+candidate to build is the candidate whose two sets are most nearly equally probable to contain the culprit. A hypothesis
+is a class of candidates that the measured builds do not distinguish. Each of the most probable hypotheses adds two
+options: its candidate that splits all probabilities most evenly, and the candidate that splits the probability of the
+hypothesis most evenly. Candidates whose builds are likely to fail have a lower score. If other hosts are measuring
+candidates, the range is first cut at these candidates, and a split is judged in each part, so that a host does not
+repeat the split of another host."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -29,28 +31,27 @@ from perfbisect.core.inference.ancestry import Hypotheses
 from perfbisect.core.inference.observations import Built
 from perfbisect.core.inference.posterior import Posterior, Prediction, predict_levels
 from perfbisect.core.inference.record import Record
-from perfbisect.core.search.build_forecast import BUILD_EXPONENT, build_cost, chance_to_build, remaining_runs, wait_runs
+from perfbisect.core.search.build_forecast import BUILD_EXPONENT, build_cost, build_waits, chance_to_build, times_left
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.stats.distributions import label_information
 
 Array = NDArray[np.float64]
 
-SPLIT_HYPOTHESES = 4  # number of hypotheses that are split
+SPLIT_HYPOTHESES = 4  # number of the most probable classes of candidates, each of which is also split by itself
 
 
 def best_splits(
-    analysis: Analysis, chance: Array, busy: Collection[int], among: Collection[int] | None = None
+    analysis: Analysis, build_chance: Array, busy: Collection[int], among: Collection[int] | None = None
 ) -> list[int]:
     """The candidates without readings that split the most probable hypotheses best.
 
-    ``chance``, of shape (size,), is the probability that each candidate can be built. ``busy`` are the candidates that
-    other hosts are measuring now. If ``among`` is not None, only its candidates are returned.
-    """
+    ``build_chance``, of shape (size,), is the probability that each candidate can be built. ``busy`` are the candidates
+    that other hosts are measuring now. If ``among`` is given, only candidates of ``among`` are returned."""
     record, groups, posterior = analysis.record, analysis.hypotheses, analysis.posterior
-    is_open = chance > 0
+    is_open = build_chance > 0
     is_open[list(record.builds)] = False
     is_open[[*record.build_name, *busy]] = False
-    cells = _cells(groups, busy)
+    cells = _range_pieces(groups, busy)
     if among is not None:
         is_open &= np.isin(np.arange(len(is_open)), list(among))
     if not is_open.any():
@@ -59,12 +60,12 @@ def best_splits(
 
     def choose_split(weight: Array, allowed: NDArray[np.bool_] | None = None) -> None:
         evenness = np.zeros(len(weight))
-        for cell in cells:  # each outcome of the present orders leaves the candidates of one cell
+        for cell in cells:  # the outcomes of the present orders divide the candidates into cells
             total = float(weight[cell].sum())
             if total > 0:
                 mass_below = groups.ancestry.ancestor_sums(np.where(cell, weight, 0.0))
                 evenness += mass_below * (total - mass_below) / total
-        promise = np.where(is_open if allowed is None else is_open & allowed, evenness * chance, -1.0)
+        promise = np.where(is_open if allowed is None else is_open & allowed, evenness * build_chance, -1.0)
         promise[np.isnan(promise)] = -1.0
         best = int(promise.argmax())
         if promise[best] > 1e-9 and best not in chosen:
@@ -82,9 +83,8 @@ def best_splits(
     return chosen
 
 
-def _cells(groups: Hypotheses, busy: Collection[int]) -> list[NDArray[np.bool_]]:
-    """The cells into which the range is cut by the candidates that other hosts are measuring; each cell is a mask of
-    shape (size,)."""
+def _range_pieces(groups: Hypotheses, busy: Collection[int]) -> list[NDArray[np.bool_]]:
+    """The parts into which the ``busy`` candidates cut the range; each part is a mask of candidates, of shape (size,)."""
     cells = [np.ones(len(groups.class_of), bool)]
     for candidate in sorted(busy):
         below = groups.ancestry.ancestors(candidate)
@@ -97,7 +97,7 @@ REFERENCES = np.array([0.0, 0.5, 1.0])  # reference runs for each run
 BATCH_RUNS = np.repeat(RUNS, len(REFERENCES))  # all pairs (runs, reference runs), flattened: (B,)
 BATCH_REFERENCES = np.ceil(np.outer(RUNS, REFERENCES)).astype(np.int64).ravel()
 NO_REFERENCES = np.zeros(len(RUNS), np.int64)
-GOOD_ENOUGH = 0.93  # repeats use the largest batch whose score is at least this share of the best score
+GOOD_ENOUGH = 0.93  # a build with runs gets the largest batch whose score is at least this share of the best score
 # A batch is small if it is at most the share ``SMALL`` of the runs so far; for small batches ``FAIR`` replaces
 # ``GOOD_ENOUGH``.
 FAIR, SMALL = 0.85, 0.04
@@ -107,7 +107,7 @@ POINTLESS_SHARE = 0.01  # share of the first step's score; a hunt ends if the be
 LEAST_PATIENCE = 0.2  # share of the patience that remains, however improbable a change is
 SMALLEST_SHIFT = 1.0  # in s.d. of a run; a smaller change gets the patience of a change of size SMALLEST_SHIFT
 FIXED_RUNS = 25.0  # runs of any hunt for the ends and the proof
-WORTH_A_RUN = 0.2  # share of the first step's score: the lowest score of a run while a build is awaited
+WORTH_A_RUN = 0.2  # lowest score of runs that are made while a build is awaited, as a share of the first step's score
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +115,15 @@ class Choice:
     """A measurement, and the expected bits of information for each run that the measurement costs."""
 
     order: Measure
-    rate: float
+    bits_per_run: float
 
 
 def best_measurement(analysis: Analysis, now: Situation, host: int, max_runs: float = math.inf) -> Choice | None:
     """The best measurement on ``host``; None if nothing can be measured.
 
-    A candidate is left out if it is the candidate of interest of another host's order. If ``max_runs`` is finite, the
-    measurement needs no build and at most this number of runs.
-    """
-    build_runs, busy = now.build_runs, now.fleet.candidates_of_interest
+    A candidate is left out if another host measures it now, except as a reference. If ``max_runs`` is finite, the
+    returned measurement needs no build and has at most ``max_runs`` runs."""
+    build_runs, busy = now.build_cost_in_runs, now.fleet.candidates_of_interest
     record, levels, groups, posterior = analysis.record, analysis.levels, analysis.hypotheses, analysis.posterior
     chance = chance_to_build(groups.ancestry, record.skipped, record.built_on_any_host, record.left_out)
     measured = [build for build in record.builds if build not in record.skipped]
@@ -142,7 +141,7 @@ def best_measurement(analysis: Analysis, now: Situation, host: int, max_runs: fl
     likely = np.array([1.0 if row >= 0 else chance[candidate] for candidate, row in zip(candidates, rows, strict=True)])
     new_references = np.array([sum(record.builds[row] not in on_host for row in pair) for pair in references])
     if now.fleet.has_build_host:
-        candidate_cost = np.where(new_build, wait_runs(now, candidates, likely), 0.0)
+        candidate_cost = np.where(new_build, build_waits(now, candidates, likely), 0.0)
     else:
         candidate_cost = np.where(new_build, build_cost(now, candidates, likely, host), 0.0)
     gaps = candidate_cost * record.median_run_seconds / 60
@@ -164,7 +163,7 @@ def best_measurement(analysis: Analysis, now: Situation, host: int, max_runs: fl
         small = SMALL * len(record.value) >= batch_runs + batch_references
         near = score[option] >= np.where(small, FAIR, GOOD_ENOUGH) * best
         batch = int(np.where(near, 100 * batch_runs - batch_references, -1).argmax())
-    elif now.fleet.has_build_host and max_runs == math.inf:  # as many runs as if the hunt had waited for the build
+    elif now.fleet.has_build_host and max_runs == math.inf:  # choose the same number of runs as without a build host
         usual = batch_runs + batch_references
         batch = int((score[option] * (cost[option, 0] + usual) / (build_runs**BUILD_EXPONENT + usual)).argmax())
     runs, reference_runs = int(batch_runs[batch]), int(batch_references[batch])
@@ -178,48 +177,48 @@ def best_measurement(analysis: Analysis, now: Situation, host: int, max_runs: fl
 
 
 def measurement_while_waiting(analysis: Analysis, now: Situation, host: int) -> Measure | None:
-    """The measurement for ``host`` to make until the next build in flight is finished.
+    """The measurement that ``host`` makes while build hosts make builds.
 
-    The result is None if no existing build promises enough bits, or if the next build is finished before a run.
-    """
-    wait = min(remaining_runs(now).values(), default=0.0)
+    The result is None if no existing build promises enough bits, or if a build will be finished before the end of one
+    run."""
+    wait = min(times_left(now).values(), default=0.0)
     choice = best_measurement(analysis, now, host, wait) if wait >= 1 else None
-    first_rate = _first_rate(analysis.ends.drop, analysis.posterior, now.build_runs)
-    if choice is None or choice.rate < WORTH_A_RUN * first_rate:
+    first_rate = _first_step_rate(analysis.ends.drop, analysis.posterior, now.build_cost_in_runs)
+    if choice is None or choice.bits_per_run < WORTH_A_RUN * first_rate:
         return None
     return choice.order
 
 
-def _unmeasured_options(analysis: Analysis, now: Situation, chance: Array, *, only_built: bool) -> list[int]:
-    """The options without readings: builds made ahead, and the best splits among other workloads' builds and candidates.
+def _unmeasured_options(analysis: Analysis, now: Situation, build_chance: Array, *, only_built: bool) -> list[int]:
+    """The candidates without readings that may be measured: builds that build hosts made in advance; the best splits
+    among the builds of other workloads; and the best splits among all candidates.
 
-    If the budget allows no new build, all options are existing builds.
-    """
+    If the budget allows no new build, only existing builds and builds in progress are returned."""
     record, in_flight, subjects = analysis.record, now.fleet.candidates_in_build, now.fleet.candidates_of_interest
     ready: list[int] = []
     if now.fleet.has_build_host:
         ready = sorted(record.built.difference(record.builds, record.build_name, record.skipped, subjects))
     if only_built:
         return ready
-    if now.shared:
-        ready += best_splits(analysis, chance, subjects, record.built)
+    if now.shares_builds:
+        ready += best_splits(analysis, build_chance, subjects, record.built)
     among = None if now.budget.may_build else record.built | in_flight
-    best = best_splits(analysis, chance, subjects, among)
+    best = best_splits(analysis, build_chance, subjects, among)
     return list(dict.fromkeys([*ready, *best]))
 
 
 def _expected_drift(analysis: Analysis, host: int, gap: float) -> tuple[Array, Array]:
-    """The expected drift of a host in a visit ``gap`` minutes after the last reading; variances in units of s² (of a run).
+    """The expected drift of a host in a visit ``gap`` minutes after the last reading, and its variance in units of s²,
+    the variance of the noise of one run.
 
-    The first array, of shape (M,), has the coefficients of the drift: the expected drift is linear in the levels of the
-    builds; see ``HostSpeeds.speed_at``. The second array, of shape (B,), has the variance of the mean drift over the
-    runs and references of each batch.
-    """
+    The expected drift is a linear function of the levels of the M builds; the first array, of shape (M,), has the
+    coefficients (see ``HostSpeeds.host_speed``). The second array, of shape (B,), has the variance of the mean drift
+    during each of B batches, which differ in their numbers of runs and references."""
     levels, law, pace = analysis.levels, analysis.posterior.fit.law, analysis.record.median_run_seconds / 60
     memory = levels.memory[law] if levels.drift[law] > 0 else levels.memory[int(levels.drift.argmax())]  # minutes
     size = max(float(levels.drift[law] ** 2), float(levels.probability @ levels.drift**2))
     correlation = float(np.exp(-(gap + pace) / memory))
-    of_levels, variance = levels.present.speed_at(host, law, correlation)
+    of_levels, variance = levels.present.host_speed(host, law, correlation)
     span = (BATCH_RUNS + BATCH_REFERENCES) * pace / memory
     averaged = np.where(span > 1e-3, 2 * (span - 1 + np.exp(-span)) / np.maximum(span, 1e-3) ** 2, 1.0)
     return of_levels, np.maximum(variance + size * (1 - correlation**2) * averaged, 1e-9)
@@ -228,16 +227,16 @@ def _expected_drift(analysis: Analysis, host: int, gap: float) -> tuple[Array, A
 def _scores_of_interleaved_runs(
     prediction: Prediction, cost: Array, likely: Array, drift: Array, variance: Array, references: Array
 ) -> Array:
-    """The expected bits of interleaved runs, for each run that they cost; an array of shape (options, batches).
+    """The scores of interleaved runs: expected bits divided by the cost in runs, of shape (options, batches).
 
-    ``cost``, of shape (options, 2), is the cost in runs of the missing builds: of the candidate, and of its references.
-    ``likely`` (options,) is the probability that the candidate builds. The array ``references``, of shape (options, M),
-    has the weights of the builds in the mean of the references. The speed of the host is estimated from earlier
-    readings and from the references; each estimate is weighted by its precision. The arrays ``drift``, of shape
-    (options, M), and ``variance``, of shape (options, batches), are from ``_expected_drift``.
+    ``cost``, of shape (options, 2), is the cost in runs of missing builds: column 0 for the candidate, column 1 for its
+    references. ``likely``, of shape (options,), is the probability that the candidate can be built. ``references``, of
+    shape (options, M), is the weight of each of the M builds in the mean of an option's reference runs. The speed of
+    the host is estimated from earlier readings and from the references; each estimate is weighted by its precision.
+    ``drift``, of shape (options, M), and ``variance``, of shape (options, batches), are results of ``_expected_drift``.
     """
     count = BATCH_REFERENCES
-    # the weight of the references
+    # Share of the variance of the drift that the reference runs remove.
     trust = np.where(references.sum(axis=1, keepdims=True) > 0, count / (count + 1 / variance), 0.0)
     sides = prediction.separation(references, drift, trust)
     noise = 1 / BATCH_RUNS + variance * (1 - trust)
@@ -250,12 +249,11 @@ def _scores_of_interleaved_runs(
 def _scores_of_paired_runs(
     prediction: Prediction, cost: Array, likely: Array, references: Sequence[Sequence[int]], builds: int
 ) -> tuple[NDArray[np.int64], Array]:
-    """A pair of arrays: the row of the better reference, of shape (options,), and the expected bits for each run of
-    paired runs, of shape (options, batches).
+    """Two arrays: the row of each option's better reference build, of shape (options,); and the scores of paired runs,
+    expected bits divided by the cost in runs, of shape (options, batches).
 
-    A pair of runs consists of a run of the candidate and a run of one of its references. The references of a candidate
-    are one or two rows; ``builds`` is the number of all rows.
-    """
+    A pair of runs consists of a run of the candidate and a run of one of its references. ``references`` has one or two
+    rows of builds for each option; ``builds`` is the number of builds with readings."""
     scores = []
     for side in (0, -1):
         partner = np.array([pair[side] for pair in references])
@@ -269,7 +267,7 @@ def _scores_of_paired_runs(
     return np.where(better, last_partner, first_partner), np.where(better[:, None], last, first)
 
 
-LAYOUT_SD = 0.005  # s.d. of the level of a build, by its layout
+LAYOUT_SD = 0.005  # s.d. of the levels of builds that is caused by their layouts
 # The ends and the proof take ENDS_AND_PROOF runs if the drop is at least CLEAR times the noise. Smaller drops take more
 # runs, at most MOST_FIXED_RUNS. The numbers are from simulated hunts through 20 to 1,000 commits, with drops of 2, 3, 5
 # and 10 times a noise of 1 %.
@@ -277,12 +275,10 @@ ENDS_AND_PROOF, CLEAR, MOST_FIXED_RUNS = 12.0, 6.0, 80.0
 
 
 def expected_runs(candidates: int, drop: float, noise: float, build_runs: float) -> float:
-    """The expected number of runs of a hunt: the sum for the ends, for the search with the most bits for its cost, and
-    for the proof.
+    """The expected number of runs of a hunt, for the ends, the search and the proof.
 
     ``drop`` is a fraction (0.05: 5 %), ``noise`` the standard deviation of a run as a fraction; both are above 0. A
-    build costs ``build_runs`` runs.
-    """
+    build costs ``build_runs`` runs."""
     size = -math.log1p(-drop) / noise
     gain = label_information(np.full(len(RUNS), 0.5), size**2 / (2 * (LAYOUT_SD / noise) ** 2 + 1 / RUNS))
     best = int((gain / (build_runs**BUILD_EXPONENT + RUNS)).argmax())
@@ -290,19 +286,19 @@ def expected_runs(candidates: int, drop: float, noise: float, build_runs: float)
     return fixed + float(RUNS[best] / gain[best]) * math.log2(candidates)
 
 
-# For --min-effect auto. The first readings of each end give the noise, so that the chosen size does not change later.
-# The size is at least PLACEMENT_EFFECT if builds cannot be linked again, because code placement causes changes of that
-# size.
+# For --min-effect auto, which chooses one of SIZES. Only the FIRST readings of each end give the noise, so that the
+# size does not change later. The size is at least PLACEMENT_EFFECT if builds cannot be linked again, because code
+# placement causes changes of PLACEMENT_EFFECT.
 SIZES, FIRST, PLACEMENT_EFFECT, HOUR = (0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.012, 0.015), 4, 0.01, 60.0
 
 
 def detectable_effect(now: Situation) -> float:
-    """The smallest change that a hunt can probably show within its budget, or within an hour, as a fraction.
+    """The smallest change that a hunt can probably find within its time budget (without a time budget: an hour), as a
+    fraction.
 
-    The noise is the standard deviation of a run, estimated from the first runs of both ends. Until the ends have enough
-    runs, the returned change is the policy's ``min_effect``. Later it is at most ``min_effect``.
-    """
-    policy, name, ends = now.policy, now.record.name_of_build, (0, now.record.name_of_build(now.bad))
+    The noise is the standard deviation of a run, estimated from the first runs of both ends. The result is at most the
+    policy's ``min_effect``; until the ends have enough runs, the result is ``min_effect``."""
+    policy, name, ends = now.policy, now.record.build_id, (0, now.record.build_id(now.bad))
     of_ends = [run for run in now.readings if not (run.layout or run.host) and name(run.candidate) in ends]
     turns = [[run for run in of_ends if run.partner is None and name(run.candidate) == end][:FIRST] for end in ends]
     rounds = [run for run in of_ends if run.partner is not None and name(run.partner) in ends][:FIRST]
@@ -328,37 +324,38 @@ def detectable_effect(now: Situation) -> float:
 
 
 def is_hopeless(choice: Choice, analysis: Analysis, now: Situation, required: float) -> bool:
-    """Whether to end the hunt, because ``choice`` and the following steps are expected to cost too much. A hunt ends if
-    the expected information of its best step is almost 0 bits. A hunt also ends if it would become several times as
-    expensive as a usual search for a change of this size. This cost is estimated from the missing bits and the bits for
-    each run of the best step. In such a hunt, more runs do not help: no single culprit explains the levels, or the
-    change is smaller than it seemed. The limit of the cost is lower if the best step repeats a build, or if it is
-    uncertain whether there is a change. If no build is allowed any more, repeats can only separate hypotheses, and stop
-    once a hypothesis of several candidates has the ``required`` probability."""
-    record, groups, posterior, build_runs = analysis.record, analysis.hypotheses, analysis.posterior, now.build_runs
+    """Whether the hunt should end, because ``choice``, the best next measurement, promises too few bits for its cost. A
+    hunt ends if the expected bits of ``choice`` are almost 0. A hunt also ends if its expected cost is several times
+    the cost of a usual search for a change of this size: then no single culprit explains the levels, or the change is
+    smaller than it seemed, and more runs do not help. The expected cost is computed from the missing bits and the bits
+    for each run of ``choice``. The limit of the cost is lower if ``choice`` measures a build again, or if it is
+    uncertain whether there is a change. If no build is allowed any more, a hunt also ends once a class of several
+    candidates has the ``required`` probability, because runs of existing builds cannot split the class."""
+    record, groups, posterior = analysis.record, analysis.hypotheses, analysis.posterior
+    build_runs = now.build_cost_in_runs
     repeats = choice.order.plan[0].candidate in record.builds
     only_repeats = repeats and not now.budget.may_build
     probability = posterior.culprit if only_repeats else groups.candidate_probabilities(posterior.culprit)
     top = int(posterior.culprit.argmax())
     if only_repeats and groups.class_sizes[top] > 1 and posterior.culprit[top] >= required:
         return True
-    favoured = _first_rate(-float(posterior.culprit @ posterior.fit.drop), posterior, build_runs)
-    if choice.rate < POINTLESS_SHARE * favoured:
+    favoured = _first_step_rate(-float(posterior.culprit @ posterior.fit.drop), posterior, build_runs)
+    if choice.bits_per_run < POINTLESS_SHARE * favoured:
         return True
     missing = max(_entropy_bits(probability) - ENOUGH_BITS, ENOUGH_BITS)
-    total = _entropy_bits(groups.plain_weight) * (1 + posterior.drifting / 2)  # on a drifting host runs need references
-    usual, foreseen = total / favoured, total / _first_rate(analysis.ends.drop, posterior, build_runs)
-    free_builds = record.built if now.shared else record.built_ahead  # a build made ahead costs the search no time
+    total = _entropy_bits(groups.plain_weight) * (1 + posterior.drifting / 2)  # drift requires reference runs
+    usual, foreseen = total / favoured, total / _first_step_rate(analysis.ends.drop, posterior, build_runs)
+    free_builds = record.built if now.shares_builds else record.built_on_build_hosts  # builds that take no search time
     unmeasured = len(free_builds.difference(record.builds, record.build_name))
     spent = len(record.value) + (len(record.built) - unmeasured) * build_runs**BUILD_EXPONENT
-    through_failures = record.skipped and not repeats  # in such a search few bits show only that builds may fail
+    through_failures = record.skipped and not repeats  # a low score may be due to failed builds
     patience = analysis.model.patience * float(np.clip(posterior.change, LEAST_PATIENCE, 1.0))
     if not through_failures and (
-        spent + missing / choice.rate > patience * (usual + FIXED_RUNS)
+        spent + missing / choice.bits_per_run > patience * (usual + FIXED_RUNS)
         or spent > analysis.model.end_patience * (foreseen + FIXED_RUNS)
     ):
         return True
-    return bool(repeats and choice.rate * 2 * (usual + spent) < min(missing, 1.0))
+    return bool(repeats and choice.bits_per_run * 2 * (usual + spent) < min(missing, 1.0))
 
 
 def _entropy_bits(probabilities: Array) -> float:
@@ -367,8 +364,9 @@ def _entropy_bits(probabilities: Array) -> float:
     return float(-(positive * np.log2(positive)).sum())
 
 
-def _first_rate(drop: float, posterior: Posterior, build_runs: float) -> float:
-    """The score of the first step of a search for this drop (log units) on a steady host, in bits for each run."""
+def _first_step_rate(drop: float, posterior: Posterior, build_runs: float) -> float:
+    """The score (bits for each run) of the first measurement of a search for a ``drop`` in log units, on a host without
+    drift."""
     square = max(drop / posterior.fit.s, SMALLEST_SHIFT) ** 2 / (2 * posterior.fit.layout + 1 / RUNS)
     gain = label_information(np.full(len(RUNS), 0.5), square)
     return max(float((gain / (build_runs**BUILD_EXPONENT + RUNS)).max()), 1e-9)
@@ -377,10 +375,10 @@ def _first_rate(drop: float, posterior: Posterior, build_runs: float) -> float:
 def _reference_builds(
     record: Record, groups: Hypotheses, posterior: Posterior, rows: Sequence[int], on_host: Collection[int]
 ) -> list[list[int]]:
-    """The rows of the reference builds for each candidate; a candidate is given by its row in ``rows``, or by -1 if it
-    has no readings. The reference builds are the nearest build that is certainly fast and the nearest build that is
-    certainly slow. A later proof needs both reference builds, too. Builds that already exist on the host (``on_host``)
-    are preferred."""
+    """The rows of the reference builds of each candidate; ``rows`` has the row of each candidate, or -1 if the
+    candidate has no readings. The reference builds are a certainly fast and a certainly slow build, each the nearest to
+    the uncertain part of the range, because a later proof needs these builds, too. Builds that already exist on the
+    host (``on_host``) are preferred."""
     belief = groups.slow @ posterior.culprit
     runs = np.array([record.run_count(build) for build in record.builds])
     usable = [row for row, build in enumerate(record.builds) if build not in record.skipped]
@@ -390,10 +388,10 @@ def _reference_builds(
         (row for row in usable if belief[row] > 1 - CERTAIN), key=lambda row: (row not in present, belief[row])
     )
     pairs = ([row for side in (fast, slow) for row in [near for near in side[:2] if near != i][:1]] for i in rows)
-    return [sorted(pair, key=lambda row: runs[row]) for pair in pairs]  # the build with fewer runs gets the odd run
+    return [sorted(pair, key=lambda row: runs[row]) for pair in pairs]  # the first build gets the odd run
 
 
 def _divided_runs(record: Record, references: list[int], runs: int) -> list[PlannedRuns]:
-    """The runs of each reference build, which divide ``runs``."""
+    """A total of ``runs`` reference runs, divided between the reference builds."""
     counts = [(runs + 1) // 2, runs // 2] if len(references) == 2 else [runs]
     return [PlannedRuns(record.builds[row], count) for row, count in zip(references, counts, strict=False) if count]

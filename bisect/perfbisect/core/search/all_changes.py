@@ -1,12 +1,13 @@
-"""The search for every change of a range: the largest change first, then the changes on either side of it, down to the
-smallest change of interest.
+"""Searches for every change of a range that is at least the smallest change of interest: first for the largest change,
+then for changes in the subranges before and after each change.
 
-If a change is named, the commits before the change and the commits after the change are subranges, and most ends of
-these subranges have been measured. A subrange is halved if its ends do not differ, or if no single change explains the
+If a change is named, the commits before the change and the commits after the change are subranges. Most ends of such
+subranges are already measured. A subrange is halved if its ends do not differ, or if no single change explains the
 difference. By halving subranges, the search also finds changes that cancel each other. A subrange is not halved if it
-is smaller than an eighth of the range, because each half costs a build. A subrange beside a change that exact counts
-have named is not halved, either, because the counts show that any remaining change is too small. The commits before and
-the commits after unbuildable commits are also subranges. The verdict lists the subranges that could not be settled.
+is smaller than an eighth of the range, because each halving needs a build of a commit in the middle. If exact counts of
+instructions have named a change, no subrange is halved, because the counts show that any remaining change is too small.
+If commits cannot be built, the commits before and the commits after these commits are also subranges. The verdict lists
+the subranges whose search was inconclusive.
 """
 
 import math
@@ -41,9 +42,9 @@ from perfbisect.core.search.older_branches import branch_point_of, decide_with_o
 from perfbisect.core.search.single_change import decide_single_change
 from perfbisect.core.search.situation import Situation, Subrange, no_suspect, subrange, undecided
 
-SMALLEST = 8  # a subrange is halved if it has more candidates than the range divided by SMALLEST
+SMALLEST = 8  # a subrange is halved if it has more than 1/SMALLEST of the range's candidates
 STUCK = (Reason.UNBUILDABLE, Reason.LEFT_OUT, Reason.BRANCH_POINT_UNKNOWN)  # reasons that no measurement can remove
-LIKELY = 0.5  # lowest probability of a change whose possible commits the verdict lists
+LIKELY = 0.5  # the verdict lists the possible commits of a change if the change has at least this probability
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +62,21 @@ class _Results:
     now: Situation
     steps: list[Step] = field(default_factory=list)
     noted: dict[int, Step] = field(default_factory=dict)  # by candidate, with steps that are too small to be named
-    # The ratio of each known change on each host class, by candidate. The ratio of a noted step is from its proof
-    # alone. The change of a stretch that does not build is at the first build after it.
+    # Candidate → the ratios of its change, one for each host class. The ratio of a step in ``noted`` is from its proof
+    # alone. If the change is in commits of a subrange that do not build, the candidate is the subrange's bad end.
     changes: dict[int, tuple[Interval, ...]] = field(default_factory=dict)
-    doubts: dict[_Span, Inconclusive] = field(default_factory=dict)  # unsettled subranges
-    quiet: set[_Span] = field(default_factory=set)  # subranges that are not halved, with ends that are alike
+    doubts: dict[_Span, Inconclusive] = field(default_factory=dict)  # subrange → its inconclusive verdict
+    quiet: set[_Span] = field(default_factory=set)  # subranges whose ends are equally fast, and that are not halved
     divided: set[_Span] = field(default_factory=set)  # subranges that are searched in smaller subranges
-    detectable: float = 0.0  # the smallest change that would have been shown in all quiet subranges
-    # the smallest change of interest, if a smaller change may remain in a subrange with counted ends only; else 0
+    detectable: float = 0.0  # the size that a change in any quiet subrange must have to be detected
+    # The smallest change of interest, if a subrange whose ends were only counted may contain a smaller change; else 0.
     remaining: float = 0.0
 
     @property
     def spent_budget(self) -> Reason:
-        """The spent budget; the budget of builds if only orders without a build are allowed."""
-        return self.now.budget.spent or Reason.BUILDS_SPENT
+        """The limit of the budget that was reached; if none was reached, ``BUILDS_SPENT``, because an order that needs
+        a build was refused."""
+        return self.now.budget.reached_limit or Reason.BUILDS_SPENT
 
     @property
     def by_age(self) -> list[Step]:
@@ -87,20 +89,20 @@ class _Results:
 
 
 def decide_changes(now: Situation) -> Decision:
-    """The decision of the hunt: for all changes or for the largest change, as the policy says. Branches may have begun
-    at another speed than good.
+    """The decision of a hunt for all changes if ``policy.all_steps`` is true, otherwise for the largest change.
+    Readings of branches that began before good are corrected: see ``decide_with_older_branches``.
     """
     return decide_with_older_branches(decide_all_changes if now.policy.all_steps else decide_single_change, now)
 
 
 def decide_all_changes(now: Situation) -> Decision:
-    """The decision of the hunt for all changes: the next order, or the verdict."""
+    """The decision of a hunt for all changes: the next order, or the verdict."""
     results, budget = _Results(now), now.budget
     largest = _largest_change(now)
-    if isinstance(largest.order, NotReproduced):  # final for equal binaries, or without a commit between the ends
+    if isinstance(largest.order, NotReproduced):  # final if the binaries are equal, or without a commit between
         is_final = largest.order.detectable == 0.0
     else:
-        is_final = budget.ended(largest.order) or not now.record.skipped.isdisjoint((0, now.bad))
+        is_final = budget.is_spent_verdict(largest.order) or not now.record.skipped.isdisjoint((0, now.bad))
     if isinstance(largest.order, Measure) or is_final:
         return largest
     policy = replace(now.policy.unlimited(), direction=Direction.ANY)
@@ -116,7 +118,7 @@ def decide_all_changes(now: Situation) -> Decision:
             continue
         part = results.subrange(span)
         if not searched and isinstance(largest.order, Found):
-            pending += _note_step(results, part, largest.order.step, largest.evidence, named=True)
+            pending += _note_step(results, part, largest.order.step, largest.evidence, is_named=True)
         elif _remaining_change_is_small(own_situation := part.situation(of_subranges, results.changes)):
             results.remaining = policy.min_effect
             results.quiet.add(span)
@@ -125,7 +127,8 @@ def decide_all_changes(now: Situation) -> Decision:
             if isinstance(decision.order, Measure):
                 order = decision.order.renumbered(dict(enumerate(part.nodes.tolist())))
                 if budget.allows(order):
-                    # the probabilities of a culprit are from the subrange; the rest of the belief is from the range
+                    # The probabilities of culprits are from the subrange; all other parts of the belief are from the
+                    # range.
                     culprit = largest.belief.culprit * 0
                     culprit[part.nodes[1:]] = decision.belief.culprit[1:]
                     belief = replace(largest.belief, culprit=culprit)
@@ -144,18 +147,20 @@ def decide_all_changes(now: Situation) -> Decision:
 
 
 def _largest_change(now: Situation) -> Decision:
-    """The decision of the hunt for the largest change; a verdict stays even if the budget is spent afterwards."""
+    """The decision of the search for the largest change. If the budget is spent, but the readings are enough for a
+    verdict, the decision is this verdict."""
     decision = decide_single_change(now)
-    if now.budget.ended(decision.order):
+    if now.budget.is_spent_verdict(decision.order):
         unlimited = decide_single_change(replace(now, policy=now.policy.unlimited()))
         return decision if isinstance(unlimited.order, Measure) else unlimited
     return decision
 
 
 def _remaining_change_is_small(part: Situation) -> bool:
-    """Whether counts of the ends of a subrange show that any remaining change is below the smallest change of interest.
+    """Whether exact counts of the ends of a subrange show that any remaining change is below the smallest change of
+    interest.
 
-    More counts of the ends would not change this answer, because exact counts are repeatable.
+    Further counts of the ends would show the same, because exact counts repeat.
     """
     record = part.record
     if not part.model.exact or len(part.prior.classes) > 1 or not (record.run_count(0) and record.run_count(part.bad)):
@@ -168,7 +173,7 @@ def _remaining_change_is_small(part: Situation) -> bool:
 def _settle_subrange(
     results: _Results, part: Subrange, span: _Span, verdict: Verdict, evidence: tuple[Interval, ...]
 ) -> list[_Span]:
-    """Note the verdict on a subrange; returns the smaller subranges to search next."""
+    """Store the verdict on a subrange in ``results``; returns the smaller subranges to search next."""
     match verdict:
         case Found(step):
             effects = tuple(effect for effect in step.effects if not effect.ends)  # without effects of the step's ends
@@ -194,7 +199,7 @@ def _settle_subrange(
                 results.doubts[span] = no_suspect(results.spent_budget, results.now.policy, ratio)
             elif not halves:
                 results.detectable = max(results.detectable, detectable)
-                if noted := _noted_step(results, part):  # another change must cancel the noted step
+                if noted := _noted_step(results, part):  # the ends are equal, so another change cancels the noted step
                     return _spans_around_step(results, part, noted)
                 results.quiet.add(span)
             return halves or []
@@ -203,19 +208,19 @@ def _settle_subrange(
 
 
 def _half_spans(results: _Results, part: Subrange) -> list[_Span] | None:
-    """The two halves of a subrange. The list is empty for a small subrange; the result is None if the budget does not
-    allow a measurement of the middle."""
+    """The two halves of a subrange. The list is empty if the subrange is too small to be halved; the result is None if
+    the budget does not allow a measurement of the commit in the middle."""
     if len(part.graph.candidates) * SMALLEST <= len(part.whole.candidates):
         return []
     if results.now.model.exact and results.steps:
-        return []  # any change beside a named change is below the smallest change of interest
+        return []  # counts show that all remaining changes are too small to be of interest
     now, record = results.now, results.now.record
     built = {*record.built, *record.builds}
-    central = part.central_candidates(chance_to_build(ancestry_of(now.graph), record.skipped, built, record.left_out))
+    central = part.halving_candidates(chance_to_build(ancestry_of(now.graph), record.skipped, built, record.left_out))
     if not central:
         return []
-    # The middle is the candidate that was measured first. The chances to build change with every attempt; the halves
-    # must not.
+    # The middle is the candidate that was measured first, so that the halves stay the same. (The chances to build
+    # change with each attempt.)
     middle = min(
         (v for v in central if record.run_count(v)),
         key=lambda v: int(record.reading_positions(v)[0]),
@@ -227,10 +232,11 @@ def _half_spans(results: _Results, part: Subrange) -> list[_Span] | None:
 
 
 def _spans_around_failures(results: _Results, part: Subrange, candidates: Sequence[int]) -> list[_Span]:
-    """The subranges after, before and between the builds that enclose failed commits.
+    """The subranges around a group of failed commits: after the nearest newer build that was measured, before the
+    nearest older build that was measured, and between these two builds.
 
-    The group consists of the first of ``candidates`` and of the candidates with the same measured descendants as this
-    first candidate. ``candidates`` are nodes of the subrange, most probable first. The list is empty if the enclosing
+    The group consists of the first of ``candidates`` and of all candidates that no measured build distinguishes from
+    the first. ``candidates`` are nodes of the subrange, most probable first. The list is empty if the two nearest
     builds are the ends of the subrange.
     """
     now, record, reach = results.now, results.now.record, ancestry_of(part.graph)
@@ -239,7 +245,7 @@ def _spans_around_failures(results: _Results, part: Subrange, candidates: Sequen
     below = {node: reach.ancestors(node) for node in {0, last, *part.node_of[built].tolist()}}
     suspected = [c for c in candidates if all(mask[c] == mask[candidates[0]] for mask in below.values())]
     newer = min((n for n in below if below[n][suspected].all()), key=lambda n: int(below[n].sum()))
-    branch_point = int(branch_point_of(part.graph)[newer])  # 0: the good end
+    branch_point = int(branch_point_of(part.graph)[newer])  # 0 if it is the good end
     candidates_below = [n for n in below if n and below[newer][n] and not below[n][suspected].any()]
     older = max(candidates_below, key=lambda n: int(below[n].sum()), default=branch_point)
     if (older, newer) == (branch_point, last):
@@ -260,18 +266,18 @@ def _unfinished(results: _Results, part: Subrange, decision: Decision) -> Inconc
 
 
 def _note_step(
-    results: _Results, part: Subrange, step: Step, evidence: tuple[Interval, ...], *, named: bool = False
+    results: _Results, part: Subrange, step: Step, evidence: tuple[Interval, ...], *, is_named: bool = False
 ) -> list[_Span]:
-    """Note a step. The step is also named if it is large enough, or if ``named`` is true.
+    """Store a step in ``results``. The verdict names the step if it is large enough, or if ``is_named`` is true.
 
-    Returns the subranges around the step. In a history with branches, subranges other than ``part`` may also contain
-    the step. Subranges in doubt that contain the step are divided at the step. Subranges with equal ends are also
-    divided, because another change must cancel the step.
+    Returns the subranges before and after the step. In a history with branches, subranges other than ``part`` may also
+    contain the step. Such a subrange is divided at the step if the search of the subrange was inconclusive; or if its
+    ends are equally fast, because another change in the subrange must then cancel the step.
     """
     if step.candidate not in results.noted:
         proven = strongest_ratio(evidence)
         large = abs(math.log(proven.middle)) >= min_log_change(results.now.policy)
-        if named or (large and proven.excludes_one):
+        if is_named or (large and proven.excludes_one):
             parents = results.now.graph.parents_of(step.candidate)
             results.steps.append(replace(step, stand_ins=tuple(p for p in step.parents if p not in parents)))
         results.noted[step.candidate], results.changes[step.candidate] = step, evidence
@@ -288,7 +294,8 @@ def _note_step(
 
 
 def _noted_step(results: _Results, part: Subrange) -> Step | None:
-    """A step of this subrange that was noted in another subrange; None if there is no such step."""
+    """A step in the subrange ``part`` that was found in the search of another subrange; None if there is no such
+    step."""
     return next((step for step in results.noted.values() if step.candidate in part), None)
 
 
@@ -299,8 +306,8 @@ def _spans_around_step(results: _Results, part: Subrange, step: Step) -> list[_S
 
 
 def _span_before(results: _Results, part: Subrange, node: int) -> _Span:
-    """The subrange that ends with the candidate ``node``. It begins with good, or with the branch point of a branch
-    that does not contain good.
+    """The subrange that ends with the candidate ``node``. The subrange begins with good or, if ``node`` is in a branch
+    that does not contain good, with the branch point of this branch.
 
     If good or the branch point cannot be measured, the subrange begins at the nearest tested ancestor of good or of the
     branch point.
@@ -310,7 +317,8 @@ def _span_before(results: _Results, part: Subrange, node: int) -> _Span:
 
 
 def _verdict(results: _Results, largest: Decision) -> Verdict:
-    """The verdict with all named steps and unsettled subranges; without these, the verdict on the largest change."""
+    """The verdict with all named steps and all inconclusive subranges; the verdict on the largest change if there are
+    neither steps nor such subranges."""
     now = results.now
     unsettled = _unsettled_subranges(results)
     full_range = [(0, now.bad)]
@@ -330,12 +338,13 @@ def _steps_in_hunted_direction(results: _Results) -> tuple[Step, ...]:
 
 
 def _unsettled_subranges(results: _Results) -> tuple[UnsettledRange, ...]:
-    """The subranges in doubt, except divided subranges that contain a named step or a smaller subrange in doubt."""
+    """The inconclusive subranges, except divided subranges that contain a named step or a smaller inconclusive
+    subrange."""
     parts = {span: results.subrange(span) for span in results.doubts}
 
     def is_explained(span: _Span) -> bool:
         part = parts[span]
-        # in a history with branches, two subranges can each contain the ends of the other
+        # In a history with branches, two subranges can each contain the ends of the other, so only smaller ones count.
         smaller = (doubt for doubt in results.doubts if len(parts[doubt].graph.candidates) < len(part.graph.candidates))
         return any(step.candidate in part for step in results.steps) or any(
             doubt.bad in part and part.node_of[doubt.good] >= 0 for doubt in smaller

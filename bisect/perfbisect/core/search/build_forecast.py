@@ -1,23 +1,23 @@
 """The expected cost of the next builds, the probability that they succeed, and the remaining time of builds in
-progress.
+progress. Costs and times are multiples of the median duration of a run.
 
-With a compiler cache, a build costs less if an existing build is near in the history. The cost of a build is a power
-of the distance to the nearest build, in candidates. The exponent is fitted to the builds made so far and shrunk
-towards the median exponent. The cost of builds that fail is estimated separately.
+With a compiler cache, a build costs less if an existing build is near in the history. The cost of a build is modelled
+as a power of the distance, in candidates, to the nearest existing build. The exponent is fitted to the builds of the
+hunt so far, is shrunk towards 0, and is between 0 and 1. The cost of builds that fail is estimated separately.
 
 Failures come in stretches: a commit breaks the build, and a later commit fixes it. So descendants and ancestors of a
-failed commit probably fail, too, if no successful build is between them. The probability of a failure decreases with
-the distance from a failed commit. The unit of distance is the extent of the failures so far, or the distance from the
-failure to the nearest success, whichever is smaller. So the search moves away from a failure in steps that double,
-then halves the distance to a success; the number of attempts is logarithmic in the length of a stretch of failures.
-Between two failures of a stretch, the probability that a candidate builds decreases with every further failure, so
-that the search stops trying the commits between them.
+failed commit probably fail, too, if no successful build is between them. The probability that a commit builds is d / (d
++ u), where d is the distance from the commit to the nearest failed commit, and u is 1 plus half the extent of the
+failures so far, or the distance from the commit to the nearest successful build, if this distance is smaller. So the
+search moves away from a failure in steps that double, then halves the distance to a success; the number of attempts is
+logarithmic in the length of a stretch of failures. If builds before and after a commit fail, every further failure
+lowers the probability that the commit builds. So the search soon stops trying commits between failures.
 
 A failure on another branch may be caused by a commit that was never merged into this branch. So a failure on another
-branch is evidence only against the commit where the branches diverged. The descendants of the diverging commit get a
-part of its doubt, which decreases with the distance.
+branch is evidence only against the commit where the branches diverged. If this commit probably does not build, its
+descendants have a lower probability to build, too; the effect decreases with the distance.
 
-A candidate that the user excluded was not tried, so it is no evidence.
+A candidate that the user excluded was not tried, so it is no evidence about other candidates.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -35,25 +35,25 @@ from perfbisect.core.search.situation import Situation
 
 Array = NDArray[np.float64]
 
-BUILD_EXPONENT = 0.7  # of the cost of a build in scores; with the full cost, a one-step rule repeats builds too often
-PRIOR = 4.0  # prior weight of the power 0, in squares of the logarithm of the distance
+BUILD_EXPONENT = 0.7  # power of a build's cost in scores; with power 1, a one-step rule measures old builds too often
+PRIOR = 4.0  # weight of the prior that the power is 0, as a sum of squared logarithms of distances
 
 
 def build_cost(
     now: Situation, candidates: Sequence[int], chance: Array | float = 1.0, host: int = 0, build_host: int | None = None
 ) -> Array:
-    """The expected cost of trying to build each of ``candidates``, in runs, on ``build_host``, or on ``host`` if
-    ``build_host`` is None.
+    """The expected cost of trying to build each of ``candidates``, as a multiple of the duration of a run, on
+    ``build_host``, or on ``host`` if ``build_host`` is None.
 
     ``chance`` is the probability that each candidate builds.
     """
     record = now.record
     built = (
-        record.builds_on(host) - record.built_ahead
+        record.builds_on(host) - record.built_on_build_hosts
         if build_host is None
         else record.caches.get(build_host, frozenset())
     )
-    success = now.build_runs * _cost_share(record, candidates, built)
+    success = now.build_cost_in_runs * _cost_share(record, candidates, built)
     failed = [attempt.seconds for attempt in record.attempts if not attempt.works]
     if not failed:
         return success
@@ -75,7 +75,9 @@ def _cost_share(record: Record, candidates: Sequence[int], built: Collection[int
 
 @lru_cache(maxsize=8)
 def _power_law(record: Record) -> tuple[float, float] | None:
-    """The exponent of the distance in a build's cost, and the median logarithm of the distance; None without builds."""
+    """The exponent with which the cost of a build grows with the distance to the nearest existing build, and the median
+    of the logarithm of this distance; None if no build has used a filled compiler cache.
+    """
     builds = record.builds_with_warm_cache(1)
     if not builds:
         return None
@@ -90,71 +92,74 @@ def _power_law(record: Record) -> tuple[float, float] | None:
 OVERDUE = 0.1  # remaining time of an overdue build, as a share of its expected time
 
 
-def remaining_runs(now: Situation) -> dict[int, float]:
-    """The remaining time of each build in progress, in runs, by candidate."""
-    return {building.candidate: runs_left(now, building) for building in now.fleet.building if not building.cancelled}
+def times_left(now: Situation) -> dict[int, float]:
+    """Candidate → the remaining time of its build in progress, as a multiple of the duration of a run."""
+    return {building.candidate: time_left(now, building) for building in now.fleet.building if not building.cancelled}
 
 
-def runs_left(now: Situation, building: BuildInProgress) -> float:
-    """The remaining time of a build in progress, in runs."""
+def time_left(now: Situation, building: BuildInProgress) -> float:
+    """The remaining time of a build in progress, as a multiple of the duration of a run."""
     expected = float(build_cost(now, [building.candidate], build_host=building.build_host)[0])
     return max(expected - building.seconds / now.record.median_run_seconds, OVERDUE * expected)
 
 
-def wait_runs(now: Situation, candidates: list[int], chance: Array) -> Array:
-    """The time until the build of each candidate can be finished, in runs, whether the build is already in progress
-    or begins now.
+def build_waits(now: Situation, candidates: list[int], build_chance: Array) -> Array:
+    """The time until the build of each candidate can be finished, as a multiple of the duration of a run. The build is
+    in progress, or begins now.
 
-    ``chance`` is the probability that each candidate builds.
+    ``build_chance`` is the probability that each candidate builds.
     """
-    fleet, in_flight = now.fleet, remaining_runs(now)
+    fleet, in_flight = now.fleet, times_left(now)
     hosts = fleet.free_build_hosts or tuple(h for h in range(fleet.build_hosts) if h not in fleet.gone_build_hosts)
-    costs = np.min([build_cost(now, candidates, chance, build_host=host) for host in hosts], axis=0)
+    costs = np.min([build_cost(now, candidates, build_chance, build_host=host) for host in hosts], axis=0)
     result: Array = np.array([in_flight.get(v, cost) for v, cost in zip(candidates, costs.tolist(), strict=True)])
     return result
 
 
-FADING = 0.6  # factor for each further failure around a commit between two failures, for its chance to build
-# factor for each further failure, for the chance that a descendant of a diverging commit fixed the build; weaker
-# evidence
+# Factor of the chance that a commit between two failures builds, for each further failure around the commit.
+FADING = 0.6
+# Factor, for each further failure, of the chance that a descendant of a diverging commit fixed the build. The factor is
+# nearer to 1 than FADING, because these failures are weaker evidence.
 DIVERGED_FADING = 0.88
 
 
 class _Failures(NamedTuple):
-    """The evidence from failed builds against commits that have the same tried ancestors and descendants."""
+    """The failed builds near a commit. Commits with the same tried ancestors and the same tried descendants have equal
+    values.
+    """
 
-    from_low: bool  # whether an ancestor fails
-    from_high: bool  # whether a descendant fails
+    from_low: bool  # whether a tried ancestor does not build
+    from_high: bool  # whether a tried descendant does not build
     low: float  # height of the nearest failing ancestor, or else of the nearest ancestor that builds
     high: float  # height of the nearest failing descendant, or else of the nearest descendant that builds
     extent: float  # distance within which further failures are expected
-    fading: float  # factor for the number of failures
+    fading: float  # factor of the chance to build, for the number of failures
 
 
 class _DivergenceDoubt(NamedTuple):
-    """The probability that a commit where branches diverge can be built; a low probability lowers the probabilities
-    of its descendants.
+    """A commit from which branches diverge, and the probability that the commit builds. A low probability lowers the
+    probabilities of its descendants.
     """
 
-    chance: float  # to build
+    build_chance: float  # probability that the commit builds
     height: int
     segment: int  # segment whose last commit is the diverging commit
     extent: float
     fading: float
 
     def chance_at(self, height: NDArray[np.int64]) -> Array:
-        """The probability that descendants with these heights can be built: the diverging commit builds, or a
-        descendant fixed it.
+        """The probability that descendants at these heights build: the diverging commit builds, or a commit after it
+        fixes the build.
         """
         distance = height - self.height
-        return self.chance + (1 - self.chance) * self.fading * distance / (distance + self.extent)
+        return self.build_chance + (1 - self.build_chance) * self.fading * distance / (distance + self.extent)
 
 
 NO_DOUBT = _DivergenceDoubt(1.0, 0, 0, 1.0, 1.0)
 
 
 def build_chances(now: Situation) -> Array:
-    """The probability that each candidate builds, (size,)."""
+    """The probability that each candidate builds, shape (size,)."""
     record = now.record
     return chance_to_build(ancestry_of(now.graph), record.skipped, record.built_on_any_host, record.left_out)
 
@@ -162,42 +167,43 @@ def build_chances(now: Situation) -> Array:
 def chance_to_build(
     reach: Ancestry, skipped: Iterable[int], built: Iterable[int], left_out: Collection[int] = ()
 ) -> Array:
-    """The probability that each candidate can be built, (size,): 0 for a skipped candidate, 1 if there is no evidence
-    of failure.
+    """The probability that each candidate can be built, shape (size,): 0 for a skipped candidate, 1 if there is no
+    evidence of failure.
 
     ``left_out`` are skipped candidates that give no evidence against other candidates.
     """
-    chance, failed = np.ones(reach.size), set(skipped) - set(left_out)
+    build_chance, failed = np.ones(reach.size), set(skipped) - set(left_out)
     if failed:
-        _lower_by_failures(chance, reach, failed, built)
-    chance[list(left_out)] = 0.0
-    return chance
+        _lower_by_failures(build_chance, reach, failed, built)
+    build_chance[list(left_out)] = 0.0
+    return build_chance
 
 
-def _lower_by_failures(chance: Array, reach: Ancestry, failed: set[int], built: Iterable[int]) -> None:
-    """Lower ``chance`` (size,), which is 1 for all candidates at first, according to the failed builds."""
+def _lower_by_failures(build_chance: Array, reach: Ancestry, failed: set[int], built: Iterable[int]) -> None:
+    """Lower ``build_chance`` (size,), which is 1 for all candidates at first, according to the failed builds."""
     tried = sorted(failed | set(built))
     segment, below = reach.cut_into_pieces(tried)
     ancestors, descendants = _tried_relatives(segment[tried].tolist(), below)
     builds = _Attempts.of(reach, tried, failed, [(ancestors[i], descendants[i]) for i in segment[tried].tolist()])
     relatives = list(zip(ancestors, descendants, strict=True))
-    evidence = {pair: builds.evidence(*pair) for pair in set(relatives)}
+    evidence = {pair: builds.failure_evidence(*pair) for pair in set(relatives)}
     from_low, from_high, low, high, extent, fading = np.array([evidence[pair] for pair in relatives])[segment].T
     to_low, to_high = reach.height - low, high - reach.height
     room = np.minimum(extent, np.where(from_low == from_high, np.inf, np.where(from_low, to_high, to_low)))
-    np.divide(to_low, to_low + room, out=chance, where=from_low > 0)
-    np.divide(chance * np.where(from_high, to_high, 1.0), to_high + room, out=chance, where=from_high > 0)
-    chance *= fading
-    chance[tried] = 1.0
-    chance[list(failed)] = 0.0
+    np.divide(to_low, to_low + room, out=build_chance, where=from_low > 0)
+    np.divide(build_chance * np.where(from_high, to_high, 1.0), to_high + room, out=build_chance, where=from_high > 0)
+    build_chance *= fading
+    build_chance[tried] = 1.0
+    build_chance[list(failed)] = 0.0
     if reach.segments > 1:
-        _lower_after_divergence(chance, builds, reach, segment, below, relatives)
+        _lower_after_divergence(build_chance, builds, reach, segment, below, relatives)
 
 
 def _tried_relatives(tried: list[int], below: list[list[int]]) -> tuple[list[int], list[int]]:
-    """The tried ancestors and the tried descendants of each segment, as bits in the order of ``tried`` segments.
+    """For each segment of the graph, the tried segments among its ancestors and among its descendants. Each set is an
+    integer with one bit for each entry of ``tried``.
 
-    ``below`` lists, for each segment, the segments directly below it; lower segments come first.
+    ``below`` lists, for each segment, the segments of its parents. A parent has a lower number than its children.
     """
     bits = [0] * len(below)
     for i, segment in enumerate(tried):
@@ -213,20 +219,20 @@ def _tried_relatives(tried: list[int], below: list[list[int]]) -> tuple[list[int
 
 
 def _lower_after_divergence(
-    chance: Array, builds: "_Attempts", reach: Ancestry, segment: NDArray[np.int64], below: list[list[int]],
+    build_chance: Array, builds: "_Attempts", reach: Ancestry, segment: NDArray[np.int64], below: list[list[int]],
     relatives: list[tuple[int, int]],
 ) -> None:  # fmt: skip
-    """Lower ``chance`` for descendants of a commit where a failing branch diverged, unless a build between them
-    succeeded.
+    """Lower ``build_chance`` for the descendants of each commit from which a branch with failed builds diverged, unless
+    a build between the commit and the descendant succeeded.
     """
     last = np.zeros(len(below), np.int64)
     last[segment] = np.arange(reach.size)  # a later candidate of a segment overwrites an earlier candidate
-    height, likely = reach.height[last].tolist(), chance[last].tolist()
+    height, likely = reach.height[last].tolist(), build_chance[last].tolist()
     tried = dict(zip(segment[builds.candidates].tolist(), range(len(builds.candidates)), strict=True))
     failing_above, spread = {}, {}
     for pair in set(relatives):
-        under, over = builds.failing(*pair)
-        failing_above[pair], spread[pair] = over, builds.spread(under | over)
+        under, over = builds.unseparated_failures(*pair)
+        failing_above[pair], spread[pair] = over, builds.reach_and_fading(under | over)
     doubts: list[_DivergenceDoubt | None] = []
     for piece, lower in enumerate(below):
         if piece in tried:
@@ -243,13 +249,13 @@ def _lower_after_divergence(
             likely[piece] = min(likely[piece], float(doubt.chance_at(np.array(height[piece]))))
         doubts.append(doubt)
     rows = np.array([doubt or NO_DOUBT for doubt in doubts])[segment].T
-    np.minimum(chance, _DivergenceDoubt(*rows).chance_at(reach.height), out=chance)
+    np.minimum(build_chance, _DivergenceDoubt(*rows).chance_at(reach.height), out=build_chance)
 
 
 @dataclass(frozen=True, slots=True)
 class _Attempts:
-    """The candidates whose builds were tried; a set of candidates is an integer whose bits are in the order of
-    ``candidates``.
+    """The candidates whose builds were tried. Each set of candidates is an integer: bit i is set if the set contains
+    ``candidates[i]``.
     """
 
     candidates: list[int]
@@ -260,15 +266,15 @@ class _Attempts:
 
     @classmethod
     def of(cls, reach: Ancestry, tried: list[int], failed: set[int], relatives: list[tuple[int, int]]) -> "_Attempts":
-        """The attempts, from the tried candidates; ``relatives`` are the tried ancestors and the tried descendants of
-        each candidate.
+        """The attempts to build the candidates ``tried``. ``relatives`` has the set of tried ancestors and the set of
+        tried descendants of each of these candidates.
         """
         bits = sum(1 << i for i, v in enumerate(tried) if v in failed)
         return cls(tried, reach.height[tried].tolist(), bits, [a for a, _ in relatives], [d for _, d in relatives])
 
-    def failing(self, ancestors: int, descendants: int) -> tuple[int, int]:
-        """The failed candidates among ``ancestors`` and among ``descendants`` that no successful build separates from
-        the candidate with these relatives.
+    def unseparated_failures(self, ancestors: int, descendants: int) -> tuple[int, int]:
+        """The failed candidates among ``ancestors`` and the failed candidates among ``descendants`` of one candidate,
+        except failed candidates that a successful build separates from this candidate.
         """
         low, high = ancestors & ~self.failed, descendants & ~self.failed
         return (
@@ -276,16 +282,16 @@ class _Attempts:
             sum(1 << i for i in _positions(descendants & self.failed) if not self.ancestors[i] & high),
         )
 
-    def spread(self, failures: int) -> tuple[float, float]:
-        """The distance within which further failures are expected, and the factor that the number of ``failures``
-        determines.
+    def reach_and_fading(self, failures: int) -> tuple[float, float]:
+        """The distance within which further failures are expected (1 plus half the extent of ``failures``), and a
+        factor that decreases with the number of ``failures``.
         """
         heights = [self.height[i] for i in _positions(failures)] or [0]
         return 1 + (max(heights) - min(heights)) / 2, DIVERGED_FADING ** max(len(heights) - 2, 0)
 
-    def evidence(self, ancestors: int, descendants: int) -> _Failures:
-        """The evidence from failed builds against candidates with these tried ``ancestors`` and ``descendants``."""
-        failing = self.failing(ancestors, descendants)
+    def failure_evidence(self, ancestors: int, descendants: int) -> _Failures:
+        """The failed builds near a candidate that has these tried ``ancestors`` and ``descendants``."""
+        failing = self.unseparated_failures(ancestors, descendants)
         under, over = ([self.height[i] for i in _positions(side)] for side in failing)
         built_below, built_above = ancestors & ~self.failed, descendants & ~self.failed
         nearest_below = max((self.height[i] for i in _positions(built_below)), default=-np.inf)

@@ -1,14 +1,14 @@
 """Decides which builds build hosts begin now, and which builds of build hosts are ended.
 
 A build takes far longer than a run, so a build begins before the search needs the build. Each unmeasured build,
-finished or in flight, will split the range when it is measured. So the unmeasured builds and the new builds together
-cut the range into parts of equal probability. After the runs of k such builds, one of the k + 1 parts remains, whatever
-the runs show. A candidate scores less if its build probably fails or takes longer, estimated from the nearest builds in
-the compiler cache of a build host.
+finished or in flight, will split the range when it is measured. So new builds are chosen such that all unmeasured
+builds together cut the range into parts of about equal probability. After the runs of k builds, one of the k + 1 parts
+remains, whatever the runs show. A candidate scores less if its build will probably fail or take longer; both are
+estimated from the nearest builds in the compiler cache of a build host.
 
 The builds for the proof, of the most suspected candidates and their parents, are made before the proof begins. Builds
-for which the search waits begin first. A build in flight that has become almost useless is ended if another build
-promises more bits in the same time.
+for which the search waits begin first. If a build in flight has become almost useless, and another build will give more
+information (bits) in the same time, the build in flight is ended.
 
 A part of the range is the set of candidates that are ancestors of the same unmeasured builds. With n new builds, a part
 is cut into n + 1 pieces of about equal probability. More probable parts receive more of the new builds.
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from perfbisect.core.domain.orders import BuildOrder, Decision, Measure, PlannedRuns, Purpose
 from perfbisect.core.inference.ancestry import Ancestry, ancestry_of, comparison_builds
-from perfbisect.core.search.build_forecast import BUILD_EXPONENT, build_chances, build_cost, remaining_runs, runs_left
+from perfbisect.core.search.build_forecast import BUILD_EXPONENT, build_chances, build_cost, time_left, times_left
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.stats.distributions import binary_entropy
 
@@ -37,12 +37,13 @@ CONFIRMED = 0.7  # lowest true score of a candidate, relative to its estimated s
 NEAR = 0.9  # share of the best score: the cheapest candidate with at least this score is chosen
 COMPARED = 24  # the most candidates whose costs are compared
 
-Cost = Callable[[list[int]], Array]  # the cost of each of these candidates
+Cost = Callable[[list[int]], Array]  # candidates → the cost of each candidate
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A candidate whose build divides a part of the range, and the expected bits of this cut."""
+    """A candidate whose build divides a part of the range, and the information (bits) that the runs of this build are
+    expected to give."""
 
     candidate: int
     bits: float
@@ -59,10 +60,14 @@ class _RangePart:
 
 
 class RangeParts:
-    """The parts into which builds without readings cut a range; the method ``cut`` adds cuts."""
+    """The parts of a range. Each build without readings cuts the range into its ancestors and the other candidates. The
+    method ``cut`` chooses the candidates of additional builds.
+    """
 
     def __init__(self, reach: Ancestry, probability: Array, cuts: Sequence[int]) -> None:
-        """``probability`` (size,) is the probability that each candidate is the culprit; ``cuts`` are without readings."""
+        """``probability`` (size,) is each candidate's probability of being the culprit. ``cuts`` are the candidates
+        whose builds have no readings.
+        """
         self._reach, self._probability = reach, probability
         self._below = reach.ancestor_sums(probability)
         self._position = {cut: position for position, cut in enumerate(cuts)}
@@ -84,7 +89,8 @@ class RangeParts:
         ]
 
     def bits_of(self, cut: int) -> float:
-        """The expected bits of the build of an existing cut, if the builds of all other cuts are measured, too."""
+        """The expected information, in bits, from measuring the build of an existing cut, in addition to the builds of
+        all other cuts."""
         bit = 1 << self._position[cut]
         low: dict[int, float] = {}
         high: dict[int, float] = {}
@@ -93,17 +99,18 @@ class RangeParts:
             side[pattern & ~bit] = side.get(pattern & ~bit, 0.0) + mass
         return sum(_entropy(low[pattern], high.get(pattern, 0.0)) for pattern in low)
 
-    def cut(self, count: int, chance: Array, cost: Cost, min_bits: float) -> Iterator[Cut]:
-        """Cut the parts at most ``count`` times; returns the new cuts, each with at least ``min_bits`` expected bits.
+    def cut(self, count: int, build_chance: Array, cost: Cost, min_bits: float) -> Iterator[Cut]:
+        """Cut the parts at most ``count`` times; returns the new cuts, each of which is expected to give at least
+        ``min_bits`` bits.
 
-        ``chance`` (size,) is the probability that each candidate builds; 0 if the candidate must not be chosen. Among
-        candidates that cut a part about equally well, the candidate with the lowest ``cost`` is chosen.
+        ``build_chance`` (size,) is the probability that each candidate builds; 0 if the candidate must not be chosen.
+        Among candidates that cut a part about equally well, the candidate with the lowest ``cost`` is chosen.
         """
         final: list[_RangePart] = []  # parts that cannot be cut any more
         while count > 0:
             shares = self._cuts_of_parts(count, final)
             for part, cuts in shares:
-                best = self._best_cut(part, cuts, chance, cost)
+                best = self._best_cut(part, cuts, build_chance, cost)
                 if best is None or best.bits < min_bits:
                     final.append(part)
                     continue
@@ -114,9 +121,8 @@ class RangeParts:
                 return
 
     def _cuts_of_parts(self, count: int, final: list[_RangePart]) -> list[tuple[_RangePart, int]]:
-        """The parts to cut, and the number of cuts of each part; the numbers sum to ``count``.
-
-        No part of ``final`` is cut.
+        """The parts to cut, and the number of cuts of each part; the numbers sum to ``count``. Parts in ``final`` are
+        left out.
         """
         divisible = [part for part in self._parts if part not in final and part.mass > EDGE and len(part.nodes) > 1]
         cuts = [0] * len(divisible)
@@ -125,12 +131,13 @@ class RangeParts:
             cuts[int(np.argmax(gains))] += 1
         return [(part, n) for part, n in zip(divisible, cuts, strict=True) if n]
 
-    def _best_cut(self, part: _RangePart, cuts: int, chance: Array, cost: Cost) -> Cut | None:
-        """The best middle cut of a part that will be cut ``cuts`` times; None if the part cannot be cut."""
-        target = ((cuts + 1) // 2) / (cuts + 1)  # share of the part below the cut
+    def _best_cut(self, part: _RangePart, cuts: int, build_chance: Array, cost: Cost) -> Cut | None:
+        """The best candidate for the middle one of the ``cuts`` cuts that a part will get; None if the part cannot be
+        cut."""
+        target = ((cuts + 1) // 2) / (cuts + 1)  # share of the part's probability that shall be below the cut
         share = (self._below[part.nodes] - part.below) / part.mass
         share = np.where((share > EDGE) & (share < 1 - EDGE), share, np.nan)
-        score = np.nan_to_num(_evenness(share, target) * chance[part.nodes])
+        score = np.nan_to_num(_evenness(share, target) * build_chance[part.nodes])
         for _ in range(TRIES):
             best = float(score.max())
             if best <= 0:
@@ -143,7 +150,7 @@ class RangeParts:
             candidate = int(part.nodes[row])
             inside = self._reach.ancestors(candidate)[part.nodes]
             true = float(self._probability[part.nodes[inside]].sum()) / part.mass
-            likely = float(chance[candidate])
+            likely = float(build_chance[candidate])
             if EDGE < true < 1 - EDGE and _evenness(np.array([true]), target)[0] * likely >= CONFIRMED * score[row]:
                 return Cut(candidate, likely * part.mass * _entropy(true, 1 - true))
             score[row] = 0.0
@@ -167,8 +174,8 @@ def _split(nodes: Nodes, inside: NDArray[np.bool_]) -> tuple[Nodes, Nodes]:
 def _evenness(share: Array, target: float) -> Array:
     """The score of each share of a part that lies below a cut: 1 if the share equals ``target``, otherwise less.
 
-    The ``target`` is the number of pieces below the cut, divided by the number of all pieces into which the part is
-    cut.
+    ``target`` is the intended share: if the part is to be cut into n pieces, and m pieces lie below this cut,
+    ``target`` is m / n.
     """
     best = target * np.log(target) + (1 - target) * np.log(1 - target)
     result: Array = np.exp(target * np.log(share) + (1 - target) * np.log(1 - share) - best)
@@ -176,7 +183,8 @@ def _evenness(share: Array, target: float) -> Array:
 
 
 def _entropy(low: float, high: float) -> float:
-    """The entropy of two events, in bits, times the probability of either event; 0 if one event is impossible."""
+    """The entropy of which of two exclusive events happens, in bits, times the probability that one of the two happens;
+    ``low`` and ``high`` are the probabilities of the events."""
     either = low + high
     return either * float(binary_entropy(np.array(low / either))) if min(low, high) > 0 else 0.0
 
@@ -194,19 +202,21 @@ def with_builds(decision: Decision, now: Situation) -> Decision:
     order = decision.order
     if not now.fleet.has_build_host or not isinstance(order, Measure):
         return decision
-    missing = now.missing(order)
-    plan = _BuildsAhead(decision, now, missing)
+    missing = now.missing_builds(order)
+    plan = _BuildOrders(decision, now, missing)
     builds = plan.builds_to_begin()
     decision = replace(decision, builds=builds, cancelled=plan.hosts_to_end(), waits_for_builds=bool(missing))
     if missing and now.fleet.builds_between and now.fleet.is_free(order.host):
-        build = plan.build_of_host(order, [build.candidate for build in builds])
+        build = plan.build_while_waiting(order, [build.candidate for build in builds])
         return replace(decision, order=build, waits_for_builds=False) if build else decision
     return decision
 
 
 @dataclass(eq=False)
-class _BuildsAhead:
-    """The build orders of one moment; ``missing`` are the candidates of the decision's order that are not built."""
+class _BuildOrders:
+    """Chooses the build orders that follow a decision. ``missing`` are the candidates that the decision's order
+    measures, but that are not built yet.
+    """
 
     decision: Decision
     now: Situation
@@ -218,7 +228,7 @@ class _BuildsAhead:
         """The build orders for free build hosts."""
         fleet = self.now.fleet
         self.free = [*fleet.free_build_hosts]
-        chosen = [*self.urgent, *self.prepared][: len(self.free)]
+        chosen = [*self.needed_next, *self.needed_by_proof][: len(self.free)]
         chosen += [cut.candidate for cut in self._cuts(len(self.free) - len(chosen))]
         if not chosen and not self.in_flight:
             chosen = [v for v in self.missing if v not in self.now.record.skipped][: len(self.free)]
@@ -234,16 +244,16 @@ class _BuildsAhead:
         A build is given at least the time of a run, so that new readings have arrived before another build replaces it.
         """
         now, needed = self.now, {*self.decision.needed_builds, *self.missing, *self._suspects}
-        if not len(now.record.value):  # the time of a run is unknown
+        if not len(now.record.value):  # before the first run, the time of a run is unknown
             return ()
         weak = sorted(
-            (self.parts.bits_of(building.candidate) / runs_left(now, building), building.build_host)
+            (self.parts.bits_of(building.candidate) / time_left(now, building), building.build_host)
             for building in now.fleet.building
             if not building.cancelled
             and building.candidate not in needed
             and building.seconds >= now.record.median_run_seconds
         )
-        better = [Cut(candidate, URGENT_BITS) for candidate in self.urgent[len(now.fleet.free_build_hosts) :]]
+        better = [Cut(candidate, URGENT_BITS) for candidate in self.needed_next[len(now.fleet.free_build_hosts) :]]
         better += self._cuts(len(weak) - len(better))
         return tuple(
             host
@@ -251,18 +261,19 @@ class _BuildsAhead:
             if cut.bits / float(build_cost(now, [cut.candidate], build_host=host)[0]) > WORTH * rate
         )
 
-    def build_of_host(self, order: Measure, begun: Collection[int]) -> Measure | None:
-        """The build that the host of ``order`` makes while it waits for a build; None if the wait is shorter.
+    def build_while_waiting(self, order: Measure, begun: Collection[int]) -> Measure | None:
+        """The build that the host of ``order`` makes while it waits for a build host; None if the build takes much
+        longer than the wait.
 
         ``begun`` are the candidates that build hosts begin to build at this moment.
         """
         now = self.now
-        candidates = [v for v in (*self.urgent, *self.prepared) if v not in begun]
+        candidates = [v for v in (*self.needed_next, *self.needed_by_proof) if v not in begun]
         candidate = candidates[0] if candidates else next((cut.candidate for cut in self._cuts(1)), None)
         if candidate is None:
             return None
         cost = float(build_cost(now, [candidate], host=order.host)[0])
-        wait = min([*remaining_runs(now).values(), *(now.build_runs for _ in begun)], default=np.inf)
+        wait = min([*times_left(now).values(), *(now.build_cost_in_runs for _ in begun)], default=np.inf)
         if cost > PATIENCE * wait:
             return None
         return Measure((PlannedRuns(candidate, 0),), order.purpose, order.host)
@@ -274,15 +285,15 @@ class _BuildsAhead:
         return self.now.fleet.candidates_in_build | (of_hosts - self.now.record.built_on_any_host)
 
     @cached_property
-    def urgent(self) -> list[int]:
+    def needed_next(self) -> list[int]:
         """The candidates whose builds the search needs next; a build for exploration is not urgent."""
         explored = isinstance(self.decision.order, Measure) and self.decision.order.purpose is Purpose.SEARCH
         return self._still_to_build([*self.decision.needed_builds, *(() if explored else self.missing)])
 
     @cached_property
-    def prepared(self) -> list[int]:
+    def needed_by_proof(self) -> list[int]:
         """The candidates whose builds the proof will need, as far as the budget allows."""
-        return [v for v in self._still_to_build(self._suspects) if v not in self.urgent][: self._allowed]
+        return [v for v in self._still_to_build(self._suspects) if v not in self.needed_next][: self._max_ahead]
 
     @cached_property
     def parts(self) -> RangeParts:
@@ -291,15 +302,15 @@ class _BuildsAhead:
         """
         record = self.now.record
         cuts = self.in_flight | {v for v in record.built if v not in record.build_name}.difference(record.builds)
-        next_builds = [*self.urgent, *self.prepared]
+        next_builds = [*self.needed_next, *self.needed_by_proof]
         reach = ancestry_of(self.now.graph)
         return RangeParts(reach, self.decision.belief.culprit, sorted({*cuts, *next_builds} - record.skipped))
 
     @cached_property
-    def chance(self) -> Array:
+    def build_chance(self) -> Array:
         """The probability that each candidate can be built, (size,); 0 if the candidate must not be chosen."""
         chance = build_chances(self.now)
-        chance[[*self.now.record.built_on_any_host, *self.in_flight, *self.urgent, *self.prepared]] = 0.0
+        chance[[*self.now.record.built_on_any_host, *self.in_flight, *self.needed_next, *self.needed_by_proof]] = 0.0
         chance[: self.now.graph.candidates.start] = 0.0
         return chance
 
@@ -312,9 +323,9 @@ class _BuildsAhead:
         return [v for node in likely.tolist() for v in (node, *comparison_builds(now.graph, now.record, node))]
 
     @cached_property
-    def _allowed(self) -> int:
+    def _max_ahead(self) -> int:
         """The number of builds that may be made ahead of the needs of the search."""
-        builds_left = self.now.budget.builds_left(self.urgent)
+        builds_left = self.now.budget.builds_left(self.needed_next)
         return self.now.graph.size if builds_left == np.inf else max(int(ON_SUSPICION * builds_left), 0)
 
     def _still_to_build(self, candidates: Sequence[int]) -> list[int]:
@@ -325,19 +336,20 @@ class _BuildsAhead:
         ]
 
     def _cuts(self, count: int) -> Iterator[Cut]:
-        """At most ``count`` further builds, the best splits of the range; no candidate is chosen twice."""
+        """At most ``count`` candidates whose builds split the range best; yields no candidate twice, not even in
+        several calls."""
         order = self.decision.order
-        if isinstance(order, Measure) and order.fresh:  # a randomized layout is linked from an existing build
+        if isinstance(order, Measure) and order.fresh:  # a randomized layout needs no new build
             return
-        allowed = self._allowed - len(self.prepared) - self.cut_already
-        for cut in self.parts.cut(min(count, allowed), self.chance, self._cost, LEAST_BITS):
+        allowed = self._max_ahead - len(self.needed_by_proof) - self.cut_already
+        for cut in self.parts.cut(min(count, allowed), self.build_chance, self._cost, LEAST_BITS):
             self.cut_already += 1
-            self.chance[cut.candidate] = 0.0
+            self.build_chance[cut.candidate] = 0.0
             yield cut
 
     def _cost(self, candidates: list[int]) -> Array:
-        """The cost of building each candidate on its fastest build host, as the cost enters the scores."""
+        """The cost of building each candidate on its fastest build host, to the power of BUILD_EXPONENT."""
         hosts = self.free or self.now.fleet.free_build_hosts or (0,)
-        costs = [build_cost(self.now, candidates, self.chance[candidates], build_host=host) for host in hosts]
+        costs = [build_cost(self.now, candidates, self.build_chance[candidates], build_host=host) for host in hosts]
         result: Array = np.min(costs, axis=0) ** BUILD_EXPONENT
         return result

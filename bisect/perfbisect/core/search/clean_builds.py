@@ -1,12 +1,13 @@
-"""Orders builds that are made in an empty folder, and restarts the search after a wrong incremental build.
+"""Orders clean builds (builds in an empty folder), and restarts the search after a wrong incremental build.
 
-For the search, a commit may be built in the tree of the previous build, where the build system builds only what has
-changed. Such an incremental build is fast, and sometimes wrong, because a Makefile may not know that an object depends
-on a header. So the ends, a named commit and its parents are always built in an empty folder. If a clean build has
-another binary than the earlier incremental build, or if the clean build fails, the readings of the incremental build
-are dropped (``SessionState``). If clean builds that were made for a proof contradict the search, or if the search ends
-without naming a commit, the search begins again. The new search makes only clean builds. Readings of incremental builds
-are not used, except readings of commits whose clean build has the same binary.
+For the search, a commit may be built in the tree of the previous build, where the build system builds only the files
+that depend on changed files. Such an incremental build is fast, and sometimes wrong, because a Makefile may not know
+that an object depends on a header. Therefore the ends, a commit that a verdict names, and its parents are always built
+in an empty folder. If a clean build has another binary than the earlier incremental build, or if the clean build fails,
+``SessionState`` drops the readings of the incremental build. If clean builds that were made for a proof contradict the
+search, or if the search ends without naming a commit, a second search begins, which makes only clean builds. The second
+search does not use the readings of incremental builds, except readings of a commit whose clean build has the same
+binary as its incremental build.
 """
 
 from collections.abc import Iterable
@@ -28,7 +29,7 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.inference.observations import Built, Observation, Reading, without_candidates
 from perfbisect.core.search.situation import Situation
 
-# Reasons for a hunt to end without a named commit that do not follow from readings.
+# Reasons of inconclusive verdicts that do not depend on readings, such as a spent budget.
 REASONS_WITHOUT_READINGS = {
     Reason.RUNS_SPENT, Reason.BUILDS_SPENT, Reason.MINUTES_SPENT, Reason.NO_HOST, Reason.GOOD_UNMEASURABLE,
     Reason.BAD_UNMEASURABLE, Reason.LEFT_OUT, Reason.MERGE_BASE,
@@ -36,8 +37,9 @@ REASONS_WITHOUT_READINGS = {
 
 
 def with_clean_builds(decision: Decision, now: Situation) -> Decision:
-    """The decision with the choice, for each of its builds, whether the build may be incremental; or the order for the
-    clean builds that a verdict needs."""
+    """The decision, which states for each of its builds whether the build may be incremental. If the decision is a
+    verdict that needs clean builds, an order for these builds replaces the verdict.
+    """
     if isinstance(decision.order, Measure):
         ends = {0, now.bad}
         order = replace(decision.order, incremental=decision.order.purpose is Purpose.SEARCH and not now.clean)
@@ -46,27 +48,28 @@ def with_clean_builds(decision: Decision, now: Situation) -> Decision:
         )
         return replace(decision, order=order, builds=tuple(builds))
     incremental = incremental_builds(now.observations)
-    if unproven := [candidate for candidate in named_candidates(decision.order) if candidate in incremental]:
+    if unproven := [candidate for candidate in named_and_parents(decision.order) if candidate in incremental]:
         plan = tuple(PlannedRuns(candidate, 0) for candidate in unproven)
         return replace(decision, order=Measure(plan, Purpose.CONFIRM, now.fleet.free_host))
     return decision
 
 
 def is_contradicted(decision: Decision, now: Situation) -> bool:
-    """Whether incremental builds may have misled the search. This is decided when clean builds for a proof exist, and
-    when the search ends.
+    """Whether incremental builds may have misled the search. The answer is false until clean builds for a proof exist,
+    or until the search ends.
 
-    A named culprit is no contradiction if the clean builds alone suspect this culprit, too (see ``is_top_suspect``).
+    If the answer is true for a verdict that names a culprit, ``decide`` still accepts the verdict if this culprit is
+    the most probable culprit by clean builds alone (``is_top_suspect``).
     """
     incremental = incremental_builds(now.observations)
-    evidence = (  # evidence of the speed of a build: its runs, or another build with the same binary
+    evidence = (  # evidence of a build's speed: its runs, or an equal binary of another build
         item for item in now.observations if isinstance(item, Reading) or getattr(item, "same_as", None) is not None
     )
     if now.clean or incremental.isdisjoint(item.candidate for item in evidence):
         return False
     match decision.order:
-        case Found() as found:  # the verdict waits for clean builds, and has to follow from clean builds alone
-            return not incremental.intersection(named_candidates(found))
+        case Found() as found:  # clean builds come later, and must support the verdict alone
+            return not incremental.intersection(named_and_parents(found))
         case NotReproduced():
             return True
         case Inconclusive(reason=reason):
@@ -78,7 +81,7 @@ def is_contradicted(decision: Decision, now: Situation) -> bool:
             return False
 
 
-def named_candidates(order: Order) -> tuple[int, ...]:
+def named_and_parents(order: Order) -> tuple[int, ...]:
     """The candidates that a verdict names and the parents of these candidates, each candidate once."""
     return tuple(dict.fromkeys(node for step in all_steps(order) for node in (step.candidate, *step.parents)))
 
@@ -95,7 +98,6 @@ def incremental_builds(observations: Iterable[Observation]) -> frozenset[int]:
 
 
 def without_incremental(now: Situation) -> Situation:
-    """The situation with only the readings of clean builds; runs of incremental builds are only charged to the
-    budget."""
+    """The situation with only the readings of clean builds; the budget still includes the runs of incremental builds."""
     clean = without_candidates(now.observations, incremental_builds(now.observations))
-    return replace(now, observations=clean, clean=True).charged_for(now)
+    return replace(now, observations=clean, clean=True).charged_with(now)

@@ -1,11 +1,12 @@
 """Exact counts of instructions beside timed runs: the next build to count, and the prior of the culprit by counts.
 
-A count costs less than a build, is repeatable, and shows every change of the instructions. A count shows nothing of
-memory access and of waiting. So counts are evidence for the search by time, and not a metric. If the ends differ in
-instructions about as much as in time, the commit that changes the instructions probably changes the time. If the ends
-differ alike in both, the prior of the search by time is a mixture. The share ``SHARE`` of this prior is proportional to
-the rise of the count between neighbouring builds, and the rest is the prior without counts. So counts alone exclude no
-commit and name no commit, and the time of the culprit and of its parents is always measured.
+A count costs less than a build, is repeatable, and shows every change of the instructions. A count does not show the
+time of memory accesses and of waiting. Therefore counts only help the search that measures time, and are not its
+metric. If the ends differ in instructions about as much as in time, the commit that changes the instructions probably
+changes the time. The prior of the search that measures time is then a mixture: the share ``SHARE`` of the prior is
+proportional to the rise of the count between neighbouring counted builds, and the rest is the prior without counts.
+Therefore counts alone exclude no commit and name no commit, and the time of the culprit and of its parents is always
+measured.
 
 If perf counts during each timed run (``WITH_RUNS``), counts are noisy and cost nothing, and the runs of a visit
 together are one count.
@@ -32,21 +33,24 @@ from perfbisect.core.search.situation import Situation
 
 Array = NDArray[np.float64]
 
-SHARE = 0.5  # probability that time and instructions change at the same commit, if the ends differ alike in both
-# A log difference of the instructions explains a log difference of the time if their ratio is between
-# these limits.
+SHARE = 0.5  # probability that time and instructions change at the same commit, if both differ alike between the ends
+# A difference of instructions explains a difference of time if the ratio of the two differences (as logarithms) is
+# between these limits.
 LEAST, MOST = 0.25, 4.0
 LIKELY = 0.2  # builds of a part of the range are counted if the time changes in the part with at least this probability
-# From this probability on, builds of a part of the range are not timed until the proof of a culprit needs their times.
+# If the time changes in a part of the range with at least this probability, the part's builds are counted, and are
+# timed only if the proof of a culprit needs their times.
 AGREED = 0.95
-CHECK_RUNS = 4  # timed runs of each counted build, before another build is counted
-DOUBT = 2.0  # standard errors by which the difference of time may be larger or smaller
-SHORT = 30.0  # longest time of a count of an end, in seconds, if the cost of a count relative to a build is unknown
-LARGE = 0.1  # log difference of the ends; for larger differences few runs of a build show as much as a count
+CHECK_RUNS = 4  # a counted build gets this number of timed runs before another build is counted
+DOUBT = 2.0  # the true difference of time is at most DOUBT standard errors from the measured difference
+SHORT = 30.0  # an end is counted for at most this number of seconds if the cost of a build is unknown
+LARGE = 0.1  # if the log difference of the ends is larger, a few runs of a build show as much as a count
 
 
 def count_situation(now: Situation) -> Situation | None:
-    """The situation of a search by counts alone; None if nothing is counted, or if an end cannot be counted."""
+    """The situation of a search that uses counts in place of times; None if nothing is counted, or if an end cannot be
+    counted.
+    """
     if now.prior.count_cost is None or now.model.exact:
         return None
     counted: list[Observation] = []
@@ -63,9 +67,10 @@ def count_situation(now: Situation) -> Situation | None:
         elif with_runs and item.count is not None and not (item.host or item.bound):
             counted.append(replace(item, value=item.count))
     prior = replace(now.prior, exact=True, noise=None, host_classes=())
-    direction = Direction.DROP if now.record.sign > 0 else Direction.RISE  # as in ``Count.value``
-    policy = replace(now.policy.for_counts(), layouts=False, all_steps=False, direction=direction)
-    return replace(now, observations=counted, prior=prior, policy=policy, model=EXACT).charged_for(now)
+    # If a higher metric is better (sign > 0), more instructions are a lower ``Count.value``.
+    direction = Direction.DROP if now.record.sign > 0 else Direction.RISE
+    policy = replace(now.policy.for_exact_count(), layouts=False, all_steps=False, direction=direction)
+    return replace(now, observations=counted, prior=prior, policy=policy, model=EXACT).charged_with(now)
 
 
 def ends_to_count(counts: Situation, timed: Situation, analysis: Analysis) -> Measure | None:
@@ -84,7 +89,9 @@ def ends_to_count(counts: Situation, timed: Situation, analysis: Analysis) -> Me
 
 
 def _counting_pays(counts: Situation, timed: Situation, analysis: Analysis) -> bool:
-    """Whether a count costs less than building and timing a commit; the first count may take up to ``SHORT`` seconds."""
+    """Whether a count costs less than building and timing a commit. The first count also pays if it takes less than
+    ``SHORT`` seconds.
+    """
     (fixed, times), run, ends = (
         timed.prior.count_cost or (math.inf, 0.0),
         timed.record.median_run_seconds,
@@ -94,8 +101,8 @@ def _counting_pays(counts: Situation, timed: Situation, analysis: Analysis) -> b
         return False
     candidates = max(len(timed.graph.candidates), 2)
     drop = float(np.clip(ends.drop, min_log_change(timed.policy), LARGE))
-    runs = expected_runs(candidates, -math.expm1(-drop), ends.noise, timed.build_runs) / math.log2(candidates)
-    saved = (timed.build_runs + runs) * run
+    runs = expected_runs(candidates, -math.expm1(-drop), ends.noise, timed.build_cost_in_runs) / math.log2(candidates)
+    saved = (timed.build_cost_in_runs + runs) * run
     if not len(counts.record.value):
         return fixed + times * run < max(saved, SHORT)
     return counts.record.median_run_seconds < saved
@@ -110,7 +117,9 @@ class MeanCounts:
 
     @classmethod
     def of(cls, counts: Situation) -> "MeanCounts":
-        """The mean counts of all counted builds; a guess of the noise of a count has the weight of one count."""
+        """The mean counts of all counted builds. Their noise is estimated from the counts, and from a guess of the
+        noise with the weight of one count.
+        """
         record, guess = counts.record, GUESS if counts.prior.count_cost == WITH_RUNS else EXACT.guessed_noise
         visits = {}
         for build in record.builds:
@@ -124,69 +133,79 @@ class MeanCounts:
 
     def rise(self, slow: int, fast: int) -> float:
         """The logarithm of the quotient of the counts of ``slow`` and ``fast``."""
-        return self.by_build[self.record.name_of_build(fast)][0] - self.by_build[self.record.name_of_build(slow)][0]
+        return self.by_build[self.record.build_id(fast)][0] - self.by_build[self.record.build_id(slow)][0]
 
     def clear_rise(self, slow: int, fast: int) -> float:
         """The logarithm of the quotient of the counts of ``slow`` and ``fast``; 0 if the difference may be noise."""
         rise, error = (
             self.rise(slow, fast),
-            math.sqrt(sum(self.by_build[self.record.name_of_build(v)][1] for v in (slow, fast))),
+            math.sqrt(sum(self.by_build[self.record.build_id(v)][1] for v in (slow, fast))),
         )
         return rise if rise > max(RESOLVED, CLEAR * error) else 0.0
 
 
 def count_rise(counts: Situation) -> float:
-    """The log difference of the counts of bad and good in the hunted direction; 0 unless repeated counts show it."""
+    """The log difference of the counts of bad and good in the hunted direction; 0 if the difference may be noise, or if
+    bad was not counted repeatedly.
+    """
     record = counts.record
     visits = [np.unique(record.visit[record.reading_positions(end)]) for end in (0, counts.bad)]
     is_repeated = len(visits[0]) and len(visits[1]) >= COUNTS
     return MeanCounts.of(counts).clear_rise(counts.bad, 0) if is_repeated else 0.0
 
 
-def explains_time(counted: float, timed: Contrast, smallest: float) -> bool:
-    """Whether the ends differ in instructions (``counted``, log units) about as much as in time, or as ``smallest``."""
-    low, high = max(timed.drop - DOUBT * timed.error, smallest), timed.drop + DOUBT * timed.error
-    return counted > 0 and LEAST * low <= counted <= MOST * high
+def explains_time(count_change: float, timed: Contrast, min_change: float) -> bool:
+    """Whether ``count_change``, the difference of the ends in instructions in log units, is about as large as their
+    difference in time, or as ``min_change``.
+    """
+    low, high = max(timed.drop - DOUBT * timed.error, min_change), timed.drop + DOUBT * timed.error
+    return count_change > 0 and LEAST * low <= count_change <= MOST * high
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CountRises:
     """The rise of the count in each part of the range between counted builds."""
 
-    groups: Hypotheses  # a group: candidates that no count separates
-    rise: Array  # (C,) of the count in each group, log units; 0 if the count does not rise
-    neighbours: Mapping[int, tuple[int, int]]  # group → the nearest counted builds before and after the group
+    groups: Hypotheses  # groups of candidates; no counted build is between candidates of one group
+    rise: Array  # (C,) rise of the count in each group, in log units; 0 if the count does not rise
+    neighbours: Mapping[int, tuple[int, int]]  # group → the nearest counted builds: (before the group, after it)
 
     @classmethod
     def of(cls, counts: Situation) -> "CountRises":
-        """The rises between the nearest counted builds on both sides of each group."""
+        """The rise of the count over each group, between the nearest counted build before and the nearest counted build
+        after the group.
+        """
         record, mean_counts = counts.record, MeanCounts.of(counts)
         groups = separate_hypotheses(counts.graph, record)
         rise, neighbours = np.zeros(len(groups.prior)), dict[int, tuple[int, int]]()
         for group in range(len(rise)):
             sides = list(zip(record.builds, groups.slow[:, group].tolist(), strict=True))
             slow = min((build for build, is_slow in sides if is_slow), default=None)
-            if slow is None:  # a change was reverted: the bad end has the binary of an earlier build
+            if slow is None:  # a change was reverted, and the bad end has the binary of an earlier build
                 continue
             below = groups.ancestry.ancestors(slow)
             earlier = [build for build, is_slow in sides if below[build] and not is_slow] or [0]
             nearest = [
                 b for b in earlier if not any(groups.ancestry.ancestors(later)[b] for later in earlier if later != b)
             ]
-            # a merged branch lacks the changes of the other branches
+            # After a merge, several builds are nearest. A build on a merged branch lacks the changes of other branches,
+            # so the smallest rise is used.
             fast = min(nearest, key=lambda build: mean_counts.rise(slow, build))
             rise[group], neighbours[group] = mean_counts.clear_rise(slow, fast), (fast, slow)
         return cls(groups, rise, neighbours)
 
     @property
     def prior(self) -> Array | None:
-        """The prior of each candidate by counts, (size,), proportional to the rise; None if no count rises."""
+        """The prior probability of each candidate, proportional to the rise of the count; None if no count rises. The
+        shape is (size,).
+        """
         return self.groups.candidate_probabilities(self.rise / self.rise.sum()) if self.rise.any() else None
 
     def next_order(self, counts: Situation, timed: Situation, analysis: Analysis) -> Measure | None:
         """The next order of the search by counts: the count of a build, or the first runs of a counted build.
 
-        The result is None if time shows that the change is at other commits, or if only time separates the candidates.
+        The result is None if the measured times show that the change is not where the count rises, or if counts cannot
+        separate the candidates any further.
         """
         if timed.fleet.free_host != 0 or not _counting_pays(counts, timed, analysis):
             return None

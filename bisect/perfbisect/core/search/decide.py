@@ -3,12 +3,12 @@
 The search is a pure function of its arguments and has no state. So a hunt takes the same decisions if it is resumed,
 replayed or simulated.
 
-Each layer of the search makes a situation from its own situation, and asks the layer below for the decision in this
-situation. A layer that needs another measurement first returns the order for this measurement. The layers, from the
-first to the last, are: pairing (interleaved or paired runs), layouts (the usual layout, or randomized layouts), all
-changes (the range, or a subrange), older branches (as if all branches had begun with the speed of good), and the hunt
-for a single change. No other code changes a layer's decision. ``decide`` adds the builds that are made ahead, the flags
-of incremental builds, and the clean builds that a verdict needs.
+The search has five layers. Each layer asks the next layer for a decision, with a part of the observations or of the
+range. A layer that first needs another measurement returns the order for this measurement. The first layer chooses
+interleaved or paired runs. The second layer chooses the usual layout or randomized layouts. The third layer chooses the
+range or a subrange. The fourth layer corrects the readings of branches that began before good. The last layer searches
+for a single change. ``decide`` completes the decision of the first layer: ``decide`` adds the builds that build hosts
+make ahead, and the clean builds that a verdict needs.
 
 If slow runs are stopped, the good end is timed first on each host, because its runs determine the time limit.
 
@@ -17,26 +17,29 @@ If slow runs are stopped, the good end is timed first on each host, because its 
 - ``members`` are the hunts, in a fixed order: each has a graph, a policy, a prior and observations. The members in
   ``ended`` have verdicts and are no longer measured, but their runs count. At least one member must not be in
   ``ended``.
-- The result is the number of a member, and this member's next order or verdict. After a verdict, the caller calls
-  ``decide_together`` again, with this member in ``ended``.
+- The result is the number of the member that is next, and the order or the verdict of this member. After a verdict, the
+  caller calls ``decide_together`` again, with this member in ``ended``.
 - The caller adds each ``Built`` to the observations of all members, and also each ``Skipped`` that reports a failed
-  build. A ``Reading`` belongs to the member of the order, and so does the ``Skipped`` of a build whose run fails.
+  build. The caller adds each ``Reading``, and each ``Skipped`` that reports a failed run, to the observations of the
+  member that ordered the run.
 - The limits ``max_builds``, ``max_runs`` and ``max_minutes`` of each policy apply to the sum over all members.
 - If there are several hosts, each of them carries out orders of any member; the ``workload`` of an order in progress is
   the number of its member. A member gets no verdict until all its orders are done. If a member has no order for a free
   host, another member may use the host. If no member has an order for a free host, the result has an order for a busy
   host.
-- If all hunts measure results of the same command, ``common`` is true, and each run gives every member a reading.
-  Comparisons in randomized layouts then come last, so that hunts that named the same commits share runs.
+- If all hunts measure results of the same command, ``has_common_runs`` is true, and each run gives a reading to every
+  member. Runs in randomized layouts are then ordered last, because members that have named the same commit can share
+  these runs.
 - If build hosts build in advance, they first make builds for the member that gets the order. Then build hosts that are
-  still free get orders from the other members. No running build is cancelled for a member's sake, because another
-  member may need the build.
+  still free get orders from the other members. No running build is cancelled, because another member may need the
+  build.
 
 Each member decides as if it were alone, except that builds made for other members are free. Verdicts, and orders that
 need no new build, come first. If every member needs a new build, the build with the most information for all members
-together is made. A workload whose culprit is equally likely on both sides of the build expects one bit of information
-from the build. Only the builds that members order are compared, because a compromise between two such builds saved no
-builds in simulated hunts. With a single member, the decisions are the same as those of ``decide``.
+together is made. If a build divides the commits into two sets, and a member's culprit is equally likely in both sets,
+the build promises this member one bit of information. Only the builds that members order are compared. A build between
+two of these builds, as a compromise, saved no builds in simulated hunts. With a single member, the decisions are the
+same as those of ``decide``.
 """
 
 import math
@@ -66,24 +69,24 @@ from perfbisect.core.search.build_forecast import BUILD_EXPONENT, build_chances,
 from perfbisect.core.search.build_orders import with_builds
 from perfbisect.core.search.clean_builds import is_contradicted, is_top_suspect, with_clean_builds, without_incremental
 from perfbisect.core.search.pairing import decide_with_pairing
-from perfbisect.core.search.situation import Situation, Spent
+from perfbisect.core.search.situation import ExtraCost, Situation
 from perfbisect.core.stats.distributions import binary_entropy
 
 
 def decide(now: Situation) -> Decision:
     """The next order of a hunt for a free host of its fleet, or the verdict of the hunt.
 
-    If the order is for a busy host, there is no order for a free host. If build hosts build in advance, the decision
-    also has the builds that build hosts begin now, and an order waits if its builds do not exist yet.
+    An order for a busy host means that no free host can make a useful measurement. The decision also lists the builds
+    that build hosts begin now. An order waits until its builds exist.
     """
-    policy = now.policy.for_counts() if now.prior.exact else now.policy
+    policy = now.policy.for_exact_count() if now.prior.exact else now.policy
     if policy.layouts and any(isinstance(item, Built) and item.fixed for item in now.observations):
         now = now.with_readings(lambda reading: not reading.layout)
         policy = replace(policy, layouts=False)
     if policy.auto_effect and not now.prior.exact:
         policy = replace(policy, min_effect=detectable_effect(replace(now, policy=policy)), auto_effect=False)
     now = replace(now, policy=policy, model=EXACT if now.prior.exact else USUAL)
-    if policy.incremental and now.clean:  # other hosts and other workloads may still make incremental builds
+    if policy.incremental and now.clean:  # incremental builds that other hosts or workloads still make are left out
         now = without_incremental(now)
     decision, fleet = decide_with_pairing(now), now.fleet
     if policy.incremental and is_contradicted(decision, now):
@@ -92,27 +95,27 @@ def decide(now: Situation) -> Decision:
             return replace(by_clean, clean=True)
     order = decision.order
     if policy.slow_after and isinstance(order, Measure) and fleet.is_free(order.host):
-        of_good = (
-            run for run in now.readings if run.host == order.host and now.record.name_of_build(run.candidate) == 0
-        )
-        if not any(of_good):  # its runs set the limit
+        of_good = (run for run in now.readings if run.host == order.host and now.record.build_id(run.candidate) == 0)
+        if not any(of_good):  # runs of good set the time limit of other runs
             decision = replace(decision, order=Measure((PlannedRuns(0, 1),), Purpose.ENDS, order.host))
     decision = with_builds(decision, now)
     return with_clean_builds(decision, now) if policy.incremental else decision
 
 
-# Nine in ten hunts for a drop between two sizes take at least the first factor of the expected runs for the larger
-# drop, and at most the second factor of the expected runs for the smaller drop. With randomized layouts the upper limit
-# is multiplied once more. The factors are from simulations, see tests/core/search/test_decide.py.
+# A hunt for a drop between two sizes takes, in nine of ten cases, at least LIKELY[0] times the expected runs for the
+# larger drop, and at most LIKELY[1] times the expected runs for the smaller drop; with randomized layouts, at most
+# WITH_LAYOUTS times as many. The factors are from simulations, see tests/core/search/test_decide.py.
 LIKELY, WITH_LAYOUTS = (0.55, 1.4), 1.3
 
 
-def likely_runs(
+def run_bounds(
     candidates: int, drops: Sequence[float], noise: float, build_runs: float, policy: Policy
 ) -> tuple[int, int]:
-    """The range of the number of runs of nine in ten hunts for a drop of one of the sizes ``drops``.
+    """The lowest and the highest number of runs that a hunt probably takes; nine in ten hunts are between these
+    numbers.
 
-    ``drops`` (largest first) and ``noise`` (of a run) are fractions; ``build_runs`` is the cost of a build in runs.
+    The hunt is for a drop whose size is between the two ``drops`` (the larger first). ``drops`` and ``noise`` (of a
+    run) are fractions; ``build_runs`` is the cost of a build in runs.
     """
     for_largest, for_smallest = (expected_runs(candidates, drop, noise, build_runs) for drop in drops)
     highest = math.ceil(LIKELY[1] * for_smallest * (WITH_LAYOUTS if policy.layouts else 1.0))
@@ -120,8 +123,10 @@ def likely_runs(
     return min(math.ceil(LIKELY[0] * for_largest), highest), highest
 
 
-def likely_builds(candidates: int, policy: Policy) -> tuple[int, int]:
-    """The range of the number of builds of nine in ten hunts, including the clean builds of a proof."""
+def build_bounds(candidates: int, policy: Policy) -> tuple[int, int]:
+    """The lowest and the highest number of builds that a hunt probably takes, including the clean builds of a proof;
+    nine in ten hunts are between these numbers.
+    """
     halvings, clean = math.log2(max(candidates, 2)), policy.incremental
     highest = min(math.ceil((2 + clean) * halvings) + 1, (candidates + 1) * (1 + clean) - 2 * clean)
     highest = min(highest, (policy.max_builds or highest) + 2 * clean)
@@ -130,7 +135,7 @@ def likely_builds(candidates: int, policy: Policy) -> tuple[int, int]:
 
 Array = NDArray[np.float64]
 
-MEASURED_BITS = 0.1  # a member measures an existing build if the member expects at least MEASURED_BITS from it
+MEASURED_BITS = 0.1  # a hunt of the batch measures an existing build if it expects at least MEASURED_BITS bits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,8 +147,10 @@ class _BuildRequest:
     decision: Decision
     order: Measure
 
-    def bits(self) -> Array:
-        """The expected bits, (size,), for this member from a build of each candidate, if runs show the build's side."""
+    def expected_bits(self) -> Array:
+        """The expected information, in bits, that a build of each candidate gives this member, if runs show whether the
+        build is slow; shape (size,).
+        """
         belief = self.decision.belief
         slow = np.nan_to_num(ancestry_of(self.now.graph).ancestor_sums(belief.culprit))
         bits: Array = belief.change * np.maximum(binary_entropy(slow), 0.0)
@@ -151,7 +158,7 @@ class _BuildRequest:
 
 
 def decide_together(
-    members: Sequence[Situation], ended: Collection[int] = (), fleet: Fleet = ALL_FREE, *, common: bool = False
+    members: Sequence[Situation], ended: Collection[int] = (), fleet: Fleet = ALL_FREE, *, has_common_runs: bool = False
 ) -> tuple[int, Decision]:
     """The number of the next member, and the order or verdict of this member. Raises ValueError if all members have
     ended.
@@ -159,7 +166,7 @@ def decide_together(
     open_members = [number for number in range(len(members)) if number not in ended]
     if not open_members:
         raise ValueError("all hunts have ended")
-    number, decision = _next_member(members, open_members, fleet, common)
+    number, decision = _next_member(members, open_members, fleet, has_common_runs)
     order, builds = decision.order, tuple(replace(build, workload=number) for build in decision.builds)
     if not isinstance(order, Measure):
         return number, decision
@@ -180,14 +187,14 @@ def orders_layouts(decision: Decision) -> bool:
 
 
 def _next_member(
-    members: Sequence[Situation], open_members: Sequence[int], fleet: Fleet, common: bool
+    members: Sequence[Situation], open_members: Sequence[int], fleet: Fleet, has_common_runs: bool
 ) -> tuple[int, Decision]:
-    """The number of the member that is next among ``open_members``, and its decision."""
+    """The number of the member of ``open_members`` whose decision is carried out next, and this decision."""
     requests: list[_BuildRequest] = []
-    late: list[tuple[int, Decision]] = []  # members that wait for other members that may need the same runs
-    idle: list[tuple[int, Decision]] = []  # members that have no order for the free hosts now
-    # The member with the latest run on the host continues, if it needs no build, because a host drifts less in a
-    # shorter time.
+    late: list[tuple[int, Decision]] = []  # hunts that wait for other hunts that may need the same runs
+    idle: list[tuple[int, Decision]] = []  # hunts that have no order for the free hosts now
+    # The hunt with the latest run on the host goes first, if it needs no build, because between its runs the host then
+    # has less time to drift.
     latest = [(run.at, i) for i, member in enumerate(members) for run in member.readings if run.host == fleet.free_host]
     last = max(latest, default=(0.0, None))[1]
     for number in sorted(open_members, key=lambda member: member != last):
@@ -198,9 +205,9 @@ def _next_member(
             decision = replace(decision, cancelled=())
             if not isinstance(order, Measure):
                 of_member = [busy for busy in fleet.busy if busy.workload == number]
-                # the verdict waits for the member's own orders, or for all orders if a common budget ends the hunt
-                if under_way := of_member or (list(fleet.busy) if now.budget.ended(order) else []):
-                    idle.append((number, replace(decision, order=under_way[0])))  # the member decides again later
+                # A hunt's verdict waits for the hunt's own orders; for all orders if a common budget ends the hunt.
+                if under_way := of_member or (list(fleet.busy) if now.budget.is_spent_verdict(order) else []):
+                    idle.append((number, replace(decision, order=under_way[0])))  # the hunt decides again later
                     continue
             elif decision.waits_for_builds or not fleet.is_free(order.host):
                 idle.append((number, decision))
@@ -208,7 +215,7 @@ def _next_member(
         if not isinstance(order, Measure) or now.record.builds_on(order.host).issuperset(
             share.candidate for share in order.plan
         ):
-            if not (common and orders_layouts(decision)):
+            if not (has_common_runs and orders_layouts(decision)):
                 return number, decision
             late.append((number, decision))
             continue
@@ -217,7 +224,7 @@ def _next_member(
         return late[0] if late else next((member for member in idle if member[1].builds), idle[0])
     requests.sort(key=lambda request: request.number)
     of_proofs = [request for request in requests if request.order.purpose is not Purpose.SEARCH]
-    best = of_proofs[0] if of_proofs else _best_for_all(requests)
+    best = of_proofs[0] if of_proofs else _best_request(requests)
     return best.number, best.decision
 
 
@@ -229,15 +236,16 @@ def _member_situation(members: Sequence[Situation], number: int, fleet: Fleet) -
     remaining = [member for i, member in enumerate(members) if i != number]
     runs = [item for member in remaining for item in member.observations if isinstance(item, Reading | Count)]
     under_way = sum(share.runs for order in fleet.busy if order.workload != number for share in order.plan)
-    finished = count_runs(runs) + sum(member.spent_by_others.runs for member in members)
-    spent = Spent(finished + under_way, max((run.at + run.seconds / 120 for run in runs), default=0.0))
-    return replace(now, fleet=fleet_for_member(number, fleet), shared=True, spent_by_others=spent)
+    finished = count_runs(runs) + sum(member.extra_cost.runs for member in members)
+    spent = ExtraCost(finished + under_way, max((run.at + run.seconds / 120 for run in runs), default=0.0))
+    return replace(now, fleet=fleet_for_member(number, fleet), shares_builds=True, extra_cost=spent)
 
 
 def fleet_for_member(number: int, fleet: Fleet) -> Fleet:
-    """The fleet as one of several members sees it for its decision.
+    """The fleet with which member ``number`` decides.
 
-    The runs of other members' orders are left out, but not their builds and the busy hosts.
+    In this fleet the orders of other members have no runs, because these runs are in other workloads. The builds of
+    other members are included, and their hosts are busy.
     """
 
     def for_member(order: Measure) -> Measure:
@@ -248,12 +256,12 @@ def fleet_for_member(number: int, fleet: Fleet) -> Fleet:
     return replace(fleet, busy=tuple(map(for_member, fleet.busy)))
 
 
-def _best_for_all(requests: Sequence[_BuildRequest]) -> _BuildRequest:
+def _best_request(requests: Sequence[_BuildRequest]) -> _BuildRequest:
     """The request whose build promises the most bits for its cost, over all members that wait for a build."""
     if len(requests) == 1:
         return requests[0]
     candidates = [request.order.plan[0].candidate for request in requests]
-    bits = np.array([request.bits()[candidates] for request in requests])  # (members, candidates)
+    bits = np.array([request.expected_bits()[candidates] for request in requests])  # shape: (requests, candidates)
     first, record = requests[0], requests[0].now.record
     chance = build_chances(first.now)[candidates]
     seconds = [request.now.record.median_run_seconds for request in requests]

@@ -1,10 +1,10 @@
-"""Branches that began before good; a branch may be slower or faster than good only because it lacks changes that good
-has.
+"""Corrects the readings of branches that began before good: such a branch may be slower or faster than good only
+because it lacks changes that good has.
 
-By default a branch is assumed to start as fast as good, because most branches do. The branch point of a branch is
-measured only if a verdict depends on its speed. A branch point with readings is compared with good in the way in which
-the ends of a range are compared. If the branch point and good differ, the readings of the branch are corrected by the
-difference, and the hunt continues.
+The search assumes that a branch point is as fast as good, because most branch points are. A branch point is measured
+only if a verdict depends on its speed. To measure a branch point, the search compares it with good, as it compares the
+ends of a range. If the branch point and good differ, the readings of the branch are corrected by the difference, and
+the hunt continues.
 """
 
 import math
@@ -38,21 +38,21 @@ from perfbisect.core.search.single_change import decide_single_change
 from perfbisect.core.search.situation import Situation, within_budget
 
 DOUBTFUL = 0.6  # branch points are measured if more than one change has at least this probability
-NEAR = 4  # most runs of a host between two runs that can be compared
+NEAR = 4  # two runs can be compared if at most this number of other runs of the host is between them
 
 
-def decide_with_older_branches(hunt: Callable[[Situation], Decision], now: Situation) -> Decision:
-    """The next order of ``hunt``, or an order that compares a branch point with good.
+def decide_with_older_branches(decide: Callable[[Situation], Decision], now: Situation) -> Decision:
+    """The decision of ``decide`` from corrected readings, or an order that compares a branch point with good.
 
-    In a subrange, many branch points have readings that were made for other subranges. Finished comparisons of branch
-    points with good are used. An unfinished comparison continues only if the comparison affects a named or suspected
-    commit.
+    In the search of a subrange, finished comparisons of branch points with good are used, also if they were made for
+    other subranges. An unfinished comparison continues only if it affects a commit that the subrange's verdict names or
+    suspects.
     """
     graph, record, budget = now.graph, now.record, now.budget
     if not graph.branch_points:
-        return hunt(now)
+        return decide(now)
     points = range(1, graph.branch_points + 1)
-    equal = [point for point in points if record.name_of_build(point) == 0]  # branch points with the binary of good
+    equal = [point for point in points if record.build_id(point) == 0]  # branch points with the same binary as good
     start = np.where(np.isin(branch_point_of(graph), equal), 0, branch_point_of(graph))
     unmeasurable = [point for point in points if point in record.skipped or side_of_stopped_runs(record, point)]
     measured = [point for point in points if start[point] and record.run_count(point) and point not in unmeasurable]
@@ -60,23 +60,23 @@ def decide_with_older_branches(hunt: Callable[[Situation], Decision], now: Situa
     if now.subrange:
         comparisons = {p: result for p, result in comparisons.items() if not isinstance(result.order, Measure)}
     while True:
-        offsets = {point: ratios for point, comparison in comparisons.items() if (ratios := _difference(comparison))}
-        decision = hunt(_with_equal_starts(start, now, offsets, unmeasurable))
-        needed_points = [point for point in _needed_points(now, start, decision) if point not in unmeasurable]
+        offsets = {point: ratios for point, comparison in comparisons.items() if (ratios := _ratio_to_good(comparison))}
+        decision = decide(_with_equal_starts(start, now, offsets, unmeasurable))
+        needed_points = [point for point in _needed_branch_points(now, start, decision) if point not in unmeasurable]
         comparisons |= {point: _compare_with_good(point, now) for point in needed_points if point not in comparisons}
         for point, comparison in comparisons.items():
             order = comparison.order
             if point in unmeasurable or (
                 point in now.fleet.candidates_in_measurement and isinstance(decision.order, Measure)
             ):
-                continue  # the branch point cannot be measured; or another host measures it, and there is another order
+                continue  # it cannot be measured; or another host measures it, and this host has another order
             if isinstance(order, Measure) and budget.allows(order):
-                if (missing := now.missing(order)) and isinstance(decision.order, Measure):
+                if (missing := now.missing_builds(order)) and isinstance(decision.order, Measure):
                     return replace(
                         decision, needed_builds=(*missing, *decision.needed_builds)
-                    )  # the other order until the branch point is built
+                    )  # until the branch point is built, ``decision.order`` is carried out
                 return replace(decision, order=budget.within(order))
-        if any(_difference(comparison) for point, comparison in comparisons.items() if point not in offsets):
+        if any(_ratio_to_good(comparison) for point, comparison in comparisons.items() if point not in offsets):
             continue
         out_of_reach = [point for point in needed_points if isinstance(comparisons[point].order, Measure)]
         if not out_of_reach or isinstance(decision.order, Measure):
@@ -86,7 +86,8 @@ def decide_with_older_branches(hunt: Callable[[Situation], Decision], now: Situa
 
 @lru_cache(maxsize=4)
 def branch_point_of(graph: Graph) -> NDArray[np.int64]:
-    """For each node, the newest branch point among its ancestors, (size,); 0 for a node without a branch point."""
+    """For each node, shape (size,): the newest branch point among its ancestors; 0 if good is an ancestor of the node,
+    or if no branch point is an ancestor."""
     start = np.zeros(graph.size, np.int64)
     if not graph.branch_points:
         return start
@@ -104,10 +105,10 @@ def branch_point_of(graph: Graph) -> NDArray[np.int64]:
 def _compare_with_good(point: int, now: Situation) -> Decision:
     """The next order of the comparison of good with a branch point, or the result of the comparison.
 
-    A run counts only if a run of the other build is near in time, because the speed of the host changes.
+    A run is used only if a run of the other build is near in time, because the speed of the host changes.
     """
     record = now.record
-    nodes = {record.name_of_build(0): 0, record.name_of_build(point): 1}
+    nodes = {record.build_id(0): 0, record.build_id(point): 1}
     of_good, of_point = record.reading_positions(0), record.reading_positions(point)
     near = {
         *of_good[record.are_near(of_good, of_point, NEAR)].tolist(),
@@ -117,7 +118,7 @@ def _compare_with_good(point: int, now: Situation) -> Decision:
 
     def node(item: Observation) -> int | None:
         is_far = isinstance(item, Reading) and item.partner is None and next(numbers) not in near
-        return None if is_far else nodes.get(record.name_of_build(item.candidate))
+        return None if is_far else nodes.get(record.build_id(item.candidate))
 
     two_builds = now.remapped(
         node,
@@ -133,22 +134,23 @@ def _compare_with_good(point: int, now: Situation) -> Decision:
     return replace(decision, order=order)
 
 
-def _difference(comparison: Decision) -> tuple[Interval, ...]:
-    """The ratio of the branch point to good for each host class; empty if both are assumed to be equally fast."""
+def _ratio_to_good(comparison: Decision) -> tuple[Interval, ...]:
+    """The ratio of the branch point to good for each host class; empty if the comparison has not shown a difference."""
     return comparison.evidence if isinstance(comparison.order, Found | Inconclusive) else ()
 
 
 def _with_equal_starts(
     start: NDArray[np.int64], now: Situation, offsets: Mapping[int, Sequence[Interval]], unmeasurable: Sequence[int]
 ) -> Situation:
-    """The situation as if all branches had started with the speed of good.
+    """The situation with readings that are corrected as if all branch points were as fast as good.
 
-    ``start`` (size,) is the branch point of each node; ``offsets`` are the ratios of branch points to good. Builds of a
-    branch are skipped if its branch point cannot be measured, because such builds cannot be classified. If two branches
-    share a binary, it counts as two binaries, because the readings of the two branches may be corrected differently.
+    ``start``, shape (size,), is the branch point of each node; ``offsets`` are the ratios of branch points to good.
+    Builds of a branch are skipped if its branch point cannot be measured, because such builds cannot be classified. If
+    builds of two branches have the same binary, they count as different binaries, because the readings of the two
+    branches may be corrected differently.
     """
     unusable = np.isin(start, unmeasurable)
-    unusable[-1] = False  # bad was compared with good itself
+    unusable[-1] = False  # bad is never unusable, because it was compared with good directly
 
     def same_as(build: Built) -> int | None:
         return build.same_as if build.same_as is not None and start[build.same_as] == start[build.candidate] else None
@@ -162,11 +164,12 @@ def _with_equal_starts(
     return replace(corrected, observations=[*skipped, *corrected.observations])
 
 
-def _needed_points(now: Situation, start: NDArray[np.int64], decision: Decision) -> list[int]:
-    """The branch points whose speed ``decision`` depends on.
+def _needed_branch_points(now: Situation, start: NDArray[np.int64], decision: Decision) -> list[int]:
+    """The branch points on whose speed ``decision`` depends.
 
     A step that was compared with parents in its own branch depends on no branch point. If no commit can be named, or if
-    several changes are likely, a branch that did not start with the speed of good may be the reason.
+    several changes are likely, the reason may be the speed of a branch point, so the decision depends on all branch
+    points of measured builds.
     """
     match decision.order:
         case Found() | Several():
@@ -194,9 +197,10 @@ def _with_branch_results(
     offsets: Mapping[int, Sequence[Interval]],
     unmeasurable: Sequence[int],
 ) -> Decision:
-    """The decision with warnings about branches that began with another speed; the ratio of bad to good is uncorrected.
+    """The decision with a warning for each branch point that is not as fast as good, and with the uncorrected ratio of
+    bad to good.
 
-    The readings of branches are corrected only to find the change.
+    Corrected readings serve only to find the change.
     """
     starts = {point: strongest_ratio(ratios) for point, ratios in offsets.items()}
     of_branches = tuple(
@@ -214,8 +218,8 @@ def _with_branch_results(
         order = replace(order, reason=Reason.BRANCH_POINT_UNKNOWN, detail=None)
     if not now.subrange and (offsets or unmeasurable):
         speeds = candidate_ratios(now.observations, now.bad, now.prior.host_classes, now.model)
-        effect = speeds.get(now.record.name_of_build(now.bad))
-    if effect and isinstance(order, NotReproduced | Inconclusive) and order.ratio.has_bound:
+        effect = speeds.get(now.record.build_id(now.bad))
+    if effect and isinstance(order, NotReproduced | Inconclusive) and order.ratio.has_known_bound:
         order = replace(order, ratio=effect)
     warnings = (*decision.belief.warnings, *of_branches)
     belief = replace(decision.belief, warnings=warnings, ends=effect or decision.belief.ends)

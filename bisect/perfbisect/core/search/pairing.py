@@ -1,17 +1,18 @@
 """The choice between interleaved and paired runs for a comparison of two builds.
 
 Builds that run at the same time on the same cores meet the same disturbances, so the disturbances cancel in their
-difference. Paired runs bring most on machines that others use, too, and nothing on a quiet machine. Paired runs are not
-always valid, because two builds disturb each other if they wait for the same disk, or together need more memory than
-the host has. So the ends are first measured by interleaved runs. If the noise of a run is small compared with the
-difference of the ends, or if a run waits for nearly all of its time, only interleaved runs are made. Otherwise paired
-runs (rounds) of the ends are also made, and the pairing that shows the difference more clearly is chosen. Paired runs
-are chosen only if they show at least half of the difference that interleaved runs show with certainty. The choice of
-the pairing is checked again with every new reading. Paired runs end if they vary more than interleaved runs, and begin
-if interleaved runs vary much more than the first runs did.
+difference. Paired runs reduce the noise most on machines on which other programs run, and not at all on a quiet
+machine. Paired runs are not always valid, because two builds disturb each other if they wait for the same disk, or
+together need more memory than the host has. So a hunt first measures the ends by interleaved runs, which are always
+valid. If the noise of a run is small compared with the difference of the ends, or if a run waits for nearly all of its
+time, only interleaved runs are made. In all other hunts, paired runs (rounds) of the ends are also made, and the
+pairing that shows the difference more clearly is chosen. Paired runs are not chosen if they show less than half of the
+difference that interleaved runs show, and this lack is significant. The choice is repeated with every new reading: the
+hunt changes to interleaved runs if paired runs vary more than interleaved runs, and to paired runs if interleaved runs
+vary much more than the first runs.
 
-How long two builds wait for a core varies more than the CPU time that they need. So rounds compare CPU time, not
-wall-clock time, if CPU time is known and the ends wait equally long.
+The time for which two builds wait for a core varies more than the CPU time that the builds need. So paired runs are
+compared by CPU time, not by wall-clock time, if CPU time is known and the ends wait equally long.
 """
 
 import math
@@ -40,47 +41,50 @@ from perfbisect.core.search.randomized_layouts import decide_with_layouts, is_in
 from perfbisect.core.search.situation import Situation, within_budget
 from perfbisect.core.stats.distributions import Student
 
-# Interleaved runs are enough for a difference of this many s.d. of a run; the second limit is the normal score of that
-# difference.
+# Paired runs are not needed if the difference of the ends by interleaved runs is at least CLEAR s.d. of a run, and has
+# at least the normal score SURE.
 CLEAR, SURE = 6.0, 4.0
-UNSTEADY = 2.0  # factor for CLEAR on a noisy host, where disturbances come in phases and the noise may double soon
-AFFORDED = 40  # runs of the smallest budget with which rounds of the ends are made
-MORE = 2  # further interleaved runs of each end while it is uncertain whether rounds show the same difference
-# A small prior noise with a small weight for the comparison of both pairings, because a larger prior noise would decide
-# if there are few readings.
+UNSTEADY = 2.0  # CLEAR is multiplied by this on a noisy host, because the noise of such a host may double soon
+AFFORDED = 40  # if the user allows fewer runs, no rounds of the ends are made
+MORE = 2  # further interleaved runs of each end while it is unknown whether rounds and interleaved runs agree
+# The prior s.d. of the noise, and its weight in runs, in the comparison of paired and interleaved runs. Both are small,
+# because otherwise the prior would decide the comparison if there are few readings.
 PRIOR_NOISE, PRIOR_WEIGHT = 0.005, 1.0
-# If the noise of rounds relative to interleaved runs is between these limits, FEW interleaved runs are made first.
-# Fewer runs may look noisy because of one outlier, or quiet by chance.
+# If the noise of rounds is between FAR and NEAR times the noise of interleaved runs, the ends get interleaved runs
+# until there are FEW. With fewer runs, the noise may look large because of one outlier, or small by chance.
 FAR, NEAR, FEW = 0.2, 1.5, 12
-AGAIN = 8  # rounds of any builds from which on the choice of rounds is checked again
-SHOWN_SHARE = 0.5  # share of the difference of interleaved runs that rounds have to show
-# Normal scores of the difference that rounds do not show. From DOUBTFUL on, the ends get more interleaved runs, until
-# each has MOST runs, because fewer runs do not show the noise. With MOST runs, rounds are not valid from LOST on.
+AGAIN = 8  # after this number of rounds of any builds, the choice of paired runs is checked again
+SHOWN_SHARE = 0.5  # rounds must show at least this share of the difference by interleaved runs
+# Rounds may show a smaller difference of the ends than interleaved runs. The missing difference is a normal score. From
+# DOUBTFUL on, the ends get more interleaved runs, until each end has MOST runs, because fewer runs do not show the
+# noise. If each end has MOST runs, and the score is LOST or more, rounds are not used.
 DOUBTFUL, LOST = 1.3, 3.5
-# The limit in place of DOUBTFUL if the ends do not get more runs: chance must not look like builds that disturb each
-# other. This is also the normal score from which on the differences by both pairings contradict each other.
+# If the ends get no more runs, this limit replaces DOUBTFUL, because otherwise a difference by chance would look like
+# paired builds that disturb each other. If the differences by paired and by interleaved runs differ by at least this
+# normal score, they contradict each other.
 SEEN_ONCE = 2.5
 MOST = 8
-# If an end waits for a larger share of the time, paired runs would wait for each other, for example for a disk that
-# serves one request at a time. Such paired runs last equally long, whatever the difference. A server of short queries
-# waits for 80 % of the time on a busy machine.
+# If an end waits for a larger share of the time than WAITING, runs are not paired. The two runs would wait for each
+# other, for example if a disk serves one request at a time, and would take equally long although the builds differ. (A
+# server of short queries waits for 80 % of the time on a busy machine.)
 WAITING = 0.93
-WAIT_ROUNDS = 8  # rounds of the ends that show whether the ends wait alike
+WAIT_ROUNDS = 8  # number of rounds of the ends that show whether both ends wait equally long
 LEAST_ERROR = 1e-9
-WAITED = 2.2  # normal score from which on ends with the same CPU time wait differently
-# The ends wait alike if their waiting differs by at most ALIKE times the smallest effect of interest, because waiting
-# varies, and a larger difference shows later.
+WAITED = 2.2  # ends with equal CPU time wait differently if the difference has at least this normal score
+# The ends wait equally long if the smallest log(time / CPU time) of good and of bad differ by at most ALIKE times the
+# smallest effect of interest. Waiting varies, and later rounds show a larger difference.
 ALIKE = 2.0
 
 
 def decide_with_pairing(now: Situation) -> Decision:
-    """The search's decision by interleaved or by paired runs; ``policy.pairing`` or the runs of the ends say which."""
+    """The decision of the search, from interleaved or from paired runs. ``policy.pairing`` determines the kind of runs;
+    if it is ``AUTO``, the runs of the ends determine the kind."""
     if now.model.exact:
         return _interleaved_decision(now)
     if now.policy.pairing is not Pairing.AUTO:
-        return _as_chosen(now, now.policy.pairing is Pairing.PAIRED, again=now.policy.chosen)
+        return _decide_by_kind(now, now.policy.pairing is Pairing.PAIRED, may_switch=now.policy.chosen)
     interleaved, paired = _runs_of_ends(now)
-    ways = _compare_ways(interleaved, paired, now)
+    ways = _compare_pairings(interleaved, paired, now)
     if ways is None or 0 < now.policy.max_runs < AFFORDED:
         return _interleaved_decision(now)
     if ways.is_clear or ways.waiting_share:
@@ -91,18 +95,19 @@ def decide_with_pairing(now: Situation) -> Decision:
         decision = _interleaved_decision(now)
         if not isinstance(decision.order, Measure) and is_independent_of_layout(decision.order):
             return decision
-        together = len(paired) < PAIRS_FIRST and not ways.is_doubtful
+        is_paired = len(paired) < PAIRS_FIRST and not ways.is_doubtful
         decision = replace(decision, evidence=())  # the search may use paired runs
-        return _with_runs_of_ends(decision, now, PAIRS_FIRST if together else MORE, together=together)
-    decision = _as_chosen(now, ways.chooses_paired, by_cpu=ways.uses_cpu_time, again=True)
+        return _with_runs_of_ends(decision, now, PAIRS_FIRST if is_paired else MORE, is_paired=is_paired)
+    decision = _decide_by_kind(now, ways.chooses_paired, by_cpu=ways.uses_cpu_time, may_switch=True)
     return replace(decision, pairing_comparison=decision.pairing_comparison or ways)
 
 
-def _as_chosen(now: Situation, together: bool, *, by_cpu: bool = False, again: bool) -> Decision:
-    """The decision by paired (``together``) or interleaved runs; with ``again``, by the other runs if better."""
-    interleaved, paired = _runs_of_ends(now, all_runs=True) if again else ([], [])
-    ways = _compare_ways(interleaved, paired, now) if interleaved and len(paired) >= PAIRS_FIRST else None
-    if together:
+def _decide_by_kind(now: Situation, is_paired: bool, *, by_cpu: bool = False, may_switch: bool) -> Decision:
+    """The decision from paired runs if ``together`` is true, otherwise from interleaved runs. If ``again`` is true, the
+    kind of runs is chosen again from all runs."""
+    interleaved, paired = _runs_of_ends(now, all_runs=True) if may_switch else ([], [])
+    ways = _compare_pairings(interleaved, paired, now) if interleaved and len(paired) >= PAIRS_FIRST else None
+    if is_paired:
         if ways is None or len(paired) < AGAIN or not ways.interleaved_noise < ways.paired_noise < math.inf:
             return _paired_decision(_paired_situation(now, by_cpu=by_cpu))
         if len(interleaved) >= FEW:
@@ -113,43 +118,43 @@ def _as_chosen(now: Situation, together: bool, *, by_cpu: bool = False, again: b
     return _interleaved_decision(now)
 
 
-def _with_runs_of_ends(decision: Decision, now: Situation, runs: int, *, together: bool = False) -> Decision:
-    """The decision with an order for ``runs`` runs of each end; with ``together`` the runs are paired."""
+def _with_runs_of_ends(decision: Decision, now: Situation, runs: int, *, is_paired: bool = False) -> Decision:
+    """The decision with a new order: ``runs`` runs of each end, which are paired if ``together`` is true."""
     plan = tuple(PlannedRuns(end, runs) for end in (now.bad, 0))
-    order = Measure(plan, Purpose.ENDS, now.fleet.free_host, together=together)
+    order = Measure(plan, Purpose.ENDS, now.fleet.free_host, together=is_paired)
     return within_budget(replace(decision, order=order), now)
 
 
 def _interleaved_decision(now: Situation) -> Decision:
-    """The decision of the search by interleaved runs; its budget is also charged with the paired runs."""
-    return decide_with_layouts(now.with_readings(lambda reading: reading.partner is None).charged_for(now))
+    """The decision of the search from only the interleaved runs; paired runs also count for the budget."""
+    return decide_with_layouts(now.with_readings(lambda reading: reading.partner is None).charged_with(now))
 
 
 def _paired_situation(now: Situation, *, by_cpu: bool) -> Situation:
-    """The situation with only the paired runs, in CPU time with ``by_cpu``; all runs are charged to the budget."""
+    """The situation with only the paired runs, by CPU time if ``by_cpu`` is true; all runs count for the budget."""
     rounds = now.with_readings(
         lambda reading: reading.partner is not None and not (by_cpu and reading.cpu_value is None),
         prior=replace(now.prior, noise=None), model=USUAL.for_paired_runs,
-    ).charged_for(now)  # fmt: skip
+    ).charged_with(now)  # fmt: skip
     return replace(rounds, observations=cpu_time_as_time(rounds.observations)) if by_cpu else rounds
 
 
 def _paired_decision(rounds: Situation) -> Decision:
-    """The decision of the search if it uses only paired runs.
+    """The decision of the search from only the paired runs.
 
-    If the ends do not differ in CPU time, but wait differently in rounds, the search compares time.
+    If the ends do not differ in CPU time, but one end waits longer, the search compares the runs by wall-clock time.
     """
     decision, observations = decide_with_layouts(rounds), rounds.observations
     by_cpu = any(isinstance(item, Reading) and item.time_value is not None for item in observations)
     if not isinstance(decision.order, NotReproduced) or not by_cpu:
         return decision
-    waits = _extra_waits(rounds)
+    waits = _wait_differences(rounds)
     if len(waits) < WAIT_ROUNDS:
-        return _with_runs_of_ends(decision, rounds, WAIT_ROUNDS - len(waits), together=True)
+        return _with_runs_of_ends(decision, rounds, WAIT_ROUNDS - len(waits), is_paired=True)
     error = stdev(waits) / math.sqrt(len(waits)) or math.inf
     if abs(Student(len(waits) - 1).normal_score(mean(waits) / error)) < WAITED:
         return decision
-    timed = [item.with_time if isinstance(item, Reading) else item for item in observations]
+    timed = [item.with_wall_clock_time if isinstance(item, Reading) else item for item in observations]
     by_time = replace(rounds, observations=timed)
     ends = _contrast_of_ends(by_time.record, by_time, by_time.model)
     shown = ends.ratio(by_time.record.sign)
@@ -159,40 +164,41 @@ def _paired_decision(rounds: Situation) -> Decision:
     )
 
 
-def _extra_waits(rounds: Situation) -> list[float]:
-    """For each round of the ends, the difference in time minus the difference in CPU time, in log units.
+def _wait_differences(rounds: Situation) -> list[float]:
+    """For each pair of runs of the ends: the logarithm of bad ÷ good by wall-clock time, minus this logarithm by CPU
+    time.
 
-    The value is how much longer bad waits than good; it contains neither the common noise of time and CPU time nor code
-    placement.
+    The value is 0 if bad and good wait equally long. Noise and code placement, which change time and CPU time alike,
+    cancel in the value.
     """
-    good, bad = rounds.record.name_of_build(0), rounds.record.name_of_build(rounds.bad)
+    good, bad = rounds.record.build_id(0), rounds.record.build_id(rounds.bad)
     waits = []
     for item in rounds.observations:
         if isinstance(item, Reading) and item.time_value is not None and item.partner is not None:
-            sides = rounds.record.name_of_build(item.candidate), rounds.record.name_of_build(item.partner)
+            sides = rounds.record.build_id(item.candidate), rounds.record.build_id(item.partner)
             if sides in {(good, bad), (bad, good)}:
                 waits.append((item.time_value - item.value) * (1 if sides[0] == bad else -1))
     return waits
 
 
 def cpu_time_as_time(observations: Sequence[Observation]) -> list[Observation]:
-    """The observations, with CPU time as the time."""
+    """The observations, with CPU time in place of wall-clock time."""
     return [item.with_cpu_time if isinstance(item, Reading) else item for item in observations]
 
 
 def _runs_of_ends(now: Situation, *, all_runs: bool = False) -> tuple[list[Reading], list[Reading]]:
-    """The first interleaved runs and the first paired runs of the ends, in the usual layout.
+    """Two lists of runs in the usual layout: the first interleaved runs and the first paired runs of the ends.
 
-    With ``all_runs``, all interleaved runs of the ends, and all paired runs, also of other builds.
+    If ``all_runs`` is true, the lists have all interleaved runs of the ends, and all paired runs of any builds.
     """
     ends, interleaved, paired = (
-        {now.record.name_of_build(0), now.record.name_of_build(now.bad)},
+        {now.record.build_id(0), now.record.build_id(now.bad)},
         list[Reading](),
         list[Reading](),
     )
     for item in now.observations:
         if isinstance(item, Reading):
-            sides = {now.record.name_of_build(side) for side in (item.candidate, item.partner) if side is not None}
+            sides = {now.record.build_id(side) for side in (item.candidate, item.partner) if side is not None}
             if not item.layout and (sides <= ends or (all_runs and item.partner is not None)):
                 (interleaved if item.partner is None else paired).append(item)
     if all_runs:
@@ -200,20 +206,22 @@ def _runs_of_ends(now: Situation, *, all_runs: bool = False) -> tuple[list[Readi
     return interleaved[: 2 * MOST], paired[:PAIRS_FIRST]
 
 
-def better_way(observations: Sequence[Observation]) -> PairingComparison | None:
-    """The comparison of paired and interleaved runs, by readings of the builds 0 and 1; None if there are too few."""
+def compare_pairings(observations: Sequence[Observation]) -> PairingComparison | None:
+    """The comparison of paired with interleaved runs of two builds, which have the numbers 0 and 1; None if there are
+    too few runs."""
     now = Situation(Graph.straight_history(1), observations, Policy(direction=Direction.ANY))
     interleaved, paired = _runs_of_ends(now)
-    ways = _compare_ways(interleaved, paired, now, doubtful_score=SEEN_ONCE)
+    ways = _compare_pairings(interleaved, paired, now, doubtful_score=SEEN_ONCE)
     return ways if ways and (ways.is_clear or ways.waiting_share or len(paired) >= PAIRS_FIRST) else None
 
 
-def _compare_ways(
+def _compare_pairings(
     interleaved: Sequence[Reading], paired: Sequence[Reading], now: Situation, *, doubtful_score: float = DOUBTFUL
 ) -> PairingComparison | None:
-    """The comparison of paired runs with interleaved runs; None while an end has no interleaved run.
+    """The comparison of paired runs of the ends with interleaved runs; None if an end has no interleaved run.
 
-    Paired runs are better if they are less noisy and show half of the difference that interleaved runs are sure of.
+    Paired runs are chosen if they are less noisy, unless they show less than half of the difference that interleaved
+    runs show, and this lack is significant.
     """
     record = arrange_observations(interleaved, now.policy, now.bad)
     if not (record.run_count(0) and record.run_count(now.bad)):
@@ -230,7 +238,7 @@ def _compare_ways(
     waits = 1 - math.exp(-max(map(median, _log_waits(interleaved, record, now))))
     waiting = waits if waits > WAITING else 0.0
     if clear or waiting or len(paired) < PAIRS_FIRST:
-        # A few more interleaved runs may make the difference clear, and cost less than rounds.
+        # If the difference is large, a few more interleaved runs may make it clear, and cost less than rounds.
         nearly = size >= clear_size and not paired and len(interleaved) < FEW
         return PairingComparison(
             False, noise, math.inf, turn_ratio, UNKNOWN, is_clear=clear, waiting_share=waiting, is_doubtful=nearly
@@ -270,8 +278,9 @@ def _ends_wait_alike(
 ) -> bool | None:
     """Whether both ends wait equally long, so that they can differ only in CPU time; None if CPU time is unknown.
 
-    Other programs on the host can only lengthen the waiting of a run. So the run of a build with the least waiting
-    shows how long the build itself waits. The difference of the ends must exceed the variation of the waiting.
+    Other programs on the host can only lengthen the waiting of a run. So, of all runs of a build, the run with the
+    least waiting shows how long the build itself waits. If the least waiting of good and the least waiting of bad
+    differ, the means over all runs are compared: the ends wait equally long unless the means differ significantly.
     """
     if any(reading.cpu_value is None for reading in (*interleaved, *paired)):
         return None
@@ -285,9 +294,9 @@ def _ends_wait_alike(
 
 
 def _log_waits(runs: Sequence[Reading], record: Record, now: Situation) -> Sequence[list[float]]:
-    """For each run of good, and each run of bad, the logarithm of wall-clock time divided by CPU time."""
-    ends = (record.name_of_build(0), record.name_of_build(now.bad))
-    return [[run.log_wait for run in runs if record.name_of_build(run.candidate) == end] for end in ends]
+    """A list for good and a list for bad: for each run, the logarithm of wall-clock time ÷ CPU time."""
+    ends = (record.build_id(0), record.build_id(now.bad))
+    return [[run.log_wait for run in runs if record.build_id(run.candidate) == end] for end in ends]
 
 
 def _contrast_of_ends(record: Record, now: Situation, model: NoiseModel) -> Contrast:

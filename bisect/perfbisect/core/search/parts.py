@@ -2,12 +2,13 @@
 
 A part is a hunk, a function of a new file, or a change of a file without lines: of its name, of its mode, or of a
 binary. Any set of parts makes a tree, because edits of a file do not overlap, but the tree may not build. A round of
-this search is a sequence of states between parent and culprit. The search for a commit searches a sequence of states
-like a history: first by files, then by the parts of the file that it has named. Andreas Zeller finds a minimal
-difference this way ("Yesterday, my program worked. Today, it does not. Why?", ESEC/FSE 1999,
-<https://doi.org/10.1145/318773.318946>). In this module the order of the parts makes states that build, not a division
-by two: build files and headers come first, definitions come before uses, and failures show further needs. Two more
-rounds prove the part: in one round the part alone is applied to the parent, in the other the part is left out.
+this search is a sequence of states between parent and culprit. Each state contains the parts of the state before it, as
+a commit contains its ancestors. So the search that finds a culprit among commits also finds the slow step of a round:
+first a file, then a part of this file. This is a form of delta debugging (Andreas Zeller, "Yesterday, my program
+worked. Today, it does not. Why?", ESEC/FSE 1999, <https://doi.org/10.1145/318773.318946>). The parts are ordered so
+that most states build: build files and headers come first, and definitions come before uses. A state that does not
+build shows which parts need other parts. Two more rounds prove the part: in one round the part alone is applied to the
+parent, in the other the part is left out.
 """
 
 import re
@@ -23,8 +24,8 @@ from perfbisect.core.domain.facts import DiffPart
 from perfbisect.core.domain.graph import merge_mutual_needs, sort_by_needs
 
 ORDERS = 4  # orders of the same parts that are tried; after these orders the search accepts the remaining suspects
-FEW = 8  # most suspects that are tried after all other parts
-MORE = 2  # searches for further parts that a slow part needs to be slow
+FEW = 8  # at most this number of suspects is tried once more, after all other parts
+MORE = 2  # most searches for further parts that a slow part needs to be slow
 
 BUILD_FILE = re.compile(
     r"(?i)(?:^|/)(?:(?:GNU)?makefile[^/]*|CMakeLists\.txt|configure[^/]*|meson[^/]*|BUILD|SConstruct|SConscript|Cargo\.(?:toml|lock)"
@@ -38,8 +39,8 @@ HEADER = re.compile(r"(?i)\.(?:h|hh|hpp|hxx|h\+\+|inc|inl|ipp|tcc|proto|pyi)$")
 WORD = re.compile(r"[A-Za-z_$][\w$]*")
 FILE_NAME = re.compile(r"([\w+-]+)\.[A-Za-z]\w*")
 NO_NEEDS: Mapping[int, Collection[int]] = {}
-# The definition in a line, by a guess: a macro, a type, or a name after the name of a type. The last group is a name
-# with arguments.
+# Guesses the name that a line defines: a macro, a type, or a name after the name of a type. The last group is a name
+# that is followed by arguments.
 DEFINED = re.compile(
     r"#\s*define\s+(\w+)|\b(?:struct|class|enum|union|typedef|namespace|interface|trait|type|def|fn|func|function)\s+(\w+)"
     r"|\b(?!return\b|else\b|case\b|goto\b|throw\b|new\b|delete\b|in\b|not\b)\w+[\s*&>]+(\w+)\s*(?:[\[;,:]|=(?!=))"
@@ -64,7 +65,7 @@ class LineEdit:
     first: int  # index of the first replaced line, from 0
     end: int  # index of the line after the last replaced line
     lines: tuple[bytes, ...]  # the new lines
-    position: int  # among the edits of the file, because several edits may be before one line
+    position: int  # position among the edits of the file, because several edits may be before the same line
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ class CommitDiff:
         """The numbers of all parts."""
         return frozenset(range(len(self.pieces)))
 
-    def with_parts(self, chosen: frozenset[int]) -> Iterator[tuple[Entry | None, Entry | None]]:
+    def changed_entries(self, chosen: frozenset[int]) -> Iterator[tuple[Entry | None, Entry | None]]:
         """The files that the chosen parts change, each as it was before the commit and as it is with these parts."""
         by_file = defaultdict[int, list[DiffPiece]](list)
         for number in sorted(chosen):
@@ -124,8 +125,9 @@ class CommitDiff:
             if new != old:
                 yield old, new
 
-    def files_of(self, chosen: Collection[int]) -> list[frozenset[int]]:
-        """A set of chosen parts for each file, a set for files outside of the program; of a single file, its parts."""
+    def parts_by_file(self, chosen: Collection[int]) -> list[frozenset[int]]:
+        """The chosen parts in a set for each file (one set for all files outside of the program), or, if one file has
+        all, in a set for each part."""
 
         def file_of(number: int) -> int:
             piece = self.pieces[number]
@@ -136,12 +138,13 @@ class CommitDiff:
         return files if len(files) > 1 else singles(chosen)
 
     def with_needed(self, chosen: frozenset[int], learnt: Mapping[int, Collection[int]]) -> frozenset[int]:
-        """The chosen parts and the parts that these parts need to build, by their words and by ``learnt``."""
+        """The chosen parts and all parts that they need to build, by ``needed`` and ``learnt``."""
         closed = chosen.union(*(part for number in chosen for part in (self.needed[number], learnt.get(number, ()))))
         return chosen if closed == chosen else self.with_needed(closed, learnt)
 
     def with_users(self, chosen: frozenset[int], learnt: Mapping[int, Collection[int]]) -> frozenset[int]:
-        """The chosen parts and all that need them, by words and ``learnt``; if all parts do, by ``learnt`` alone."""
+        """The chosen parts and all parts that need them, by ``needed`` and ``learnt``; if these are all parts of the
+        diff, by ``learnt`` alone."""
         needs = {number: {*words, *learnt.get(number, ())} for number, words in enumerate(self.needed)}
         closed = with_dependents(chosen, needs)
         return closed if closed != self.all_parts else with_dependents(chosen, learnt)
@@ -153,8 +156,8 @@ class CommitDiff:
         return [{name for names in DEFINED.findall(text) for name in names if name} for text in texts]
 
     @cached_property
-    def words(self) -> tuple[set[str], set[str]]:
-        """The words of all files before the commit, and of all files after the commit."""
+    def words_by_side(self) -> tuple[set[str], set[str]]:
+        """The words in the files before the commit, and the words in the files after the commit."""
         old, new = ([getattr(file, side) for file in self.files] for side in ("before", "after"))
         of_old, of_new = ({word for file in files for word in WORD.findall(text_of(file))} for files in (old, new))
         return of_old, of_new
@@ -193,7 +196,8 @@ def text_of(entry: Entry | None) -> str:
 
 
 def defined_names(text: str, path: str) -> tuple[set[str], set[str]]:
-    """The names that a text seems to define, and the names with arguments; indented ones only if it is a header."""
+    """The names that a text seems to define, and those of them that have arguments. Indented lines count only in
+    headers."""
     lines = text.splitlines()
     global_text = text if HEADER.search(path) else "\n".join(line for line in lines if not line[:1].isspace())
     groups = DEFINED.findall(global_text)
@@ -201,9 +205,9 @@ def defined_names(text: str, path: str) -> tuple[set[str], set[str]]:
 
 
 def needed_parts(diff: CommitDiff) -> list[set[int]]:
-    """The parts that each part needs to build, as in ``CommitDiff.needed``; parts may need each other."""
+    """For each part, the parts that it needs to build. Two parts may need each other."""
     pieces, needs = diff.pieces, [set[int]() for _ in diff.pieces]
-    old_words, new_words = diff.words
+    old_words, new_words = diff.words_by_side
     added, removed = ([{*WORD.findall(getattr(piece, side))} for piece in pieces] for side in ("added", "removed"))
     new, old = ([defined_names(getattr(p, side), p.shown.path) for p in pieces] for side in ("added", "removed"))
     for word, (definers, users) in definitions_and_uses(added, [names for names, _ in new]).items():
@@ -218,7 +222,7 @@ def needed_parts(diff: CommitDiff) -> list[set[int]]:
         if word not in new_words:
             for definer in definers:
                 needs[definer].update(users)
-    for number in range(len(pieces)):  # a function with changed arguments, and its calls
+    for number in range(len(pieces)):  # a changed call of a function needs the part with its changed arguments
         for word in new[number][1] & old[number][1]:
             for caller in range(len(pieces)):
                 if caller != number and word in added[caller] and word in removed[caller]:
@@ -235,7 +239,7 @@ def needed_parts(diff: CommitDiff) -> list[set[int]]:
         for number in naming:
             needs[of_file[0] if is_removed else number].add(number if is_removed else of_file[0])
         lists = [number for number in naming if BUILD_FILE.search(pieces[number].shown.path) and not is_removed]
-        for user in range(len(pieces)):  # a file that no build file lists is not linked
+        for user in range(len(pieces)):  # users of a new file need the parts that add the file to build files
             if user not in of_file and needs[user].intersection(of_file):
                 needs[user].update(number for number in lists if number != user)
     return needs
@@ -259,11 +263,12 @@ def definitions_and_uses(
 def ordered_parts(
     diff: CommitDiff, parts: Sequence[frozenset[int]], turn: int = 0, learnt: Mapping[int, Collection[int]] = NO_NEEDS
 ) -> tuple[frozenset[int], ...]:
-    """The sets of parts in an order in which each state probably builds, because needed parts come first.
+    """The sets of parts in an order in which each state probably builds, because parts that other parts need come
+    first.
 
-    Each ``turn`` returns another order; the order of turn 0 is the order whose states most probably build. ``learnt``
-    are needs that failures have shown. Parts that need each other are one set; for turns after 0, only the needs in
-    ``learnt`` join parts into sets.
+    Each value of ``turn`` gives another order; with 0 the states most probably build. ``learnt`` has the needs that
+    failed builds have shown. Parts that need each other are joined into one set; if ``turn`` is above 0, only needs in
+    ``learnt`` join parts.
     """
     by_words = dict(enumerate(diff.needed))
     needs = learnt if turn else {number: {*words, *learnt.get(number, ())} for number, words in by_words.items()}
@@ -302,28 +307,23 @@ PartRounds = Generator[Round, tuple[int, int] | None, None]
 """Rounds. The answer to a round is the range of steps, from 1, with the slow step: first and last; None if unknown."""
 
 
-def part_search(diff: CommitDiff, learnt: Learnt) -> PartRounds:
-    """The rounds of the search for the slow part, and of its proof; the verdict of the last round is in the session.
-
-    The caller adds the needs that failed builds show to ``learnt``.
-    """
+def part_rounds(diff: CommitDiff, learnt: Learnt) -> PartRounds:
+    """The rounds that search for the slow part, then the rounds that prove it. The caller adds to ``learnt`` the needs
+    that failed builds show."""
     all_parts, guilty = diff.all_parts, frozenset[int]()
     best: Round | None = None
     alone = frozenset[int]()
     for _ in range(1 + MORE):
         # The base is the guilty parts so far with the parts that they need to build: this state was measured, and is
         # fast.
-        suspects, search = yield from _search(diff, alone, diff.files_of(all_parts - alone), learnt)
-        if guilty and len(suspects) > 1:  # a set of parts that the guilty parts need, not a single part
+        suspects, search = yield from _search(diff, alone, diff.parts_by_file(all_parts - alone), learnt)
+        if guilty and len(suspects) > 1:  # only a single further part is added
             break
         guilty, best = guilty | suspects, best or search
         if not suspects or guilty == all_parts:
             break
         alone, answer = yield from _prove(diff, guilty, learnt, frozenset())
-        if answer != (
-            2,
-            2,
-        ):  # if the guilty parts alone are fast, the search continues for parts that they need
+        if answer != (2, 2):  # if the guilty parts alone are fast, the search continues for parts that they need
             break
     if not guilty or guilty == all_parts:
         return
@@ -335,10 +335,9 @@ def part_search(diff: CommitDiff, learnt: Learnt) -> PartRounds:
 def _prove(
     diff: CommitDiff, guilty: frozenset[int], learnt: Learnt, alone: frozenset[int]
 ) -> Generator[Round, tuple[int, int] | None, tuple[frozenset[int], tuple[int, int] | None]]:
-    """The state with only the guilty parts on the parent (if ``alone``, without the guilty parts), and the round's answer.
-
-    If the state does not build, parts that the state needs are added, or parts that need the guilty parts are removed.
-    """
+    """Make a round with the parent plus the guilty parts or, if ``alone`` is not empty, with the culprit minus the
+    guilty parts. Returns the measured state, and the answer of the round. If the state does not build, the round is
+    repeated with further parts that the guilty parts need, or without further parts that need the guilty parts."""
     all_parts, proven, tried, answer = diff.all_parts, guilty, set[frozenset[int]](), None
     while len(tried) <= MORE:
         proven = diff.with_users(proven, learnt) if alone else diff.with_needed(proven, learnt)
@@ -356,10 +355,9 @@ def _prove(
 def _search(
     diff: CommitDiff, base: frozenset[int], parts: list[frozenset[int]], learnt: Learnt
 ) -> Generator[Round, tuple[int, int] | None, tuple[frozenset[int], Round | None]]:
-    """The fewest parts with the slow part, and the last round that showed these parts; no parts after an unknown answer.
-
-    If no state between two states works, the suspects may need other parts, and are tried after all other parts.
-    """
+    """The smallest set of parts that is found to make the build slow, and the last round that showed this set. The set
+    is empty if the answer of a round is unknown. If no state between two states builds, the parts between these states
+    may need other parts, so they are applied after all other parts."""
     turn = tries = 0
     best: Round | None = None
     guessed = defaultdict[int, set[int]](set)
@@ -367,7 +365,7 @@ def _search(
         needs = {number: learnt.get(number, set()) | guessed[number] for number in diff.all_parts}
         line = Round(base, ordered_parts(diff, parts, turn, needs))
         needs_before = sum(map(len, learnt.values()))
-        answer = (1, 1) if best and len(line.steps) == 1 else (yield line)  # a single step needs no run
+        answer = (1, 1) if best and len(line.steps) == 1 else (yield line)  # a single step needs no measurement
         if answer is None:
             return frozenset(), best
         first, last = answer
@@ -386,7 +384,7 @@ def _search(
         tries += 1
         if len(suspects) == 1:
             turn += 1
-        else:  # no state between them builds, because the first part seems to need the last part
+        else:  # no state between the suspects builds: the first suspect seems to need the last suspect
             for number in suspects[0]:
                 guessed[number] |= suspects[-1]
     if len(remaining) > FEW or len(merge_mutual_needs(singles(remaining), learnt)) == 1:

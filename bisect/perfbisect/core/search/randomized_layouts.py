@@ -1,24 +1,25 @@
 """Randomized layouts separate the effect of code placement from the effect of the source, if builds can be linked
 again.
 
-A hunt begins with the usual layout of each build. The usual layout of each build is drawn once, at random, and
-neighbouring builds share much of the layout. So a commit that only moves code can look like a change of speed, and more
-runs confirm this wrong result. Therefore the named commit is compared with its parents once more, each run in a
-randomized layout. The effect of a randomized layout is a part of the noise of a run, and repetitions average this
-effect out.
+A hunt begins with the usual layout of each build. The usual layout is one of many possible layouts, and neighbouring
+builds share much of their layouts. So a commit that only moves code can look like a change of speed, and more runs in
+the usual layout confirm this wrong result. Therefore the named commit is compared with its parents once more, each run
+in another randomized layout. The effect of a randomized layout is a part of the noise of a run, and is averaged out by
+repetitions.
 
-* If randomized layouts also show the difference, the commit is the culprit. The ranks of the readings must be
-  improbable by chance. Ranks are used because the layouts of a build may have any distribution, for example two modes.
-  The required probability is lower for more layouts, because each further comparison may mislead by chance. Over all
-  comparisons, the probability of a chance result is about 1 %. * If randomized layouts do not show the difference, the
-  difference was caused by code placement. Because of code placement, the readings in the usual layout are no evidence,
-  and the search begins again with randomized layouts only. The builds exist already, so the new search costs only runs
-  and links. * If the search in the usual layout names no commit, for a reason that layout can cause (for example a
-  tie), the search also begins again with randomized layouts.
+* If randomized layouts also show the difference, the commit is the culprit. A rank test compares the readings, because
+  the speeds of a build in its layouts may have any distribution, for example with two modes. The test is repeated after
+  each further set of layouts, so the required p-value decreases with the number of layouts. The probability that any of
+  these tests shows a difference by chance is about 1 %.
+* If randomized layouts do not show the difference, code placement caused the difference. The readings in the usual
+  layout are then not used, and the search begins again with runs in randomized layouts only. The builds exist already,
+  so the new search costs only runs and links.
+* If the search in the usual layout names no commit, for a reason that code placement can cause (for example a tie), the
+  search also begins again with runs in randomized layouts.
 
-A change that is larger than any effect of layouts is named without a comparison in randomized layouts. The first part
-of a hunt (in the usual layout) ends before the first reading in a randomized layout, so that all decisions follow from
-the observations.
+A change that is larger than any effect of layouts is named without a comparison in randomized layouts. The observations
+before the first reading in a randomized layout are the first part of a hunt. The decision at the end of the first part
+is computed again from these observations when a later decision needs it.
 """
 
 import math
@@ -50,7 +51,7 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
 from perfbisect.core.inference.analysis import PROVEN, Contrast, contrast_of_builds
 from perfbisect.core.inference.instruction_counts import LAYOUT
-from perfbisect.core.inference.noise_model import RANDOMIZED_LAYOUTS, NoiseModel, remove_modes, weigh_readings
+from perfbisect.core.inference.noise_model import RANDOMIZED_LAYOUTS, NoiseModel, remove_layout_modes, weigh_readings
 from perfbisect.core.inference.observations import Observation, Reading
 from perfbisect.core.inference.record import arrange_observations
 from perfbisect.core.inference.state_space import fit_levels, levels_for_search
@@ -58,9 +59,9 @@ from perfbisect.core.search.all_changes import decide_changes
 from perfbisect.core.search.situation import Situation, undecided, within_budget
 from perfbisect.core.stats.distributions import rank_sum_p_value, signed_rank_p_value
 
-FEWEST = 5  # fewest layouts of each build
+FEWEST = 5  # fewest randomized layouts of each build that are compared
 MOST = 60  # most layouts of each build; if these show neither a difference nor its absence, the hunt names no commit
-STEP = 12  # most further layouts of each build in one order
+STEP = 12  # most randomized layouts of each build that one order adds
 TYPICAL = 8  # layouts of each build from which on outliers count less: an outlier among fewer layouts may be common
 CHANCE = 0.02  # divided by the layouts of each build: the highest p value of the ranks that shows a difference
 # In s.d. of the ratio of two builds by code placement: for a smaller difference of the ends, the search uses randomized
@@ -73,7 +74,7 @@ ABSENT = 0.02  # a difference is absent if a difference of the required size is 
 # instruction cache took 2.4 times as long as with these functions side by side (benchmarks/moved_code.py without
 # further work).
 TOO_LARGE = 1.1
-BY_LAYOUT = (  # reasons that randomized layouts can remove
+BY_LAYOUT = (  # reasons of an inconclusive verdict that runs in randomized layouts can remove
     Reason.UNBUILDABLE, Reason.LEFT_OUT, Reason.NOT_CONFIRMED, Reason.TOO_NOISY, Reason.BY_CHANCE, Reason.LAYOUT_TIE
 )  # fmt: skip
 
@@ -86,41 +87,46 @@ class LayoutComparison:
     usual: float  # the difference with the usual layout, in log units
     randomized: Contrast | None  # the difference in randomized layouts, with the same sign; None before runs were made
     layouts: LayoutRatios | None
-    chance: float = 1.0  # p value of the ranks, if the layouts of both builds have the same distribution
+    p_value: float = 1.0  # p-value of a rank test of the hypothesis that both builds have the same distribution
 
     @property
-    def compared(self) -> int:
+    def layout_count(self) -> int:
         """The number of compared layouts of each build; if the builds have different numbers, the smaller number."""
         return self.layouts.compared if self.layouts else 0
 
     @property
-    def shown(self) -> bool:
-        """Whether runs in randomized layouts show the difference, and the difference has about the same size as in the
-        usual layout."""
-        if not self.randomized or self.compared < FEWEST or self.chance * self.compared > CHANCE:
+    def shows_difference(self) -> bool:
+        """Whether runs in randomized layouts show a difference, of at least SHOWN_SHARE of the difference in the usual
+        layout.
+        """
+        if not self.randomized or self.layout_count < FEWEST or self.p_value * self.layout_count > CHANCE:
             return False
         return self.randomized.normal_score >= PROVEN and self.randomized.drop >= SHOWN_SHARE * self.usual
 
     @property
-    def absent(self) -> bool:
-        """Whether randomized layouts exclude most of the usual difference."""
+    def excludes_difference(self) -> bool:
+        """Whether runs in randomized layouts show that the difference is smaller than SHOWN_SHARE of the difference in
+        the usual layout.
+        """
         required = SHOWN_SHARE * self.usual
         return (
             self.randomized is not None
-            and self.compared >= FEWEST
+            and self.layout_count >= FEWEST
             and self.randomized.probability_above(required) < ABSENT
         )
 
     @property
-    def missing(self) -> int:
+    def layouts_left(self) -> int:
         """The number of layouts of each build that are still to be measured."""
-        if self.shown or self.absent or self.compared >= MOST:
+        if self.shows_difference or self.excludes_difference or self.layout_count >= MOST:
             return 0
-        return max(FEWEST - self.compared, min(self.compared // 2, STEP))
+        return max(FEWEST - self.layout_count, min(self.layout_count // 2, STEP))
 
 
 def decide_with_layouts(now: Situation) -> Decision:
-    """The decision of the search; if builds can be linked again, no commit is named by the usual layout alone."""
+    """The decision of the search. If builds can be linked again, a commit is not named from runs in the usual layout
+    alone, unless its change is too large for code placement.
+    """
     if not now.policy.layouts or now.model.exact:
         return decide_changes(now)
     first = next((i for i, item in enumerate(now.observations) if _is_randomized(item)), None)
@@ -131,24 +137,26 @@ def decide_with_layouts(now: Situation) -> Decision:
             return usual
     else:
         usual_part = tuple(now.observations[:first])
-        usual = _usual_decision(now.graph, usual_part, now.policy, now.prior, now.shared, now.model)
+        usual = _usual_decision(now.graph, usual_part, now.policy, now.prior, now.shares_builds, now.model)
     model = RANDOMIZED_LAYOUTS.for_paired_runs if now.model.paired else RANDOMIZED_LAYOUTS
     randomized = now.with_readings(_is_randomized, prior=replace(now.prior, noise=None), model=model)
     comparisons = {step.candidate: compare_with_parents(randomized, step) for step in all_steps(usual.order)}
     results = [comparison for of_step in comparisons.values() for comparison in of_step]
-    if comparisons and all(result.shown for result in results):
-        return replace(usual, order=_with_comparisons(usual.order, comparisons))
-    if comparisons and not any(result.absent for result in results) and (further := _further_layouts(comparisons, now)):
+    if comparisons and all(result.shows_difference for result in results):
+        return replace(usual, order=_with_layout_comparisons(usual.order, comparisons))
+    is_open = comparisons and not any(result.excludes_difference for result in results)
+    if is_open and (further := _further_layouts(comparisons, now)):
         return within_budget(replace(usual, order=further), now)
     return within_budget(_randomized_decision(decide_changes(randomized), usual.order, comparisons, randomized), now)
 
 
 def _placement_explains_ends(usual: Decision) -> bool:
-    """Whether the search begins although the difference of the ends in the usual layout is so small that code placement
-    explains it."""
+    """Whether the search between the ends begins, and the difference of the ends in the usual layout is so small that
+    code placement can cause it.
+    """
     order, effect = usual.order, usual.belief.effect
     begins = isinstance(order, Measure) and order.purpose is Purpose.SEARCH and not order.counted
-    return begins and effect.has_bound and abs(math.log(effect.middle)) < FEW * LAYOUT
+    return begins and effect.has_known_bound and abs(math.log(effect.middle)) < FEW * LAYOUT
 
 
 @lru_cache(maxsize=4)
@@ -157,12 +165,15 @@ def _usual_decision(
     observations: tuple[Observation, ...],
     policy: Policy,
     prior: PriorKnowledge,
-    shared: bool,
+    shares_builds: bool,
     model: NoiseModel,
 ) -> Decision:
-    """The decision at the end of the first part of a hunt, in the usual layout. It is cached, because every later
-    decision needs it."""
-    return decide_changes(Situation(graph, observations, policy, prior, ALL_FREE, shared=shared, model=model))
+    """The decision at the end of the first part of a hunt, in the usual layout. The result is cached, because every
+    later decision needs the same result.
+    """
+    return decide_changes(
+        Situation(graph, observations, policy, prior, ALL_FREE, shares_builds=shares_builds, model=model)
+    )
 
 
 def compare_with_parents(randomized: Situation, step: Step) -> tuple[LayoutComparison, ...]:
@@ -174,14 +185,14 @@ def _compare_with_parent(randomized: Situation, step: Step, parent: int) -> Layo
     """The comparison of a named commit with ``parent`` in randomized layouts, from the readings of these two builds
     only."""
     usual = abs(math.log(step.ratio.middle))
-    slow, fast = randomized.record.name_of_build(step.candidate), randomized.record.name_of_build(parent)
-    pair = randomized.with_readings(lambda reading: randomized.record.name_of_build(reading.candidate) in (slow, fast))
+    slow, fast = randomized.record.build_id(step.candidate), randomized.record.build_id(parent)
+    pair = randomized.with_readings(lambda reading: randomized.record.build_id(reading.candidate) in (slow, fast))
     record = arrange_observations(pair.observations, randomized.policy, slow)
     if not (record.run_count(slow) and record.run_count(fast)):
         return LayoutComparison(parent, usual, None, None)
     weight = np.ones(len(record.value))
     if randomized.model.modes:
-        record, weight = remove_modes(record, fast, slow)
+        record, weight = remove_layout_modes(record, fast, slow)
     if min(record.run_count(slow), record.run_count(fast)) >= TYPICAL:
         weight = weight * weigh_readings(record, fast, slow, randomized.model).weight
     levels = levels_for_search(fit_levels(record, weight, randomized.model))
@@ -190,16 +201,16 @@ def _compare_with_parent(randomized: Situation, step: Step, parent: int) -> Layo
     sign = 1 if (step.ratio.middle < 1) is (record.sign > 0) else -1
     if randomized.model.paired:
         _, above = record.paired_differences(fast, slow)
-        differences, chance = sign * above, signed_rank_p_value((sign * above).tolist())
+        differences, p_value = sign * above, signed_rank_p_value((sign * above).tolist())
         measured = len(differences)
     else:
         rows = record.reading_positions(slow), record.reading_positions(fast)
         low, high = ((sign * record.value[trusted_rows])[weight[trusted_rows] > TRUSTED] for trusted_rows in rows)
-        chance = rank_sum_p_value(low.tolist(), high.tolist()) if len(low) and len(high) else 1.0
+        p_value = rank_sum_p_value(low.tolist(), high.tolist()) if len(low) and len(high) else 1.0
         pairs, measured = min(map(len, rows)), min(record.run_count(slow), record.run_count(fast))
         differences = sign * (record.value[rows[1][:pairs]] - record.value[rows[0][:pairs]])
     layouts = LayoutRatios(ratio, len(differences), int((differences > 0).sum()), measured)
-    return LayoutComparison(parent, usual, replace(difference, drop=sign * difference.drop), layouts, chance)
+    return LayoutComparison(parent, usual, replace(difference, drop=sign * difference.drop), layouts, p_value)
 
 
 def _is_randomized(observation: Observation) -> bool:
@@ -215,7 +226,7 @@ def is_independent_of_layout(verdict: Verdict) -> bool:
         case Inconclusive(reason=reason):
             return reason not in BY_LAYOUT
         case NotReproduced(detectable=detectable):
-            return detectable == 0.0  # equal binaries, without a measurement
+            return detectable == 0.0  # 0.0 means that the binaries are equal, and that nothing was measured
         case Found() | Several():
             limits = math.exp(-TOO_LARGE), math.exp(TOO_LARGE)
             return all(step.ratio.low >= limits[1] or step.ratio.high <= limits[0] for step in all_steps(verdict))
@@ -227,11 +238,12 @@ Comparisons = Mapping[int, Sequence[LayoutComparison]]  # named commit → its c
 
 
 def _further_layouts(comparisons: Comparisons, now: Situation) -> Measure | None:
-    """The order to measure more layouts of a commit and its parents: of the first commit that needs more layouts. None
-    if no commit needs more."""
+    """The order to measure a commit and its parents in more layouts, for the first commit that needs more layouts; None
+    if no commit needs more layouts.
+    """
     for candidate, of_commit in comparisons.items():
-        if missing := {comparison.parent: comparison.missing for comparison in of_commit if comparison.missing}:
-            if rounds := now.model.paired:  # paired runs compare the parents one after the other
+        if missing := {parent.parent: parent.layouts_left for parent in of_commit if parent.layouts_left}:
+            if rounds := now.model.paired:  # paired runs compare the commit with one parent after the other
                 missing = dict([next(iter(missing.items()))])
             plan = (
                 PlannedRuns(candidate, max(missing.values())),
@@ -242,7 +254,7 @@ def _further_layouts(comparisons: Comparisons, now: Situation) -> Measure | None
     return None
 
 
-def _with_comparisons(verdict: Verdict | Measure, comparisons: Comparisons) -> Verdict:
+def _with_layout_comparisons(verdict: Verdict | Measure, comparisons: Comparisons) -> Verdict:
     """The verdict, in which each step has its comparison in randomized layouts: the comparison with the parent that
     differs least from the step's commit."""
 
@@ -269,14 +281,14 @@ def _randomized_decision(
     match decision.order:
         case Found() | Several() as verdict:
             of_verdict = {step.candidate: compare_with_parents(randomized, step) for step in all_steps(verdict)}
-            if all(comparison.shown for of_step in of_verdict.values() for comparison in of_step):
-                return replace(decision, order=_with_comparisons(verdict, of_verdict))
+            if all(comparison.shows_difference for of_step in of_verdict.values() for comparison in of_step):
+                return replace(decision, order=_with_layout_comparisons(verdict, of_verdict))
             unproven = undecided(decision.belief, randomized.policy, Reason.NOT_CONFIRMED)
             return replace(decision, order=_further_layouts(of_verdict, randomized) or unproven)
         case NotReproduced(ratio, detectable) if comparisons:
             return replace(decision, order=_code_placement(usual, comparisons, ratio, detectable))
         case Inconclusive(ratio=ratio, reason=Reason.TOO_NOISY) if comparisons and ratio.low < 1 < ratio.high:
-            drop = max(1 - ratio.low, ratio.high - 1)  # any remaining change is smaller
+            drop = max(1 - ratio.low, ratio.high - 1)  # an upper limit of any remaining change
             return replace(decision, order=_code_placement(usual, comparisons, ratio, drop))
         case _:
             return decision
@@ -285,7 +297,11 @@ def _randomized_decision(
 def _code_placement(
     usual: Verdict | Measure, comparisons: Comparisons, ratio: Interval, detectable: float
 ) -> CodePlacement:
-    """The verdict that the largest change in the usual layout does not exist in randomized layouts."""
-    moved = [step for step in all_steps(usual) if not all(result.shown for result in comparisons[step.candidate])]
+    """The verdict that code placement caused the largest change that runs in the usual layout show and runs in
+    randomized layouts do not show.
+    """
+    moved = [
+        step for step in all_steps(usual) if not all(result.shows_difference for result in comparisons[step.candidate])
+    ]
     step = max(moved, key=lambda step: abs(math.log(step.ratio.middle)))
     return CodePlacement(replace(step, layouts=_weakest(comparisons[step.candidate]).layouts), ratio, detectable)

@@ -4,15 +4,14 @@ The next order for a host depends on the levels and the drift of the host's clas
 culprit, which all classes share. The next order measures the ends, confirms a probable culprit, or gains information;
 if no such order is left, the hunt ends with a verdict. A proof on one host class is sufficient for a verdict.
 
-All host classes have the same culprit. Each class has a separate record of its readings, with separate noise, drift,
-layout and size of the change. So the log likelihoods of a culprit are summed:
+All host classes are assumed to have the same culprit K. Each class has a separate record of its readings, with separate
+noise, drift, layout and size of the change. So the log likelihoods of K are summed:
 
     log P(K | all)  =  log P(K)  +  Σ over the classes  log P(readings of the class | K)  +  a constant
 
-A class on which the ends do not differ does not show the place of the change, and is left out. If the range has several
-changes, the largest change may be a different one on each class. If the changes differ, each class has separate
-probabilities. How probable it is that the changes differ, follows from how well the classes agree about the place.
-"""
+A class on which the ends do not differ does not show the place of the change, and is left out of the sum. If the range
+has several changes, the largest change may differ between classes. So the more the classes disagree about the place,
+the more weight have the probabilities by each class alone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -51,64 +50,61 @@ from perfbisect.core.inference.analysis import (
 from perfbisect.core.inference.ancestry import Hypotheses, comparison_builds, separate_hypotheses
 from perfbisect.core.inference.posterior import NEVER, Posterior
 from perfbisect.core.inference.record import Record
-from perfbisect.core.inference.relative_speed import leading_host_class, strongest_ratio
+from perfbisect.core.inference.relative_speed import shown_host_class, strongest_ratio
 from perfbisect.core.search.acquisition import best_measurement, is_hopeless, measurement_while_waiting
 from perfbisect.core.search.counts import SHARE, CountRises, count_rise, count_situation, ends_to_count, explains_time
 from perfbisect.core.search.situation import Budget, Situation, no_suspect, undecided, verdict_without_search
 
-DOUBTFUL = 0.5  # a search that cannot continue has not reproduced a change if any change is less probable than DOUBTFUL
-LARGE = 0.9  # share of the smallest effect of interest: exact counts name no step that is probably smaller
-UNLIKELY = 0.05  # a step is probably smaller if a larger step is less probable than UNLIKELY
-SPLIT = 0.05  # a build is undecided unless its probability to be slow is at most SPLIT away from 0 or 1
+DOUBTFUL = 0.5  # if a search cannot continue, and a change is less probable than this: not reproduced
+LARGE = 0.9  # exact counts name no step that is probably smaller than this share of the smallest effect of interest
+UNLIKELY = 0.05  # a step is probably smaller than LARGE if the probability of a larger step is at most UNLIKELY
+SPLIT = 0.05  # a build is undecided if its probability to be slow is between SPLIT and 1 - SPLIT
 
 
 @dataclass(frozen=True, slots=True)
 class LeadingHypothesis:
-    """A class of culprits that no measurement can split further, with the builds on both sides of it."""
+    """The most probable candidate, or class of candidates that no measurement can distinguish, with a slow and a fast
+    build."""
 
     members: tuple[int, ...]
     probability: float
     slow: int  # the build that is slow if the hypothesis is right: the culprit, or the first slow build after it
-    fast: int  # the last fast build before the hypothesis
+    fast: int  # the last build before it that is fast if the hypothesis is right
 
     @property
-    def certain(self) -> bool:
+    def is_single(self) -> bool:
         """Whether only one candidate is left in the class."""
         return len(self.members) == 1
 
 
 def leading_hypothesis(
-    groups: Hypotheses, posterior: Posterior, record: Record, *, stuck: bool = False
+    hypotheses: Hypotheses, posterior: Posterior, record: Record, *, is_stuck: bool = False
 ) -> LeadingHypothesis:
-    """The most probable candidate; or its class of culprits, if only measurements of failed candidates could split it.
-
-    If the class can still be split, its most probable member is returned. A search that is ``stuck`` splits no class.
-    """
-    by_candidate = groups.candidate_probabilities(posterior.culprit)
+    """The most probable candidate; or the most probable class of candidates, if only candidates that failed could split
+    it. If the search is ``is_stuck``, the most probable class is returned, whether it could be split or not."""
+    by_candidate = hypotheses.candidate_probabilities(posterior.culprit)
     top = int(posterior.culprit.argmax())
-    members = groups.class_members(top)
+    members = hypotheses.class_members(top)
     tried = np.array([*record.skipped, *record.builds, *record.build_name], np.int64)
     untried = len(np.setdiff1d(members, tried)) > 0
     usable = [(i, b) for i, b in enumerate(record.builds) if b not in record.skipped]
-    slow_builds = [b for i, b in usable if groups.slow[i, top]]
-    fast_builds = [b for i, b in usable if not groups.slow[i, top]]
+    slow_builds = [b for i, b in usable if hypotheses.slow[i, top]]
+    fast_builds = [b for i, b in usable if not hypotheses.slow[i, top]]
     slow = int(members[0]) if len(members) == 1 else min(slow_builds)
-    below = groups.ancestry.ancestors(slow)
+    below = hypotheses.ancestry.ancestors(slow)
     fast = max((b for b in fast_builds if below[b]), default=0)
-    if len(members) > 1 and untried and not stuck:
+    if len(members) > 1 and untried and not is_stuck:
         best = int(by_candidate.argmax())
         return LeadingHypothesis((best,), float(by_candidate[best]), best, fast)
     return LeadingHypothesis(tuple(int(v) for v in members), float(posterior.culprit[top]), slow, fast)
 
 
 def next_order(analysis: Analysis | None, now: Situation, host: int) -> Order:
-    """The next order for ``host``, or the verdict; candidates that another host was ordered to measure are left out.
-
-    ``analysis`` is None while an end has no reading.
-    """
+    """The next order for ``host``, or the verdict; candidates that another host measures now are left out. ``analysis``
+    is None while an end has no reading."""
     if analysis is None:
         return first_end_runs(now.bad, now.model)
-    if end_runs := analysis.second_end_runs(now.build_runs):
+    if end_runs := analysis.second_end_runs(now.build_cost_in_runs):
         return end_runs
     if analysis.should_give_up:
         return analysis.not_reproduced
@@ -117,14 +113,14 @@ def next_order(analysis: Analysis | None, now: Situation, host: int) -> Order:
     posterior = analysis.posterior
     leading = leading_hypothesis(analysis.hypotheses, posterior, analysis.record)
     required = min(analysis.policy.confidence, MAX_PROBABILITY)
-    if posterior.change > required:  # otherwise the existence of a change is in doubt, not the place
+    if posterior.change > required:  # else it is in doubt whether there is a change
         required = min(required / posterior.change, MAX_PROBABILITY)
     if leading.probability >= required and (order := _proof_or_verdict(analysis, leading, now.budget)) is not None:
         return order
-    # the level of builds with stopped runs may be at the bound, or far beyond the bound
+    # A stopped run shows only a bound: its build may be much slower. The answer must be the same in both cases.
     extremes = (analysis.by_distance[0], analysis.by_distance[-1]) if analysis.by_distance else ()
     answers = [leading_hypothesis(analysis.hypotheses, extreme, analysis.record) for extreme in extremes]
-    is_sure = all(answer.certain and answer.probability >= required for answer in answers)
+    is_sure = all(answer.is_single and answer.probability >= required for answer in answers)
     if is_sure and len({answer.members for answer in answers}) > 1:
         return undecided(analysis.belief, analysis.policy, Reason.STOPPED_RUNS)
     choice = best_measurement(analysis, now, host)
@@ -135,39 +131,39 @@ def next_order(analysis: Analysis | None, now: Situation, host: int) -> Order:
 
 
 def _verdict_without_progress(analysis: Analysis, reason: Reason, budget: Budget) -> Order:
-    """The verdict if no measurement promises enough bits, or the order for the proof of a culprit or set of neighbours."""
-    leading = leading_hypothesis(analysis.hypotheses, analysis.posterior, analysis.record, stuck=True)
+    """The verdict after no measurement promised enough bits; or an order for a proof, if failed builds are the
+    ``reason``."""
+    leading = leading_hypothesis(analysis.hypotheses, analysis.posterior, analysis.record, is_stuck=True)
     if reason is Reason.UNBUILDABLE and leading.probability >= min(analysis.policy.confidence, MAX_PROBABILITY):
-        return _proof_or_verdict(analysis, leading, budget) or _undecided(analysis, Reason.BY_CHANCE)
+        return _proof_or_verdict(analysis, leading, budget) or _inconclusive(analysis, Reason.BY_CHANCE)
     if analysis.posterior.change < DOUBTFUL and analysis.ends.runs >= analysis.model.fewest_end_runs:
         return analysis.not_reproduced
-    return _undecided(analysis, reason)
+    return _inconclusive(analysis, reason)
 
 
 def _proof_or_verdict(analysis: Analysis, leading: LeadingHypothesis, budget: Budget) -> Order | None:
-    """The next order for the proof of a culprit; the verdict if the proof is complete.
-
-    The result is None if the proof is complete, but the change is too uncertain, and more runs of the ends do not help.
-    """
+    """The next order for the proof of a culprit; the verdict if the proof is complete. The result is None if the proof
+    is complete, but a change remains too uncertain, whatever further runs of the ends show."""
     graph, policy, record, posterior = analysis.graph, analysis.policy, analysis.record, analysis.posterior
     if leading.slow in record.skipped:
-        return _undecided(analysis, Reason.UNBUILDABLE)
-    parents = comparison_builds(graph, record, leading.slow) if leading.certain else (leading.fast,)
+        return _inconclusive(analysis, Reason.UNBUILDABLE)
+    parents = comparison_builds(graph, record, leading.slow) if leading.is_single else (leading.fast,)
     proofs = pairwise_proofs(record, analysis.levels, leading.slow, parents)
     if (order := missing_proof_runs(analysis, leading.slow, proofs)) is not None:
-        if not budget.builds_allowed(order):
-            return _undecided(analysis, Reason.BUILDS_SPENT)
+        if not budget.allows_builds_of(order):
+            return _inconclusive(analysis, Reason.BUILDS_SPENT)
         return order
-    if not leading.certain:
-        return _undecided(analysis, Reason.UNBUILDABLE)
+    if not leading.is_single:
+        return _inconclusive(analysis, Reason.UNBUILDABLE)
     if not all(proof.is_proven for proof in proofs):
-        return _undecided(analysis, Reason.NOT_CONFIRMED)
+        return _inconclusive(analysis, Reason.NOT_CONFIRMED)
     proof = weakest_proof(proofs)
-    # exact counts always show a largest step, which may be smaller than the smallest effect of interest
+    # Exact counts prove even the smallest steps, so the largest step may be smaller than the smallest effect of
+    # interest.
     if analysis.model.exact and not (
         proof.contrast and proof.contrast.probability_above(LARGE * min_log_change(policy)) > UNLIKELY
     ):
-        return _undecided(analysis, Reason.MANY_STEPS)
+        return _inconclusive(analysis, Reason.MANY_STEPS)
     probability = min(leading.probability * posterior.change, MAX_PROBABILITY)
     if probability < min(policy.confidence, MAX_PROBABILITY):
         return None if analysis.is_settled else analysis.further_end_runs()
@@ -177,8 +173,8 @@ def _proof_or_verdict(analysis: Analysis, leading: LeadingHypothesis, budget: Bu
     return Found(Step(leading.slow, probability, ratio, parents, stand_ins, prior, together=analysis.model.paired))
 
 
-def _undecided(analysis: Analysis, reason: Reason) -> Inconclusive:
-    """A verdict without a culprit; the reason is LEFT_OUT if the user left out commits between the candidates."""
+def _inconclusive(analysis: Analysis, reason: Reason) -> Inconclusive:
+    """An inconclusive verdict; its reason is LEFT_OUT, not UNBUILDABLE, if --skip left out one of its candidates."""
     verdict = undecided(analysis.belief, analysis.policy, reason)
     if reason is Reason.UNBUILDABLE and analysis.record.left_out.intersection(verdict.candidates):
         return replace(verdict, reason=Reason.LEFT_OUT)
@@ -211,12 +207,13 @@ class _HostClass:
     analysis: Analysis | None  # None until both ends were measured
 
     @property
-    def shows(self) -> bool:
-        """Whether the readings show a change; only then can they show which commit made it."""
+    def shows_change(self) -> bool:
+        """Whether the readings show a change; without a change, they cannot show which commit is the culprit."""
         return self.analysis is not None and self.analysis.shows_change
 
     def proof(self, step: Step) -> PairwiseProof | None:
-        """The proof against the parent closest in speed; None if a parent was not compared on this class."""
+        """The comparison of the culprit with the parent closest in speed; None if a parent was not compared on this
+        class."""
         if self.analysis is None:
             return None
         proofs = pairwise_proofs(self.analysis.record, self.analysis.levels, step.candidate, step.parents)
@@ -232,13 +229,13 @@ def decide_single_change(now: Situation) -> Decision:
     main = _leading_analysis(classes)
     counting: Measure | None = None
     if main and (counts := count_situation(now)):
-        classes, counting = _with_counts(now, classes, main, counts)
+        classes, counting = _classes_and_count(now, classes, main, counts)
         main = _leading_analysis(classes)
     if main:
         texts = [(part.name, text) for part in classes if part.analysis for text in part.analysis.belief.warnings]
         warnings = tuple(f"{name}: {text}" if name else text for name, text in texts)
         belief = replace(main.belief, ends=partial(_effect_of_leading_class, classes), warnings=warnings)
-    order, wanted = _order_and_builds(now, classes, main, belief)
+    order, wanted = _order_and_wanted_builds(now, classes, main, belief)
     is_replaceable = isinstance(order, Measure) and order.purpose is not Purpose.CONFIRM
     if counting and is_replaceable and now.budget.allows(counting):
         order, wanted = now.budget.within(counting), ()
@@ -251,15 +248,16 @@ def decide_single_change(now: Situation) -> Decision:
 
 
 def _effect_of_leading_class(classes: Sequence[_HostClass]) -> Interval:
-    """The metric of the bad end relative to the good end, on the host class that leads."""
+    """The metric of bad relative to good, on the first host class with a clear difference, or else on the first class."""
     ratios = [part.analysis.end_ratio if part.analysis else None for part in classes]
-    return ratios[leading_host_class(ratios)] or UNKNOWN
+    return ratios[shown_host_class(ratios)] or UNKNOWN
 
 
-def _with_counts(
+def _classes_and_count(
     now: Situation, classes: list[_HostClass], main: Analysis, counts: Situation
 ) -> tuple[list[_HostClass], Measure | None]:
-    """The host classes, with the prior by ``counts`` if there is one, and the order for the next count, or None."""
+    """The host classes, with a prior by instruction ``counts`` if these explain the change; and the order for the next
+    count."""
     if of_ends := ends_to_count(counts, now, main):
         return classes, of_ends
     if not explains_time(count_rise(counts), main.ends, min_log_change(now.policy)):
@@ -271,15 +269,15 @@ def _with_counts(
 
 def _leading_analysis(classes: Sequence[_HostClass]) -> Analysis | None:
     """The analysis that views show for all host classes: preferably of a class that shows a change."""
-    return next((part.analysis for part in sorted(classes, key=lambda part: not part.shows) if part.analysis), None)
+    return next((c.analysis for c in sorted(classes, key=lambda c: not c.shows_change) if c.analysis), None)
 
 
 def _host_classes(now: Situation, prior: NDArray[np.float64] | None = None, share: float = 0.0) -> list[_HostClass]:
-    """The host classes with common probabilities; ``share`` is the weight of a ``prior`` (size,) by counts."""
+    """The host classes with their analyses; ``prior``, (size,), is a prior by instruction counts."""
     groups = separate_hypotheses(now.graph, now.record, prior, share)
     names = now.prior.classes
     if len(names) == 1:
-        return [_HostClass("", now.fleet.free_host, now, _analysis(now, now, groups))]
+        return [_HostClass("", now.fleet.free_host, now, _class_analysis(now, now, groups))]
     hosts, parts = [], []
     for name in names:
         members = [host for host, host_class in enumerate(now.prior.host_classes) if host_class == name]
@@ -287,32 +285,33 @@ def _host_classes(now: Situation, prior: NDArray[np.float64] | None = None, shar
         hosts.append(usable[0] if usable else None)
         knowledge = now.prior if 0 in members else replace(now.prior, noise=None)
         parts.append(now.with_readings(lambda r, members=members: r.host in members, prior=knowledge))  # type: ignore[misc]
-    analyses = with_common_culprit([_analysis(now, part, groups) for part in parts])
+    analyses = with_common_culprit([_class_analysis(now, part, groups) for part in parts])
     return [_HostClass(*fields) for fields in zip(names, hosts, parts, analyses, strict=True)]
 
 
-def _analysis(now: Situation, part: Situation, groups: Hypotheses) -> Analysis | None:
-    """The analysis of one host class by its readings; ``groups`` are the classes of culprits by all builds."""
-    record = part.record
-    if min(record.run_count(0), record.run_count(part.bad)) == 0:
+def _class_analysis(now: Situation, own: Situation, hypotheses: Hypotheses) -> Analysis | None:
+    """The analysis of one host class by its readings; ``hypotheses`` has the hypotheses that the builds of all classes
+    separate."""
+    record = own.record
+    if min(record.run_count(0), record.run_count(own.bad)) == 0:
         return None
-    groups = replace(groups, slow=groups.slow[[now.record.builds.index(build) for build in record.builds]])
+    hypotheses = replace(hypotheses, slow=hypotheses.slow[[now.record.builds.index(build) for build in record.builds]])
     return analyse(
-        part.graph, part.policy, record, groups, part.prior.noise, model=part.model, is_subrange=part.subrange
+        own.graph, own.policy, record, hypotheses, own.prior.noise, model=own.model, is_subrange=own.subrange
     )
 
 
-def _order_and_builds(
+def _order_and_wanted_builds(
     now: Situation, classes: Sequence[_HostClass], main: Analysis | None, belief: Belief
 ) -> tuple[Order, tuple[int, ...]]:
-    """The next order or the verdict, and the candidates to build for a better order."""
+    """The next order or the verdict, and the candidates whose builds a better order needs."""
     order = _best_order(now, classes, main, belief)
-    if not isinstance(order, Measure) or not (missing := now.missing(order)):
+    if not isinstance(order, Measure) or not (missing := now.missing_builds(order)):
         return order, ()
     analysis, of_class = next((part.analysis, part.now) for part in classes if part.host == order.host)
     if analysis is None or order.purpose is Purpose.ENDS:
         return order, ()
-    wanted = missing if order.purpose is Purpose.CONFIRM else ()  # builds for the search follow from the probabilities
+    wanted = missing if order.purpose is Purpose.CONFIRM else ()  # other purposes: the probabilities decide
     other = measurement_while_waiting(analysis, of_class, order.host) if now.fleet.is_free(order.host) else None
     if other is None or not now.budget.allows(other):
         return order, wanted
@@ -320,22 +319,22 @@ def _order_and_builds(
 
 
 def _best_order(now: Situation, classes: Sequence[_HostClass], main: Analysis | None, belief: Belief) -> Order:
-    """The best order, as if builds took no time, or the verdict; ``main`` is the leading analysis, or None."""
+    """The best order, whether its builds exist or not, or the verdict; ``main`` is the result of ``_leading_analysis``."""
     policy, budget = now.policy, now.budget
     usable = [part for part in classes if part.host is not None]
-    showing = [part for part in classes if part.host is None and part.shows]  # all hosts are lost
+    showing = [part for part in classes if part.host is None and part.shows_change]  # but all their hosts are lost
     if not showing and all(part.analysis and part.analysis.should_give_up for part in usable):
         return main.not_reproduced if main else no_suspect(Reason.NO_HOST, policy)
     orders = [(next_order(part.analysis, part.now, part.host), part.host) for part in usable if part.host is not None]
     if named := next((order for order, _ in orders if isinstance(order, Found)), None):
         return named
-    if spent := budget.spent:
+    if spent := budget.reached_limit:
         return undecided(belief, policy, spent) if main else no_suspect(spent, policy)
     measures = [replace(order, host=host) for order, host in orders if isinstance(order, Measure)]
     if measures:
         return budget.within(min(measures, key=lambda order: (not now.fleet.is_free(order.host), order.host)))
     verdict = next((order for order, _ in orders if isinstance(order, Inconclusive)), None)
-    if showing and not verdict:  # no other class shows the change: an order for a lost host, so that the loop fails
+    if showing and not verdict:  # only classes without hosts show the change: this order fails
         return replace(first_end_runs(now.bad, now.model), host=now.prior.host_classes.index(showing[0].name))
     assert main
     return verdict or main.not_reproduced
@@ -353,7 +352,7 @@ def _effects(classes: Sequence[_HostClass], step: Step | None) -> tuple[ClassEff
 
 
 def _evidence(classes: Sequence[_HostClass], step: Step | None) -> tuple[Interval, ...]:
-    """The ``evidence`` of ``Decision``; for an uncompared ``step`` and different ends, of another class."""
+    """The field ``evidence`` of ``Decision``; a class that did not compare ``step`` may get the ratio of another class."""
     ratios: list[Interval | None] = []
     for part in classes:
         ratio = None
@@ -371,10 +370,8 @@ APART = 0.01  # prior probability that host classes differ in their largest chan
 
 
 def with_common_culprit(analyses: Sequence[Analysis | None]) -> list[Analysis | None]:
-    """The analyses of the host classes; the classes that show a change share the probabilities of a culprit.
-
-    In the list, None stands for a class without readings of both ends.
-    """
+    """The analyses of the host classes; the classes that show a change share the probabilities of a culprit. An
+    analysis is None if an end has no reading on the class."""
     showing = [analysis for analysis in analyses if analysis and analysis.shows_change]
     if len(showing) < 2:
         return list(analyses)
@@ -382,11 +379,11 @@ def with_common_culprit(analyses: Sequence[Analysis | None]) -> list[Analysis | 
     total = np.log(prior) + sum(np.log(np.maximum(part.posterior.culprit / prior, NEVER)) for part in showing)
     top = float(total.max())
     share = np.exp(total - top)
-    # log likelihood of a common culprit, relative to a culprit for each class
+    # log likelihood of one culprit of all host classes, relative to separate culprits
     agreement = top + float(np.log(share.sum()))
     shared = float(np.exp(-np.logaddexp(0.0, np.log(APART / (1 - APART)) - agreement)))
-    # The odds of a change are multiplied, too, corrected for the agreement of the classes about the place of the
-    # change.
+    # The odds of a change are the product of the odds in all classes, times the likelihood ratio that the classes have
+    # the culprit in common.
     changes = np.clip([part.posterior.change for part in showing], 1e-12, 1 - 1e-12)
     change = float(np.exp(-np.logaddexp(0.0, (np.log1p(-changes) - np.log(changes)).sum() - agreement)))
     several = max(part.posterior.several for part in showing)

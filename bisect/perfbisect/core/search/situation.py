@@ -1,15 +1,16 @@
 """The situation of a hunt, which is all that a decision depends on; the budget of a hunt; and subranges.
 
-The budget consists of the limits that the user sets for the runs, builds and minutes of a hunt. The runs and the builds
-that hosts are ordered to make at present are charged to the budget in advance. The finished runs of a present order are
-counted twice until the order ends. So the search may temporarily spend less than the budget allows, but never more.
+The budget consists of the limits that the user sets for the runs, builds and minutes of a hunt. The runs and builds of
+an order are charged to the budget when the order begins. The finished runs of an order are charged twice until the
+order ends. Therefore, while an order is carried out, the search may plan fewer runs than the budget allows, but never
+more.
 
 A subrange is a part of a range: the commits that are reachable from one candidate and not from another candidate.
 
-A branch inside a subrange may have begun before the subrange's good end. The commit where such a branch began is a
-branch point of the subrange, as a branch point of a range. A candidate may lack changes that the good end has, and may
-have changes that the good end lacks. The readings of the candidate are corrected for these changes, if the changes are
-known.
+A branch inside a subrange may have begun before the subrange's good end. The commit where such a branch began is called
+a branch point of the subrange. A candidate of such a branch may lack changes that the good end has, and may have
+changes that the good end lacks. If the size of such a change is known, the readings of the candidate are corrected for
+the change.
 """
 
 import math
@@ -46,33 +47,35 @@ from perfbisect.core.inference.record import Record, arrange_observations
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
-    """The amounts that hunts of other workloads have spent from common budgets; builds are left out, because they are
-    observations of each hunt.
+class ExtraCost:
+    """The runs and minutes that are charged to the budget of a hunt without being readings of the hunt, for instance
+    for hunts of other workloads that share the budget. Builds are left out, because each build is an observation of
+    each such hunt.
     """
 
     runs: int = 0
-    minutes: float = 0.0  # since the hunt began, up to the last observation of the other hunts
+    minutes: float = 0.0  # from the start of the hunt to the last observation of the other hunts
 
 
-NOTHING_SPENT = Spent()
+NO_EXTRA_COST = ExtraCost()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Budget:
-    """The limits of ``policy``, and what was spent: by ``record``, by the orders of ``fleet`` and by other hunts."""
+    """The limits of ``policy``, and the runs, builds and minutes that observations, present orders and other hunts have
+    spent."""
 
     record: Record
     policy: Policy
     fleet: Fleet
-    spent_by_others: Spent = NOTHING_SPENT
+    extra_cost: ExtraCost = NO_EXTRA_COST
 
     @property
-    def spent(self) -> Reason | None:
+    def reached_limit(self) -> Reason | None:
         """The limit (of runs or of time) that is reached; None if no limit is reached."""
         if self.policy.max_runs and self._runs >= self.policy.max_runs:
             return Reason.RUNS_SPENT
-        minutes = max(self.record.minutes, self.spent_by_others.minutes, self.fleet.minutes)
+        minutes = max(self.record.minutes, self.extra_cost.minutes, self.fleet.minutes)
         if self.policy.max_minutes and minutes >= self.policy.max_minutes:
             return Reason.MINUTES_SPENT
         return None
@@ -82,21 +85,22 @@ class Budget:
         """Whether another build may be attempted; failed attempts are included in the spent builds."""
         return self.builds_left() > 0
 
-    def builds_left(self, besides: Collection[int] = ()) -> float:
-        """The number of builds that are allowed after the candidates of ``besides``; below 0 for too many of these."""
-        return (self.policy.max_builds or math.inf) - len(self._attempted.union(besides))
+    def builds_left(self, planned: Collection[int] = ()) -> float:
+        """The number of builds that the budget allows after builds of the candidates ``planned``; negative if
+        ``planned`` exceeds the budget."""
+        return (self.policy.max_builds or math.inf) - len(self._attempted.union(planned))
 
-    def ended(self, order: Order) -> bool:
-        """Whether ``order`` is a verdict for the only reason that a budget is spent."""
-        return isinstance(order, Inconclusive) and order.reason in (Reason.BUILDS_SPENT, self.spent)
+    def is_spent_verdict(self, order: Order) -> bool:
+        """Whether ``order`` is a verdict whose only reason is that a budget is spent."""
+        return isinstance(order, Inconclusive) and order.reason in (Reason.BUILDS_SPENT, self.reached_limit)
 
     def allows(self, order: Measure) -> bool:
         """Whether the budget allows ``order``, perhaps with fewer runs (see ``within``)."""
-        if order.together and 0 < self.policy.max_runs < self._runs + 2:  # a round has two runs
+        if order.together and 0 < self.policy.max_runs < self._runs + 2:  # a round of paired runs has two runs
             return False
-        return not self.spent and self.builds_allowed(order)
+        return not self.reached_limit and self.allows_builds_of(order)
 
-    def builds_allowed(self, order: Measure) -> bool:
+    def allows_builds_of(self, order: Measure) -> bool:
         """Whether the builds that ``order`` needs are allowed."""
         new = self._unbuilt(order) - self._attempted
         return not new or self.builds_left(new) >= 0
@@ -115,7 +119,7 @@ class Budget:
 
     @property
     def _runs(self) -> int:
-        return self.record.spent_runs + self.fleet.runs_in_progress + self.spent_by_others.runs
+        return self.record.spent_runs + self.fleet.runs_in_progress + self.extra_cost.runs
 
     @property
     def _attempted(self) -> frozenset[int]:
@@ -139,12 +143,12 @@ class Situation:
     policy: Policy
     prior: PriorKnowledge = NOTHING_KNOWN
     fleet: Fleet = ALL_FREE
-    # whether this is a part of a range whose largest change was searched for, so that another change has a lower prior
+    # Whether this is a subrange of a range whose largest change is known, so that a further change has a lower prior.
     subrange: bool = False
-    model: NoiseModel = USUAL  # the disturbances of the readings
-    shared: bool = False  # whether there may be builds that were made for other workloads
-    spent_by_others: Spent = NOTHING_SPENT  # by other workloads, from the same budgets
-    clean: bool = False  # a proof has contradicted the search, and incremental builds do not count any more
+    model: NoiseModel = USUAL  # the noise that the readings may have
+    shares_builds: bool = False  # whether there may be builds that were made for other workloads
+    extra_cost: ExtraCost = NO_EXTRA_COST  # cost of other workloads that is charged to the same budgets
+    clean: bool = False  # whether a proof has contradicted the search, so that incremental builds are not used
     proofs: frozenset[int] = frozenset()  # candidates with an incremental build that a proof has built again
 
     @property
@@ -159,13 +163,13 @@ class Situation:
 
     @cached_property
     def record(self) -> Record:
-        """The observations in the form that the model needs."""
+        """The observations as arrays, the form that the statistical model needs."""
         return arrange_observations(self.observations, self.policy, self.bad)
 
     @cached_property
     def budget(self) -> Budget:
         """The limits of the policy, and the part of these limits that is spent."""
-        return Budget(self.record, self.policy, self.fleet, self.spent_by_others)
+        return Budget(self.record, self.policy, self.fleet, self.extra_cost)
 
     def remapped(
         self,
@@ -174,12 +178,13 @@ class Situation:
         offset: Callable[[Reading], float] | None = None,
         **fields: Any,
     ) -> "Situation":
-        """A situation with the observations of this situation moved to other nodes; for the layers of the search.
+        """A copy of this situation in which observations belong to other nodes, so that the search can use another
+        graph.
 
-        ``node`` returns the new node of an observation, or None if the observation is to be left out. ``same_as``
-        returns the new node whose binary equals a build's binary; if ``same_as`` is None, the build keeps its
-        ``same_as``. ``offset`` returns the number that is added to a reading. ``fields`` are other fields of the
-        situation to change.
+        ``node`` returns the new node of an observation, or None if the copy has to omit the observation. ``same_as``
+        returns the new node whose build has the same binary as a given build; if ``same_as`` is None, a build keeps its
+        field ``same_as``. ``offset`` returns the number that is added to the value of a reading. ``fields`` are other
+        fields of the situation to change.
         """
         observations: list[Observation] = []
         for item in self.observations:
@@ -198,20 +203,21 @@ class Situation:
             observations.append(item if new_node == item.candidate else replace(item, candidate=new_node))
         return replace(self, observations=observations, **fields)
 
-    def with_readings(self, counts: Callable[[Reading], bool], **fields: Any) -> "Situation":
-        """The situation without the readings of excluded observations, and with other ``fields``."""
+    def with_readings(self, is_kept: Callable[[Reading], bool], **fields: Any) -> "Situation":
+        """A copy of this situation without the readings for which ``is_kept`` is false; ``fields`` are other changed
+        fields."""
         return self.remapped(
-            lambda item: item.candidate if not isinstance(item, Reading) or counts(item) else None, **fields
+            lambda item: item.candidate if not isinstance(item, Reading) or is_kept(item) else None, **fields
         )
 
-    def charged_for(self, full: "Situation") -> "Situation":
-        """This situation, which has a part of the readings of ``full``, with a budget that is charged with all runs of
-        ``full``.
+    def charged_with(self, full: "Situation") -> "Situation":
+        """A copy of this situation whose budget is charged with all runs of ``full``. This situation has only a part of
+        the readings of ``full``.
         """
-        runs = full.spent_by_others.runs + count_runs(full.observations) - count_runs(self.observations)
-        return replace(self, spent_by_others=replace(full.spent_by_others, runs=runs))
+        runs = full.extra_cost.runs + count_runs(full.observations) - count_runs(self.observations)
+        return replace(self, extra_cost=replace(full.extra_cost, runs=runs))
 
-    def missing(self, order: Measure) -> tuple[int, ...]:
+    def missing_builds(self, order: Measure) -> tuple[int, ...]:
         """The candidates of ``order`` that build hosts have yet to build; empty if each host builds for itself."""
         if not self.fleet.has_build_host:
             return ()
@@ -222,12 +228,12 @@ class Situation:
         )
 
     @cached_property
-    def build_runs(self) -> float:
+    def build_cost_in_runs(self) -> float:
         """The usual cost of one more build, as a number of runs that take equally long."""
         return self.record.build_cost_in_runs(self.prior.build_cost)
 
 
-CENTRAL = 0.1  # share of the subrange by which the middle may be farther from even halves than the best candidate
+CENTRAL = 0.1  # the middle may halve a subrange less evenly than the best candidate, by this share of the subrange
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -248,8 +254,8 @@ class Subrange:
     def situation(self, full: Situation, changes: Mapping[int, Sequence[Interval]]) -> Situation:
         """The situation ``full`` restricted to the subrange, with readings corrected for known ``changes``.
 
-        ``changes`` are the ratios of each change on each host class, by candidate. Several builds with equal binaries
-        are represented by the first of their candidates in the subrange.
+        ``changes`` maps the candidate of each known change to the ratios of this change, one for each host class.
+        Several builds with equal binaries are represented by the first of their candidates in the subrange.
         """
         numbers = {
             v: int(self.node_of[v])
@@ -284,7 +290,8 @@ class Subrange:
         )
 
     def _correction(self, reading: Reading, changes: Mapping[int, Sequence[Interval]], prior: PriorKnowledge) -> float:
-        """The known changes that good has and the build lacks, minus the changes that only the build has, in log units."""
+        """The known changes that good has and the build lacks, minus the changes that only the build has, in log
+        units."""
         if not changes or reading.candidate == self.good:
             return 0.0
         reach, host_class = ancestry_of(self.whole), prior.class_of(reading.host)
@@ -296,15 +303,15 @@ class Subrange:
         """The candidates of the whole graph that correspond to these nodes of the subrange."""
         return tuple(int(self.nodes[node]) for node in nodes)
 
-    def central_candidates(self, chance: NDArray[np.float64]) -> list[int]:
+    def halving_candidates(self, build_probability: NDArray[np.float64]) -> list[int]:
         """The candidates of the whole graph that halve the subrange about equally well, best first, without its ends.
 
-        The list is empty if no candidate between the ends of the subrange can be measured. ``chance`` (size of the
-        whole graph,) is the probability that each candidate can be built.
+        The list is empty if no candidate between the ends of the subrange can be measured. ``build_probability`` (size
+        of the whole graph,) is the probability that each candidate can be built.
         """
         below = ancestry_of(self.graph).ancestor_sums(self.graph.weight / self.graph.weight.sum())
         uneven = np.abs(np.where(np.isnan(below), 2.0, below) - 0.5)
-        uneven += (1 - chance[self.nodes]) / 2
+        uneven += (1 - build_probability[self.nodes]) / 2
         uneven[[0, -1]] = np.inf
         order = np.argsort(uneven, kind="stable")
         return [int(self.nodes[v]) for v in order if uneven[v] < min(uneven[order[0]] + CENTRAL, 0.5)]
@@ -315,7 +322,7 @@ def subrange(whole: Graph, good: int, bad: int) -> Subrange:
     """The subrange good..bad of the graph ``whole``."""
     reach = ancestry_of(whole)
     inside = reach.ancestors(bad) & ~reach.ancestors(good)
-    inside[0] = False  # good of the whole graph
+    inside[0] = False  # the good end is no candidate
     candidates = [v for v in np.flatnonzero(inside).tolist() if v in whole.candidates]
     points = sorted({p for v in candidates for p in whole.parents_of(v) if not (inside[p] and p in whole.candidates)})
     points = [point for point in points if point != good]
@@ -333,13 +340,14 @@ def verdict_without_search(graph: Graph, record: Record, policy: Policy) -> Verd
     bad = graph.size - 1
     if bad in record.skipped or 0 in record.skipped:
         return no_suspect(Reason.GOOD_UNMEASURABLE if 0 in record.skipped else Reason.BAD_UNMEASURABLE, policy)
-    if record.name_of_build(bad) == 0 or not (graph.weight[1:] > 0).any():
+    if record.build_id(bad) == 0 or not (graph.weight[1:] > 0).any():
         return NotReproduced(SAME, 0.0)
     return None
 
 
 def undecided(belief: Belief, policy: Policy, reason: Reason) -> Inconclusive:
-    """A verdict with the smallest set of candidates that contains the culprit with the requested confidence."""
+    """An inconclusive verdict that lists the smallest set of candidates that contains the culprit with the requested
+    confidence."""
     candidates = credible_set(belief.culprit, min(policy.confidence, MAX_PROBABILITY))
     probabilities = tuple(min(float(belief.culprit[v]) * belief.change, MAX_PROBABILITY) for v in candidates)
     return Inconclusive(
@@ -348,12 +356,12 @@ def undecided(belief: Belief, policy: Policy, reason: Reason) -> Inconclusive:
 
 
 def no_suspect(reason: Reason, policy: Policy, ratio: Interval = UNKNOWN) -> Inconclusive:
-    """The verdict without candidates, for example before both ends were measured."""
+    """An inconclusive verdict that lists no candidates, for example because an end cannot be measured."""
     return Inconclusive((), (), ratio, reason, detail=spent_limit(reason, policy))
 
 
 def spent_limit(reason: Reason, policy: Policy) -> float | None:
-    """The budget of runs or of minutes that was spent, if this is the reason; None for any other reason."""
+    """The budget of runs or of minutes, if the reason is that this budget is spent; None for any other reason."""
     return {Reason.RUNS_SPENT: float(policy.max_runs), Reason.MINUTES_SPENT: policy.max_minutes}.get(reason)
 
 
@@ -361,15 +369,15 @@ def within_budget(decision: Decision, now: Situation) -> Decision:
     """The decision with at most the runs that the budget of ``now`` allows; a verdict if the budget allows no run or no
     build.
 
-    The budget is checked here because the layer that made the decision may not know all runs that are charged to the
-    budget.
+    This function compares the decision with the whole budget, because the layer of the search that made ``decision``
+    may not know all runs that are charged to the budget.
     """
     order, budget = decision.order, now.budget
     if not isinstance(order, Measure):
         return decision
     if budget.allows(order):
         return replace(decision, order=budget.within(order))
-    reason = budget.spent or (Reason.RUNS_SPENT if budget.builds_allowed(order) else Reason.BUILDS_SPENT)
+    reason = budget.reached_limit or (Reason.RUNS_SPENT if budget.allows_builds_of(order) else Reason.BUILDS_SPENT)
     return replace(decision, order=undecided(decision.belief, now.policy, reason))
 
 

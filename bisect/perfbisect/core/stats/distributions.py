@@ -1,5 +1,5 @@
-"""Distributions and tests: the normal, Student's, chi-square, mixtures of Student's, rank tests, and the information of a
-reading.
+"""Distributions and tests: the normal, Student's, chi-square, mixtures of Student's, rank tests, and the information of
+a reading.
 
 Accuracy: Student's p-value is exact. Student's 97.5 % point for few degrees of freedom is within 5e-4. Quantiles of
 mixtures have errors of at most 3e-5 of the scale. Normal scores and the expansion of quantiles, which the search uses,
@@ -15,8 +15,9 @@ with x > y is then distributed as the coefficients of the Gaussian binomial
 divided by their sum.
 
 The information of a reading is its mutual information with a binary label. The probability that the binary label is 1
-is p. The reading is normally distributed with variance 1; its means for the two labels differ by d. Because the
-integral has no closed form, the integral is tabulated once, over logit p and log d², and interpolated.
+is p. The reading is normally distributed with variance 1; its means for the two labels differ by d. The mutual
+information is an integral without a closed form, whose values are computed once for a grid of logit p and log d², and
+are then interpolated.
 """
 
 import math
@@ -63,7 +64,9 @@ class Student:
         return float(np.copysign(np.sqrt(v * np.log1p(t * t / v)) * (8 * v + 1) / (8 * v + 3), t))
 
     def cdf(self, t: float) -> float:
-        """The probability below ``t``, from the normal score; exact to 2e-3 with two degrees of freedom, to 1e-4 with ten."""
+        """The probability of values below ``t``, computed from the normal score of ``t``. The error is at most 2e-3
+        with two degrees of freedom, and 1e-4 with ten.
+        """
         return float(np.exp(log_normal_cdf(np.array(self.normal_score(t)))))
 
     def quantile(self, z: float = Z_975) -> float:
@@ -99,8 +102,8 @@ class Student:
         """Quantiles of N mixtures, each of H shifted and scaled Student distributions; the result has the shape (N,
         levels).
 
-        Quantiles are found by bisection, to 1e-10 of the least scale. ``weight`` (H,) is common to all mixtures and sums to one;
-        ``location`` and ``scale`` have the shape (H, N).
+        Quantiles are found by bisection, to 1e-10 of the least scale. ``weight`` (H,) is common to all mixtures and
+        sums to one; ``location`` and ``scale`` have the shape (H, N).
         """
         # above 1000 degrees of freedom, Student's distribution equals the normal distribution in three digits
         freedom = float(np.clip(self.freedom, 1.0, 1000.0))
@@ -112,7 +115,7 @@ class Student:
         width, close = np.sqrt(freedom) * scale, 1e-10 * scale.min(axis=0)
         points = np.empty((location.shape[1], len(probabilities)))
         for column, level in enumerate(probabilities):
-            # distance of the quantile of each component from its location
+            # Distance of each component's quantile from the component's location.
             reach = width * np.tan(np.interp(level, mass, angle))
             low, high = (location + reach).min(axis=0), (location + reach).max(axis=0)
             for _ in range(HALVINGS):
@@ -135,8 +138,8 @@ def log_sum_exp(logs: Array, axis: int | None = None) -> Array:
 def chi_square_quantile(z: float, freedom: float) -> float:
     """The chi-square quantile with the same probability as the normal quantile ``z``, which is -Z_975 or Z_975.
 
-    Tables have the quantiles for few degrees of freedom. Wilson and Hilferty's formula gives others, at most 2 % too
-    low.
+    The quantiles for few degrees of freedom are read from tables. For more degrees of freedom, the quantiles are
+    computed by Wilson and Hilferty's formula; they are at most 2 % too low.
     """
     table = FEW_LOW if z < 0 else FEW_HIGH
     if freedom <= len(table):
@@ -149,7 +152,8 @@ def rank_sum_p_value(low: Sequence[float], high: Sequence[float]) -> float:
     """The p-value of the rank test that ``low`` has smaller values than ``high``.
 
     The p-value is the probability, if both samples are drawn from one distribution, that at most the observed number of
-    pairs has a ``low`` value that is not below the ``high`` value. Equal values count as not below each other.
+    pairs has a ``low`` value that is not below the ``high`` value. A ``low`` value that equals the ``high`` value is
+    not below the ``high`` value.
     """
     x, y = np.asarray(low), np.asarray(high)
     exceptions = int((x[:, None] >= y[None, :]).sum())
@@ -159,9 +163,9 @@ def rank_sum_p_value(low: Sequence[float], high: Sequence[float]) -> float:
 def signed_rank_p_value(differences: Sequence[float]) -> float:
     """The p-value of the signed-rank test that ``differences`` are above 0.
 
-    The p-value is the probability, if the distribution is symmetric around 0, that differences that are not above 0
-    have at most the observed rank sum. Values with equal absolute values share the mean of their ranks. Source: Frank
-    Wilcoxon, "Individual Comparisons by Ranking Methods", Biometrics Bulletin 1 (1945).
+    The p-value is the probability, if the distribution of differences is symmetric around 0, that the rank sum of the
+    differences that are not above 0 is at most the observed rank sum. Values with equal absolute values share the mean
+    of their ranks. Source: Frank Wilcoxon, "Individual Comparisons by Ranking Methods", Biometrics Bulletin 1 (1945).
     """
     values = np.asarray(differences)
     _, size, count = np.unique(np.abs(values), return_inverse=True, return_counts=True)
@@ -182,7 +186,7 @@ def _rank_sum_probabilities(n: int, m: int) -> Array:
         longer = np.zeros(len(ways) + m + i)
         longer[: len(ways)] += ways
         longer[m + i :] -= ways
-        for start in range(i):  # division by 1 - q^i
+        for start in range(i):  # divides the polynomial by 1 - q^i
             longer[start::i] = np.cumsum(longer[start::i])
         ways = longer[: i * m + 1]
         ways /= ways.sum()
@@ -190,7 +194,7 @@ def _rank_sum_probabilities(n: int, m: int) -> Array:
     return total
 
 
-LOGIT = np.linspace(0.0, 9.0, 28)  # the table is symmetric in p
+LOGIT = np.linspace(0.0, 9.0, 28)  # logits of p from 0.5 on, because the table is symmetric in p
 LOG_SQUARE = np.linspace(np.log(1e-3), np.log(150.0), 48)
 
 
@@ -200,7 +204,7 @@ def binary_entropy(p: NDArray[np.float64]) -> NDArray[np.float64]:
     return -(q * np.log2(q) + (1 - q) * np.log2(1 - q))
 
 
-def integrated_information(p: float, distance: float) -> float:
+def exact_label_information(p: float, distance: float) -> float:
     """The information of a reading about a label of probability ``p``, in bits.
 
     ``distance`` is the distance between the two means, in standard deviations.
@@ -215,13 +219,14 @@ def integrated_information(p: float, distance: float) -> float:
 
 @lru_cache(maxsize=1)
 def _information_table() -> NDArray[np.float64]:
-    return np.array([[integrated_information(1 / (1 + np.exp(-l)), np.exp(g / 2)) for g in LOG_SQUARE] for l in LOGIT])
+    return np.array([[exact_label_information(1 / (1 + np.exp(-l)), np.exp(g / 2)) for g in LOG_SQUARE] for l in LOGIT])
 
 
 def label_information(p: NDArray[np.float64], squared_distance: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The information of a reading about a label of probability ``p``, in bits.
+    """The mutual information, in bits, of a reading and a binary label that is 1 with probability ``p``; interpolated.
 
-    ``squared_distance`` is the square of the distance of the means, in units of the variance.
+    ``squared_distance`` is the squared distance between the reading's means for the labels 0 and 1, in units of the
+    reading's variance.
     """
     p = np.clip(p, 1e-12, 1 - 1e-12)
     row = np.minimum(np.abs(np.log(p / (1 - p))), LOGIT[-1]) / LOGIT[1]

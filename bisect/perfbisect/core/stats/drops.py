@@ -2,16 +2,16 @@
 
 Each build is compared with the build to its left in the table (its left neighbour). If a build is slower than its left
 neighbour, the hunt searches the range between these two builds. Several small losses in successive builds may each be
-too small to be shown between neighbours. So if a build is slower than the first build, but no neighbours up to this
-build show a drop, the hunt searches the range from the first build to this build. If several builds are slower than the
-first build, only the range from the first build to the earliest of these builds is hunted, because the later builds
-still have the loss of the earliest build.
+too small to be shown between neighbours. So each build is also compared with the first build. If a build is slower than
+the first build, and neither this build nor an earlier build is slower than its left neighbour, the hunt searches the
+range from the first build to this build. If several builds are slower than the first build, only the range from the
+first build to the earliest of these builds is hunted, because the later builds still have the loss of the earliest
+build.
 
 A drop is announced if the metric is worse by at least ``min_loss`` and the difference is real (not by chance). All
 differences between neighbours and from the first build, over all workloads, are one family, in which false discoveries
-are controlled (``largest_real_p_value``). The difference of the second build from the first is in the family once. In a
-comparison of two builds, the family consists of all differences in the table. At most 5 of 100 comparisons of equal
-builds announce a drop. A test of this project simulates such comparisons.
+are controlled (``largest_real_p_value``). The difference between the first and the second build is counted once,
+although these builds are also neighbours. In simulations, at most 5 of 100 comparisons of equal builds announce a drop.
 
 A hunt of commits needs two revisions that are built and configured alike. So prebuilt binaries, and builds with an
 additional configuration, are left out. A build's neighbours and the first build are determined separately for each
@@ -39,12 +39,13 @@ Ends = tuple[int, int]  # numbers of two builds
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """A change for the worse in one workload, between two builds, given by their numbers in the request of the trial."""
+    """A change of the metric in one workload, from the build ``first`` to the build ``last``, by their positions in the
+    request of the trial."""
 
     work: int
     first: int
     last: int
-    ratio: Ratio  # of ``last`` to ``first``
+    ratio: Ratio  # ratio of the build ``last`` to the build ``first``
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,9 @@ class DropRange:
 
 
 def find_drops_to_hunt(trial: SessionState, min_loss: float) -> list[Drop]:
-    """The drops of a comparison that are to be hunted, ordered by workload and then by build. Each is at least
-    ``min_loss`` (a fraction)."""
+    """The drops of a comparison that are to be hunted, ordered by workload and then by build. Each drop is at least
+    ``min_loss`` (a fraction of the metric).
+    """
     works = range(len(trial.request.works))
     family = [drop for work in works for drop in comparable_differences(trial, work)]
     limit, metric = largest_real_p_value(drop.ratio.p for drop in family), trial.request.metric
@@ -71,7 +73,9 @@ def find_drops_to_hunt(trial: SessionState, min_loss: float) -> list[Drop]:
 
 
 def comparable_differences(trial: SessionState, work: int) -> list[Drop]:
-    """The differences between tested pairs of builds in a workload that have a p-value, from several common rounds."""
+    """The differences between the tested pairs of builds in a workload. A pair is omitted if its common rounds are too
+    few for a p-value.
+    """
     rounds, step = (
         mean_logs_by_round(trial, work, trial.request.metric),
         log_resolution(trial, work, trial.request.metric),
@@ -95,7 +99,9 @@ def tested_pairs(trial: SessionState, measured_builds: Collection[int]) -> list[
 
 
 def huntable_builds(builds: Sequence[TrialBuild]) -> list[list[int]]:
-    """For each variant, the numbers of the builds to hunt between: revisions without a separate configuration."""
+    """For each variant, the numbers of the builds between which a hunt can search: builds of revisions, without an
+    additional configuration.
+    """
     by_variant: dict[str, list[int]] = {}
     for number, build in enumerate(builds):
         if build.commit and not build.config:

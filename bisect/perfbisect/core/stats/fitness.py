@@ -3,14 +3,14 @@
 All checks of a host measure the same build and the same workload. The baseline of a check is the median of the earlier
 checks of the same build and workload, because a single bad day does not change a median. A check has a fault
 
-    of the level   if the level is lower by FALL
-    of the noise   if the noise is DOUBLED, and not too small to matter (LEAST)
+    of the level   if the level is lower than the baseline by at least FALL
+    of the noise   if the noise is at least DOUBLED times the baseline; a noise below LEAST counts as LEAST
 
-if the difference also exceeds SPREAD standard deviations between earlier checks. Two successive checks with the same
-fault make a host unfit; both are compared with the baseline before them. From then on the host's baseline does not
-change, because a speed that stays bad for weeks must not become usual. The host is fit again after two successive
-checks without a fault, or if the user accepts a check. If another build is checked, for instance a build by another
-compiler, a separate baseline begins; a host that was unfit remains unfit.
+and if the difference also is at least SPREAD standard deviations between earlier checks. Two successive checks with the
+same fault, relative to the baseline of the checks before these two checks, make a host unfit. The baseline of an unfit
+host does not change, because a speed that stays bad for weeks must not become usual. The host is fit again after two
+successive checks without a fault, or if the user accepts a check. If another build is checked, for instance a build by
+another compiler, a separate baseline begins; a host that was unfit remains unfit.
 """
 
 import math
@@ -26,9 +26,9 @@ from perfbisect.core.domain.settings import TrialType
 from perfbisect.core.domain.trials import comparable_runs
 from perfbisect.core.stats.noise import noise_of_paired_runs, noise_of_trial
 
-FALL = 0.05  # of the level
-SPREAD = 2.5  # standard deviations between earlier checks that a fault has to exceed
-DOUBLED = 2.0  # ratio of the noise to usual noise
+FALL = 0.05  # smallest fall of the level that is a fault, as a fraction
+SPREAD = 2.5  # a fault differs from earlier checks by at least this number of their standard deviations
+DOUBLED = 2.0  # smallest ratio of the noise to the usual noise that is a fault
 LEAST = 0.0025  # s.d. of a run; smaller noise counts as LEAST
 EARLIER = 3  # the fewest checks that make a baseline
 ROUNDED = 1e-9  # tolerance of rounding: a fall of exactly FALL counts
@@ -58,16 +58,16 @@ class Unfit:
 
     faults: tuple[Fault, ...]
     since: float  # when the first of the two checks began
-    level: float  # relative to the baseline
+    level: float  # level relative to the baseline
     facts: FitnessFacts
 
 
 @dataclass(frozen=True, slots=True)
 class Fitness:
-    """Whether a host is fit, as known after a check."""
+    """The result of a check of a host; ``unfit`` is None if the host is fit after the check."""
 
     check: Check
-    level: float | None  # of the check, relative to the baseline: 0.95 is 5 % slower; None without a baseline
+    level: float | None  # level of the check relative to the baseline: 0.95 is 5 % slower; None without a baseline
     unfit: Unfit | None = None
 
 
@@ -109,8 +109,8 @@ def fitness_after_checks(checks: Iterable[Check]) -> Iterator[Fitness]:
     """The fitness of a host after each of its checks, oldest first."""
     baselines: dict[tuple[str, ...], list[FitnessFacts]] = {}
     doubted: dict[tuple[str, ...], Check] = {}  # the previous check, if it has a fault and is not in the baseline yet
-    unfit: dict[tuple[str, ...], Unfit] = {}  # by the identity of the build that has shown the fault
-    sound: dict[tuple[str, ...], bool] = {}  # whether the latest check of that identity has no fault
+    unfit: dict[tuple[str, ...], Unfit] = {}  # identity of the build that has shown the fault → the fault
+    sound: dict[tuple[str, ...], bool] = {}  # identity → whether the latest check of this identity has no fault
     for check in checks:
         if check.accepted:
             baselines, doubted, unfit = {}, {}, {}

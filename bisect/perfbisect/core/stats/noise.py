@@ -1,20 +1,22 @@
-"""How much the runs of one build vary, and which drops can be shown in spite of this variation.
+"""Computes how much the runs of one build vary, and which drops can be shown in spite of this variation.
 
-Runs are nested in visits. A visit starts the server on a fresh copy of its data, and all runs of the visit share the
-chance effects of the start (addresses, the order of pages). With v visits of r runs, N runs in all, and x[i][j] the
-logarithms of values,
+A visit starts the server on a new copy of its data, and consists of one or more runs. Chance effects of the start
+(addresses, the order of pages) are the same in all runs of the visit. σw² is the variance between the runs of a visit,
+and σb² is the variance that the starts add. If visit i of v visits has rᵢ runs, N is the number of all runs, and
+x[i][j] is the logarithm of the value of run j of visit i,
 
     mean square within    MSW = Σᵢⱼ (x[i][j] - x̄[i])² / (N - v)          estimates σw²
     mean square between   MSB = Σᵢ rᵢ (x̄[i] - x̄)² / (v - 1)              estimates σw² + r₀ σb²,
                           r₀  = (N - Σᵢ rᵢ²/N) / (v - 1)                  which is r if all visits have r runs
 
-so σb² = (MSB - MSW) / r₀, or 0: the analysis of variance for one random effect (Searle, Casella and McCulloch, Variance
-Components, 1992, chapter 3). The interval of σb² + σw² is Graybill and Wang's interval of sums of mean squares
-(Confidence intervals on nonnegative linear combinations of variances, JASA 75, 1980). The best numbers of visits, and
-of runs in a visit, follow from their costs (Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013).
+then (MSB - MSW) / r₀, or 0 if this is negative, estimates σb². This is the analysis of variance for one random effect
+(Searle, Casella and McCulloch, Variance Components, 1992, chapter 3). The interval of σb² + σw² is Graybill and Wang's
+interval of sums of mean squares (Confidence intervals on nonnegative linear combinations of variances, JASA 75, 1980).
+The best numbers of visits, and of runs in a visit, follow from the costs of a visit and of a run (Kalibera and Jones,
+Rigorous benchmarking in reasonable time, ISMM 2013).
 
-An embedded library is opened anew for every run. The "visits" of such a library are only successive rounds, which
-differ by the drift of the machine. A hunt cancels drift by interleaving runs, so this variance is no part of the noise
+An embedded library is opened anew for every run, so runs of a visit have no effects in common except the drift of the
+machine. A hunt cancels drift by interleaving runs. Therefore, for an embedded library, σb² is not a part of the noise
 of a run.
 """
 
@@ -31,34 +33,34 @@ from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.trials import comparable_runs
 from perfbisect.core.stats.distributions import Z_975, Student, chi_square_quantile
 
-ENOUGH = 6  # the fewest runs of an A/A whose noise replaces the noise of older hunts
+ENOUGH = 6  # the noise of an A/A with at least this number of runs replaces the noise of older hunts
 FEWEST_PAIRS = 3  # the fewest paired runs from whose ratios an s.d. is estimated
 WILD = 6.0  # standard deviations from the median of a visit; a run further away is an outlier
 Z_POWER = 0.841621  # 80 % point of the normal distribution: the power of a comparison
-LEAST = 0.001  # s.d. of a run; less is not believed
+LEAST = 0.001  # smallest s.d. of a run that is assumed
 STEP = 0.018  # step between neighbouring values of a percentile in sysbench's histogram, as a logarithm
 MAX_REPEATS = 50  # the most repetitions that are advised
 
 
 @dataclass(frozen=True, slots=True)
 class TimedRun:
-    """One run of an A/A."""
+    """One run of an A/A test."""
 
     visit: int
     value: float  # natural logarithm of the metric
-    # variance of ``value`` that the run's report intervals explain if they are independent
+    # The variance of ``value`` that follows from the variation of the run's report intervals, if they are independent.
     sampling_variance: float | None = None
     seconds: float = 1.0  # length of the run's window
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """The variation of one build; standard deviations are of logarithms, so 0.01 is 1 %."""
+    """The variation of the runs of one build. Standard deviations are of logarithms, so 0.01 means 1 %."""
 
     visits: int
     runs: int
-    wild: int  # runs that are left out as outliers
-    shared: bool  # whether the runs of a visit share one start of a server
+    outliers: int  # runs that are left out as outliers
+    runs_share_start: bool  # whether the runs of a visit share one start of a server
     between: float | None  # s.d. between visits; None if unknown, with one visit or one run in each visit
     within: float | None  # s.d. between the runs of a visit
     run: float  # s.d. of one run in a hunt
@@ -69,15 +71,16 @@ class Noise:
 
 
 def noise_of_metric(runs: Sequence[tuple[int, RunFacts]], metric: str) -> Noise | None:
-    """The noise of a metric in the runs of an A/A, each with the number of its visit; None if the noise is unknown."""
+    """The noise of a metric in the runs of an A/A test; None if it is unknown. ``runs`` are pairs (number of the visit,
+    run)."""
     readings = [(visit, run, x) for visit, run in runs if (x := metric_value(run, metric)) and x > 0]
     timed = [TimedRun(visit, math.log(x), _sampling_variance(run, metric), run.seconds) for visit, run, x in readings]
     return noise_of_runs(timed, runs_share_start=len({run.visit for _, run in runs}) < len(runs))
 
 
 def noise_of_runs(runs: Sequence[TimedRun], runs_share_start: bool) -> Noise | None:
-    """The noise in the runs of an A/A; None for fewer than two runs. ``runs_share_start``: whether a visit has several
-    runs.
+    """The noise in the runs of an A/A test; None for fewer than two runs. ``runs_share_start`` says whether all runs of
+    a visit use the same start of the server.
     """
     if len(runs) < 2:
         return None
@@ -112,40 +115,43 @@ def noise_of_runs(runs: Sequence[TimedRun], runs_share_start: bool) -> Noise | N
     return Noise(v, n, len(runs) - n, runs_share_start, of_visits, of_runs, run, low, high, freedom, second)
 
 
-def believed_noise(measured_noise: float, metric: str) -> float:
-    """The standard deviation of a run with which a hunt begins: ``measured_noise``, or the least believed value.
+def initial_noise(measured_noise: float, metric: str) -> float:
+    """The standard deviation of a run that a hunt assumes at its begin: ``measured_noise``, but at least a lower limit
+    that depends on the metric.
 
-    A smaller measured noise is not believed, because a host can be unusually quiet for some hours.
+    Measured noise below the limit is not used, because a host can be unusually quiet for some hours.
     """
     return max(measured_noise, STEP / math.sqrt(12) if metric in ("p95", "p99") else LEAST)
 
 
 def smallest_detectable_drop(noise: Noise, visits: int, runs_per_visit: float) -> float:
-    """The smallest drop that ``visits`` on each side can show, at 95 % with a power of 80 %, as a fraction.
+    """The smallest drop, as a fraction, that ``visits`` visits of each of two builds show at the 95 % level with a
+    power of 80 %.
 
-    The degrees of freedom of the A/A test and of the new visits are added.
+    The degrees of freedom of the test are the sum of those of the A/A test and of the visits.
     """
     within = noise.within if noise.within is not None else noise.run
-    between = (noise.between or 0.0) if noise.shared else 0.0
+    between = (noise.between or 0.0) if noise.runs_share_start else 0.0
     error = math.sqrt(2 * (between**2 / visits + within**2 / (visits * runs_per_visit)))
     law = Student(noise.freedom + 2 * (visits - 1))
     return 1 - math.exp(-(law.quantile() + law.quantile(Z_POWER)) * error)
 
 
 def smallest_drop_by_pairs(pair_sd: float, earlier_pairs: int, pairs: int) -> float:
-    """The smallest drop that ``pairs`` of paired runs can show, at 95 % with a power of 80 %, as a fraction.
+    """The smallest drop, as a fraction, that ``pairs`` pairs of runs show at the 95 % level with a power of 80 %.
 
-    ``pair_sd`` is the standard deviation of the ratio of a pair, estimated from ``earlier_pairs``.
+    ``pair_sd`` is the standard deviation of the ratio of a pair, estimated from ``earlier_pairs`` pairs.
     """
     law = Student(earlier_pairs + pairs - 2)
     return 1 - math.exp(-(law.quantile() + law.quantile(Z_POWER)) * pair_sd / math.sqrt(pairs))
 
 
 def best_repetitions(cost: float, outer_cost: float, variance: float, outer_variance: float) -> int:
-    """The number of repetitions within one outer unit (runs in a visit) with the least error at a given total cost.
+    """The number of repetitions in a group, such as runs in a visit, that gives the smallest error for a given total
+    cost.
 
-    ``cost`` is the cost of one repetition, ``outer_cost`` the additional cost of a new outer unit. ``variance`` is the
-    variance between repetitions, ``outer_variance`` the variance between outer units.
+    ``cost`` is the cost of one repetition, ``outer_cost`` is the additional cost of each group. ``variance`` is the
+    variance between repetitions in a group, ``outer_variance`` is the variance between groups.
     """
     if outer_variance <= 0:
         return MAX_REPEATS
@@ -153,7 +159,8 @@ def best_repetitions(cost: float, outer_cost: float, variance: float, outer_vari
 
 
 def _sampling_variance(run: RunFacts, metric: str) -> float | None:
-    """The variance of log QPS of a run by its report intervals, if these are independent; None if unknown."""
+    """The variance of the logarithm of a run's QPS, estimated from the QPS of its report intervals (the seconds that
+    sysbench reports), as if these were independent; None if there are too few intervals."""
     if metric != "qps" or len(run.samples) < 3 or min(run.samples) <= 0:
         return None
     seconds = np.array(run.samples)
@@ -161,29 +168,30 @@ def _sampling_variance(run: RunFacts, metric: str) -> float | None:
 
 
 def _without_outliers(runs: Sequence[TimedRun]) -> list[TimedRun]:
-    """The runs without outliers, which are WILD standard deviations or more from the median of their visit."""
+    """The runs except outliers, which are more than WILD standard deviations from the median of their visit."""
     visits: dict[int, list[float]] = {}
     for run in runs:
         visits.setdefault(run.visit, []).append(run.value)
     centre = {visit: float(np.median(values)) for visit, values in visits.items()}
     away = np.abs([run.value - centre[run.visit] for run in runs])
-    # in each visit, the distance of about one run is 0, because this run is the median
+    # The smallest distances, one for each visit, are left out: the median run of a visit has the distance 0.
     telling = np.sort(away)[len(visits) :]
     if len(telling) < 5:
         return list(runs)
     limit = WILD * 1.4826 * float(np.median(telling))
-    if not limit:  # percentiles come in steps: if most runs have the median's value, another value is no accident
+    if not limit:  # sysbench rounds percentiles: most runs equal the median, and others are no outliers
         return list(runs)
     return [run for run, far in zip(runs, away, strict=True) if far <= limit]
 
 
 def mean_square_interval_factors(freedom: float) -> tuple[float, float]:
-    """The factors by which a mean square is multiplied for the lower and upper end of its 95 % interval."""
+    """The two factors that multiply a mean square to give the lower and the upper end of its 95 % interval."""
     return freedom / chi_square_quantile(Z_975, freedom), freedom / chi_square_quantile(-Z_975, freedom)
 
 
 def _interval_of_sum(parts: Sequence[float], freedoms: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the sum of weighted mean squares ``parts``, which have ``freedoms`` degrees of freedom."""
+    """The 95 % interval of the sum of ``parts``, which are weighted mean squares with ``freedoms`` degrees of freedom.
+    """
     total = sum(parts)
     ends = [mean_square_interval_factors(freedom) for freedom in freedoms]
     down = math.sqrt(sum(((1 - low) * part) ** 2 for part, (low, _) in zip(parts, ends, strict=True)))
@@ -191,34 +199,35 @@ def _interval_of_sum(parts: Sequence[float], freedoms: Sequence[float]) -> tuple
     return max(0.0, total - down), total + up
 
 
-SIDES = (2, 4, 8, 16, 32, 64)  # runs per side in the table
+SIDES = (2, 4, 8, 16, 32, 64)  # numbers of runs of each build in the table
 
 
 @dataclass(frozen=True, slots=True)
 class DetectableDrop:
-    """The smallest drop that a number of runs on each side can show."""
+    """The smallest drop that a comparison with a given number of runs of each build can show."""
 
-    runs: int  # on each side
+    runs: int  # of each build
     visits: int
-    seconds: float  # for both sides
+    seconds: float  # for the runs of both builds
     drop: float
 
 
 @dataclass(frozen=True, slots=True)
 class AdvisedRepeats:
-    """The advised number of runs in a visit, and length of a run, for a workload on a host."""
+    """The number of runs in a visit, and the length of a run, that perfbisect recommends for a workload on a host."""
 
     runs: int  # in each visit
     seconds: int | None  # of each run; None if unknown
 
 
 def noise_of_trial(trial: SessionState) -> Noise | None:
-    """The noise of the runs of an A/A; None for fewer than two runs."""
+    """The noise of the runs of the A/A test ``trial``; None for fewer than two runs."""
     return noise_of_metric([(run.round, run.facts) for run in comparable_runs(trial)], trial.request.metric)
 
 
 def noise_of_paired_runs(trial: SessionState) -> tuple[float, float | None] | None:
-    """The standard deviations of the ratio of paired runs, and of the ratio of their CPU times; None for too few pairs."""
+    """The standard deviation of the ratio of the metric in paired runs, and of the ratio of their CPU times; None for
+    too few pairs."""
     pairs, metric = [*pair_runs(run.facts for run in trial.runs)], trial.request.metric
     values = (
         [(read(first, metric), read(second, metric)) for first, second in pairs]
@@ -229,13 +238,15 @@ def noise_of_paired_runs(trial: SessionState) -> tuple[float, float | None] | No
 
 
 def sd_of_pair_differences(pairs: Iterable[tuple[float | None, float | None]]) -> float | None:
-    """The standard deviation of the differences of pairs with two known values; None if there are too few pairs."""
+    """The standard deviation of the differences of the two values of each pair; None if too few pairs have two known
+    values."""
     differences = [first - second for first, second in pairs if first is not None and second is not None]
     return float(np.std(differences, ddof=1)) if len(differences) >= FEWEST_PAIRS else None
 
 
 def run_and_visit_costs(trial: SessionState) -> tuple[float, float]:
-    """The median seconds of a run, and of the start of a visit; the loading of the dataset is not included."""
+    """The median duration of a run, and of the start of a visit, in seconds. The time to load the dataset is not
+    included."""
     spent: dict[int, list[float]] = {}  # visit → seconds of its runs; the first run includes the start of the visit
     for trial_run in comparable_runs(trial):
         spent.setdefault(trial_run.round, []).append(trial_run.cost)
@@ -246,21 +257,22 @@ def run_and_visit_costs(trial: SessionState) -> tuple[float, float]:
 
 
 def advise_repeats(trial: SessionState, noise: Noise) -> AdvisedRepeats:
-    """The advised number of runs in a visit, and length of a run, for the workload of an A/A."""
-    return best_repeats(noise, trial.request.works[0].time, *run_and_visit_costs(trial))
+    """The recommended number of runs in a visit, and the length of a run, for the workload of the A/A test ``trial``.
+    """
+    return best_runs_and_length(noise, trial.request.works[0].time, *run_and_visit_costs(trial))
 
 
-def best_repeats(noise: Noise, run_seconds: float, run_cost: float, visit_cost: float) -> AdvisedRepeats:
-    """The best number of runs in a visit, and the best length of a run.
+def best_runs_and_length(noise: Noise, run_seconds: float, run_cost: float, visit_cost: float) -> AdvisedRepeats:
+    """The number of runs in a visit, and the length of a run, that reach a given precision in the shortest time.
 
-    A run measures ``run_seconds`` now, and costs ``run_cost`` seconds with its warm-up. The start of a visit costs
-    ``visit_cost`` seconds.
+    At present, a run measures for ``run_seconds`` seconds, and takes ``run_cost`` seconds with its warm-up. The start
+    of a visit takes ``visit_cost`` seconds.
     """
     runs, length = 1, None
-    if noise.shared and noise.between is not None and noise.within is not None:
+    if noise.runs_share_start and noise.between is not None and noise.within is not None:
         runs = best_repetitions(run_cost, visit_cost, noise.within**2, noise.between**2)
     if noise.second is not None:
-        # Longer runs do not average the difference between visits.
+        # The variation of one second within a run decreases in longer runs; the remaining variation of a run does not.
         run_sd = noise.run if noise.within is None else noise.within
         longer = run_sd**2 - noise.second**2 / run_seconds
         length = best_repetitions(1.0, max(run_cost - run_seconds, 0.0), noise.second**2, longer)
@@ -268,7 +280,7 @@ def best_repeats(noise: Noise, run_seconds: float, run_cost: float, visit_cost: 
 
 
 def detectable_drops(trial: SessionState, noise: Noise) -> Iterator[DetectableDrop]:
-    """The smallest detectable drop for each number of runs in SIDES; visits have the advised number of runs."""
+    """The smallest detectable drop for each number of runs in SIDES, if visits have the recommended number of runs."""
     run_cost, opening = run_and_visit_costs(trial)
     per_visit = advise_repeats(trial, noise).runs
     for runs in SIDES:
@@ -278,13 +290,13 @@ def detectable_drops(trial: SessionState, noise: Noise) -> Iterator[DetectableDr
 
 
 def advice_sentences(trial: SessionState, noise: Noise) -> Iterator[str]:
-    """The sentences that advise the number of runs in a visit and the length of a run."""
+    """The sentences that recommend a number of runs in a visit and a length of a run."""
     best, now = advise_repeats(trial, noise), trial.request.works[0].time
-    if noise.shared and noise.between is not None:
+    if noise.runs_share_start and noise.between is not None:
         alone = "more than one run in a visit teaches nothing new"
         yield f"Best for the time it takes: {alone if best.runs == 1 else f'{best.runs} runs in each visit'}."
     if best.seconds is None:
-        if trial.runs[0].facts.operations > 1:  # a command has no report intervals
+        if trial.runs[0].facts.operations > 1:  # otherwise a command, which has no report intervals
             yield "Too few report intervals in a run to say how long runs should be."
     elif 0.6 * now <= best.seconds <= 1.6 * now:
         yield f"Runs of {now:g} s are about as long as is best."

@@ -1,45 +1,50 @@
-"""How fast builds are relative to the first build, from rounds of visits, and which differences are real.
+"""Computes the speed of builds relative to the first build, from rounds of visits, and which differences are real.
 
-**Ratios.** Within a round, both builds of a ratio are measured within minutes of each other. The logarithms of the two
-builds are subtracted within each round, because a difference between rounds affects both builds equally and cancels.
-With d[i] the difference of the mean logarithms of round i,
+**Ratios.** In a round, the two builds of a ratio are measured within minutes of each other. In each round, the
+logarithm of one build is subtracted from the logarithm of the other build, so that a disturbance of the whole round
+cancels. If d[i] is the difference of the mean logarithms of the two builds in round i, d̄ the mean of the d[i], and n
+the number of rounds,
 
     ratio = exp(d̄),     95 % interval = exp(d̄ ± t(0.975, n - 1) · s / √n),     s² = Σ (d[i] - d̄)² / (n - 1)
 
-which is Student's interval for paired observations. Chance effects of a visit (memory addresses, the order of pages)
-vary from round to round and are a part of s. A trend of the machine's speed favours no build on average, because the
-order of the builds alternates; but the trend makes s larger and the interval wider.
+This is Student's interval for paired observations. Chance effects of a visit (memory addresses, the order of pages)
+vary from round to round and are a part of the standard deviation s. The order of the builds alternates from round to
+round, so a steady change of the machine's speed favours no build on average; but the change makes the standard
+deviation s larger and the interval wider.
 
-**Real differences.** A table of 40 workloads by 4 builds has 160 intervals, of which 8 exclude 1 by chance alone if
-all builds are equal. So the rate of false discoveries is controlled over a whole table. The procedure of Benjamini
-and Hochberg (1995) takes the largest k such that the k-th smallest of m p-values is at most k / m · RATE, and calls
-the k differences with the smallest p-values real. Then
+**Real differences.** A table of 40 workloads by 4 builds has 160 intervals, of which 8 exclude 1 by chance alone if all
+builds are equal. Therefore perfbisect limits the false discovery rate of the whole table. The procedure of Benjamini
+and Hochberg (1995) takes the largest number k for which the k-th smallest of the m p-values is at most k / m · RATE,
+and calls the k differences with the smallest p-values real. The procedure guarantees two limits:
 
-- of the differences called real, at most RATE are expected to be false, and
+- of the differences called real, at most the share RATE is expected to be false, and
 - if all builds are equal, at least 1 - RATE of tables call no difference real.
 
-Both statements also hold if cells depend on each other positively, like the cells of one workload, which share the
-baseline (Benjamini and Yekutieli, 2001, for one-sided tests; a test of this project simulates two-sided tests).
+The two limits also hold if the ratios in a table are positively dependent, as the ratios of one workload are, which
+have the same baseline. Benjamini and Yekutieli (2001) prove this for one-sided tests; a test of this project simulates
+two-sided tests.
 
 **Costs per operation.** A table for each workload shows the costs of each build per operation, absolute and relative to
-the first build: CPU time, context switches, reads, and KB read and written. Values are medians over the runs of a
-build.
+the first build: CPU time, context switches, reads, and KB read and written. The cost of a build is the median over the
+runs of the build.
 
-**Reverts.** The share of a change of speed that a revert undoes is computed from rounds in which good, bad, and bad
-without the culprit were visited. With g[i], b[i] and r[i] the mean logarithms of their metric in round i, x = g - b is
-the loss, y = r - b is the gain by the revert, and
+**Reverts.** A revert undoes a share of a change of speed. The share is computed from rounds in which three builds were
+measured: good, bad, and bad without the culprit. In round i, g[i], b[i] and r[i] are the mean logarithms of the metric
+of these builds, x[i] = g[i] - b[i] is the loss, and y[i] = r[i] - b[i] is the gain by the revert. The quotient of the
+means,
 
     share = ȳ / x̄
 
-is 1 if the revert undoes the whole loss, and 0 if the revert undoes nothing; shares of several culprits add up.
-Fieller's 95 % interval contains all shares s for which the paired differences y[i] - s·x[i] may have the mean 0,
+is 1 if the revert undoes the whole loss, and 0 if the revert undoes nothing. The shares of several culprits add up.
+Fieller's 95 % interval contains each share s for which a t-test does not reject that the mean of y[i] - s·x[i] is 0,
 
     |ȳ - s·x̄| ≤ t(0.975, n - 1) · √((S_yy - 2·s·S_xy + s²·S_xx) / n)
 
-with S the sample variances and covariance of x and y. Fieller's interval is correct for any noise of the denominator
-x̄; an interval from the standard error of the ratio is not correct. If x̄ may be 0, the solutions are unbounded and
-there is no interval, because no loss is shown of which a share could be regained. If the differences are normal, at
-most 5 % of trials have an interval without the true share.
+where S_xx and S_yy are the sample variances of x and y, and S_xy is their covariance. Fieller's interval is correct
+however noisy the denominator x̄ is; an interval from the standard error of the ratio is not. If the mean loss may be 0,
+Fieller's interval would be unbounded; perfbisect then gives no interval, because the measurements show no loss that a
+revert could undo. If the differences are normally distributed, the interval misses the true share in at most 5 % of
+trials.
 """
 
 import math
@@ -64,14 +69,14 @@ from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.trials import comparable_runs
 from perfbisect.core.stats.distributions import Student
 
-RATE = 0.05  # of false discoveries
+RATE = 0.05  # accepted rate of false discoveries
 
 
 def largest_real_p_value(p_values: Iterable[float | None]) -> float:
     """The largest p-value of a difference that counts as real at a false discovery rate of RATE; -1 if no difference
     is real.
 
-    In ``p_values``, None means that the difference is not tested.
+    An element None of ``p_values`` is a difference without a test.
     """
     ordered = sorted(p for p in p_values if p is not None)
     return max((p for rank, p in enumerate(ordered, 1) if p <= rank / len(ordered) * RATE), default=-1.0)
@@ -82,14 +87,14 @@ WORSE, BETTER = 0.95, 1.05  # a difference is coloured if its ratio is below WOR
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """The ratio of one build to the base, in one metric of one workload."""
+    """The ratio of one build to the baseline, in one metric of one workload."""
 
     ratio: float
     interval: Interval | None  # None after a single round
     rounds: int
-    # probability of a difference at least as large if the builds are equal; None after a single round
+    # p-value: the probability of a difference at least as large if the builds are equal; None after a single round
     p: float | None = None
-    real: bool = False  # whether the difference is real within its table, by ``largest_real_p_value``
+    real: bool = False  # whether ``p`` is at most the ``largest_real_p_value`` of the table
 
     @property
     def excludes_one(self) -> bool:
@@ -97,18 +102,18 @@ class Ratio:
         return self.interval is not None and self.interval.excludes_one
 
     def has_p_value_up_to(self, limit: float) -> bool:
-        """Whether the p-value is at most ``limit``; false without a p-value."""
+        """Whether the p-value is at most ``limit``; false if there is no p-value."""
         return self.p is not None and self.p <= limit
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRatios:
-    """The ratio of each build to the base, in one workload; None if the build or the base was not measured."""
+    """The ratio of each build to the baseline, in one workload; None if the build or the baseline was not measured."""
 
     work: str
     group: str
     ratios: tuple[Ratio | None, ...]
-    # metric → value of the base, then of each other build relative to the base
+    # Metric → the value of the baseline, and then the ratio of each other build to the baseline.
     counters: Mapping[str, tuple[float | None, ...]]
 
 
@@ -125,8 +130,8 @@ class GroupSummary:
 
 
 def compare_builds(trial: SessionState, metric: str) -> list[WorkloadRatios]:
-    """The ratios of each workload of a trial in a metric, in the order in which the trial lists workloads; workloads
-    of one group are adjacent.
+    """The ratios of the builds in a metric, for each workload of a trial. Workloads of one group are adjacent; groups,
+    and workloads within a group, are in the order of the trial.
     """
     further, works = range(1, len(trial.request.subjects)), list[WorkloadRatios]()
     for number, work in enumerate(trial.request.works):
@@ -144,15 +149,16 @@ def compare_builds(trial: SessionState, metric: str) -> list[WorkloadRatios]:
     return sorted(marked_rows, key=lambda row: groups.index(row.group))
 
 
-def mean_logs_by_round(trial: SessionState, work: int, metric: str) -> dict[int, dict[int, float]]:
-    """Build → round → mean logarithm of the metric in a workload, from the runs that have the metric.
+def mean_logs_by_round(trial: SessionState, workload: int, metric: str) -> dict[int, dict[int, float]]:
+    """For each build and each round, the mean logarithm of the metric over the build's runs of a workload. Runs without
+    a value of the metric are left out.
 
-    In paired runs, the logarithm is that of the ratio to the first build's run of the pair.
+    For paired runs, the mean logarithm of the ratio of each run to the first build's run of the same pair.
     """
     logs: dict[int, dict[int, list[float]]] = {}
     beside: dict[str, tuple[TrialRun, float]] = {}
     by_cpu = trial.is_paired and trial.pairing is not None and trial.pairing.by_cpu
-    for run in comparable_runs(trial, work):
+    for run in comparable_runs(trial, workload):
         measured = log_metric_by_cpu(run.facts, metric) if by_cpu else log_metric(run.facts, metric)
         if measured is None:
             continue
@@ -169,13 +175,13 @@ def mean_logs_by_round(trial: SessionState, work: int, metric: str) -> dict[int,
     }
 
 
-def log_resolution(trial: SessionState, work: int, metric: str) -> float:
-    """The resolution of the logarithm of a metric in a workload: the width of its histogram's buckets, or the step of
-    the last printed digit.
+def log_resolution(trial: SessionState, workload: int, metric: str) -> float:
+    """The smallest difference that the logarithm of a metric can show in a workload: the width of a bucket of the
+    metric's histogram, or a difference of 1 in the last printed digit.
     """
     values = [
         reading
-        for run in comparable_runs(trial, work)
+        for run in comparable_runs(trial, workload)
         if (reading := metric_value(run.facts, metric)) and 0 < reading < math.inf
     ]
     digits = max((-int(Decimal(repr(reading).removesuffix(".0")).as_tuple().exponent) for reading in values), default=0)
@@ -183,16 +189,18 @@ def log_resolution(trial: SessionState, work: int, metric: str) -> float:
 
 
 def _rounding_variance(spread: float, step: float) -> float:
-    """The variance that rounding to ``step`` adds to a mean of differences, whose standard deviation is ``spread``."""
+    """The variance that rounding adds to a mean of differences, if all values are rounded to multiples of ``step`` and
+    the differences have the standard deviation ``spread``."""
     return step**2 / 6 * math.exp(-((math.pi * spread / step) ** 2) / 2) if step else 0.0
 
 
 def paired_ratio(
     base_rounds: Mapping[int, float], build_rounds: Mapping[int, float], resolution: float = 0.0
 ) -> Ratio | None:
-    """The ratio of a build to the base, from the mean logarithms of both by round; None without a common round.
+    """The ratio of a build to the baseline, from the mean logarithm of each build in each round; None if no round has
+    both builds.
 
-    ``resolution`` is the resolution of the logarithms.
+    The logarithms are rounded to multiples of ``resolution``.
     """
     differences = [
         build_rounds[number] - base_rounds[number] for number in sorted(base_rounds.keys() & build_rounds.keys())
@@ -211,7 +219,7 @@ def paired_ratio(
 
 
 def is_every_ratio_measured(trial: SessionState) -> bool:
-    """Whether every build has a ratio in every workload, and nothing in the trial failed."""
+    """Whether every build has a ratio in every workload, and no build failed in the trial."""
     ratios = (ratio for row in compare_builds(trial, trial.request.metric) for ratio in row.ratios)
     return not trial.skips and all(ratio is not None for ratio in ratios)
 
@@ -226,9 +234,10 @@ def builds_without_metric(trial: SessionState) -> list[tuple[int, int]]:
 
 
 def counter_medians(runs: Sequence[TrialRun], builds: range, metric: str) -> dict[str, tuple[float | None, ...]]:
-    """For each metric: the median of the base, then for each of ``builds`` its median relative to the base.
+    """For each metric, the median of the baseline, then the median of each of ``builds`` divided by the baseline's
+    median.
 
-    The metrics are ``metric``, QPS, and each counter that was measured for the base.
+    The metrics are ``metric``, QPS, and each counter that was measured for the baseline.
     """
     of_builds = [[run.facts for run in runs if run.subject == subject] for subject in (0, *builds)]
     relative: dict[str, tuple[float | None, ...]] = {}
@@ -240,7 +249,7 @@ def counter_medians(runs: Sequence[TrialRun], builds: range, metric: str) -> dic
 
 
 def group_summaries(comparisons: Iterable[WorkloadRatios]) -> list[GroupSummary]:
-    """The summary of the ratios of each group of several workloads, for each build."""
+    """For each group of at least two workloads and each build, the summary of the build's ratios in the group."""
     by_group: dict[tuple[str, int], list[float]] = {}
     for row in comparisons:
         for subject, ratio in enumerate(row.ratios, 1):
@@ -262,7 +271,8 @@ Values = tuple[float | None, ...]  # a value for each column
 
 @dataclass(frozen=True, slots=True)
 class OperationCosts:
-    """The costs of one workload: for each build a row of values and, except for the first build, of relative values."""
+    """The costs of one workload: a row of absolute values for each build, and a row of relative values for each build
+    except the first."""
 
     work: str
     absolute: tuple[Values, ...]
@@ -285,16 +295,16 @@ def costs_per_operation(trial: SessionState) -> list[OperationCosts]:
 
 
 def is_machine_cpu(trial: SessionState) -> bool:
-    """Whether CPU time comes from vmstat for the whole machine, because perf counted CPU time in no run.
+    """Whether CPU time is the CPU time of the whole machine, from vmstat, because perf counted CPU time in no run.
 
-    The unit of machine-wide CPU time is percent of the machine per operation per second. The unit of CPU time from
-    perf is microseconds of the measured processes per operation.
+    The unit of CPU time from vmstat is percent of the machine, divided by the number of operations per second. The unit
+    of CPU time from perf is microseconds of the measured processes per operation.
     """
     return all(metric_value(run.facts, "cpu/o") is None for run in trial.runs)
 
 
 def _cost_medians(runs: Sequence[RunFacts], *, machine_cpu: bool) -> Values:
-    """The median of each column of COLUMNS over runs of one build; ``machine_cpu``: CPU of the whole machine."""
+    """The median of each column of COLUMNS over the runs of one build; ``machine_cpu``: see ``is_machine_cpu``."""
     medians = {name: median_metric(runs, "qps" if name == "o/s" else name) for name in COLUMNS}
     if machine_cpu:
         shares = [(run.system.get("us"), run.system.get("sy"), run.qps) for run in runs]
@@ -309,7 +319,7 @@ GOOD, BAD, REVERTED = range(3)  # the builds of a proof, by number
 
 
 @dataclass(frozen=True, slots=True)
-class Regained:
+class RegainedSpeed:
     """The part of the change from good to bad that a revert undoes."""
 
     lost: float  # mean log of good / bad
@@ -318,33 +328,33 @@ class Regained:
 
 
 class RevertOutcome(StrEnum):
-    """The result of a trial of a revert."""
+    """The outcome of a proof, which tests a revert of the culprit."""
 
-    REGAINS = "regains"  # the revert undoes a part of the change, beyond doubt
+    REGAINS = "regains"  # the revert certainly undoes a part of the change
     NOTHING = "nothing"  # the revert is not shown to undo a part, and does not undo all
     UNCLEAR = "unclear"  # the revert may undo nothing or all
     NOT_LOST = "not lost"  # good and bad are not shown to differ
     UNMEASURED = "unmeasured"  # fewer than two rounds, or a build that fails
 
 
-def revert_outcome(result: Regained | None) -> RevertOutcome:
-    """The outcome of a proof, determined by the interval of the regained share."""
+def revert_outcome(result: RegainedSpeed | None) -> RevertOutcome:
+    """The outcome of a proof, determined by the interval of the share of the change that the revert undoes."""
     match result:
         case None:
             return RevertOutcome.UNMEASURED
-        case Regained(share=None):
+        case RegainedSpeed(share=None):
             return RevertOutcome.NOT_LOST
-        case Regained(share=Interval(low=low)) if low > 0:
+        case RegainedSpeed(share=Interval(low=low)) if low > 0:
             return RevertOutcome.REGAINS
-        case Regained(share=Interval(high=high)) if high < 1:
+        case RegainedSpeed(share=Interval(high=high)) if high < 1:
             return RevertOutcome.NOTHING
         case _:
             return RevertOutcome.UNCLEAR
 
 
-def regained_by_revert(trial: SessionState) -> Regained | None:
-    """The part of a drop that the revert of a proof regains; None until all three builds have been measured in two
-    rounds.
+def regained_by_revert(trial: SessionState) -> RegainedSpeed | None:
+    """The share of a change from good to bad that reverting the culprit undoes, from the rounds of a proof; None if
+    fewer than two rounds have measured good, bad, and bad without the culprit.
     """
     by_build = mean_logs_by_round(trial, 0, trial.request.metric)
     good, bad, reverted = (by_build.get(build, {}) for build in (GOOD, BAD, REVERTED))
@@ -353,10 +363,8 @@ def regained_by_revert(trial: SessionState) -> Regained | None:
 
 def regained_in_rounds(
     good: Mapping[int, float], bad: Mapping[int, float], reverted: Mapping[int, float], resolution: float = 0.0
-) -> Regained | None:
-    """The regained part, computed from the mean logarithms of good, bad and the revert by round; None if there are
-    fewer than two common rounds.
-    """
+) -> RegainedSpeed | None:
+    """Like ``regained_by_revert``, from the mean logarithms of good, bad, and bad without the culprit in each round."""
     rounds = sorted(good.keys() & bad.keys() & reverted.keys())
     n = len(rounds)
     if n < 2:
@@ -365,14 +373,14 @@ def regained_in_rounds(
     x, y = mean(losses), mean(gains)
     xx, yy = variance(losses), variance(gains)
     xy = correlation(losses, gains) * math.sqrt(xx * yy) if xx and yy else 0.0
-    # The rounding error of bad is a part of both losses and gains.
+    # Losses and gains both contain the rounding error of bad, so their covariance contains its variance.
     loss_rounding, gain_rounding = (n * _rounding_variance(math.sqrt(square), resolution) for square in (xx, yy))
     xx, yy, xy = xx + loss_rounding, yy + gain_rounding, xy + math.sqrt(loss_rounding * gain_rounding) / 2
     square = Student(n - 1).tabulated_quantile() ** 2 / n
     a, b, c = x * x - square * xx, x * y - square * xy, y * y - square * yy
     if a <= 0:
-        return Regained(x, None, n)
+        return RegainedSpeed(x, None, n)
     half = math.sqrt(max(0.0, b * b - a * c))
     middle = y / x
-    low, high = min((b - half) / a, middle), max((b + half) / a, middle)  # rounding may put an end beyond the middle
-    return Regained(x, Interval(low, middle, high), n)
+    low, high = min((b - half) / a, middle), max((b + half) / a, middle)  # rounding errors may put an end beyond it
+    return RegainedSpeed(x, Interval(low, middle, high), n)

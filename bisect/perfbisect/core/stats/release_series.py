@@ -10,34 +10,35 @@ of a level follows from the residuals:
 Rounds are in random order (core/domain/trials.py), so that a machine that is slow for some minutes slows down releases at
 random, and not neighbours.
 
-**Steps.** The level of a release differs from its neighbours for three reasons: the measurement error; the placement
-of its code, which changes at random with every release and is not averaged out by repetition; and changes of speed,
-which persist. The measurement error and the code placement together make the scatter s of the line. The scatter is
-estimated from the smaller differences between neighbouring levels, because the larger differences may be steps (after
-Rice, Bandwidth choice for nonparametric regression, Annals of Statistics 12, 1984; trimmed). So the scatter, which
-includes the effect of code placement, need not be known in advance.
+**Steps.** The level of a release differs from its neighbours for three reasons: the measurement error; the placement of
+its code, which changes at random with every release and is not averaged out by repetition; and changes of speed, which
+persist. The measurement error and the code placement together make the scatter s of the line. The scatter is estimated
+from the smaller differences between neighbouring levels, because the larger differences may be steps (after Rice,
+Bandwidth choice for nonparametric regression, Annals of Statistics 12, 1984; trimmed).
 
-An arc is a run of releases. The rest consists of all releases before and after the arc (circular binary segmentation:
-Olshen, Venkatraman, Lucito and Wigler, Biostatistics 5, 2004). With n releases, m of them in the arc, where m ≤ n - m,
+An arc is a sequence of successive releases. The rest consists of all releases before and after the arc (circular binary
+segmentation: Olshen, Venkatraman, Lucito and Wigler, Biostatistics 5, 2004). With n releases, m ≤ n - m of them in the
+arc, and the scatter s of the line,
 
     z = |mean of the arc - mean of the rest| / (s √(1/m + 1/(n - m)))
 
-The most extreme release of an arc is left out of m and of the mean, so that a single unusual build makes no step. An
-arc of a single release is tested against a distribution with long tails (ODD degrees of freedom), which a build that
-is unusual by chance rarely exceeds. The p-value of Student's z is multiplied by the number of arcs. If the smallest
-p-value is at most ``rate``, the arc with this p-value is cut out of the line. After the cut, each part of the line is
-searched separately, with a part of ``rate`` that is proportional to its number of releases. At the end, each cut is
-tested again between its neighbouring cuts, and moved to the position with the smallest residual sum of squares.
+The most extreme release of an arc is left out of m and of the mean, so that a single unusual build makes no step. The
+p-value of z is by Student's t-distribution. For an arc of a single release, the distribution has only ODD degrees of
+freedom, so that its long tails include builds that are unusual by chance. The p-value is multiplied by the number of
+arcs. If the smallest p-value is at most ``false_rate``, the arc with this p-value is cut out of the line. After the
+cut, each part of the line is searched separately, with a part of ``false_rate`` that is proportional to its number of
+releases. At the end, each cut is tested again between its neighbouring cuts, and moved to the position with the
+smallest residual sum of squares.
 
-Each of several workloads gets an equal part of ``rate`` (Bonferroni), so that ``rate`` holds for the whole table.
-benchmarks/series/run.py counts in how many tables without a change a step is reported.
+Several workloads get equal parts of ``false_rate`` (Bonferroni), so that ``false_rate`` holds for the whole table.
+benchmarks/series/run.py checks the rate: it simulates tables without a change, and counts the tables with a step.
 
 **Readings measured elsewhere.** A series that another system measured has one reading for each commit, and successive
-readings are often days apart. If a machine is slow for a week, neighbouring readings are alike. Single readings may
-be outliers. Readings further than FAR standard deviations from the running median are excluded. If neighbouring
-readings are alike, means of w successive readings scatter by more than 1/√w of the scatter of a reading. So the
-scatter of a line is the largest value, over all w in WIDTHS, of √w times the scatter of means of w readings (block
-means, as in simulations: Law and Kelton, 1984).
+readings are often days apart. If a machine is slow for a week, neighbouring readings are alike. Single readings may be
+outliers. Readings further than FAR standard deviations from the running median are excluded. If neighbouring readings
+are alike, means of w successive readings scatter by more than 1/√w of the scatter of a reading. Therefore the scatter
+of a line is the largest value, over all w in WIDTHS, of √w times the scatter of means of w readings (block means, as in
+simulations: Law and Kelton, 1984).
 """
 
 import math
@@ -55,17 +56,17 @@ from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.stats.distributions import Student
 from perfbisect.core.stats.paired_comparison import mean_logs_by_round
 
-RATE = 0.05  # share of tables without a change that announce a step
+RATE = 0.05  # highest share of tables without a change that report a step by chance
 MASS = 0.95  # probability that a step is at one of the positions that are stated
 FEWEST = 8  # the fewest levels in which steps are searched: the scatter of fewer is hardly known
 SMALLEST = 5e-4  # the least scatter of a line: exact counts differ by less between any two releases
 SMALL_GAPS = 0.6  # share of the differences between neighbours, the smallest first, from which the scatter is estimated
 BESIDE = 3  # readings on either side in the running median of a series that was measured elsewhere
 FAR = 3.5  # standard deviations from the running median
-WIDTHS = (2, 3, 4, 6, 8, 12, 16)  # readings in a mean
+WIDTHS = (2, 3, 4, 6, 8, 12, 16)  # numbers of readings in the means from which a scatter is estimated
 MEANS = 8  # the fewest means from which a scatter is estimated
 READINGS = 20  # the fewest readings of a series in which steps are searched: fewer do not show how alike neighbours are
-ODD = 4  # degrees of freedom by which a single release is judged
+ODD = 4  # most degrees of freedom of the p-value of a single release that differs from both neighbours
 
 NORMAL = NormalDist()
 
@@ -85,7 +86,7 @@ class LevelStep:
     first: int  # with probability 0.95 the change came after ``first``, and not later than ``last``
     last: int
     size: Interval  # ratio of the levels after and before the step, each from one step to the next
-    alone: bool  # only one release is between this step and the next or last one, or an end of the line
+    alone: bool  # whether only one release is between this step and the next step, the last step, or an end
     chance: float = 0.0  # upper limit of the probability that a line without a step shows one as clear; 0 if unknown
 
 
@@ -95,18 +96,19 @@ def find_steps(levels: Sequence[float], error: float = 0.0, max_false_rate: floa
         return ()
     line = np.asarray(levels, dtype=float)
     search = StepSearch(line, scatter_of_levels(levels, error), max_false_rate)
-    cuts = search.settle_cuts(search.find_cuts(0, len(line)))
+    cuts = search.significant_cuts(search.find_cuts(0, len(line)))
     ends = [0, *cuts, len(line)]
     return tuple(search.step_at_cut(*ends[index : index + 3]) for index in range(len(cuts)))
 
 
-def scatter_of_levels(levels: Sequence[float], error: float = 0.0) -> float:
-    """The standard deviation of levels around their neighbours, except at steps, in log units; at least ``error``."""
+def scatter_of_levels(levels: Sequence[float], min_scatter: float = 0.0) -> float:
+    """The standard deviation of levels around their neighbours, except at steps, in log units; at least
+    ``min_scatter``."""
     gaps = np.sort(np.diff(np.asarray(levels, dtype=float)) ** 2)
     count = math.ceil(SMALL_GAPS * len(gaps))
     # The expected mean of the ``count`` smallest of squared normal variables; within 2 % from 6 levels on (simulated).
     usual = mean(NORMAL.inv_cdf((1 + (rank + 1.5) / (len(gaps) + 1)) / 2) ** 2 for rank in range(count))
-    return max(math.sqrt(float(gaps[:count].mean()) / (2 * usual)), error, SMALLEST)
+    return max(math.sqrt(float(gaps[:count].mean()) / (2 * usual)), min_scatter, SMALLEST)
 
 
 def freedom_of_scatter(levels: int) -> int:
@@ -119,8 +121,8 @@ def freedom_of_scatter(levels: int) -> int:
 class StepSearch:
     """The search for steps in the line of one workload."""
 
-    def __init__(self, levels: Array, sd: float, rate: float) -> None:
-        self.levels, self.sd, self.rate = levels, sd, rate
+    def __init__(self, levels: Array, sd: float, false_rate: float) -> None:
+        self.levels, self.sd, self.false_rate = levels, sd, false_rate
         self.freedom = freedom_of_scatter(len(levels))
 
     def find_cuts(self, start: int, end: int) -> list[int]:
@@ -144,19 +146,19 @@ class StepSearch:
             windows = np.lib.stride_tricks.sliding_window_view(ring, wide)[:count]
             z = self.z_of_arcs(windows, total - windows.sum(axis=1), count - wide)
             index = int(z.argmax())
-            # Half of the rate is for arcs of single releases, and the other half for longer arcs.
+            # Half of the rate of false steps is for arcs of single releases, and the other half for longer arcs.
             tests = 2.0 * count * (1 if wide == 1 else max(1, count // 2 - 1))
             if (p := self.p_value_of_arc(float(z[index]), wide) * tests) < best:
                 best, at = p, (index, wide)
-        if best > self.rate_for(count):
+        if best > self.false_rate_for(count):
             return []
         index, wide = at
         edges = {start + index % count, start + (index + wide) % count}
         return sorted(edges - {start})
 
     def z_of_arcs(self, arcs: Array, other_sums: Array, other_count: int) -> Array:
-        """The z of each arc (a row of ``arcs``); ``other_sums`` are the sums of the levels of the ``other_count``
-        releases outside of each arc.
+        """The statistic z of each arc, whose levels are a row of ``arcs``; ``other_sums`` are the sums of the levels of
+        the ``other_count`` releases outside of each arc.
         """
         wide = arcs.shape[1]
         middle = arcs.mean(axis=1)
@@ -170,14 +172,14 @@ class StepSearch:
         return z
 
     def p_value_of_arc(self, z: float, width: int) -> float:
-        """The p-value of z for an arc of ``width`` releases."""
+        """The p-value of the statistic ``z`` of an arc of ``width`` releases."""
         return Student(min(self.freedom, ODD) if width == 1 else self.freedom).two_sided_p_value(z)
 
-    def rate_for(self, count: int) -> float:
+    def false_rate_for(self, count: int) -> float:
         """The part of the rate of false steps that is assigned to a part of the line with ``count`` releases."""
-        return self.rate * count / len(self.levels)
+        return self.false_rate * count / len(self.levels)
 
-    def settle_cuts(self, cuts: list[int]) -> list[int]:
+    def significant_cuts(self, cuts: list[int]) -> list[int]:
         """The cuts that are significant between their neighbouring cuts, each moved to the position that fits best."""
         for _ in range(len(self.levels)):
             bounds = [0, *cuts, len(self.levels)]
@@ -189,19 +191,18 @@ class StepSearch:
             for index in range(len(moved)):
                 ends = [0, *moved, len(self.levels)]
                 start, end = ends[index], ends[index + 2]
-                moved[index] = (
-                    start + 1 + int(self.squares_by_cut(start, end).argmin())
-                )  # the position with the least sum of squares
+                # The position with the least sum of squares.
+                moved[index] = start + 1 + int(self.squares_by_cut(start, end).argmin())
             if moved == cuts:
                 return cuts
             cuts = moved
         return cuts
 
     def relative_p_value(self, start: int, cut: int, end: int) -> float:
-        """The p-value of a cut, times the number of possible positions, divided by the rate; the cut is significant
-        if the result is at most 1.
+        """The p-value of a cut, times the number of possible positions of the cut, divided by the accepted rate of
+        false steps. The cut is significant if the result is at most 1.
         """
-        return self.p_value_of_cut(start, cut, end) * (end - start - 1) / self.rate_for(end - start)
+        return self.p_value_of_cut(start, cut, end) * (end - start - 1) / self.false_rate_for(end - start)
 
     def p_value_of_cut(self, start: int, cut: int, end: int) -> float:
         """The p-value of a cut between the neighbouring cuts ``start`` and ``end``."""
@@ -240,7 +241,7 @@ class StepSearch:
         half = Student(self.freedom).quantile() * self.sd * math.sqrt(1 / len(earlier) + 1 / len(later))
         first, last = start + int(inside.min()), start + int(inside.max()) + 1
         alone, arcs = min(len(earlier), len(later)) == 1, len(self.levels) * max(1, len(self.levels) - 2)
-        false = min(self.rate, self.p_value_of_cut(start, cut, end) * arcs)
+        false = min(self.false_rate, self.p_value_of_cut(start, cut, end) * arcs)
         return LevelStep(cut - 1, cut, first, last, Interval.from_log_ratio(gap, half), alone, false)
 
 
@@ -249,7 +250,7 @@ MeansByRound = Mapping[int, Mapping[int, float]]  # release → round → mean l
 
 @dataclass(frozen=True, slots=True)
 class SpeedLine:
-    """The speed of one workload over the releases; releases have the numbers of the trial's subjects."""
+    """The speed of one workload over the releases. A release is numbered by its position among the builds of the trial."""
 
     work: str
     ratios: tuple[float | None, ...]  # relative to the first release that was measured; None for a gap
@@ -289,19 +290,19 @@ def speed_lines(trial: SessionState) -> list[SpeedLine]:
     return [speed_line(*line, releases, RATE / len(names)) for line in zip(names, visits, strict=True)]
 
 
-def speed_line(workload: str, means: MeansByRound, releases: int, rate: float) -> SpeedLine:
+def speed_line(workload: str, means: MeansByRound, releases: int, false_rate: float) -> SpeedLine:
     """The speed line of one workload over ``releases``, computed from the mean logarithm of each release in each
     round.
     """
     level, error = fit_levels(means)
-    return line_of_levels(workload, level, releases, rate, error)
+    return line_of_levels(workload, level, releases, false_rate, error)
 
 
 def line_of_levels(
     workload: str,
     levels: Mapping[int, float],
     releases: int,
-    rate: float,
+    false_rate: float,
     error: float | None,
     min_scatter: float = 0.0,
 ) -> SpeedLine:
@@ -312,7 +313,7 @@ def line_of_levels(
     values, error_floor = [levels[release] for release in measured], max(error or 0.0, min_scatter)
     steps = (
         replace(step, **{name: measured[getattr(step, name)] for name in ("before", "after", "first", "last")})
-        for step in find_steps(values, error_floor, rate)
+        for step in find_steps(values, error_floor, false_rate)
     )
     base = values[0] if values else 0.0
     ratios = (ratio_of_log(levels[release] - base) if release in levels else None for release in range(releases))
@@ -320,7 +321,7 @@ def line_of_levels(
     return SpeedLine(workload, tuple(ratios), error, line_scatter, tuple(steps))
 
 
-def line_of_readings(workload: str, readings: Sequence[float], rate: float) -> SpeedLine:
+def line_of_readings(workload: str, readings: Sequence[float], false_rate: float) -> SpeedLine:
     """The speed line of a series that another system measured; ``readings`` are logarithms of the metric. Outliers
     have the ratio None.
     """
@@ -333,7 +334,7 @@ def line_of_readings(workload: str, readings: Sequence[float], rate: float) -> S
         math.sqrt(wide) * scatter_of_levels(block_means(line, wide)) for wide in WIDTHS if len(line) >= MEANS * wide
     )
     level = {int(index): float(x) for index, x in zip(near, line, strict=True)}
-    return line_of_levels(workload, level, len(every), rate, None, max(of_means, default=0.0))
+    return line_of_levels(workload, level, len(every), false_rate, None, max(of_means, default=0.0))
 
 
 def block_means(line: Array, width: int) -> list[float]:
@@ -345,8 +346,8 @@ def fit_levels(means: MeansByRound) -> tuple[dict[int, float], float | None]:
     """The level of each release, and the largest standard error of a level; None if every release was measured in
     only one round.
 
-    The normal equations are reduced to the levels: the effects of rounds are eliminated. If no chain of common rounds
-    connects two releases, the difference of their levels is computed as the difference of their means.
+    The effects of rounds are eliminated from the normal equations, so that only levels are unknown. If no chain of
+    common rounds connects two releases, the difference of their levels is computed as the difference of their means.
     """
     level = {release: fmean(values.values()) for release, values in means.items() if values}
     position = {release: number for number, release in enumerate(level)}
@@ -354,7 +355,7 @@ def fit_levels(means: MeansByRound) -> tuple[dict[int, float], float | None]:
     for release, middle in level.items():
         for number, x in means[release].items():
             rounds.setdefault(number, {})[position[release]] = x - middle
-    alike: dict[tuple[int, ...], list[list[float]]] = {}  # rounds with the same releases
+    alike: dict[tuple[int, ...], list[list[float]]] = {}  # positions of releases → rounds with these releases
     for visited_round in rounds.values():
         alike.setdefault(tuple(visited_round), []).append([*visited_round.values()])
     visited = [(np.array(members), np.array(rows)) for members, rows in alike.items()]
@@ -385,8 +386,8 @@ def suggested_hunts(lines: Sequence[SpeedLine], metric: str) -> list[SuggestedHu
     steps_of: dict[tuple[bool, int, int], list[tuple[str, float]]] = {}
     for line in lines:
         for step in line.steps:
-            range_key = not makes_worse(step, metric), step.first, step.last
-            steps_of.setdefault(range_key, []).append((line.work, step.size.middle))
+            sharing_key = not makes_worse(step, metric), step.first, step.last
+            steps_of.setdefault(sharing_key, []).append((line.work, step.size.middle))
     by_rank = sorted(steps_of.items(), key=lambda item: (item[0][0], -max(abs(math.log(size)) for _, size in item[1])))
     return [
         SuggestedHunt(good, bad, not better, tuple(work for work, _ in sizes), min(abs(size - 1) for _, size in sizes))

@@ -1,24 +1,26 @@
-"""The line of a branch that is measured night by night: the tips, the levels of the tips, and the steps.
+"""The tips of a branch that is measured each night, the levels of the tips, and the steps between levels.
 
-A night is a comparison of the newest tip with a few earlier tips (``tips_measured_with_next``). All nights make one
-line. Rounds of different nights have different numbers; tips that were measured in several nights link the nights.
-Levels and steps are computed as for a series of releases (core/stats/release_series.py). The first tip of every BLOCK
-tips is measured again with each other tip of its block, because otherwise errors of neighbouring tips would add up from
-night to night, like a slow change of speed.
+A night is a comparison of the newest tip with a few earlier tips (``tips_to_measure_again``). The levels of all
+nights together are the line of the branch. The machine may have another speed in each night; the nights are comparable
+because some tips are measured in several nights. Levels and steps are computed as for a series of releases
+(core/stats/release_series.py). The tips are divided into blocks of BLOCK tips. Each tip of a block is measured together
+with the first tip of the block, because otherwise the errors of neighbouring tips would add up from night to night and
+look like a slow change of speed.
 
-At the end of the line ``find_steps`` would miss a drop for several nights: it needs eight tips, and it leaves out the
-most extreme release of an arc, so that one unusual build makes no step. So a difference between neighbouring tips is
-also a step, called a jump, if the p-value of Student's z is at most JUMP, with s the scatter of the line and e, e' the
-standard errors of the two tips:
+``find_steps`` (core/stats/release_series.py) finds a drop at the end of a line only after several nights: the method
+needs eight tips, and more than one tip after the drop, so that one unusual build makes no step. So a difference between
+neighbouring tips is also a step, called a jump, if the p-value of Student's z is at most JUMP, with s the scatter of
+the line and e, e' the standard errors of the two tips:
 
     z = |difference| / √(2 s² + e² + e'²)
 
 If layouts are normal, about one of a thousand tips is wrongly a drop, and more if layouts have long tails. Each wrong
-drop costs a hunt, whose verdict is code placement or not reproduced. Such a hunt sends no notification, and its range
-is not hunted again later. For a smaller drop, ``find_steps`` finds the step after a few nights. All neighbouring tips
-are tested, not only the newest pair, so that the hunt for a jump may also begin in a later night. If there are fewer
-than SURE tips, most neighbours may be steps, which would make the scatter too large. For such a short line, s is
-ASSUMED, which is the usual effect of layouts; s is larger, up to twice ASSUMED, if the line scatters more.
+drop costs a hunt, whose verdict is code placement or not reproduced. A hunt with one of these verdicts sends no
+notification, and its range is not hunted again. A drop that is too small for a jump is found by ``find_steps`` after a
+few nights. All neighbouring tips are tested, not only the newest pair, so that the hunt for a jump may also begin in a
+later night. In a line of fewer than SURE tips, most differences between neighbours may be steps, which would make the
+scatter too large. In such a short line, s is the measured scatter, but at least ASSUMED (the usual effect of layouts)
+and at most 2 · ASSUMED.
 """
 
 import math
@@ -43,19 +45,19 @@ from perfbisect.core.stats.release_series import (
 )
 
 T = TypeVar("T")
-Range = tuple[int, int, int]  # the number of a workload, and the numbers of the tips before and after
+Range = tuple[int, int, int]  # numbers of (workload, tip before, tip after)
 
-JUMP = 0.002  # the largest p-value of a jump, for all workloads together
+JUMP = 0.002  # largest p-value of a jump; the workloads of a branch share it
 ASSUMED = 0.01  # s.d. of layouts, assumed of fewer tips than SURE
 SURE = 20
-NORMAL = 1000  # degrees of freedom of an assumed s.d.
+NORMAL = 1000  # degrees of freedom of the assumed s.d., with which Student's distribution is almost normal
 BESIDE = 2  # tips before the newest tip that are measured together with the newest tip
-BLOCK = 16  # tips
+BLOCK = 16  # tips of a block, which are measured together with the first tip of the block
 LONGEST = 100  # tips of a line; older tips are left out
-ROUNDS = 1_000_000  # a number above the rounds of any night
+ROUNDS = 1_000_000  # larger than the number of rounds of any night
 
 
-def tips_measured_with_next(tips: Sequence[T]) -> list[T]:
+def tips_to_measure_again(tips: Sequence[T]) -> list[T]:
     """The earlier tips that are measured with the next tip: first the latest tip, then the others, oldest first."""
     if not tips:
         return []
@@ -71,12 +73,14 @@ class BranchLine:
     """
 
     tips: tuple[TrialBuild, ...]  # tips that were measured, oldest first
-    lines: tuple[SpeedLine, ...]  # of each workload
+    lines: tuple[SpeedLine, ...]  # one line for each workload
     broken: tuple[TrialBuild, ...] = ()  # later tips that could not be built, oldest first
 
     @classmethod
     def from_nights(cls, nights: Sequence[SessionState]) -> "BranchLine":
-        """The line of ``nights``, oldest first, with equal workloads; the last build of a night is its tip."""
+        """The levels and steps from ``nights``: comparisons of the same workloads, oldest first. The last build of a
+        comparison is the newest tip in this night.
+        """
         newest = [night.request.subjects[-1] for night in nights]
         measured = {run.facts.commit for night in nights for run in night.runs}
         tips = tuple({tip.commit: tip for tip in newest if tip.commit in measured}.values())[-LONGEST:]
@@ -93,25 +97,25 @@ class BranchLine:
             lines.append(line_with_jumps(workload.name, visits, len(tips), RATE / len(works)))
         return cls(tips, tuple(lines), tuple(tip for tip in later if tip.trouble))
 
-    def drop_ranges(self, metric: str, least: float, searched: Collection[Range] = ()) -> list[DropRange]:
-        """The ranges of the steps that make the metric worse by ``least`` (a fraction) or more, narrow ranges first.
+    def drop_ranges(self, metric: str, min_drop: float, searched: Collection[Range] = ()) -> list[DropRange]:
+        """The ranges of the steps that make the metric worse by ``min_drop`` (a fraction) or more, narrow ranges first.
 
-        A step is left out if a hunt has ``searched`` a range that contains the step and named no commit. This is
-        correct because the hunt has measured both ends again, and the range of a step only becomes narrower from night
-        to night.
+        A step is left out if a hunt has ``searched`` a range that contains the step and named no commit. No second hunt
+        is necessary, because the hunt has measured both ends of its range anew, and later nights only narrow the range
+        of a step.
         """
         drops = [
             Drop(work, step.first, step.last, ratio)
             for work, line in enumerate(self.lines)
             for step in line.steps
-            if loss_fraction(ratio := Ratio(step.size.middle, step.size, 0), metric) >= least
+            if loss_fraction(ratio := Ratio(step.size.middle, step.size, 0), metric) >= min_drop
             and not any(of == work and first <= step.before < step.after <= last for of, first, last in searched)
         ]
         return sorted(ranges_of_drops(drops), key=lambda drop: drop.last - drop.first)
 
 
 def line_with_jumps(work: str, means: MeansByRound, tips: int, rate: float) -> SpeedLine:
-    """The line of one workload over the tips of a branch, with jumps among its steps."""
+    """The levels of the tips of a branch in one workload, and the steps between levels, including jumps."""
     line = speed_line(work, means, tips, rate)
     steps = {step.after: step for step in line.steps}
     for jump in find_jumps(line, means, JUMP * rate / RATE):

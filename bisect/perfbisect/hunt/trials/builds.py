@@ -1,11 +1,12 @@
 """Reads the builds in the arguments of `bisect compare`: revisions, and prebuilt binaries as NAME=PATH.
 
-A revision may have a variant of the compiler's settings, and each build may have a configuration of the server: REV,
+A revision may have a variant (compiler settings), and each build may have a configuration (server settings): REV,
 REV@VARIANT, REV+CONFIG, REV@VARIANT+CONFIG, NAME=PATH+CONFIG.
 
-Revisions such as ``HEAD@{1}`` or a tag ``v1+2``, and paths of configurations, may contain @ and +. Therefore a word
-that is a revision or an existing path is not divided. Any other word is cut at the last + that a known configuration
-follows. If the text before that + is no revision, it is cut at the last @ before a known variant.
+Revisions such as ``HEAD@{1}`` or a tag ``v1+2``, and paths of configurations, may contain @ and +. So an argument that
+is a revision or an existing path is not divided. Any other argument is divided at the last + that is followed by a
+known configuration. If the text before this + is not a revision, the text is divided at the last @ that is followed by
+a known variant.
 """
 
 import re
@@ -42,20 +43,20 @@ from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_typical_costs
 from perfbisect.wording.quantities import count, duration
 
-# An entry of a reflog with a suffix that no revision can have. Git may take such a word for a date.
+# @{…} with a suffix that no revision can have. Git might read such an argument as a date, and not refuse it.
 NO_REVISION = re.compile(r"@\{[^}]*\}(?!([~^]\d*|\^\{[^}]*\})*\Z)")
 FORM = "Write NAME=PATH: a folder in which it is installed on the host, or a tarball on this machine."
 
 
 class Word(NamedTuple):
-    """The parts of a word of the command line."""
+    """The parts of an argument such as REV@VARIANT+CONFIG."""
 
     revision: str
     variant: str = ""
     config: str = ""
 
 
-def divided(
+def parsed_word(
     word: str,
     variants: Collection[str],
     is_config: Callable[[str], bool],
@@ -65,13 +66,14 @@ def divided(
 
     ``is_config`` returns whether a text is the name of a configuration or the path of a configuration file.
     """
-    revision, config = (word, "") if is_revision(word) else cut(word, "+", is_config)
-    revision, variant = (revision, "") if is_revision(revision) else cut(revision, "@", variants.__contains__)
+    revision, config = (word, "") if is_revision(word) else cut_at_known(word, "+", is_config)
+    revision, variant = (revision, "") if is_revision(revision) else cut_at_known(revision, "@", variants.__contains__)
     return Word(revision, variant, config)
 
 
-def cut(word: str, sign: str, is_known: Callable[[str], bool]) -> tuple[str, str]:
-    """The texts before and after the last ``sign`` that a known text follows; the word and "" without such a sign."""
+def cut_at_known(word: str, sign: str, is_known: Callable[[str], bool]) -> tuple[str, str]:
+    """The texts before and after the last ``sign`` that is followed by a known text; without such a sign, ``word`` and
+    ""."""
     for at in range(len(word) - 2, 0, -1):
         if word[at] == sign and is_known(word[at + 1 :]):
             return word[:at], word[at + 1 :]
@@ -81,13 +83,13 @@ def cut(word: str, sign: str, is_known: Callable[[str], bool]) -> tuple[str, str
 def read_builds(
     words: Sequence[str], settings: Settings, builder: Builder, clone_progress: Progress | None = None
 ) -> tuple[Settings, list[TrialBuild]]:
-    """The settings, with the repository and commits of the revisions among the builds; and the builds to compare.
+    """The settings, completed with the repository and with the commits of builds that are revisions; and the builds.
 
     Raises UsageError for fewer than two builds, for a repeated name, for a file or folder that does not exist, and for
     an unknown variant or configuration.
     """
     is_here = load_host(settings.host, settings.hosts_path).is_local
-    subjects = [named(word, settings.host, builder, is_here=is_here) for word in words]
+    subjects = [named_build(word, settings.host, builder, is_here=is_here) for word in words]
     names = [subject.name for subject in subjects]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"{twice} is given twice.", "Give each build a name of its own: NAME=PATH for binaries.")
@@ -97,20 +99,20 @@ def read_builds(
             "To measure how much one build varies against itself: bisect noise",
         )
     if all(subject.path for subject in subjects):
-        return replace(settings, repository="", variant=""), [configured(build, builder) for build in subjects]
+        return replace(settings, repository="", variant=""), [with_config(build, builder) for build in subjects]
     revisions = [subject.name for subject in subjects if not subject.path]
-    division = partial(divided, variants=builder.variants, is_config=partial(has_config, builder))
+    division = partial(parsed_word, variants=builder.variants, is_config=partial(has_config, builder))
     if not settings.repository:
         clone = cached_clone(builder, [division(word).revision for word in revisions], clone_progress)
         settings = replace(settings, repository=str(clone))
     repo = open_repository(Path(settings.repository))
-    is_revision = partial(has, repo, release_tags=builder.release_tags)
-    usual = settings.variant or builder.variant  # REV and REV@VARIANT with this variant are one build
+    is_revision = partial(has_revision, repo, release_tags=builder.release_tags)
+    usual = settings.variant or builder.variant  # REV and REV@VARIANT are one build if VARIANT is this variant
     read: dict[str, Word] = {}
     for word in revisions:
         parts = division(word, is_revision=is_revision)
         if not is_revision(parts.revision):
-            refuse(repo, builder, parts.revision, is_revision)
+            refuse_unknown(repo, builder, parts.revision, is_revision)
         parts = parts._replace(variant="") if parts.variant == usual else parts
         if twin := next((earlier for earlier, earlier_parts in read.items() if earlier_parts == parts), ""):
             raise UsageError(
@@ -123,13 +125,13 @@ def read_builds(
         name: TrialBuild(name, commit, variant=word.variant, config=word.config)
         for (name, word), commit in zip(read.items(), commits, strict=True)
     }
-    return settings, [configured(built.get(build.name, build), builder) for build in subjects]
+    return settings, [with_config(built.get(build.name, build), builder) for build in subjects]
 
 
-def refuse(repo: Repository, builder: Builder, word: str, is_revision: Callable[[str], bool]) -> None:
-    """Raise UsageError for a word that is no revision, or that ends in an unknown configuration or variant."""
+def refuse_unknown(repo: Repository, builder: Builder, word: str, is_revision: Callable[[str], bool]) -> None:
+    """Raise the UsageError for an argument that is not a revision, or that has an unknown configuration or variant."""
     head, plus, config = word.rpartition("+")
-    if plus and is_revision(cut(head, "@", builder.variants.__contains__)[0]):
+    if plus and is_revision(cut_at_known(head, "@", builder.variants.__contains__)[0]):
         raise unknown_config_error(builder, config)
     head, at, variant = word.rpartition("@")
     if at and not variant.startswith("{") and is_revision(head):
@@ -138,7 +140,7 @@ def refuse(repo: Repository, builder: Builder, word: str, is_revision: Callable[
     raise UsageError(f"'{word}' is no revision.", "Behind an entry of a reflog, only ~ and ^ may follow.")
 
 
-def has(repo: Repository, revision: str, release_tags: Sequence[str]) -> bool:
+def has_revision(repo: Repository, revision: str, release_tags: Sequence[str]) -> bool:
     """Whether a revision exists. Raises UsageError if a hash is ambiguous."""
     if NO_REVISION.search(revision):
         return False
@@ -149,17 +151,17 @@ def has(repo: Repository, revision: str, release_tags: Sequence[str]) -> bool:
     return True
 
 
-def configured(subject: TrialBuild, builder: Builder) -> TrialBuild:
+def with_config(subject: TrialBuild, builder: Builder) -> TrialBuild:
     """The build with the path and hash of its configuration file. Raises UsageError for an invalid configuration."""
     if not subject.config:
         return subject
-    config = subject.config if subject.config in builder.configs else str(local(subject.config))
+    config = subject.config if subject.config in builder.configs else str(absolute_path(subject.config))
     return replace(subject, config=config, config_hash=load_config(builder, config).content_hash)
 
 
 def check_words(words: Sequence[str], settings: Settings, builder: Builder) -> None:
-    """Raise UsageError unless ``words`` name builds for one host, or ``words`` are empty and the builder builds
-    nothing.
+    """Raise UsageError unless ``words`` has builds and there is one host, or, for a builder that builds nothing,
+    ``words`` is empty.
     """
     if builder.installed and words:
         raise UsageError(
@@ -175,12 +177,13 @@ def check_words(words: Sequence[str], settings: Settings, builder: Builder) -> N
         )
 
 
-def hosts_as_builds(settings: Settings, builder: Builder, *, least: int) -> tuple[Settings, list[TrialBuild]]:
-    """The settings without a repository, and their hosts as builds; for a builder that uses installed systems.
+def hosts_as_builds(settings: Settings, builder: Builder, *, min_hosts: int) -> tuple[Settings, list[TrialBuild]]:
+    """For a builder that uses installed systems: the settings without a repository, and the hosts of the settings as
+    the builds of a comparison.
 
-    Raises UsageError if there are fewer hosts than ``least``.
+    Raises UsageError if there are fewer hosts than ``min_hosts``.
     """
-    if len(settings.hosts) < least:
+    if len(settings.hosts) < min_hosts:
         raise UsageError(
             f"A comparison by {builder.name} is of hosts and takes at least two of them; the first is the baseline.",
             "Give each with --host. To measure how much one host varies against itself: bisect noise",
@@ -190,7 +193,7 @@ def hosts_as_builds(settings: Settings, builder: Builder, *, least: int) -> tupl
     ]
 
 
-def named(word: str, host: str, builder: Builder, *, is_here: bool) -> TrialBuild:
+def named_build(word: str, host: str, builder: Builder, *, is_here: bool) -> TrialBuild:
     """The build of a word.
 
     ``is_here`` is true if the host is this machine. Raises UsageError for a path that cannot be the path of a build.
@@ -200,7 +203,7 @@ def named(word: str, host: str, builder: Builder, *, is_here: bool) -> TrialBuil
         return TrialBuild(word)
     if not name or not path:
         raise UsageError(f"'{word}' has no {'path' if name else 'name'}.", FORM)
-    location, config = cut(path, "+", partial(has_config, builder))
+    location, config = cut_at_known(path, "+", partial(has_config, builder))
     if not (is_here or is_tarball(location)):
         if not PurePosixPath(location).is_absolute():
             raise UsageError(
@@ -215,55 +218,55 @@ def named(word: str, host: str, builder: Builder, *, is_here: bool) -> TrialBuil
             raise unknown_config_error(builder, tail)
         sort = "file" if is_tarball(location) else "folder"
         advice = FORM if sort == "file" else f"{FORM} Tarballs end in {', '.join(UNPACKERS)}."
-        raise UsageError(f"There is no {sort} {local(location)} for {name}.", advice)
-    return TrialBuild(name, path=str(local(location)), config=config)
+        raise UsageError(f"There is no {sort} {absolute_path(location)} for {name}.", advice)
+    return TrialBuild(name, path=str(absolute_path(location)), config=config)
 
 
-def local(path: str) -> Path:
+def absolute_path(path: str) -> Path:
     """The absolute path of a file or folder on this machine."""
     return Path(path).expanduser().absolute()
 
 
 def is_there(path: str) -> bool:
     """Whether the tarball or folder ``path`` exists on this machine."""
-    location = local(path)
+    location = absolute_path(path)
     return location.is_file() if is_tarball(str(location)) else location.is_dir()
 
 
 def read_releases(
     text: str, settings: Settings, builder: Builder, history: Path | None, clone_progress: Progress | None = None
 ) -> tuple[Settings, list[TrialBuild], ReleaseSeries]:
-    """The settings for builds of the releases in ``A..B``; the releases as builds, oldest first; and the series of
-    these releases.
+    """For the range of releases ``A..B``: the settings of a comparison, the releases as builds (oldest first), and the
+    ReleaseSeries.
 
-    ``settings`` must state the metric. Raises UsageError if the range has too few releases for a series.
+    ``settings`` must state the metric. Raises UsageError if the range has too few releases to find steps.
     """
     if not settings.repository:
         settings = replace(settings, repository=str(cached_clone(builder, ends_of_release_range(text), clone_progress)))
     releases = releases_in_range(open_repository(Path(settings.repository)), text, builder.release_tags)
     if len(releases.taken) < FEWEST:
         raise UsageError(
-            f"{text} has {count(len(releases.taken), 'release')}, and a line with steps needs {FEWEST}.{skipped(releases)}",
+            f"{text} has {count(len(releases.taken), 'release')}, and a line with steps needs {FEWEST}.{left_out_text(releases)}",
             f"Name them instead, with the same options: bisect compare {' '.join(releases.taken)} …",
         )
     settings = replace(settings, good=releases.taken[0], bad=releases.taken[-1])
     settings, commits = resolve_commits(settings, builder, releases.taken)
     subjects = [TrialBuild(name, commit) for name, commit in zip(releases.taken, commits, strict=True)]
-    # The hunts for steps have the defaults of `bisect run`: they compare layouts and explain.
+    # A hunt for a step has the defaults of `bisect run`: it uses randomized layouts, and measures the reason.
     policy = replace(settings.policy, layouts=True, direction=worse_direction(settings.metric))
     hunt = replace(settings, policy=policy, explain=True)
     options = ("--builder", builder.name, *options_of_settings(hunt), *history_option(history))
     return settings, subjects, ReleaseSeries(text, releases.left_out, options)
 
 
-def skipped(releases: ReleaseRange) -> str:
-    """A sentence after a blank, with the releases that are left out of the range; "" if no release is left out."""
+def left_out_text(releases: ReleaseRange) -> str:
+    """A blank and a sentence that lists the releases that are left out of the range; "" if no release is left out."""
     omitted = ", ".join(f"{name} ({reason})" for name, reason in releases.left_out)
     return f" Left out: {omitted}." if omitted else ""
 
 
-def cost(setup: SessionSetup, settings: Settings, history: Path | None) -> Iterator[str]:
-    """Lines with the builds and runs of a comparison, and with its duration if the duration can be estimated."""
+def cost_lines(setup: SessionSetup, settings: Settings, history: Path | None) -> Iterator[str]:
+    """Lines that state the builds and runs of a comparison, and the duration if it can be estimated."""
     request = setup.request
     builds, works = len(request.subjects), len(request.works)
     yield f"{count(builds, 'build')}: {', '.join(subject.name for subject in request.subjects)}"
@@ -276,20 +279,20 @@ def cost(setup: SessionSetup, settings: Settings, history: Path | None) -> Itera
         yield f"to choose how: the first {BOTH} rounds interleaved, then {count(PAIRS_FIRST, 'pair')} of runs"
     start = "a start of the server on a copy of its data" if setup.builder.server else "a copy of the data"
     commands = [" ".join(workload.command) for workload in setup.works if workload.command]
-    if any("{time}" not in command for command in commands):  # such a command ends by itself
+    if any("{time}" not in command for command in commands):  # a command of unknown length
         yield f"a round: runs of unknown length, since a command ends by itself, and in each visit {start}"
     else:
         yield (
             f"a round: {duration(timed)} of runs, and in each visit {start}; all rounds: {duration(timed * request.rounds)}"
         )
-    seconds = build_seconds(settings, history)
+    seconds = usual_build_seconds(settings, history)
     if seconds is None:
         yield "builds: of unknown length, as no hunt of the history has made any; those that the host has are used again"
     else:
         yield f"builds: {duration(seconds)} each in earlier hunts, {duration(seconds * builds)} if the host has none of them"
 
 
-def build_seconds(settings: Settings, history: Path | None) -> float | None:
+def usual_build_seconds(settings: Settings, history: Path | None) -> float | None:
     """The typical seconds of a build in earlier hunts; None if there are no earlier hunts."""
     try:
         with closing(History.open(history, read_only=True)) as opened:

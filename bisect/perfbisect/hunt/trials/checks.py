@@ -10,7 +10,7 @@ from perfbisect.core.domain.settings import NOTHING_KNOWN, Pairing, Policy, Sett
 from perfbisect.errors import Interrupted, PerfBisectError, UsageError, as_perfbisect_error
 from perfbisect.host import leases
 from perfbisect.host.lock import WaitCallback
-from perfbisect.hunt.attempt import Caller
+from perfbisect.hunt.attempt import CommandCallbacks
 from perfbisect.hunt.session import begin
 from perfbisect.hunt.setup import SessionSetup
 from perfbisect.hunt.trials.builds import hosts_as_builds
@@ -22,33 +22,33 @@ from perfbisect.store.listing import FITNESS_CHECK
 from perfbisect.store.prior_data import read_fitness_checks
 
 DUE = 20 * 3600.0  # seconds between two checks; less than a day, because a daily job is not on time to the minute
-ROUNDS = 6  # rounds of one run; eight pairs of runs follow
+ROUNDS = 6  # rounds with one run each; then eight paired runs follow
 LONGEST = {"time": 5.0, "warmup": 2.0}  # largest number of seconds of each setting
 
 
 def check_hosts(
     names: Sequence[str],
     hosts_path: str | Path,
-    caller: Caller,
+    caller: CommandCallbacks,
     lease: Callable[[str], AbstractContextManager[None]],
     like: Settings | None = None,
 ) -> bool:
     """Check the hosts whose fitness check is due, one after the other. Returns whether no check failed.
 
-    With ``like``, each host is checked at once, with these settings. By default, a host is checked with the settings of
-    its latest check, if that check was 20 hours ago or earlier. A host that was never checked is checked with the
-    latest settings of any host. ``lease`` is the context in which a host's lease is held. The caller's ``say`` gets a
-    message for each host: its check begins, or the reason why the host is not checked, such as a lost connection.
-    Raises Interrupted.
+    If ``like`` is given, each host is checked now with the settings ``like``, whether its check is due or not. By
+    default, a host is checked with the settings of its latest check, if that check was 20 hours ago or earlier. A host
+    that was never checked is checked with the settings of the latest check of any host. ``lease`` returns a context
+    manager that holds the lease of a host during the check. For each host, the caller's ``say`` gets a message that the
+    check begins, or the reason why the host is not checked, such as a lost connection. Raises Interrupted.
     """
     all_checked = True
     for name in names:
         try:
             with lease(name):
-                if settings := due(name, caller.path, like):
+                if settings := due_settings(name, caller.path, like):
                     title = f"{settings.workload} of {settings.good}"
                     caller.say(f"Fitness check of host {name}, once a day: an A/A of {title}.")
-                    begin([plan_of(settings, name, hosts_path, caller.waiting)], caller)
+                    begin([check_setup(settings, name, hosts_path, caller.waiting)], caller)
                 else:
                     caller.say(f"Host {name} was checked within {DUE / 3600:.0f} hours, so it is not checked again.")
         except Interrupted:
@@ -60,7 +60,7 @@ def check_hosts(
     return all_checked
 
 
-def due(name: str, path: Path | None, like: Settings | None) -> Settings | None:
+def due_settings(name: str, path: Path | None, like: Settings | None) -> Settings | None:
     """The settings for a host's check; None if the check is not due. Raises UsageError if no settings are known."""
     machine = leases.leased_machine(name).address if leases.is_leased(name) else name
     with closing(History.open(path)) as history:
@@ -76,12 +76,13 @@ def due(name: str, path: Path | None, like: Settings | None) -> Settings | None:
         return like or history.settings(max(check.number for check in earlier))
 
 
-def plan_of(like: Settings, name: str, hosts_path: str | Path, waiting: WaitCallback | None) -> SessionSetup:
-    """The setup of a host's A/A test with the good end of ``like``. Raises UsageError for metrics other than speed."""
+def check_setup(like: Settings, host: str, hosts_path: str | Path, waiting: WaitCallback | None) -> SessionSetup:
+    """The setup of a host's fitness check: an A/A test of the good commit of ``like``. Raises UsageError for metrics
+    other than speed."""
     if not is_speed(like.metric):
         raise UsageError(f"{like.metric} does not show how fast a host is.", "Check it like an A/A in another metric.")
     settings = replace(
-        like, bad=like.good, bad_commit=like.good_commit, host=name, further_hosts=(), name=FITNESS_CHECK,
+        like, bad=like.good, bad_commit=like.good_commit, host=host, further_hosts=(), name=FITNESS_CHECK,
         hosts_path=str(hosts_path) or like.hosts_path, policy=Policy(pairing=Pairing.AUTO), prior=NOTHING_KNOWN,
         choose_metric=False, output=like.output or next(iter(like.outputs), None), outputs=(),
     )  # fmt: skip
@@ -93,5 +94,5 @@ def plan_of(like: Settings, name: str, hosts_path: str | Path, waiting: WaitCall
     settings = replace(settings, overrides={**settings.overrides, **shorter})
     subjects = [TrialBuild(settings.good, settings.good_commit)]
     if builder.installed:
-        settings, subjects = hosts_as_builds(settings, builder, least=1)
+        settings, subjects = hosts_as_builds(settings, builder, min_hosts=1)
     return TrialDesign(TrialType.NOISE, subjects, workloads, ROUNDS, 1).set_up(settings, waiting)

@@ -1,8 +1,9 @@
-"""Setups of the sessions after a verdict: the proof, and the search for the slow part of the culprit's diff.
+"""Sets up the sessions that can follow a verdict: the proof, and the search for the slow part of the culprit's diff.
 
 The proof measures the good end, the bad end, and the bad end without the culprit. The search measures states between
-the culprit and its parent. Reverted and partial states are temporary commits in a repository beside the user's
-repository. All other settings are the settings of the hunt, so that the builds of the hunt are reused.
+the culprit and its parent. Bad without the culprit, and the states of the search, are temporary commits in a separate
+repository, not in the user's repository. The sessions have the settings of the hunt, so that the builds of the hunt are
+reused.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +19,7 @@ from perfbisect.errors import UsageError
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.attempt import refuse_imported, verdict_of
 from perfbisect.hunt.patches import PartSearch
-from perfbisect.hunt.proposal import tree_of
+from perfbisect.hunt.proposal import read_tree
 from perfbisect.hunt.setup import SessionSetup
 from perfbisect.hunt.trials.rounds import TrialDesign
 from perfbisect.recipes.proposal import is_unread_prose
@@ -37,11 +38,11 @@ from perfbisect.wording.quantities import count
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The claim of a hunt: the commits ``reverts`` make bad differ from good."""
+    """The claim that a proof tests: a hunt has found that the commits ``reverts`` make bad differ from good."""
 
-    settings: Settings  # of the hunt
+    settings: Settings  # settings of the hunt
     reverts: RevertedCommits
-    together: tuple[Settings, ...] = ()  # of all hunts of the batch, if one process carried out several hunts
+    together: tuple[Settings, ...] = ()  # settings of all hunts of the batch, if one process carried out several hunts
 
 
 def claim_of(history: History, hunt: int | None) -> Claim:
@@ -58,14 +59,14 @@ def claim_of(history: History, hunt: int | None) -> Claim:
     candidates, verdict = history.candidates(hunt), verdict_of(history, hunt)
     nodes = sorted((step.candidate for step in named_steps(verdict)), reverse=True)
     if not nodes:
-        raise unnamed(history, hunt, verdict)
+        raise no_culprit_error(history, hunt, verdict)
     batch = batch_of_one_process(history, hunt)
     together = [member.hunt for member in batch.hunts if member.hunt is not None] if batch else []
     reverts = RevertedCommits(hunt, tuple(candidates[node] for node in nodes))
     return Claim(history.settings(hunt), reverts, tuple(history.settings(number) for number in together))
 
 
-def unnamed(history: History, hunt: int, verdict: Verdict | None) -> UsageError:
+def no_culprit_error(history: History, hunt: int, verdict: Verdict | None) -> UsageError:
     """The error for a hunt whose verdict has no commit to revert, with advice."""
     by_hand = "To test one commit, revert it on a branch and compare: bisect compare GOOD BAD BRANCH"
     match verdict:
@@ -86,7 +87,7 @@ def proof_setup(
 ) -> Iterator[SessionSetup]:
     """The setup of a proof. The commit without the culprit exists until the end of the ``with`` block.
 
-    ``say`` is called with remarks. Raises NotReverted if the commit without the culprit cannot be made, and UsageError
+    ``say`` is called with remarks. Raises CannotRevert if the commit without the culprit cannot be made, and UsageError
     if the repository lacks a commit of the hunt.
     """
     settings = replace(claim.settings, further_hosts=())
@@ -96,7 +97,7 @@ def proof_setup(
     commits = claim.reverts.commits
     check_commits_exist(repository, (settings.good_commit, settings.bad_commit, *commits), claim.reverts.hunt)
     bad = settings.bad_commit
-    tree = cache(lambda: tree_of(repository, bad, tree_files(repository, bad)))
+    tree = cache(lambda: read_tree(repository, bad, tree_files(repository, bad)))
     commands = f"{builder.build} {workload.command} {workload.prepare_commands}"
     compare = command_to_compare(settings, settings.good, settings.bad, "reverted")
     with temporary_revert(
@@ -133,19 +134,19 @@ def check_commits_exist(repository: Repository, commits: Sequence[str], hunt: in
 
 
 def culprits_of(history: History, hunt: int | str | None, minutes: float, say: Callable[[str], None]) -> list[Settings]:
-    """The settings of searches in the diffs of culprits: of the culprits of a hunt (None: the latest hunt), or of a
-    batch (b3).
+    """The settings of a search in the diff of each culprit of a hunt (None: the latest hunt with a culprit), or of each
+    culprit of a batch (b3).
 
     The range of a search is from the culprit's parent to the culprit. ``minutes`` is the time limit of each search; 0
-    means no limit. If there are several searches, ``say`` is called with their list; ``say`` is also called with
-    failures. Raises UsageError if no culprit is named.
+    means no limit. ``say`` is called with a list of the searches if there are several, and with the reason why a hunt
+    of a batch has no search. Raises UsageError if no culprit is named.
     """
     if isinstance(hunt, str):
         numbers = [member.hunt for member in read_batch(history, int(hunt[1:])).hunts if member.hunt]
         searches, failures = list[Settings](), list[str]()
         for number in numbers:
             try:
-                searches += _searches_of(history, claim_of(history, number), minutes)
+                searches += _diff_searches(history, claim_of(history, number), minutes)
             except UsageError as failure:
                 failures.append(str(failure))
         if not searches:
@@ -155,7 +156,7 @@ def culprits_of(history: History, hunt: int | str | None, minutes: float, say: C
         for reason in failures:
             say(f"Not searched: {reason}")
     else:
-        searches = _searches_of(history, claim_of(history, hunt), minutes)
+        searches = _diff_searches(history, claim_of(history, hunt), minutes)
         searched = searches[0].narrows
         batch = batch_of_one_process(history, searched)
         further = [member.hunt for member in batch.hunts if member.hunt and member.hunt != searched] if batch else []
@@ -170,7 +171,7 @@ def culprits_of(history: History, hunt: int | str | None, minutes: float, say: C
     return searches
 
 
-def _searches_of(history: History, claim: Claim, minutes: float) -> list[Settings]:
+def _diff_searches(history: History, claim: Claim, minutes: float) -> list[Settings]:
     """The settings of a search in the diff of each culprit of one hunt."""
     settings, number = claim.settings, claim.reverts.hunt
     nodes, searches = history.candidates(number), []
@@ -183,16 +184,18 @@ def _searches_of(history: History, claim: Claim, minutes: float) -> list[Setting
             replace(
                 settings, good=parent[:10], bad=culprit[:10], good_commit=parent, bad_commit=culprit, policy=policy,
                 narrows=number, explain=False, remedies=False, first_parent=False, suspects={}, skips={}, noticed=False,
-                counts=False,  # a state that crashes would be skipped only in a timed run
+                counts=False,  # only timed runs skip a state that crashes
             )
         )  # fmt: skip
     return searches
 
 
 @contextmanager
-def narrowing(settings: Settings, waiting: WaitCallback | None, events: Iterable[Event] = ()) -> Iterator[SessionSetup]:
-    """The setup of a search in a diff that continues after ``events``. The commits of the search exist until the end of
-    the ``with`` block.
+def narrowing_setup(
+    settings: Settings, waiting: WaitCallback | None, events: Iterable[Event] = ()
+) -> Iterator[SessionSetup]:
+    """The setup of a search in a diff; ``events`` are the events of an interrupted search that is continued. The
+    commits of the search exist until the end of the ``with`` block.
 
     Raises UsageError if the repository lacks an end of the search, or if both ends differ only in ignored paths.
     """

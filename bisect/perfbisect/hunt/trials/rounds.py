@@ -1,8 +1,8 @@
 """Trials without a search, which measure in rounds: comparisons, A/As, proofs, series of releases, nights of a branch.
 
-The setup of a trial is made like the setup of a hunt. The plan of a trial orders the missing builds, then the rounds.
-In a round, each build is visited once for each workload. An order is one visit. The order and the events of a round's
-runs have the numbers of the workload and of the round.
+The plan of a trial orders the missing builds, then the rounds. In a round, each build is visited once for each
+workload. Each order is for one visit. The order, and the events of its runs, state the number of the workload and the
+number of the round.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,11 +24,11 @@ from perfbisect.core.domain.settings import (
 )
 from perfbisect.core.domain.trials import next_round, pairs_to_try, remaining_rounds, visiting_order, visits_of_round
 from perfbisect.core.inference.observations import read_observations
-from perfbisect.core.search.pairing import better_way
+from perfbisect.core.search.pairing import compare_pairings
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.search_problem import SavedLog
-from perfbisect.hunt.setup import SessionSetup, both_tag_and_branch
+from perfbisect.hunt.setup import SessionSetup, ambiguous_name_warnings
 from perfbisect.lab.building import prebuilt
 from perfbisect.lab.building.plan import InstalledBuild
 from perfbisect.recipes.requested import ServerConfig, converted_overrides, load_config, with_settings
@@ -37,7 +37,7 @@ from perfbisect.repository.git import Repository
 from perfbisect.repository.range import CommitRange
 from perfbisect.wording.trials import pairing_chosen
 
-BOTH = 2  # interleaved rounds of the first two builds, before they are also measured paired
+BOTH = 2  # number of interleaved rounds of the first two builds that are made before their paired runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,12 @@ class RoundsPlan:
         if request.branch and trial.request.subjects[-1].trouble:
             return
         self._check_builds()
-        yield from self._both_ways()
+        yield from self._pairing_test()
         changed = True
         while changed:
             changed, way = False, trial.is_paired
             for number in remaining_rounds(trial):
-                yield from self._pass(number)
+                yield from self._round_orders(number)
                 if changed := trial.is_paired is not way:
                     break
         if request.kind is TrialType.NOISE and (pairs := pairs_to_try(trial)):
@@ -79,7 +79,7 @@ class RoundsPlan:
                 fails = f"{request.subjects[skip.subject].name} fails in {request.works[skip.work].name}"
                 raise EnvironmentFailure(f"{nothing}{fails}: {skip.facts.reason}", f"See {skip.facts.log}.")
 
-    def _pass(self, number: int) -> Iterator[Measure]:
+    def _round_orders(self, number: int) -> Iterator[Measure]:
         """The visits of one round."""
         trial, request = self.log.state, self.setup.request
         for work in range(1 if request.shared else len(request.works)):
@@ -91,19 +91,19 @@ class RoundsPlan:
                     )
                     yield Measure(plan, Purpose.ENDS, workload=work, round=number, together=trial.is_paired)
 
-    def _both_ways(self) -> Iterator[Measure | PairingChosen]:
-        """Orders of interleaved and of paired runs of the first two builds until one kind can be chosen, then the
-        choice.
+    def _pairing_test(self) -> Iterator[Measure | PairingChosen]:
+        """Orders of interleaved and of paired runs of the first two builds, until the better way of measuring is known;
+        then the choice of this way.
         """
         trial, request = self.log.state, self.setup.request
         commits = [subject.commit or subject.name for subject in request.subjects[:2]]
         if request.pairing is not Pairing.AUTO or trial.pairing or len(set(commits)) < 2:
             return
-        if not {(0, 0), (0, 1)} <= {*visits_of_round(trial)}:  # a build has failed
+        if not {(0, 0), (0, 1)} <= {*visits_of_round(trial)}:  # one of the builds has failed
             return
         began = next_round(trial)
         for number in range(began, began + BOTH - len({run.round for run in trial.runs})):
-            yield from self._pass(number)
+            yield from self._round_orders(number)
         while (due := pairs_to_try(trial)) and not trial.skips:
             yield Measure((PlannedRuns(1, 1), PlannedRuns(0, 1)), Purpose.ENDS, round=next_round(trial), together=True)
             if due == pairs_to_try(trial):
@@ -113,7 +113,7 @@ class RoundsPlan:
         readings = read_observations(
             entries, {name: node for node, name in enumerate(commits)}, request.metric, self.log.began
         )
-        if not trial.pairing and (comparison := better_way(readings)):
+        if not trial.pairing and (comparison := compare_pairings(readings)):
             yield pairing_chosen(comparison, *(subject.name for subject in request.subjects[:2]))
 
     def _check_builds(self) -> None:
@@ -133,7 +133,7 @@ class TrialDesign:
     subjects: Sequence[TrialBuild]
     workloads: Mapping[str, Workload]  # name → workload of a suite
     rounds: int
-    runs: int  # in each visit
+    runs: int  # number of runs in each visit
     reverts: RevertedCommits | None = None
     series: ReleaseSeries | None = None
     branch: str = ""
@@ -164,8 +164,8 @@ class TrialDesign:
         configs = tuple(
             load_config(setup.builder, build.config) if build.config else ServerConfig() for build in subjects
         )
-        ambiguous = both_tag_and_branch(settings, (build.name for build in subjects if build.commit))
-        warned = (*setup.warnings, *ambiguous, *unused(subjects, configs))
+        ambiguous = ambiguous_name_warnings(settings, (build.name for build in subjects if build.commit))
+        warned = (*setup.warnings, *ambiguous, *unused_settings(subjects, configs))
         setup = replace(
             setup, measured=self.trained or setup.measured, warnings=warned, request=request, works=run, configs=configs,
             repository=self.repository,
@@ -176,7 +176,8 @@ class TrialDesign:
 
 
 def with_prebuilt_facts(setup: SessionSetup, say: Callable[[str], None]) -> SessionSetup:
-    """The setup with the facts of prebuilt and installed binaries: key, binary, version. The hosts must be locked.
+    """The setup, completed by facts about prebuilt and installed builds: key, hash of the binary, version. The hosts
+    must be locked.
 
     ``say`` is called with a line for each path that is read. Raises UsageError for binaries that do not exist.
     """
@@ -193,11 +194,12 @@ def with_prebuilt_facts(setup: SessionSetup, say: Callable[[str], None]) -> Sess
             continue
         builds[number], facts = build, build.facts
         subjects[number] = replace(subject, path=path, key=facts.key, binary=facts.binary, version=build.version)
-    request, warnings = replace(setup.request, subjects=tuple(subjects)), (*setup.warnings, *borrowed(builds.values()))
+    request = replace(setup.request, subjects=tuple(subjects))
+    warnings = (*setup.warnings, *borrowed_clients(builds.values()))
     return replace(setup, request=request, prebuilt=builds, warnings=warnings)
 
 
-def borrowed(systems: Iterable[InstalledBuild]) -> Iterator[Warned]:
+def borrowed_clients(systems: Iterable[InstalledBuild]) -> Iterator[Warned]:
     """A warning for each client program of the host that is used by systems without a working client program."""
     lacking = dict[str, list[str]]()
     for system in systems:
@@ -211,19 +213,19 @@ WORTH_BOTH = 3  # with fewer rounds, a choice between interleaved and paired run
 
 
 def pairing_of(trial: TrialDesign, setup: SessionSetup) -> Pairing:
-    """How builds may be compared: only interleaved if the builds are hosts, need different labs, or are counted
-    exactly.
+    """How the builds of a trial may be compared. Only interleaved runs are possible if the builds are installed on
+    different hosts, have different variants or configurations, or if runs are counted exactly.
     """
     kinds = {(subject.variant, subject.config) for subject in trial.subjects}
     requested = setup.settings.policy.pairing
     if setup.builder.installed or len(kinds) > 1 or setup.settings.prior.exact:
         return Pairing.INTERLEAVED
     if trial.kind is TrialType.NOISE:
-        return Pairing.INTERLEAVED if requested is Pairing.INTERLEAVED else Pairing.AUTO  # interleaved and paired
+        return Pairing.INTERLEAVED if requested is Pairing.INTERLEAVED else Pairing.AUTO  # AUTO: both kinds of runs
     return Pairing.INTERLEAVED if requested is Pairing.AUTO and trial.rounds < WORTH_BOTH else requested
 
 
-def unused(subjects: Sequence[TrialBuild], configs: Sequence[ServerConfig]) -> Iterator[Warned]:
+def unused_settings(subjects: Sequence[TrialBuild], configs: Sequence[ServerConfig]) -> Iterator[Warned]:
     """A warning for each configuration that has unused settings, because the recipe decides these settings."""
     for name, config in {build.config: config for build, config in zip(subjects, configs, strict=True)}.items():
         if config.left_out:

@@ -1,22 +1,22 @@
-"""The finished builds of a host: how they are stored, found, checked, put at the measured path, and sent to a host.
+"""Stores, finds and checks the finished builds of a host, makes a build available at the path where it is measured, and
+sends builds to other hosts.
 
-A build is the folder ``root/builds/KEY/`` with ``prefix/``, ``log``, ``build.json``, ``files/``, and ``links/`` if
-its links are recorded. One rename makes the folder and its record appear together, so a folder of that name is always
-complete. A measured program may change or delete files of its build. A changed file can affect the speed and nothing
-else, so builds are compared with three files before each visit:
+A build is the folder ``root/builds/KEY/`` with ``prefix/``, ``log``, ``build.json``, ``files/``, and ``links/`` if its
+links are recorded. The folder is renamed to KEY after all its files are written, so a folder KEY is complete. A
+measured program may change or delete files of its build. A changed file may change the speed without an error, so
+before each visit the files are compared with three records:
 
     files/paths   the path of everything that was installed
     files/seen    size, inode, times and mode of each path: compared before each visit. Of a folder, only the mode is
-                  noted, because a file that a program adds does not belong to the build
-    files/held    the content of each path: digests, and the targets of links. Compared if ``seen`` differs; if only
-                  ``seen`` differs, ``seen`` is noted again
+                  stored, because a file that a program adds does not belong to the build
+    files/held    the digest of each file and the target of each link: compared only if ``seen`` differs. If ``held``
+                  does not differ, ``seen`` is written again
 
-All entries end with a NUL and are compared as bytes.
+All entries of the records end with a NUL and are compared byte by byte.
 
-A layout shares files with its build and with other layouts of the build. Linking or removing a layout changes the
-times of these files. After such a change, ``seen`` of the build and of the layouts is noted again; otherwise the next
-check reads all files.
-"""
+A layout shares files with its build and with other layouts of the build by hard links. Linking or removing a layout
+changes the times of these files. perfbisect then writes ``seen`` of the build and of its layouts again; otherwise the
+next check would read all files."""
 
 import hashlib
 import re
@@ -71,12 +71,13 @@ _NOTE = f'{FUNCTIONS}for each do note "$each" || exit; done'
 
 
 def changed_files(host: Host, folder: PurePosixPath) -> str:
-    """The changed files of the build in that folder, one path on each line; "" if no file has changed."""
+    """The paths of the changed files of the build in ``folder``, a path on each line; "" if no file has changed."""
     return host.script(_CHANGED, folder, timeout=LONG).stdout
 
 
 def note_layout_times(host: Host, layouts: list[PurePosixPath]) -> None:
-    """Note the times of these layouts once all are linked, because each link changes the times of earlier layouts."""
+    """Write the record ``seen`` of ``layouts``, after all layouts are linked: linking a layout changes times of the
+    files that it shares with earlier layouts."""
     host.script(_NOTE, *layouts, timeout=LONG)
 
 
@@ -100,16 +101,16 @@ fi
 _FIND = """\
 cd -- "$1" 2>/dev/null && cat build.json && { [ -e links/plan ] || printf '\\f'; }
 """
-# $3 is the build's folder, or empty for a build outside the root folder. The time of the folder is that of its last use.
+# $3 is the build's folder, "" for a build outside the root folder. The folder's mtime is the time of its last use.
 _POINT = f"""\
 {FUNCTIONS}mkdir -p "${{2%/*}}" && rm -rf "$2" && ln -s -- "$1" "$2" || exit
 [ -n "$3" ] || exit 0
 touch -c -- "$3" && changed "$3"
 [ -e "$3/files/seen" ] || [ ! -d "$1" ] || record "$3"
 """
-# Like _POINT, with a copy $4 of the build that has the second path in place of $2. In files and links that contain $2 the
-# expression $5 of sed replaces it; all other files are shared. $6 is a pattern of the links' targets. The folder ``copy`` of
-# the build has the record of the copy, and leads to it: the path of the copy itself must be as long as that of the build.
+# Like _POINT, but the path $7 leads to a copy $4 of the build, in which $7 replaces the path $2. The sed expression $5
+# changes the files and links that contain $2; the copy shares all other files. $6 is a pattern of the links' targets.
+# The folder ``copy`` of the build has the record of the copy, and a link to the copy.
 _COPY = f"""\
 {FUNCTIONS}copy() {{
     rm -rf -- "$3" "$6/copy" && cp -al -- "$1" "$3" && mkdir -- "$6/copy" && ln -s -- "$3" "$6/copy/prefix" && cd -- "$3" || return
@@ -137,7 +138,7 @@ rm -rf -- "$7" && mkdir -p "${{7%/*}}" && ln -s -- "$4" "$7" || exit
 touch -c -- "$3" && changed "$3" && changed "$3/copy"
 """
 
-# $1 is a build; or a layout of the build in $2, whose times the removal changes.
+# $1 is a build, or a layout of the build $2: both share files, so that the removal changes times of the build's files.
 _REMOVE = f"""\
 {FUNCTIONS}remove() {{ rm -rf --one-file-system -- "$1"; }}
 if alike "$2" 2>/dev/null; then remove "$1" && note "$2"; else remove "$1"; fi
@@ -166,28 +167,27 @@ odd() {{ # the first thing below the folder $1 that is neither a file nor a fold
 
 
 class BuildRecord(msgspec.Struct, frozen=True):
-    """The stored facts of a build, without the recipe: parts of it that do not affect the build may change."""
+    """The stored facts of a build. They do not include the recipe, because the recipe may change in parts that do not
+    affect the build."""
 
     facts: BuildFacts
-    version: str  # of the system, as printed by the recipe's version command
+    version: str  # version of the system, as the recipe's version command prints it
 
 
 def build_folder(host: Host, key: str) -> PurePosixPath:
-    """The folder of the build with that key, whether it exists or not."""
+    """The folder of the build with the key ``key``, whether the folder exists or not."""
     return host.root / "builds" / key
 
 
 def prefix_folder(host: Host, key: str) -> PurePosixPath:
-    """The folder in which the build with that key is installed."""
+    """The folder with the installed files of the build with the key ``key``."""
     return build_folder(host, key) / "prefix"
 
 
 def find_build(host: Host, key: str, sha: str) -> BuildRecord | None:
-    """A finished build, recorded as the build of commit ``sha``; None if the build has to be made again.
-
-    A build has to be made again if it is absent, if its record is unreadable, or if links that it needs were removed.
-    """
-    stored, unlinked = _stored_record_and_has_no_links(host, key)
+    """The record of a finished build, with ``sha`` as its commit; None if the build has to be made again: because it is
+    absent, its record is unreadable, or its recorded links were removed but are needed."""
+    stored, unlinked = _record_and_lacks_links(host, key)
     if stored is None:
         return None
     if unlinked and stored.facts.linker:
@@ -198,8 +198,8 @@ def find_build(host: Host, key: str, sha: str) -> BuildRecord | None:
     return BuildRecord(facts, stored.version)
 
 
-def _stored_record_and_has_no_links(host: Host, key: str) -> tuple[BuildRecord | None, bool]:
-    """The record of a finished build (None: absent or unreadable), and whether the build lacks links."""
+def _record_and_lacks_links(host: Host, key: str) -> tuple[BuildRecord | None, bool]:
+    """The record of a finished build (None: absent or unreadable), and whether the build lacks recorded links."""
     record, mark, _ = host.script(_FIND, build_folder(host, key), check=False).stdout.partition("\f")
     with suppress(msgspec.DecodeError):
         return msgspec.json.decode(record, type=BuildRecord), bool(mark)
@@ -207,28 +207,29 @@ def _stored_record_and_has_no_links(host: Host, key: str) -> tuple[BuildRecord |
 
 
 def has_build_or_layout(host: Host, key: str) -> bool:
-    """Whether the host has a build, or a layout, with that key."""
+    """Whether the host has a build or a layout with the key ``key``."""
     return host.run(["test", "-f", str(build_folder(host, key) / "build.json")], check=False).ok
 
 
 def check_unchanged(host: Host, key: str) -> None:
-    """Raise BuildFilesChanged if files of the build with that key have changed since it was made."""
+    """Raise BuildFilesChanged if files of the build have changed since the build was made."""
     _check_by_script(host, key, _CHANGED, build_folder(host, key))
 
 
 def _check_by_script(host: Host, key: str, script: str, *arguments: object) -> None:
-    """Run a script that prints changed files of the build with that key; raises BuildFilesChanged if any."""
+    """Run a script that prints the changed files of a build; raise BuildFilesChanged if the script prints any."""
     if paths := host.script(script, *arguments, timeout=LONG).stdout:
         raise BuildFilesChanged(host.name, key, paths)
 
 
 def remove_build_or_layout(host: Host, key: str, build_of_layout: str = "") -> None:
-    """Remove the build with that key; or the layout with that key, of the build with the key ``build_of_layout``."""
+    """Remove the build ``key``, or the layout ``key``; ``build_of_layout`` is then the key of the layout's build."""
     host.script(_REMOVE, build_folder(host, key), build_folder(host, build_of_layout), timeout=600)
 
 
 def add(host: Host, facts: BuildFacts, version: str, installed: PurePosixPath, log: PurePosixPath) -> BuildFacts:
-    """Move an installation, its log and its facts to the build's folder; returns facts with the log's new path."""
+    """Store a build: move its installation and its log to the build's folder; return the facts with the log's new path.
+    """
     final_folder = build_folder(host, facts.key)
     facts = replace(facts, log=str(final_folder / "log"))
     stdin = msgspec.json.encode(BuildRecord(facts, version)).decode()
@@ -236,11 +237,11 @@ def add(host: Host, facts: BuildFacts, version: str, installed: PurePosixPath, l
     return facts
 
 
-def put_in_place(host: Host, builder: str, key: str, elsewhere: PurePosixPath | None = None) -> PurePosixPath:
-    """Link ``root/work/BUILDER/prefix`` to a finished build, or to the installation ``elsewhere``; return that path.
+def symlink_build(host: Host, builder: str, key: str, elsewhere: PurePosixPath | None = None) -> PurePosixPath:
+    """Make ``root/work/BUILDER/prefix`` a symlink to a build, or to the installation ``elsewhere``; return this path.
 
-    Builds are installed at this path, so paths inside the files of a build are valid; all builds are also measured at
-    this path. Raises BuildFilesChanged if files of the build have changed since it was made.
+    All builds are made for this path, so the paths inside their files are valid, and all builds are measured at this
+    path. Raises BuildFilesChanged if files of the build have changed since it was made.
     """
     fixed = host.root / "work" / builder / "prefix"
     installed, touched = (elsewhere, "") if elsewhere else (prefix_folder(host, key), str(build_folder(host, key)))
@@ -248,12 +249,10 @@ def put_in_place(host: Host, builder: str, key: str, elsewhere: PurePosixPath | 
     return fixed
 
 
-def put_beside(host: Host, builder: str, key: str, elsewhere: PurePosixPath | None = None) -> PurePosixPath:
-    """Like ``put_in_place``, at a second path: for a build that runs while another build is at the first path.
-
-    The build is copied to the folder ``beside``, and the second path replaces the first path in the copied files. Both
-    paths have the same length, so that no other content moves. The copy is checked for changes like the build.
-    """
+def copy_beside(host: Host, builder: str, key: str, elsewhere: PurePosixPath | None = None) -> PurePosixPath:
+    """Like ``symlink_build``, but make a second path a symlink, for a build that runs at the same time as the build at
+    the first path. The build is copied to the folder ``beside``, and in the copied files the second path replaces the
+    first path, which has the same length. Also raises BuildFilesChanged if files of the copy have changed."""
     first = host.root / "work" / builder / "prefix"
     fixed = first.with_name("second")
     if elsewhere:
@@ -273,12 +272,12 @@ def put_beside(host: Host, builder: str, key: str, elsewhere: PurePosixPath | No
 
 
 def _program_hash(host: Host, key: str) -> str:
-    """The hash of the programs of an incremental build, which several trees may have produced; "" for a clean build."""
-    stored, _ = _stored_record_and_has_no_links(host, key)
+    """The hash of an incremental build's programs, which the key does not determine; "" for a clean build."""
+    stored, _ = _record_and_lacks_links(host, key)
     return stored.facts.binary if stored and stored.facts.incremental else ""
 
 
-ATTEMPTS = 3  # to stream a build, if the connection breaks off
+ATTEMPTS = 3  # most attempts to stream a build, if the connection breaks off
 CHUNK = 1 << 20  # bytes that are streamed at a time
 
 NOT_SENT = ("links", "beside", "copy")
@@ -291,10 +290,10 @@ _DONE = (
 
 
 def ship_build(build_host: Host, builder: str, key: str, host: Host) -> None:
-    """Send the build with that key to ``host``, unless the host has it (for an incremental build: has a build with
-    the same programs). The recorded links of the build are not sent.
+    """Send a build from ``build_host`` to ``host``, except if ``host`` already has the build (for an incremental build:
+    a build with the same key and programs). The recorded links of the build are not sent.
 
-    Raises EnvironmentFailure if the build contains the path of its installation and the path on ``host`` differs;
+    Raises EnvironmentFailure if the build contains its own path and this path is different on ``host``; raises
     BuildFilesChanged if files of the build have changed since it was made.
     """
     source, target = build_folder(build_host, key), build_folder(host, key)
@@ -310,9 +309,9 @@ def ship_build(build_host: Host, builder: str, key: str, host: Host) -> None:
             f"Set the same `root` for both hosts in hosts.toml, or remove `build_hosts` of {host.name}.",
         )
 
-    def send() -> None:
-        """Pack, stream and unpack. The error of the packing side is raised first, because a stream that the packing
-        side cuts short looks damaged to the unpacking side; but if the unpacking side ends early, its error is first.
+    def send_build() -> None:
+        """Pack the build on the build host, and unpack it on ``host``. If both sides fail, raises the error of the
+        packing side, because its failure also makes unpacking fail. If the unpacking side ends first, raises its error.
         """
         build_host.run(["test", "-d", str(source)])  # waits for a lost connection, like the next command
         host.script(_READY, target, timeout=600)
@@ -325,12 +324,13 @@ def ship_build(build_host: Host, builder: str, key: str, host: Host) -> None:
             while chunk := packing.recv(CHUNK):
                 unpacking.sendall(chunk)
 
-    repeat_if_broken_off(send)
+    repeat_if_broken_off(send_build)
     host.script(_DONE, target, timeout=600)
 
 
 def send_archive(host: Host, final_folder: PurePosixPath, read: Callable[[int], bytes], size: int) -> Iterator[int]:
-    """Send an archive of ``size`` bytes to ``place.part/archive`` (build's folder: ``place``); yields bytes sent."""
+    """Send an archive of ``size`` bytes to the file ``FINAL_FOLDER.part/archive`` on the host; yields the bytes sent so
+    far."""
     host.script(_READY, final_folder, timeout=LONG)
     with host.stream(["sh", "-c", 'cat >"$1.part/archive"', "receive", str(final_folder)]) as target:
         done = 0
@@ -374,10 +374,10 @@ _LIBRARIES = """[ -d "$1" ] || exit 0; cd -- "$1" && find . -type f '(' -name '*
 
 
 def measured_files(host: Host, prefix: PurePosixPath, artifacts: Sequence[str], *, with_libraries: bool) -> list[str]:
-    """The paths below ``prefix`` whose contents identify a build: the artifacts, and all libraries if a program may
-    load any library.
+    """The paths below ``prefix`` of the files whose contents identify a build: the artifacts and, if
+    ``with_libraries``, all shared libraries.
 
-    Empty if these libraries are unknown, for example because a name is not UTF-8 and cannot be passed to commands.
+    Empty if a library's name is not UTF-8, because such a name cannot be passed to commands.
     """
     if not (artifacts and with_libraries):
         return [*artifacts]
@@ -386,7 +386,7 @@ def measured_files(host: Host, prefix: PurePosixPath, artifacts: Sequence[str], 
 
 
 def hash_artifacts(host: Host, prefix: PurePosixPath, artifacts: Sequence[str]) -> str:
-    """One hash of all artifacts, which are paths below ``prefix``.
+    """A single hash of all artifacts, which are paths below ``prefix``.
 
     Raises FileNotFoundError with the path of the first artifact that is missing.
     """

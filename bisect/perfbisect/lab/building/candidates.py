@@ -1,7 +1,7 @@
 """The candidates of a lab: their commits, numbered, and the host that has built each candidate.
 
-If commits fail with a known error, options that prevent the error are tried on a failing commit. If the commit then
-builds, the hunt continues with these options.
+If commits fail to build with a known error, a failing commit is built again with options that prevent the error. If the
+options prevent the error, the hunt makes all later builds with these options.
 """
 
 import shlex
@@ -34,7 +34,7 @@ class FairLock:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self.waiting: deque[object] = deque()  # tickets of threads; the first ticket holds the lock
+        self.waiting: deque[object] = deque()  # an object for each thread; the first thread holds the lock
 
     def __enter__(self) -> None:
         mine = object()
@@ -53,8 +53,9 @@ class LabHost:
     """A host on which a lab works. Several labs may share the host; each lab holds ``lock`` while it works.
 
     A short task that only reads or writes files of the host, to send or to link a build, holds ``file_lock``. On a host
-    that only builds, ``file_lock`` is a second lock (``second_lock``), so that such a short task does not wait for the end
-    of the present build. New builds of the host are copied to the ``shared`` builds, and builds are fetched from there.
+    that only builds, ``file_lock`` is a second lock (``second_lock``), so that such a short task does not wait for the
+    end of the present build. New builds of the host are copied to the ``shared`` builds, and builds are fetched from
+    there.
     """
 
     host: Host
@@ -72,18 +73,20 @@ class LabHost:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The commits that candidate numbers refer to; for prebuilt binaries the names that the user gave."""
+    """The candidates of a session. The number of a candidate is its index in ``commits``, which contains hashes of
+    commits, or, for prebuilt binaries, the names that the user gave.
+    """
 
     repository: Repository | None  # None if no candidate has to be built
     commits: tuple[str, ...]
     describe: Callable[[str], Commit]  # date, author and title of a commit
     ends: Mapping[str, str] = field(default_factory=dict)  # commit → its name in a message: "the good end"
     prebuilt: Mapping[int, InstalledBuild] = field(default_factory=dict)  # candidate → a build that exists already
-    patches: tuple[Patch, ...] = ()  # for every commit to which they apply
-    has_remedies: bool = False  # whether options that mend a known error are tried
-    is_linear: bool = True  # whether the last candidate of the range has all others as ancestors
+    patches: tuple[Patch, ...] = ()  # applied to every commit for which they are
+    has_remedies: bool = False  # whether compiler options that prevent a known error are tried
+    is_linear: bool = True  # whether all candidates are ancestors of the last candidate
     is_range: bool = (
-        True  # whether nothing can be measured without the first and the last; else candidates are independent
+        True  # whether the first and the last candidate must build; otherwise candidates are independent
     )
 
     def name(self, candidate: int) -> str:
@@ -96,7 +99,7 @@ class Candidates:
         return "" if candidate in self.prebuilt else self.commits[candidate]
 
     def end_name(self, candidate: int) -> str:
-        """The name of the range's end that a candidate is; "" for a candidate that is not an end."""
+        """The name of an end of the range, such as "the good end", if the candidate is this end; otherwise ""."""
         if not self.is_range or candidate not in (0, len(self.commits) - 1):
             return ""
         return self.ends.get(self.commits[candidate], "an end of the range")
@@ -107,15 +110,15 @@ class Candidates:
         return [commits[0], commits[-1]] if commits and self.is_range and self.is_linear else commits
 
 
-# A header that is included before a source can define _GNU_SOURCE may leave functions undeclared. Such functions return an int,
-# which loses half of a pointer: these options make that an error.
+# A remedy may include a header before the source defines _GNU_SOURCE, so that functions stay undeclared. A compiler
+# lets an undeclared function return an int, which loses half of a pointer. These options make this conversion an error.
 POINTER_ERRORS = Flags("-Werror=int-conversion -Werror=int-to-pointer-cast")
-MAX_REMEDIES = 3  # in a row: a compiler that stops at one missing header does not report the next
+MAX_REMEDIES = 3  # successive remedies of a build: a compiler may report only the first missing header
 
 
 class RemedyWorked(Exception):
-    """Not a failure: a commit can be built with additional options. From now on, all builds of the hunt are made with
-    these options."""
+    """Reports that a commit that failed to build can be built with additional compiler options. All later builds of the
+    hunt are made with these options."""
 
     def __init__(self, event: Remedied) -> None:
         super().__init__(event.why)
@@ -123,8 +126,8 @@ class RemedyWorked(Exception):
 
 
 def build_with_remedy(context: BuildContext, sha: str, failure: KnownFailure) -> Generator[BuildStep | Warned]:
-    """Build a commit that fails with a known error again, with options that prevent the error. Raises Mended if the
-    commit builds with the options."""
+    """Build a commit that fails with a known error again, with options that prevent the error. Raises RemedyWorked if
+    the commit builds with these options."""
     error, flags = failure.known, context.builder.flags
     for _ in range(MAX_REMEDIES):
         mended = flags.plus(error.flags)
@@ -132,7 +135,7 @@ def build_with_remedy(context: BuildContext, sha: str, failure: KnownFailure) ->
         if mended == flags or undone or not error.by_itself:
             return
         flags = mended.plus(POINTER_ERRORS) if "-include" in error.flags.cflags else mended
-        options = shlex.join(flags.words)
+        options = shlex.join(flags.arguments)
         yield Warned(
             f"{sha[:10]} does not build because of {error.name}; perfbisect builds it again with {error.remedy}",
             "--no-remedies switches this off.",
@@ -164,15 +167,15 @@ class BuildRegistry:
         """
         self.built: dict[int, InstalledBuild] = dict(candidates.prebuilt)
         self.places: dict[int, str] = {}
-        self.contexts: dict[str, BuildContext] = {}  # host → what all its builds share, from its first build on
-        self.lost: set[str] = set()  # hosts that build no further
+        self.contexts: dict[str, BuildContext] = {}  # host → the context of all its builds, from its first build on
+        self.lost: set[str] = set()  # hosts that make no further builds
         self.lock = threading.RLock()
         self._candidates = candidates
         self._earlier = known or {}
         self._earlier_places = places or {}
         self._tidied: set[str] = set()
         self._failed: dict[str, set[int]] = {}  # class of a known error → candidates
-        self._first: tuple[str, str, str] | None = None  # of one build: host, commit, and key on the first host
+        self._first: tuple[str, str, str] | None = None  # host, commit and key of the session's first build
 
     def host_of(self, candidate: int) -> str:
         """The host that has built a candidate, in this session or in an earlier session; "" if no host has."""
@@ -195,7 +198,7 @@ class BuildRegistry:
             )
         with self.lock:
             if self._first is None:
-                with suppress(BuildFailed):  # the commit cannot be checked out: its build will report that
+                with suppress(BuildFailed):  # the commit cannot be checked out, which its build will report
                     self._first = name, commits[candidate], pipeline.build_key_of_commit(context, commits[candidate])
             elif self._first[0] != name and pipeline.build_key_of_commit(context, self._first[1]) != self._first[2]:
                 first_host, commit, _ = self._first
@@ -205,19 +208,20 @@ class BuildRegistry:
                 )
             self.contexts[name] = context
 
-    def tidy_once(self, host: str, work: Iterator[Warned]) -> Iterator[Warned]:
+    def tidy_once(self, host: str, tidying: Iterator[Warned]) -> Iterator[Warned]:
         """End the processes and remove the files that earlier sessions left on a host, once for each host; yields
         warnings about them."""
         with self.lock:
             first = host not in self._tidied
             self._tidied.add(host)
         if first:
-            yield from work
+            yield from tidying
 
     def add(self, candidate: int, built: InstalledBuild, host: str) -> int | None:
-        """Add a build; returns the first candidate with the same binary, or None if ``candidate`` is the first."""
+        """Add a build. Returns the first candidate that has the same binary; None if no earlier candidate has the same
+        binary."""
         self.built[candidate], self.places[candidate] = built, host
-        first = self.same_binary(candidate)
+        first = self.first_same_binary(candidate)
         return None if first == candidate else first
 
     def why_different_programs(self, built: InstalledBuild) -> str:
@@ -232,24 +236,24 @@ class BuildRegistry:
                     return f"{sentence}, and {chosen[0] if chosen else program} elsewhere"
         return ""
 
-    def tries_remedies(self, candidate: int, failure: KnownFailure) -> bool:
-        """Whether to try options that prevent a known error: for an end of the range, or once ``ALIKE`` candidates have
-        failed with the same error."""
+    def should_try_remedies(self, candidate: int, failure: KnownFailure) -> bool:
+        """Whether to try options that prevent a known error: true if an end of the range has failed, or when the
+        ALIKE-th candidate fails with the same error."""
         with self.lock:
             alike = self._failed.setdefault(failure.known.name, set())
             alike.add(candidate)
             many = len(alike) == ALIKE or bool(self._candidates.end_name(candidate))
             return self._candidates.has_remedies and many
 
-    def has(self, candidate: int) -> bool:
+    def is_built(self, candidate: int) -> bool:
         """Whether a candidate is built and its host is known; prebuilt candidates have no host."""
         return candidate in self.places or candidate in self._candidates.prebuilt
 
-    def has_usable(self, candidate: int, *, clean: bool) -> bool:
+    def has_build(self, candidate: int, *, clean: bool) -> bool:
         """Whether a candidate is built; if ``clean``, whether it has a clean build."""
-        return self.has(candidate) and not (clean and self.built[candidate].facts.incremental)
+        return self.is_built(candidate) and not (clean and self.built[candidate].facts.incremental)
 
-    def same_binary(self, candidate: int) -> int:
+    def first_same_binary(self, candidate: int) -> int:
         """The first candidate with the same binary as the built candidate ``candidate``."""
         binary = self.built[candidate].facts.binary
         with self.lock:

@@ -1,14 +1,15 @@
-"""Sources on a host: a bare repository with the objects, patches, and a checkout at a fixed path without the ignored paths.
+"""Sources on a host: a bare repository, patches, and a checkout at a fixed path without the ignored paths.
 
 The checkout has no ``.git``, because a build that read the commit's hash, for example, would make different binaries
-from equal code, and a build could harm the repository. Ignored paths are glob pathspecs of git, relative to the top of the tree, as for the
-range. git makes a tree without the ignored paths, because its sparse checkout would read the pathspecs in another way.
+from equal code, and a build could harm the repository. Ignored paths are glob pathspecs of git, relative to the top of
+the tree. A tree without the ignored paths is written and checked out, because a sparse checkout would interpret the
+pathspecs differently.
 
 On a host, git runs without the user's configuration and with listed environment variables only, because any other
 variable might change what git does. Commits come to the bare repository by git's own push through the host's
-connection: git talks to a socket whose other end is git's receiving side on the host. So each host has one connection
-with one group of settings, and only missing objects are sent. The push comes from a temporary repository that borrows
-the objects, so hooks, addresses and signatures that are configured for the user or the repository are not used.
+connection: git talks to a socket whose other end is git's receiving side on the host. So git needs no connection of its
+own to the host, and only missing objects are sent. The push comes from a temporary repository that borrows the objects,
+so hooks, addresses and signatures that are configured for the user or the repository are not used.
 """
 
 import errno
@@ -49,7 +50,7 @@ from perfbisect.repository.submodules import Unavailable, find_locally, find_ori
 
 SHORT = 60.0  # seconds that a single command takes at most
 
-# Of lists of folders, keeps the absolute paths: relative ones would be below a checkout.
+# Keeps only the absolute paths in lists of folders, because relative paths would be below a checkout.
 _ABSOLUTE = """\
 absolute() { kept=; for each in $1; do case $each in /*) kept=$kept${kept:+:}$each;; esac; done; }
 set -f; IFS=:
@@ -63,7 +64,7 @@ _FUNCTION = f'git() {{ command git {shlex.join(OPTIONS)} "$@"; }}\n'
 
 
 def git_script(host: Host, script: str, arguments: Sequence[str], *, stdin: str = "", timeout: float = SHORT) -> Result:
-    """Run a script in which ``git`` is called with all safe options."""
+    """Run a shell script in which each call of ``git`` has the options OPTIONS."""
     argv = [*ALONE, "sh", "-c", _FUNCTION + script, "git", *arguments]
     done = host.run(argv, stdin=stdin, timeout=timeout, check=False)
     return check_result(host.name, replace(done, argv=("sh", "-c", script, "git", *arguments)), True)
@@ -76,25 +77,24 @@ def run_git(host: Host, *arguments: str, check: bool = True) -> Result:
 
 
 REFS = "refs/perfbisect"
-SENDING = "Writing objects"  # git's name of this step
-_NOT_SENT = (
-    'cd -- "$1" && shift && for sha do [ -f "$sha" ] || echo "$sha"; done'  # prints the commits that were not sent
-)
-ATTEMPTS = 5  # to push, if the connection breaks off
+SENDING = "Writing objects"  # git's name of the step that sends objects
+# Prints the commits that were not sent.
+_NOT_SENT = 'cd -- "$1" && shift && for sha do [ -f "$sha" ] || echo "$sha"; done'
+ATTEMPTS = 5  # most attempts to push, if the connection breaks off
 
 # git collects no garbage in the background, which would disturb a measurement.
 _RECEIVE = (*GIT, "-c", "gc.auto=0", "-c", "receive.autogc=false", "-c", "receive.fsckObjects=false", "receive-pack")
 
 
 def push(host: Host, bare: PurePosixPath, repository: Repository, commits: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Bring ``commits`` and all their ancestors; a reference keeps each of ``commits`` there.
+    """Send ``commits`` and all their ancestors to the bare repository, with a reference to each of ``commits``.
 
     Yields (steps done, steps in all); the first pair is yielded when objects have to be sent. Raises EnvironmentFailure
     for a partial clone, and if the connection stays lost.
     """
     for attempts_left in reversed(range(ATTEMPTS)):
         unique = list(dict.fromkeys(commits))
-        listing = host.script(_NOT_SENT, bare / REFS, *unique, check=False)  # waits while the connection is lost
+        listing = host.script(_NOT_SENT, bare / REFS, *unique, check=False)  # waits if the connection is lost
         absent = listing.stdout.split() if listing.ok else unique
         if not absent:
             return
@@ -136,7 +136,7 @@ def _push(host: Host, bare: PurePosixPath, repository: Repository, commits: Sequ
 
 LONG = 3600.0  # seconds, for a command that moves all files of a large tree
 
-_REFUSED = 128  # status of git for a request that it cannot fulfil
+_REFUSED = 128  # exit status of git for a request that git cannot fulfil
 
 # $1 is the repository, $2 the checkout, $3 a commit or tree, $4 the folder in the checkout for this tree, $5 "keep" if files
 # that git does not know stay; then pathspecs of the ignored paths. A link at $4 may have been left by a build, and lead elsewhere.
@@ -165,8 +165,9 @@ switch read-tree --reset -u "$tree"
 [ -n "$keep" ] || switch clean -q -ffdx
 """
 
-# $1 is the repository, $2 the commit; then paths. Submodules count, whatever `submodule.NAME.ignore` says in the .gitmodules of
-# the commit that is checked out now. There is no temporary file: a script that is killed would leave it behind.
+# $1 is the repository, $2 the commit; then pathspecs. Prints a hash of the commit's files. Submodules count, even if
+# `submodule.NAME.ignore` excludes them in the .gitmodules of the commit that is checked out now. The script makes no
+# temporary file, because a killed script would leave the file behind.
 _IDENTITY = """\
 bare=$1 sha=$2; shift 2
 empty=$(git --git-dir="$bare" hash-object -t tree /dev/null) || exit
@@ -194,8 +195,8 @@ def bring_mirror(
 ) -> Generator[tuple[int, int], None, PurePosixPath]:
     """The bare repository ``root/git/NAME.git``, with everything that is reachable from ``commits`` of ``repository``.
 
-    On this machine it borrows the objects; so a repository that lacks some objects serves for the commits that it has.
-    To another machine git pushes the objects that are missing there. Yields (steps done, steps in all).
+    On this machine, the bare repository uses the object store of ``repository``, so a partial clone suffices if the
+    commits are complete. To another machine, git pushes missing objects. Yields (steps done, steps in all).
     """
     bare = host.root / "git" / f"{name}.git"
     borrows = alternates_line(repository.objects) if host.is_local else ""
@@ -209,7 +210,7 @@ def bring_mirror(
 class SubmoduleTree:
     """The tree of a submodule, which is checked out below the checkout of a commit."""
 
-    bare: PurePosixPath  # the repository on the host that has the tree, and an index: one repository for each path
+    bare: PurePosixPath  # the repository on the host that has the tree and its index; each path has its own repository
     tree: str
     path: str  # relative to the checkout
     ignore: Sequence[str]
@@ -225,13 +226,12 @@ def checkout(
     *,
     keep_untracked: bool = False,
 ) -> None:
-    """Make ``to`` exactly the tree of commit ``sha`` without the ignored paths, and with the submodules ``submodules`` in it.
+    """Make the folder ``to`` equal to the tree of commit ``sha``, without the ignored paths, and with ``submodules``.
 
-    With ``keep_untracked``, files that git does not know stay in the checkout. Other submodules are empty folders. In ``submodules``,
-    a submodule of a submodule follows the submodule that contains it. Raises BuildFailed for a commit that git cannot
-    check out: it has a path that git forbids or that is too long, or the repository lacks one of its files. Raises
-    EnvironmentFailure if the repository lacks the commit, or if the host is at fault. The functions below raise the
-    same errors.
+    With ``keep_untracked``, files that git does not know stay in the folder. Other submodules are empty folders. In
+    ``submodules``, a submodule of a submodule follows the submodule that contains it. Raises BuildFailed for a commit
+    that git cannot check out: it has a path that git forbids or that is too long, or the repository lacks one of its
+    files. Raises EnvironmentFailure if the repository lacks the commit, or if the host is at fault.
     """
     trees = [SubmoduleTree(bare, sha, "", ignore), *submodules]
     try:
@@ -243,37 +243,35 @@ def checkout(
         for part in trees:
             git_script(host, 'rm -rf "$1/index" "$2"', [str(part.bare), str(to)], timeout=LONG)
         for part in trees:
-            with git_failures(host, part.bare, sha, part):
+            with convert_errors(host, part.bare, sha, part):
                 _switch(host, to, part)
 
 
 def filtered_tree(host: Host, bare: PurePosixPath, sha: str, ignore: Sequence[str]) -> str:
     """An id of the tree of ``sha`` without the ignored paths: of names, modes and contents. No blob is needed."""
     paths = ["--", *pathspecs_except(ignore)]
-    with git_failures(host, bare, sha):
+    with convert_errors(host, bare, sha):
         return git_script(host, _IDENTITY, [str(bare), sha, *paths]).stdout.split()[0]
 
 
 def present_paths(
     host: Host, bare: PurePosixPath, sha: str, paths: Collection[str], files: Collection[str] = ()
 ) -> frozenset[str]:
-    """The files and folders of ``paths``, and the files of ``files``, that the tree of ``sha`` has, ignored or not."""
+    """The ``paths`` that are files or folders in the tree of ``sha``, and the ``files`` that are files in it."""
     names = {path: path.rstrip("/") for path in (*paths, *files)}
     if not names:
         return frozenset()
     listing = ["ls-tree", "-t", "-z", "--full-tree", sha, "--", *names.values()]
-    with git_failures(host, bare, sha):
+    with convert_errors(host, bare, sha):
         entries = [entry.partition("\t") for entry in run_git(host, f"--git-dir={bare}", *listing).stdout.split("\0")]
     kinds = {name: kind.split()[1] for kind, _, name in entries if name}
     return frozenset(path for path, name in names.items() if name in kinds and (path in paths or kinds[name] == "blob"))
 
 
 @contextmanager
-def git_failures(host: Host, bare: PurePosixPath, sha: str, submodule: SubmoduleTree | None = None) -> Iterator[None]:
-    """A block in which git may refuse a commit: that is an error of the commit, unless git names a failure of the host.
-
-    Raises BuildFailed, or EnvironmentFailure.
-    """
+def convert_errors(host: Host, bare: PurePosixPath, sha: str, submodule: SubmoduleTree | None = None) -> Iterator[None]:
+    """A context in which a failure of git raises EnvironmentFailure if the host or the repository is at fault, and
+    BuildFailed if the commit is at fault."""
     try:
         yield
     except CommandFailed as failed:
@@ -315,29 +313,29 @@ class BuildSource:
 
     sha: str
     built_commit: str  # the commit that is checked out: the same, or a new commit with patches
-    patches: Mapping[str, bool] = field(default_factory=dict)  # name → whether it was applied
+    patches: Mapping[str, bool] = field(default_factory=dict)  # name of a patch → whether the patch was applied
 
 
-def for_all_versions(host: Host, bare: PurePosixPath, sha: str, patches: Sequence[Patch]) -> BuildSource:
-    """A commit with the patches for all versions, as far as the sources are known before the checkout.
+def with_common_patches(host: Host, bare: PurePosixPath, sha: str, patches: Sequence[Patch]) -> BuildSource:
+    """A commit with the patches that are for all versions; ``with_version_patches`` applies the other patches.
 
-    Raises BuildFailed for a commit that git cannot read, and EnvironmentFailure in the cases of ``checkout``.
+    Raises BuildFailed for a commit that git cannot read, and EnvironmentFailure as ``checkout`` does.
     """
     sources = BuildSource(sha, sha, {patch.name: False for patch in patches})
     return _with_patches(host, bare, sources, [patch for patch in patches if not patch.version])
 
 
-def for_version(
+def with_version_patches(
     host: Host, bare: PurePosixPath, sources: BuildSource, patches: Sequence[Patch], version: str
 ) -> BuildSource:
-    """``sources`` with the patches for this version, too. They come last, as the version is read from a checkout."""
+    """``sources`` with the patches for this version. They come last: only a checkout shows the version."""
     fitting = [patch for patch in patches if patch.version and version_satisfies(version, patch.version)]
     return _with_patches(host, bare, sources, fitting)
 
 
 def _with_patches(host: Host, bare: PurePosixPath, sources: BuildSource, patches: Sequence[Patch]) -> BuildSource:
     for patch in patches:
-        with git_failures(host, bare, sources.sha):
+        with convert_errors(host, bare, sources.sha):
             done = git_script(host, APPLY, [str(bare), sources.built_commit], stdin=encoded_patch(patch.content))
         commit, _ = parsed_apply_output(done.stdout)
         if commit:
@@ -345,7 +343,7 @@ def _with_patches(host: Host, bare: PurePosixPath, sources: BuildSource, patches
     return sources
 
 
-MAX_SUBMODULES = 1000  # of one commit: an endless chain of submodules is not followed further
+MAX_SUBMODULES = 1000  # most submodules of one commit; an endless chain of submodules is not followed further
 
 
 def tree_id_with_submodules(tree: str, repository: Repository, sha: str, ignore: Sequence[str]) -> str:
@@ -365,8 +363,8 @@ def bring_submodules(
 ) -> Generator[BuildStep, None, tuple[SubmoduleTree, ...]]:
     """Bring the submodules of a commit, and their own submodules, to the host; yields the stages "fetch" and "send".
 
-    ``name`` is the name of the repository on the host; ``upstream`` is the address of the local ``repository`` if it
-    has none configured. Raises BuildFailed if a submodule cannot be fetched.
+    ``name`` is the name of the repository on the host; ``upstream`` is used as the address of ``repository`` if the
+    repository has no configured address. Raises BuildFailed if a submodule cannot be fetched.
     """
     parts: list[SubmoduleTree] = []
     pending = deque((repository, sha, upstream, "", module) for module in needed_submodules(repository, sha, ignore))

@@ -15,7 +15,7 @@ from perfbisect.host import facts, jobs
 from perfbisect.host.protocol import TIMED_OUT, Host, disk_full_error
 from perfbisect.lab.building import build_store, checkout, incremental, links, prebuilt
 from perfbisect.lab.building.build_store import hash_artifacts, measured_files
-from perfbisect.lab.building.checkout import BuildSource, for_all_versions, for_version
+from perfbisect.lab.building.checkout import BuildSource, with_common_patches, with_version_patches
 from perfbisect.lab.building.configure_results import commands_with_configure_results
 from perfbisect.lab.building.incremental import LastBuild
 from perfbisect.lab.building.log_parser import (
@@ -38,7 +38,7 @@ from perfbisect.lab.building.log_parser import (
 )
 from perfbisect.lab.building.plan import (
     BuildContext,
-    BuildPhase,
+    BuildKind,
     BuildPlan,
     InstalledBuild,
     InstrumentedBuild,
@@ -55,7 +55,7 @@ from perfbisect.lab.building.toolchain import (
     EVENTS,
     SYSTEM_FACTS,
     build_dependencies_command,
-    cache_hits_and_misses,
+    cache_statistics,
 )
 from perfbisect.recipes.build_systems import system_of_commit
 from perfbisect.recipes.builder_reader import required_build
@@ -64,7 +64,7 @@ JOB_PREFIX = "build-"  # of the names of jobs that build
 
 
 def end_running_builds(host: Host, *, except_names: Collection[str] = ()) -> jobs.Job | None:
-    """End the running builds, except a build whose job is named in ``except_names``; returns this job if it runs."""
+    """End the running builds, except the build whose job's name is in ``except_names``; returns that job."""
     spared = None
     for job in jobs.running_jobs(host):
         if job.name in except_names:
@@ -80,7 +80,7 @@ _AGAIN = "-again"  # ends the name of an incremental build
 _STEPS = 'cat "$1/steps" 2>/dev/null || :'
 _EMPTY = 'mkdir -p "$1" && cd "$1" && rm -rf base build prefix links objects ccache.log && mkdir build && cat steps 2>/dev/null || :'
 _REMEMBER = f'cd -- "$1" && rm -rf profile && {{ [ -z "$2" ] || printf "%s" "$2" >steps; }} && {EVENTS}'
-_LATE = (TIMED_OUT, 128 + 9)  # statuses of a job whose time ran out
+_LATE = (TIMED_OUT, 128 + 9)  # exit statuses of a job whose time ran out
 _SAVE_LOG = '(umask 077; mkdir -p "${2%/*}") && cp -- "$1" "$2"'
 
 
@@ -112,7 +112,7 @@ class CommitBuild:
     paths: frozenset[str]  # see ``present_paths``
     needed: Mapping[str, prebuilt.NeededArchive]  # archives, by name
     key: str
-    clock: Stopwatch  # has the seconds of the patches already, as the key depends on them
+    clock: Stopwatch  # already has the seconds of the patches, which are applied before the key is known
     incremental: bool = False  # whether an incremental build is allowed
 
     @property
@@ -126,14 +126,14 @@ class CommitBuild:
         built = build_store.find_build(self.context.host, key, self.sources.sha)
         if built is None:
             return None
-        facts = replace(built.facts, patches=self.patches(built.version))
+        facts = replace(built.facts, patches=self.applied_patches(built.version))
         return InstalledBuild(facts, resolved_for(self.context, self.paths, built.version), built.version)
 
-    def patches(self, version: str) -> Mapping[str, bool]:
+    def applied_patches(self, version: str) -> Mapping[str, bool]:
         """The name of each patch, and whether it is applied to this version."""
         context = self.context
         with self.clock.measure_phase(PATCH):
-            return for_version(context.host, context.bare, self.sources, context.patches, version).patches
+            return with_version_patches(context.host, context.bare, self.sources, context.patches, version).patches
 
     def plan(self, context: BuildContext) -> BuildPlan:
         """How the checkout is built."""
@@ -151,35 +151,35 @@ class CommitBuild:
             if context.training:
                 if job is None:
                     yield from self.train(context.training)
-                context = replace(context, phase=BuildPhase.OPTIMISED)
-            ended = yield from replace(self, context=context).good_attempt(self.name, job)
+                context = replace(context, kind=BuildKind.OPTIMISED)
+            ended = yield from replace(self, context=context).best_attempt(self.name, job)
         except BuildFailed:  # not for other errors: an interrupted build may still run, and reads the profile
-            host.run(["rm", "-rf", "--", str(context.profile)], timeout=600)
+            host.run(["rm", "-rf", "--", str(context.profile_folder)], timeout=600)
             raise
         plan = ended.plan
         cached = host.script(
             _REMEMBER, context.work, "" if ended.incremental else ended.output.steps, timeout=600
         ).stdout
-        hits, misses, remote = cache_hits_and_misses(cached)
+        hits, misses, remote = cache_statistics(cached)
         key = incremental_key(self.key) if ended.incremental else self.key
         with self.clock.measure_phase(RECORD):
             binary = ended.binary or self.hash_programs(plan) or key
         facts = BuildFacts(
             commit=self.sources.sha, key=key, binary=binary, seconds=time.monotonic() - began,
             cache_hits=hits, cache_misses=misses, remote_hits=remote, reused=False, log="", system=plan.system,
-            patches=self.patches(plan.version), partial=self.short_paths(ended.output.partial),
+            patches=self.applied_patches(plan.version), partial=self.short_paths(ended.output.partial),
             programs=ended.output.programs, flags=context.builder.flags.options, incremental=ended.incremental,
         )  # fmt: skip
         if context.recorder:
             yield BuildStep(LINK)
             with self.clock.measure_phase(RELINK):
                 facts = links.keep_links(host, context.work, ended.artifacts, context.variant, context.recorder, facts)
-            if facts.fixed and ended.incremental:  # a link that was not repeated may lack its record
+            if facts.fixed and ended.incremental:  # a link that the build did not repeat may have no record
                 jobs.remove_folder(host, ended.job)
                 return (yield from replace(self, incremental=False).build())
         with self.clock.measure_phase(RECORD):
             facts = build_store.add(host, facts, plan.version, context.work / "prefix", ended.job.folder / "stdout")
-            if not ended.output.partial:  # of a partial build, absent programs would be looked for in vain
+            if not ended.output.partial:  # the next build would search for programs that are missing
                 incremental.note_last_build(context, plan, self.sources.built_commit, key)
         jobs.remove_folder(host, ended.job)
         phases = self.clock.phases(time.monotonic() - began)  # a job that an earlier session began took longer
@@ -187,22 +187,22 @@ class CommitBuild:
         return InstalledBuild(facts, plan.builder, plan.version)
 
     def train(self, training: Training) -> Generator[BuildStep | Warned]:
-        """Make the profile for the final build: build the commit instrumented, and run workloads with it."""
-        training.check()
-        context = replace(self.context, phase=BuildPhase.INSTRUMENTED)
-        ended = yield from replace(self, context=context).good_attempt(f"{self.name}-{BuildPhase.INSTRUMENTED}")
+        """Make the profile for the profile-guided build: build the commit with instrumentation, and run workloads."""
+        training.check_programs()
+        context = replace(self.context, kind=BuildKind.INSTRUMENTED)
+        ended = yield from replace(self, context=context).best_attempt(f"{self.name}-{BuildKind.INSTRUMENTED}")
         yield BuildStep(TRAIN)
         sha, plan = self.sources.sha, ended.plan
         build = InstrumentedBuild(
-            sha, self.key, plan.builder, plan.version, context.work / "prefix", context.profile, context.variant.cc,
-            context.tools.name,
+            sha, self.key, plan.builder, plan.version, context.work / "prefix", context.profile_folder,
+            context.variant.cc, context.tools.name,
         )  # fmt: skip
         try:
             with self.clock.measure_phase(TRAIN):
                 trained = yield from training.train(build)
             if not trained:
                 raise BuildFailed(
-                    f"{sha[:10]} has no profile after its training with {training.named}: the recipe must compile and link"
+                    f"{sha[:10]} has no profile after its training with {training.workload_names}: the recipe must compile and link"
                     " with {cflags} and {ldflags} of the variant, and the programs must end by themselves",
                     stage=TRAIN,
                     log=self.save_log(ended),
@@ -210,12 +210,12 @@ class CommitBuild:
         finally:
             jobs.remove_folder(context.host, ended.job)
 
-    def good_attempt(self, name: str, job: jobs.Job | None = None) -> Generator[BuildStep | Warned, None, BuildAttempt]:
-        """Make a successful build, by a job of that name. It begins with the checkout unless ``job`` builds."""
+    def best_attempt(self, name: str, job: jobs.Job | None = None) -> Generator[BuildStep | Warned, None, BuildAttempt]:
+        """Make a checkout and a successful build by a job named ``name``; or follow ``job``, a running build."""
         context, sha = self.context, self.sources.sha[:10]
         if job is None:
             with self.clock.measure_phase(CHECKOUT):
-                yield from prebuilt.bring_archives(context.host, self.needed.values())
+                yield from prebuilt.unpack_archives(context.host, self.needed.values())
             if self.incremental and (base := incremental.take_last_build(context)):
                 yield from self.check_out(keep_untracked=True)
                 if (ended := (yield from self.incremental_attempt(base))) and not ended.failed:
@@ -235,7 +235,7 @@ class CommitBuild:
             yield Warned(f"{failure}; the build is repeated with one job instead of {at_once} jobs", failure.advice)
             yield BuildStep(CHECKOUT)
             yield from self.check_out()
-            # The error of this log is left out: the second log would be searched for it, too.
+            # The note begins the log of the second build, which is searched for errors, so the note quotes no error.
             stage = ended.output.stage
             note = f"perfbisect: with {at_once} jobs this build did not {stage}; it is repeated with one job"
             ended = yield from self.attempt(alone, f"{name}{_ALONE}", None, note)
@@ -255,17 +255,17 @@ class CommitBuild:
         with self.clock.measure_phase(CHECKOUT):
             way = incremental.incremental_build(context, plan, self.sources.built_commit, base)
             if way:
-                way.begin(context.host, context.work)
+                way.prepare_tree(context.host, context.work)
         if way is None:
             return None
         ended = yield from self.attempt(replace(plan, commands=way.commands), f"{self.name}{_AGAIN}", None)
-        failed = ended.failed or bool(ended.output.partial)  # a program may be left from the last build
+        failed = ended.failed or bool(ended.output.partial)  # a partial build may contain old programs
         if failed:
             jobs.remove_folder(context.host, ended.job)
         return replace(ended, plan=plan, incremental=True, failed=failed)
 
     def check_out(self, *, keep_untracked: bool = False) -> Generator[BuildStep]:
-        """Check out the commit and its submodules; with ``keep_untracked``, other files in the checkout are not removed."""
+        """Check out the commit and its submodules. ``keep_untracked``: keep files that git does not track."""
         context, builder = self.context, self.context.builder
         of = (context.host, builder.work_name, context.repository, self.sources.sha, builder.ignore, builder.repository)
         with self.clock.measure_phase(CHECKOUT):
@@ -275,8 +275,8 @@ class CommitBuild:
     def attempt(
         self, plan: BuildPlan, name: str, job: jobs.Job | None, note: str = ""
     ) -> Generator[BuildStep, None, BuildAttempt]:
-        """Build the checkout with a job of that name, or follow ``job``, which already builds it. The build folder is
-        empty, unless the build is incremental.
+        """Build the checkout by a job named ``name``, or follow ``job``, which already builds the checkout. The build
+        folder is empty, unless the build is incremental.
         """
         host, work, how = self.context.host, self.context.work, required_build(plan.builder)
         with self.clock.measure_phase(CHECKOUT):
@@ -284,7 +284,7 @@ class CommitBuild:
         output = BuildLog(expected=int(steps) if steps.isdecimal() else 0)
         commands = plan.commands if name.endswith(_AGAIN) else commands_with_configure_results(self.context, plan)
         argv = ["sh", "-c", build_script(commands, note)]
-        if COMPILERS in plan.env:  # the folder that is searched first
+        if COMPILERS in plan.env:  # the folder of COMPILERS becomes the first folder of PATH
             argv = ["sh", "-c", 'PATH=$0:$PATH exec "$@"', plan.env[COMPILERS], *argv]
         job = job or jobs.start(
             host, argv, name=name, cwd=work / "build", env=plan.env, timeout=how.timeout, merge_stderr=True
@@ -317,7 +317,7 @@ class CommitBuild:
         return hashlib.sha256(f"{self.key} {hash_artifacts(host, prefix, programs)}".encode()).hexdigest()
 
     def single_job_plan(self, ended: BuildAttempt) -> BuildPlan | None:
-        """How a failed build is repeated with only one job; None if that would not change the commands."""
+        """The plan that repeats a failed build with one job; None if one job cannot help."""
         trouble = ended.output.host_trouble
         of_the_host = (bool(trouble) and not trouble.startswith(OUT_OF_MEMORY)) or facts.is_disk_full(self.context.host)
         if of_the_host or ended.output.stage == CONFIGURE or ended.status in _LATE:
@@ -333,7 +333,7 @@ class CommitBuild:
         return log
 
     def short_paths(self, text: str) -> str:
-        """A compiler's message without the build's folders; ccache makes paths relative to the build folder."""
+        """A compiler's message whose paths lack the build's folders, and the ``../`` that ccache writes."""
         return re.sub(rf"(?:{re.escape(str(self.context.work))}/|(?<![\w./])(?:\.\./)+)(?:source/)?", "", text)
 
     def build_failure(self, ended: BuildAttempt) -> BuildFailed | EnvironmentFailure:
@@ -356,8 +356,8 @@ class CommitBuild:
         )
         hint = build_dependencies_command(builder, facts.read_facts(host, SYSTEM_FACTS)) if stage == CONFIGURE else ""
         hint = hint and f"{hint}."
-        phase = f"the {self.context.phase} build of " if self.context.phase else ""
-        sentence = f"{phase}{sha} does not {stage}: {reason}"
+        kind = f"the {self.context.kind} build of " if self.context.kind else ""
+        sentence = f"{kind}{sha} does not {stage}: {reason}"
         errors = tuple(map(self.short_paths, output.reports)) if len(output.reports) > 1 and not late else ()
         if output.known and not late:
             return KnownFailure(sentence, output.known, stage=stage, log=log, hint=hint, errors=errors)
@@ -371,7 +371,7 @@ def commit_build(context: BuildContext, sha: str) -> CommitBuild:
     """
     host, builder, bare = context.host, context.builder, context.bare
     with (clock := Stopwatch()).measure_phase(PATCH):
-        sources = for_all_versions(host, bare, sha, context.patches)
+        sources = with_common_patches(host, bare, sha, context.patches)
     paths = present_paths(context, sources.built_commit)
     tree = checkout.filtered_tree(host, bare, sources.built_commit, builder.ignore)
     tree = checkout.tree_id_with_submodules(tree, context.repository, sha, builder.ignore)
@@ -395,6 +395,6 @@ def check_out(
     if any(patch.version for patch in context.patches):
         version = version_of(context, sources.sha)
         with clock.measure_phase(PATCH):
-            fitting = for_version(host, bare, sources, context.patches, version)
+            fitting = with_version_patches(host, bare, sources, context.patches, version)
         if fitting.built_commit != sources.built_commit:
             checkout.checkout(host, bare, fitting.built_commit, *destination)

@@ -1,19 +1,20 @@
-"""Results of cmake's configure step, for the next clean build of a session whose configure step would find the same results.
+"""Results of cmake's configure step, for the next clean build of a session that would find the same results.
 
 A clean build that configures in full stores results of checks, such as ``HAVE_FSEEKO``, and the facts about the
 compiler, in ``root/work/BUILDER/configured``. The next clean build starts with these results if it would run the same
 checks: by the same commands, in the same session, on the same host, with the same ``CMakeLists.txt``, ``*.cmake`` and
 ``*.in``. A build that starts with these results must generate the same files, byte for byte, as the build that
-configured in full. If the files differ, this build and all later builds configure in full. Results that may depend on
-other files of the tree are not kept: results of ``try_compile`` itself, and, in a tree that reads files, results of
-checks of programs.
+configured in full. If the generated files differ, this build and all later builds configure in full. Results that may
+depend on other files of the tree are not kept: the results of ``try_compile`` itself and, if the ``CMakeLists.txt`` of
+the tree read files, the results of checks that compile a source text.
 
-Commands of ``--build`` use these results, too, if all of them are commands of build systems, and the first is the only
-configure step, is cmake's, and makes a folder in the copy of the tree. In this case, the next build needs the same
-``CMakeLists.txt``, ``*.cmake`` and ``*.in`` in the whole copy of the tree.
+A build by commands of ``--build`` also uses these results, under three conditions: all commands are commands of build
+systems; only the first command configures; and the first command is cmake, and makes a folder in the copy of the tree.
+A build by commands of ``--build`` needs the same ``CMakeLists.txt``, ``*.cmake`` and ``*.in`` in the whole copy of the
+tree.
 
-The cache of autotools is not used, because with a cached result many configure scripts skip other work of the check,
-and because checks read headers of the tree.
+The cache of autotools is not used, because many configure scripts skip further work of a check if the result of the
+check is cached, and because the checks of configure scripts read headers of the tree.
 """
 
 import re
@@ -90,7 +91,7 @@ def commands_with_configure_results(context: BuildContext, plan: BuildPlan) -> S
 
 
 def _kept(results: str, argv: list[str]) -> list[str]:
-    if "-S" not in argv:  # a command that copies the tree, or reads the log
+    if "-S" not in argv:  # not cmake: a command that copies the tree, or reads the log
         return argv
     tree, folder = (argv[argv.index(option) + 1] for option in ("-S", "-B"))
     return ["sh", "-c", _CONFIGURE, results, tree, folder, *argv]
@@ -100,11 +101,9 @@ _BELOW = r"[\w+-][\w.+-]*"  # the name of a file or a folder, never "..", nor a 
 
 
 def cmake_index_and_folder(argv: Sequence[str], prefix: str) -> tuple[int, str]:
-    """The index of the program in a command of ``--build``, and the folder that the command makes; the folder is ""
-    unless the program is cmake.
-
-    The folder is also "" unless it is certain that the command configures the copy of the tree in ``prefix`` alone,
-    into a new folder.
+    """The index of the program in a command of ``--build``, and the folder that the command makes. The folder is "" if
+    the program is not cmake, or if the command may configure another tree than the copy in ``prefix``, or may write
+    into an existing folder.
     """
     at = next((index for index, word in enumerate(argv) if index > 2 and not re.match(r"\w+=", word)), len(argv))
     folder, source, words = "", ".", iter(argv[at + 1 :])

@@ -15,10 +15,10 @@ files. The build system then makes everything again that depends on changed file
   again by config.status. If compiler options have changed in a Makefile, in a configure script or in an input of such
   a script, the build begins in an empty folder.
 
-Programs and archives are removed before the build (with make always, otherwise if files were added or removed),
-because a program that the build no longer makes must not be measured.
+Before the next build, the programs and archives of the last build are removed (with make always, with other build
+systems if files were added or removed), because a program that the next build does not make must not be measured.
 
-Commands of ``--build`` follow the rules of build systems if the commands start nothing but build systems.
+If the commands of ``--build`` start nothing but build systems, the rules of these build systems apply.
 
 These rules do not guarantee a correct build, because the rules of a tree may lack a dependency. So the search
 confirms its result with clean builds (``core/search/clean_builds.py``).
@@ -41,7 +41,8 @@ from perfbisect.repository.git import pathspecs_except
 
 SOURCE = re.compile(r"\.(?:c|cc|cpp|cxx|c\+\+|C|s|S|asm|f|f90|m|mm)$")
 HEADER = re.compile(r"\.(?:h|hh|hpp|hxx|h\+\+|H|inc|inl|ipp|tcc|tpp|def)$")
-# Files that no build reads, or that only parts read that are not measured. Sources and headers in such folders count as any other.
+# Files that no build reads, or that are read only by parts that are not measured. Sources and headers in such folders
+# count like other sources.
 NEUTRAL = re.compile(
     r"\.(?:md|rst|txt|html?|texi|adoc|pod|[1-8]|po|pot|png|svg|jpe?g|pdf|ya?ml)$|(?:^|/)(?:docs?|tests?|testsuite|t|man|ci)/"
     r"|(?:^|/)(?:README|NEWS|ChangeLog|CHANGES|AUTHORS|TODO|COPYING|LICENSE)[^/]*$|(?:^|/)\.git"
@@ -104,10 +105,10 @@ fi || exit
 cat >changed && (cd -- "$3" && cut -zc 2- | xargs -0 -r rm -rf --) <changed &&
     grep -zv '^D' changed | cut -zc 2- | tar -C source --null --no-recursion --format=pax -cf - -T - | tar -C "$3" -xpf -
 """
-# Programs that build, as a command may call them: those of KNOWS know which files an object depends on.
+# Names of build programs in commands. The programs of KNOWS know on which files each object depends.
 MAKES, KNOWS = {"make", "gmake", "configure"}, {"cmake", "ninja", "meson", "cargo"}
-# Makes configure steps begin anew. Of cmake's cache, results of checks and facts about the system stay, while options get their
-# defaults again; meson checks everything again.
+# Prepares a tree for a new configure step. cmake's cache keeps the results of checks and facts about the system, and
+# loses options, so that they get their defaults again. meson checks everything again.
 _ANEW = r"""
 find . -name CMakeCache.txt -exec sed -i -E '/^\/\/|^[^:]*:(BOOL|STRING|PATH|UNINITIALIZED)=/d' {} + &&
     find . -type d '(' -name meson-private -o -name meson-info ')' -prune -exec rm -rf {} +
@@ -124,7 +125,7 @@ find . '(' -name CMakeFiles -o -name meson-private ')' -prune -o -type f '(' -pe
 LC_ALL=C sort -z | xargs -0 -r sh -c 'for each do case $(head -c 4 -- "$each" | tr -d "\0") in ?ELF) printf "%s\0" "$each";; esac; done' find
 """
 MAX_PROGRAMS = 200  # programs that are compared
-DEEP = 100  # folders
+DEEP = 100  # levels of folders: more than a tree has
 LONG = 3600.0  # seconds, for copying a large tree
 
 
@@ -132,13 +133,13 @@ LONG = 3600.0  # seconds, for copying a large tree
 class IncrementalBuild:
     """How a commit is built in the tree of the last build."""
 
-    commands: tuple[tuple[str, list[str]], ...]  # stage, argv
+    commands: tuple[tuple[str, list[str]], ...]  # (stage of the build, argv) of each command
     kept: str  # the folder of a kept build whose installation is copied; "" unless the tree is built in place
     copy: str  # the folder of the tree's copy below the folder of fixed paths; "" without a copy
     changed: tuple[str, ...]  # A, M, D or T, followed by a path of the tree
     unlinked: tuple[str, int] | None = None  # the folder in which products of linkers are removed, and how deep
 
-    def begin(self, host: Host, work: PurePosixPath) -> None:
+    def prepare_tree(self, host: Host, work: PurePosixPath) -> None:
         """Prepare the tree of the last build for a build of the commit that is checked out."""
         paths = "".join(f"{path}\0" for path in self.changed)
         host.script(_BEGIN, work, self.kept, self.copy, stdin=paths, timeout=LONG)
@@ -148,16 +149,16 @@ class IncrementalBuild:
 
 
 def incremental_rules(plan: BuildPlan, prefix: str) -> IncrementalBuilds | None:
-    """The rules by which a commit may be built in the tree of another commit: the rules of its build system; or, if
-    its commands run in a copy of the tree and start nothing but build systems, the rules of those build systems. None
-    if a commit may not be built in the tree of another commit.
+    """The rules by which a commit may be built in the tree of another commit; None if incremental builds are not
+    allowed. If ``plan`` has a build system, its rules apply. If ``plan`` has other commands that run in a copy of the
+    tree and start nothing but build systems, the rules of these build systems apply.
     """
     if plan.system:
         return SYSTEMS[plan.system].incremental
     (_, copying), *further = plan.commands or (("", []),)
     programs = set()
     for _, argv in further:
-        words = [word for word in argv[3:] if not re.match(r"\w+=", word)]  # without variables
+        words = [word for word in argv[3:] if not re.match(r"\w+=", word)]  # without NAME=VALUE
         programs.add(PurePosixPath(words[0]).name if words and argv[:3] == ["env", "-C", prefix] else "")
     if copying[:2] != ["cp", "-a"] or copying[-1] != prefix or not programs or not programs <= MAKES | KNOWS:
         return None
@@ -186,7 +187,7 @@ def built_programs(host: Host, prefix: PurePosixPath) -> list[str]:
 
 
 def note_last_build(context: BuildContext, plan: BuildPlan, commit: str, key: str) -> None:
-    """Write a note of the settings and the commit of the tree of the last build, which the next build will read."""
+    """Write the note that the next build reads: the settings and the commit of the build that was just made."""
     if made := build_method_hash(context, plan):
         context.host.script(_NOTE, context.work, made, commit, key)
 
@@ -201,8 +202,8 @@ class LastBuild:
 
 
 def take_last_build(context: BuildContext) -> LastBuild | None:
-    """The noted ``Base``; None if there is no note. The note is removed first: if the build is interrupted, the next
-    build begins in an empty folder.
+    """The note about the last build; None if there is no note. The note is removed, so that the next build begins in an
+    empty folder if this build is interrupted.
     """
     made, commit, key, *_ = [*context.host.script(_TAKE, context.work).stdout.split("\n"), "", ""]
     return LastBuild(made, commit, key) if key else None
@@ -219,7 +220,7 @@ def incremental_build(context: BuildContext, plan: BuildPlan, commit: str, base:
     if changed is None:
         return None
     way = _TreeChange(context, plan, commit, base, rule, changed)
-    return way.build() if way.is_possible() else None
+    return way.build_method() if way.is_possible() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +241,7 @@ class _TreeChange:
         return required_build(self.plan.builder).in_place or not self.plan.system
 
     @property
-    def last(self) -> PurePosixPath:
+    def objects_folder(self) -> PurePosixPath:
         """The folder that contains the object files of the last build."""
         installation = build_store.build_folder(self.context.host, self.base.key) / "prefix"
         return installation if self.in_place else self.context.work / "build"
@@ -262,22 +263,22 @@ class _TreeChange:
     def is_possible(self) -> bool:
         """Whether, as far as is known, the build system will make everything again that depends on the changes."""
         host = self.context.host
-        has_objects = host.run(["test", "-d", str(self.last)], check=False).ok
+        has_objects = host.run(["test", "-d", str(self.objects_folder)], check=False).ok
         if not has_objects or (self.needs_configure and not self.rule.anew):
             return False
-        # Programs that were measured may have written into their own files.
+        # Measured programs may have written into files of the build; then the next build cannot start from it.
         if self.in_place and build_store.changed_files(host, build_store.build_folder(host, self.base.key)):
             return False
         if self.rule.tracks:
             return True
-        if self.plan.system == "autotools":  # config.status makes files from templates again
+        if self.plan.system == "autotools":  # config.status makes files from changed templates
             am, templates = (any(path.endswith(end) for _, path in self.changed) for end in (".am", ".in"))
             if am and not checkout.present_paths(host, self.context.bare, self.commit, ["configure"]):
                 return False
             if templates and not am and not self._has("config.status"):
                 return False
         if not (
-            host.script(_TRACKED, self.last, self.context.work / "source", timeout=LONG).stdout
+            host.script(_TRACKED, self.objects_folder, self.context.work / "source", timeout=LONG).stdout
             or _is_makefile_safe(host, self.context.work, self.changed)
         ):
             return False
@@ -285,9 +286,9 @@ class _TreeChange:
         return not (self.makefiles and checkout.git_script(host, _OPTIONS, [*where, *self.makefiles]).stdout)
 
     def _has(self, name: str) -> bool:
-        return self.context.host.run(["test", "-e", str(self.last / name)], check=False).ok
+        return self.context.host.run(["test", "-e", str(self.objects_folder / name)], check=False).ok
 
-    def build(self) -> IncrementalBuild:
+    def build_method(self) -> IncrementalBuild:
         """How the commit is built."""
         work, system = self.context.work, self.plan.system
         folder = work / "prefix" if self.in_place else work / "build"
@@ -307,11 +308,11 @@ class _TreeChange:
             self.needs_configure or self.has_added_or_removed_files or not self.rule.tracks,
             (folder.name, DEEP),
         )
-        if system == "cargo":  # deeper files are cargo's own, and it knows all of them
+        if system == "cargo":  # cargo itself tracks the files in the folders below release/
             relinked, unlinked = True, (f"{folder.name}/{'target/' * self.in_place}release", 1)
         return IncrementalBuild(
             (*((CONFIGURE, argv) for argv in first), *commands),
-            str(self.last.parent) if self.in_place else "",
+            str(self.objects_folder.parent) if self.in_place else "",
             copy,
             tuple(f"{status}{path}" for status, path in self.changed),
             unlinked if relinked else None,

@@ -1,4 +1,4 @@
-"""Links that can be repeated: recorded while a build runs, and repeated by a linker that puts functions in another order.
+"""Records the links of a build, and repeats them with a linker that puts the functions in another order.
 
 While a build runs, COMPILER_PATH leads gcc and clang to ``recorder/ld`` instead of each linker; this script links, and
 records the link. COMPILER_PATH is the same for all builds of a host, because ccache hashes the variable and would
@@ -12,7 +12,7 @@ beside the build, in ``links``:
     root               the root folder of the host that recorded, if it differs
 
 ``link`` makes the layout of a build for a seed: a copy of the build's installation by hard links, in which the files of
-``plan`` are replaced. No seed is ever an argument of a compiler: ccache might not distinguish two seeds.
+``plan`` are replaced. A seed is never an argument of a compiler, because ccache might use the file of another seed.
 """
 
 import hashlib
@@ -34,9 +34,11 @@ from perfbisect.lab.building import build_store
 from perfbisect.lab.building.log_parser import LINK
 from perfbisect.recipes.builder import Build, Variant
 
-# By preference. OBJECTS moves whole object files only, in the order of its arguments; the others move functions.
+# Linkers, the preferred linker first. OBJECTS orders whole object files, by the order of its arguments; the other
+# linkers order functions.
 MOLD, LLD, GOLD, OBJECTS = "mold", "lld", "gold", "ld"
-# Prints the name of the first linker that is installed and able, and the first line of its version text.
+# The arguments are a name, a program and an option for each linker. Prints the name of the first linker that is
+# installed and whose help text has the option, and then the first line of the linker's version text.
 _FIND_LINKER = """\
 while [ $# != 0 ]; do
     if command -v "$2" >/dev/null && "$2" --help 2>/dev/null | grep -q -e "$3"; then
@@ -71,16 +73,17 @@ def find_linker(host: Host) -> LayoutLinker | None:
 
 @dataclass
 class LayoutSeeds:
-    """The seeds of one host: its n-th run of a commit in a randomized layout has the n-th seed of ``first``, ``first + step`` …
+    """The seeds of randomized layouts on one host: the n-th run of a commit in a randomized layout has the seed ``first
+    + (n - 1) step``.
 
     A resumed hunt therefore continues with new layouts, and hosts with different ``first`` never share a layout.
     """
 
     first: int = 1
     step: int = 1
-    used: dict[str, int] = field(default_factory=dict)  # commit → the last seed
+    used: dict[str, int] = field(default_factory=dict)  # commit → the last seed that was used
 
-    def note_used(self, run: RunFacts) -> None:
+    def note_used_seed(self, run: RunFacts) -> None:
         """Note the seed of a run that has ended."""
         if run.layout:
             self.used[run.commit] = max(run.layout, self.used.get(run.commit, 0))
@@ -94,7 +97,7 @@ REVISION = "3"  # part of the key of every build that can be linked again: raise
 FOLDER = "links"
 SECTIONS = "-ffunction-sections"
 MAX_FILES = 40  # programs and libraries of a build that are linked again, if its recipe names none
-LONG = 1800.0  # seconds: for all links of the largest servers
+LONG = 1800.0  # most seconds for all links of the largest servers
 _NAMES = ("ld", "ld.bfd", "ld.gold", "ld.lld", "ld.mold")
 
 # The arguments of a recorded link, changed for its copy below $2/files: paths below the root folder $1 lead there, and options
@@ -132,7 +135,7 @@ objects() { # of the build, among the arguments in file $2; $1 as the second abo
 in_awk() { escaped "$1" | sed 's/\\/\\\\/g'; } # awk takes the escapes of a variable away
 """
 # $1 is the root, $2 a temporary folder, $3 the links, $4 the installation, $5 the linker's name, then paths below the installation.
-# Prints each path, and why that file cannot be linked again.
+# Prints each path, and the reason if the file cannot be linked again.
 _KEEP = r"""
 root=$(in_awk "$1")
 mkdir -p "$2" && scratch=$(mktemp -d -p "$2") && trap 'rm -rf "$scratch"' EXIT || exit
@@ -175,7 +178,8 @@ for id in *; do
     [ ! -d "$id" ] || grep -qs "^$id" plan || rm -rf "$id"
 done
 """
-# $1 is the root, $2 a temporary folder, $3 the build's folder, $4 the layout's, $5 the seed, $6 the linker's name, $7 its command.
+# $1 is the root, $2 a temporary folder, $3 the build's folder, $4 the layout's folder, $5 the seed, $6 the linker's
+# name, $7 the linker's command.
 _LINK = r"""
 set -e
 from=$1 # the root folder of the host where the links were recorded
@@ -220,8 +224,9 @@ done <"$build/links/plan"
 record_layout "$made.part" "$build" "$scratch/linked"
 mv -T -- "$made.part" "$made"
 """
-# $1 is the links, $2 the installation, then the measured paths. If one of these files is compiled, unlike a script, prints them;
-# otherwise the paths of all programs and libraries with a recorded link, except programs with which cmake and meson test compilers.
+# $1 is the folder of the recorded links, $2 the installation; the measured paths follow. If a measured file is an ELF
+# file, not a script, prints the measured paths. Otherwise prints the paths of all programs and libraries with a
+# recorded link, except programs with which cmake and meson test compilers.
 _MEASURED = """\
 links=$1
 cd -- "$2" && shift 2 || exit
@@ -235,10 +240,10 @@ LC_ALL=C sort -z | xargs -0 -r sh -c '
         [ -z "$id" ] || [ ! -d "$0/$id" ] || printf "%s\\0" "$file"
     done' "$links"
 """
-# Prints the sections of all programs in $1 that tell whether a program is compiled, and whether by Go.
+# Prints which of the sections .text (compiled) and .go.buildinfo (compiled by Go) the programs in $1 have.
 _SECTIONS = r"""find -- "$1" -type f -perm -u+x -exec readelf -SW -- {} + 2>/dev/null | grep -owE '\.text|\.go\.buildinfo' | sort -u"""
 GO = "Go's linker cannot change the order of functions"
-NOT_COMPILED = "the programs that run are not compiled"  # then no order of functions can matter
+NOT_COMPILED = "the programs that run are not compiled"  # then the order of functions has no effect
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,11 +251,12 @@ class LinkRecorder:
     """The files with which builds of a host record their links."""
 
     linker: LayoutLinker  # the linker that makes the layouts of these builds
-    folder: PurePosixPath  # with the recording programs
+    folder: PurePosixPath  # the folder with the programs that record links
 
     @property
     def identity(self) -> str:
-        """A part of the keys of builds: layouts by different linkers are not compared."""
+        """A text that identifies the linker. It is a part of the keys of builds, because layouts by different linkers
+        are not compared."""
         return f"{REVISION} {self.linker.name} {self.linker.version}"
 
     def environment(self, work: PurePosixPath) -> dict[str, str]:
@@ -300,8 +306,8 @@ def layouts_unavailable_warning(reason: str) -> Warned:
 def keep_links(
     host: Host, work: PurePosixPath, paths: Sequence[str], variant: Variant, recorder: LinkRecorder, built: BuildFacts
 ) -> BuildFacts:
-    """Keep the links of installed files in ``work``: of the files ``paths`` below the prefix, or of all files if
-    ``paths`` is empty.
+    """Store in ``work`` the recorded links of installed files: of the files ``paths`` below the prefix, or of all files
+    if ``paths`` is empty.
 
     Returns the facts of the build, with the version of the linker, or with the reason why the build cannot be linked
     again.
@@ -311,7 +317,7 @@ def keep_links(
 
 
 def _keep_links_or_reason(host: Host, work: PurePosixPath, paths: Sequence[str], recorder: LinkRecorder) -> str:
-    """Keep links; returns "", or the reason why no link can be kept."""
+    """Store the recorded links of the installed files; returns "", or the reason why no file can be linked again."""
     links, prefix = work / FOLDER, work / "prefix"
     files = host.script(_MEASURED, links, prefix, *paths, timeout=LONG).stdout.split("\0")[:-1]
     if len(files) > max(MAX_FILES, len(paths)):
@@ -323,9 +329,8 @@ def _keep_links_or_reason(host: Host, work: PurePosixPath, paths: Sequence[str],
         sections = host.script(_SECTIONS, prefix, timeout=LONG).stdout
         recorded = "the link of no installed program was recorded"
         return GO if ".go" in sections else recorded if sections else NOT_COMPILED
-    path, reason = min(
-        reasons, key=lambda path_and_reason: path_and_reason[1] != ""
-    )  # one file that can be linked again is enough; else the first has the reason
+    # One file that can be linked again is enough. If there is no such file, the reason of the first file is returned.
+    path, reason = min(reasons, key=lambda path_and_reason: path_and_reason[1] != "")
     return reason and f"{path}: {reason}"
 
 

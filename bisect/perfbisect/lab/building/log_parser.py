@@ -1,12 +1,12 @@
 """A parser that reads the output of build tools line by line: how far a build has progressed, and why it failed.
 
-Some errors occur because the compiler is years younger than the tree; ``known_errors.toml`` names compiler options
-that prevent them. The time to parse a line is at most proportional to the line's length, because repetitions in the
+Some errors occur because the compiler is years younger than the tree; ``known_errors.toml`` names compiler options that
+prevent these errors. The time to parse a line is at most proportional to the line's length, because repetitions in the
 patterns are bounded and begin with a fixed text.
 
-``Stopwatch`` splits the time of a build into phases: work outside of the job that builds is timed around its calls.
-The job prints the times at which its stages began, by the clock of the host, so that the durations are the same if a
-later session follows the job.
+``Stopwatch`` adds up the time of a build by phases. Phases outside of the job that builds are timed on this machine.
+The job itself prints when its stages began, by the clock of the host, so that the durations are right even if a later
+session reads the output of the job.
 """
 
 import re
@@ -32,7 +32,7 @@ from perfbisect.lab import GeneratorWithResult
 from perfbisect.masking import mask_credentials
 from perfbisect.recipes.programs import AGAIN, PARTIAL, PROGRAM, SAID
 
-PATCH, RELINK, RECORD, OTHER = "patch", "relink", "record", "other"  # phases that are no stages of the progress
+PATCH, RELINK, RECORD, OTHER = "patch", "relink", "record", "other"  # phases that the build script does not have
 HEADER = "a standard header that is missing"
 _OF_THE_SYSTEM = ("unistd.h", "sys/types.h", "sys/time.h", "strings.h", "time.h")
 _ABSENT = re.compile(
@@ -46,8 +46,8 @@ _OF_C = re.compile(r"^[^:]{0,400}\.c:|\.h:\d{1,9}:\d{1,9}: error: unknown type n
 
 
 class ErrorPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A pattern of output lines that report an error, and the remedy; {} in the flags of the remedy is replaced by
-    the group of the pattern.
+    """A pattern of output lines that report a known error, and compiler flags that prevent the error. {} in the flags
+    is replaced by the text that the group of the pattern matches.
     """
 
     pattern: re.Pattern[str]
@@ -57,7 +57,7 @@ class ErrorPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class KnownErrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The tables of ``known_errors.toml``."""
 
-    headers: dict[str, tuple[str, re.Pattern[str]]]  # C++ header → C header, a pattern of the names that both declare
+    headers: dict[str, tuple[str, re.Pattern[str]]]  # C++ header → (C header, pattern of names that both declare)
     errors: list[ErrorPattern]
 
 
@@ -69,7 +69,7 @@ def known_errors() -> KnownErrors:
 
 
 class KnownFailure(BuildFailed):
-    """The result of parsing a build that failed with a known error."""
+    """Raised for a build that failed with a known error, which other compiler options may prevent."""
 
     def __init__(self, sentence: str, known: KnownError, *, hint: str, **how: Any) -> None:
         super().__init__(sentence, hint=f"For {known.name}: {known.remedy}. {hint}".strip(), **how)
@@ -99,7 +99,7 @@ def known_error(line: str) -> KnownError | None:
 
 
 def _missing(header: str, of_c: bool) -> KnownError:
-    # Under -std=c99 headers of the system declare little without _DEFAULT_SOURCE.
+    # With -std=c99, the system's headers declare few functions unless _DEFAULT_SOURCE is defined.
     text = f"{'-D_DEFAULT_SOURCE ' if of_c and header in _OF_THE_SYSTEM else ''}-include {header}"
     return KnownError(HEADER, Flags(cflags=text) if of_c else Flags(cxxflags=text), by_itself=True)
 
@@ -107,7 +107,7 @@ def _missing(header: str, of_c: bool) -> KnownError:
 T = TypeVar("T")
 
 STAGE = "[perfbisect] "  # begins the lines that the build script adds to the output; the stage's name follows
-# The last line of that script begins with it: its stages, each with the moment when it began, and the end.
+# Begins the last line that the build script prints: the names of all stages with the times of their starts and the end.
 TOOK = "took"
 _BEGAN = re.compile(r"([a-z]{1,20}) ([0-9]{1,10}\.[0-9]{1,9})(?!\S)")
 _NOW = '"$(read -r up _ </proc/uptime && echo "$up")"'
@@ -116,30 +116,30 @@ FETCH, SEND, CHECKOUT, CONFIGURE = "fetch", "send", "checkout", "configure"
 COMPILE, INSTALL, TRAIN, LINK, SHARE = "compile", "install", "train", "link", "share"
 OUT_OF_MEMORY = "out of memory"  # begins the error of a host without free memory
 DISK_FULL = "the disk is full"  # begins the error of a host without free disk space
-LONGEST = 500  # characters of a line that is quoted in a sentence
+LONGEST = 500  # most characters of a line that a sentence quotes
 REPORTS = 50  # lines with errors that are kept
 
 _NINJA = re.compile(r"^\[([0-9]{1,9})/([0-9]{1,9})\] ")
-_PERCENT = re.compile(r"^\[ {0,2}([0-9]{1,3})%\] ")  # make, as CMake writes it
-_COMPILING = re.compile(r"(?:^|\s)-c(?:\s|$)|^ +(?:CC|CXX|AS) +\S")  # make, verbose or with the usual short form
+_PERCENT = re.compile(r"^\[ {0,2}([0-9]{1,3})%\] ")  # progress of make in makefiles by CMake
+_COMPILING = re.compile(r"(?:^|\s)-c(?:\s|$)|^ +(?:CC|CXX|AS) +\S")  # a compilation by make: command or short form
 _ERROR = re.compile(
     r"\berror:|: undefined reference to|\bcannot find -l|^CMake Error|No rule to make target|command not found"
     r"|^\S*: \*\*\* |: not found$|internal compiler error"
-    r"|\bERROR: "  # Meson
+    r"|\bERROR: "  # errors of Meson
     r"|: multiple definition of "
-    r"|^\w{1,40}Error: |^(?:\S{0,200}/)?env: "  # Python, or its absence
+    r"|^\w{1,40}Error: |^(?:\S{0,200}/)?env: "  # exceptions of Python, or env does not find Python
     r"|^error\[E\d+\]: |^npm (?:error|ERR!) code "
     r"|^\S+\.go:\d+:\d+: |^go: (?!downloading |finding |found |added |warning)"
 )
-_FOLLOWING = "error: variable or field '"  # for a function; the next line names the missing type
-_PLACE = re.compile(r"^configure: error: in [`']")  # the reason is on the next line
+_FOLLOWING = "error: variable or field '"  # an error in a function's declaration; the next line names the missing type
+_PLACE = re.compile(r"^configure: error: in [`']")  # names the folder; the next line has the reason
 _OF_CMAKE = re.compile(r"^CMake Error.*:$")
 _OF_CONFIGURE = re.compile(r"^configure: error: .*:$")
 _REPORTER = re.compile(r"^(?:configure: error: |\S+:\d+:\d+: ERROR: )")
 _MISSING = re.compile(r"\bCould NOT find ([\w.+-]+)[^()]*\(missing: ([^()]*)\)")
-# The time of each expression grows linearly with the length of a line, not with its square.
+# These expressions are written so that their time grows linearly with the length of a line, not with its square.
 _MAKE = r"^(?:\S*/)?\w*make(?:\[\d+\])?: \*\*\* \["
-_GAVE_UP = re.compile(_MAKE + r".*\] Error \d+")  # a command failed, with or without a reason before
+_GAVE_UP = re.compile(_MAKE + r".*\] Error \d+")  # make reports a failed command; the reason may be in lines before
 _TROUBLES = {
     r"No space left on device|Disk quota exceeded": DISK_FULL,
     rf"Killed signal terminated program|terminated with signal 9\b|{_MAKE}.*\] Killed": OUT_OF_MEMORY,
@@ -154,17 +154,17 @@ _OF_THE_HOST = [(re.compile(pattern), trouble) for pattern, trouble in _TROUBLES
 class BuildLog:
     """The state of a build. ``total`` is 0 while the number of steps is unknown."""
 
-    expected: int = 0  # steps of an earlier build of the system
+    expected: int = 0  # number of steps of an earlier build of the system; 0 if unknown
     stage: str = CONFIGURE
     done: int = 0
     total: int = 0
-    steps: int = 0  # compiled by plain make, which does not number its steps
+    steps: int = 0  # number of compilations by plain make, which does not number its steps
     error: str = ""  # the first line that reports an error, and the lines that belong to it
     errors: int = 0  # lines that report an error
-    reports: dict[str, None] = field(default_factory=dict)  # the first of these lines, in their order
-    known: KnownError | None = None  # the first known error, together with others of its class
-    unfinished: bool = False  # the next lines may belong to the error, too
-    host_trouble: str = ""  # a failure of the host rather than of the commit
+    reports: dict[str, None] = field(default_factory=dict)  # the first lines that report an error, in their order
+    known: KnownError | None = None  # the first known error, combined with further errors of its class
+    unfinished: bool = False  # whether the next lines may belong to ``error``, too
+    host_trouble: str = ""  # why the host failed, not the commit
     partial: str = ""  # why only the started programs were built, not all
     # Program → its file in the build, other files with that name.
     programs: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -172,7 +172,7 @@ class BuildLog:
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=100))
 
     def read_line(self, line: str) -> bool:
-        """Parse one line, whose length the caller limits; returns whether the progress has changed."""
+        """Parse one line; returns whether the progress has changed. The caller must limit the length of the line."""
         if line.startswith(STAGE):
             self.stage = line.removeprefix(STAGE).partition(":")[0]
             self.done, self.total = 0, self.expected if self.stage == COMPILE else 0
@@ -203,7 +203,7 @@ class BuildLog:
 
     def failure_line(self) -> str:
         """The output line that best explains why the build failed."""
-        if missing := _MISSING.search(self.error):  # CMake does not find a package: say it in few words
+        if missing := _MISSING.search(self.error):  # CMake's message for a missing package is long, so it is shortened
             return f"{missing[1]} is missing ({missing[2].strip()})"
         last = next((line.strip() for line in reversed(self.tail) if line.strip()), "the command printed nothing")
         return _REPORTER.sub("", self.error) or last
@@ -211,14 +211,14 @@ class BuildLog:
     def _find_error(self, line: str) -> None:
         for pattern, trouble in _OF_THE_HOST:
             if not self.host_trouble and pattern.search(line):
-                self.host_trouble = f"{trouble}: {_short(line)}"
+                self.host_trouble = f"{trouble}: {_masked_and_cut(line)}"
         if self.unfinished:
             self._continue_error(line)
             return
         if is_error := bool(_ERROR.search(line)):
             self.errors += _FOLLOWING not in line
             if len(self.reports) < REPORTS:
-                self.reports.setdefault(_short(line))
+                self.reports.setdefault(_masked_and_cut(line))
         if (is_error or "note: '" in line) and (error := known_error(line)):
             if self.known:
                 self.known = self.known.combined(error)
@@ -227,12 +227,12 @@ class BuildLog:
         if is_error and not self.error and not _PLACE.match(line):
             lines = [earlier.strip() for earlier in list(self.tail)[:-1] if earlier.strip()]
             cause = lines[-1] if lines and _GAVE_UP.match(line) else ""
-            self.error = f"{cause} | {_short(line)}" if cause else _short(line)
+            self.error = f"{cause} | {_masked_and_cut(line)}" if cause else _masked_and_cut(line)
             self.unfinished = bool(_OF_CMAKE.match(line) or _OF_CONFIGURE.match(line))
 
     def _continue_error(self, line: str) -> None:
-        """Add a line to the error: an error message of CMake continues in indented paragraphs, and configure gives
-        the reason on the next line.
+        """Add a line to the error message, because CMake continues an error message in indented paragraphs, and
+        configure prints the reason on the next line.
         """
         of_cmake = self.error.startswith("CMake")
         if not line.strip():
@@ -240,7 +240,7 @@ class BuildLog:
         elif of_cmake and not line.startswith(" "):
             self.unfinished = False
         else:
-            self.error = _short(f"{self.error} {line.strip()}")
+            self.error = _masked_and_cut(f"{self.error} {line.strip()}")
 
     def _count(self, line: str) -> None:
         if match := _NINJA.match(line):
@@ -253,14 +253,14 @@ class BuildLog:
             self.total = max(self.total, self.done) if self.total else 0
 
 
-def _short(line: str) -> str:
-    line = mask_credentials(line).strip()  # masked first: half a password would not be recognized
+def _masked_and_cut(line: str) -> str:
+    line = mask_credentials(line).strip()  # masked before cut: a part of a password would not be recognized
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
 
 
-def phase_seconds(moments: str) -> dict[str, float]:
-    """The seconds of each stage of a build, from the last line that the script of its job printed."""
-    began_at, seconds = _BEGAN.findall(moments), dict.fromkeys((CONFIGURE, COMPILE, INSTALL), 0.0)
+def phase_seconds(printed_times: str) -> dict[str, float]:
+    """The seconds of each stage of a build, from the last line that the build script printed."""
+    began_at, seconds = _BEGAN.findall(printed_times), dict.fromkeys((CONFIGURE, COMPILE, INSTALL), 0.0)
     for (stage, began), (_, ended) in pairwise(began_at):
         if stage in seconds:
             seconds[stage] += max(0.0, float(ended) - float(began))
@@ -271,13 +271,13 @@ def build_script(commands: Sequence[tuple[str, Sequence[str]]], note: str = "") 
     """A shell script that runs the commands of a build until a command fails; it prints each stage when it begins,
     and at the end the times at which the stages began.
 
-    ``note`` is its first line. The script sets no variable that a command might inherit.
+    ``note`` is the first line of the output. The script sets no variable that a command might inherit.
     """
     lines = [f"printf '%s\\n' {shlex.quote(note)}"] if note else []
     lines.append(f"""trap 'printf "\\n%s\\n" "{SAID}{TOOK}] $* end "{_NOW}' EXIT""")
     for stage, command in commands:
         words = shlex.join(command)
-        shown = " ".join(words.split())  # in one line: further lines would be taken for output
+        shown = " ".join(words.split())  # printed as one line, because further lines would look like output
         lines += [
             f"printf '%s\\n' {shlex.quote(f'{STAGE}{stage}: {shown}')}",
             f'set -- "$@" {stage} {_NOW}',
@@ -308,7 +308,7 @@ def follow_build(host: Host, job: jobs.Job, output: BuildLog) -> Generator[Build
 
 
 def steps_as_progress(stage: str, work: Generator[tuple[int, int], None, T]) -> Generator[BuildStep, None, T]:
-    """Yields each step of ``work`` as progress of the build in ``stage``; returns the result of ``work``."""
+    """Yields each step of ``work`` as a BuildStep of the stage ``stage``; returns the result of ``work``."""
     steps = GeneratorWithResult(work)
     for done, total in steps:
         yield BuildStep(stage, done, total)
@@ -317,7 +317,7 @@ def steps_as_progress(stage: str, work: Generator[tuple[int, int], None, T]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Stopwatch:
-    """The seconds of each phase so far; the seconds of a repeated phase are added up."""
+    """The seconds of each phase of a build so far; the seconds of a repeated phase are added up."""
 
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -333,7 +333,8 @@ class Stopwatch:
 
     @contextmanager
     def measure_phase(self, phase: str) -> Iterator[None]:
-        """A block whose duration is added to that phase, except the durations of phases within the block."""
+        """Add the duration of the ``with`` block to a phase, without the durations of other phases that are measured in
+        the block."""
         began, earlier = time.monotonic(), self.total
         try:
             yield

@@ -1,9 +1,9 @@
-"""Builds a commit: from the commit to an installed system, with ccache.
+"""Makes an installed system from a commit, with ccache.
 
-Everything happens at fixed paths below ``root/work/BUILDER``: ``source``, ``build``, which is empty, and ``prefix``,
-from which the installation is moved to its folder among the finished builds. All builds have the same paths and the
-same environment, so that builds differ only by their commits. For the search, a commit may instead be built in the
-tree of the last build (``incremental``). One job on the host configures, compiles and installs.
+A build uses fixed folders below ``root/work/BUILDER``: ``source``; ``build``, which is empty at the beginning; and
+``prefix``, from which the installation is moved to the folder of finished builds. All builds have the same paths and
+the same environment, so that builds differ only by their commits. In a search, a build may instead be incremental: it
+is made in the folders of the last build. One job on the host configures, compiles and installs.
 """
 
 import time
@@ -53,7 +53,7 @@ def build_context(
     *,
     layouts: bool = False,
 ) -> BuildContext:
-    """The data that all builds of a variant share on a host ("" is the variant that the recipe chooses); if
+    """The data that all builds of ``variant`` on a host have in common ("" is the variant that the recipe chooses); if
     ``layouts`` is true, the builds can be linked again.
 
     Raises EnvironmentFailure, naming the packages to install, if the host lacks a program.
@@ -97,12 +97,12 @@ def build_commit(
     Shared builds are fetched and added while the host does nothing else, so that no run is disturbed. The build may
     be incremental unless ``clean`` is true; an incremental build is never shared.
 
-    If a build with several parallel jobs fails, the commit is not judged, because the failure may depend on the order
-    of the jobs, or the jobs may have used all memory. The failed build is repeated with one job. A build that a
-    killed session has left running is continued until its end. Closing the generator ends the build, and no process
-    is left running. Raises BuildFailed if the commit cannot be checked out, configured, compiled or installed, or if
-    its training fails; JobLost if the host was restarted during the build; EnvironmentFailure for any other fault of
-    the host.
+    If a build with several parallel jobs fails, the build is repeated with one job before the commit counts as
+    unbuildable, because the failure may depend on the order of the jobs, or the jobs may have used all memory. If a
+    killed session has left the build of the commit running, this build is continued. If the generator is closed, the
+    build and all its processes end. Raises BuildFailed if the commit cannot be checked out, configured, compiled or
+    installed, or if its training (for profile-guided optimisation) fails; JobLost if the host was restarted during the
+    build; EnvironmentFailure for any other fault of the host.
     """
     began = time.monotonic()
     commit = commit_build(context, sha)
@@ -114,5 +114,5 @@ def build_commit(
         built = commit.stored_build()
     built = built or (yield from commit.build())
     if shared and not built.facts.incremental:
-        yield from shared.offer(context, built.facts)
+        yield from shared.upload(context, built.facts)
     return built

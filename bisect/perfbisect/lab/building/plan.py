@@ -1,12 +1,11 @@
-"""The settings that all builds on a host share; how a commit is built, by which commands in which environment; and the
-key of its build.
+"""Plans the build of a commit on a host: the commands, their environment, and the key of the build.
 
 Profile-guided optimization: an instrumented build counts what it executes while it runs the workloads, and a second
 build uses these counts. The instrumented build and the final build have the same paths, because the compiler finds the
 counts of an object file by its path. The counts of a profile are kept in ``root/work/BUILDER/profile`` until the second
-build is made. The counts differ a little from one training to the next, so they are not part of a build's key; variant,
-workloads and options are. ccache is switched off for both builds, because counts are never equal twice, and because
-ccache rewrites the paths by which the counts are found.
+build is made. The counts differ a little from one training to the next, so the key of a build does not depend on the
+counts; it depends on the variant, the training workloads and the compiler options. ccache is switched off for both
+builds, because no two trainings give equal counts, and because ccache rewrites the paths by which the counts are found.
 """
 
 import hashlib
@@ -50,41 +49,42 @@ from perfbisect.repository.git import Repository
 MERGED = "merged.profdata"  # clang's counts of all processes, in the folder of counts
 
 
-class BuildPhase(StrEnum):
-    """The kind of a build among the builds of one commit."""
+class BuildKind(StrEnum):
+    """Which build of a commit is made; with profile-guided optimization, a commit is built twice."""
 
     PLAIN = ""  # the only build
-    INSTRUMENTED = "instrumented"  # counts what it executes
-    OPTIMISED = "optimised"  # is made with these counts
+    INSTRUMENTED = "instrumented"  # the first build, which counts how often its code is executed
+    OPTIMISED = "optimised"  # the second build, which the compiler optimises by these counts
 
 
 @dataclass(frozen=True, slots=True)
 class InstrumentedBuild:
-    """A build that makes a profile when it is run. It is at its fixed path, and is not a finished build yet."""
+    """A build that writes a profile when it is run. It is installed at the fixed path of builds, and is not stored as a
+    finished build."""
 
     commit: str
-    key: str  # of the final build
-    builder: Builder  # its conditions applied
+    key: str  # key of the final build
+    builder: Builder  # the builder after its conditions are applied
     version: str
     prefix: PurePosixPath
-    profile: PurePosixPath  # the folder of its counts
+    profile_folder: PurePosixPath  # the folder of the execution counts of the instrumented build
     cc: str
     compiler: str  # "gcc" or "clang"
 
 
 class Training(Protocol):
-    """How the builds of a variant are trained on a host, to make a profile."""
+    """Trains the builds of a variant on a host: an instrumented build runs workloads, and writes a profile."""
 
     @property
     def identity(self) -> str:
-        """The part of a build's key for its training; equal on all hosts."""
+        """A text for the build's key that describes the training; equal on all hosts."""
 
     @property
-    def named(self) -> str:
-        """The names of the workloads, as a message shows them."""
+    def workload_names(self) -> str:
+        """The names of the workloads in a form for messages."""
 
-    def check(self) -> None:
-        """Raise EnvironmentFailure if the host lacks a program of the workloads. It is called before anything is built."""
+    def check_programs(self) -> None:
+        """Raise EnvironmentFailure if the host lacks a program of the workloads. Called before the first build."""
 
     def train(self, build: InstrumentedBuild) -> Generator[Warned, None, bool]:
         """Run the workloads once; returns whether these runs produced a profile. Raises BuildFailed."""
@@ -95,23 +95,23 @@ class InstalledBuild:
     """A built commit: its facts, and the recipe as it applies to this commit."""
 
     facts: BuildFacts
-    builder: Builder  # its conditions applied
-    version: str  # of the system; "" if the recipe has no command for it, or the command fails
-    prefix: PurePosixPath | None = None  # where it is installed, if that is outside the root folder
+    builder: Builder  # the builder after its conditions are applied
+    version: str  # version of the system; "" if the recipe has no command for it, or the command fails
+    prefix: PurePosixPath | None = None  # folder of the installation, if it is outside the root folder
     tarball: str = ""  # the path of the tarball that was unpacked in place of a build
-    borrowed: tuple[str, ...] = ()  # paths of the host's clients that are used, as the installation has none that run
+    borrowed: tuple[str, ...] = ()  # paths of clients of the host, used because those of the installation do not run
 
 
 @dataclass(frozen=True, slots=True)
 class BuildPlan:
     """How a commit is built."""
 
-    builder: Builder  # its conditions applied
-    version: str  # of the system; "" if the recipe has no command for it, or the command fails
-    commands: tuple[tuple[str, list[str]], ...]  # stage, argv
+    builder: Builder  # the builder after its conditions are applied
+    version: str  # version of the system; "" if the recipe has no command for it, or the command fails
+    commands: tuple[tuple[str, list[str]], ...]  # pairs (stage, argv)
     env: Mapping[str, str]
     system: str = ""  # the build system; "" if the recipe has commands
-    # The recipe names no artifacts: builds are equal only if all their shared libraries are, too.
+    # Whether builds are equal only if all their shared libraries are equal, too: if the recipe names no artifacts.
     with_libraries: bool = False
 
 
@@ -122,37 +122,38 @@ class BuildContext:
     host: Host
     entry: HostEntry
     builder: Builder
-    name: str  # of the variant
+    name: str  # name of the variant
     variant: Variant  # before the recipe's conditions
     tools: Toolchain
     bare: PurePosixPath  # the repository on the host: see `checkout.mirror`
-    repository: Repository  # the local one, where submodules are looked for
-    namespace: str = ""  # of the compiler cache
+    repository: Repository  # the user's repository, in which submodules are searched
+    namespace: str = ""  # namespace of the compiler cache
     patches: tuple[Patch, ...] = ()
-    recorder: links.LinkRecorder | None = None  # if builds are to be linked again in other layouts
-    training: Training | None = None  # if builds are optimised with a profile
-    phase: BuildPhase = BuildPhase.PLAIN
-    session: str = ""  # results of configure steps are kept for one session
+    recorder: links.LinkRecorder | None = None  # records links, so that builds can be linked again in other layouts
+    training: Training | None = None  # None if builds are not optimised with a profile
+    kind: BuildKind = BuildKind.PLAIN
+    session: str = ""  # the session for which results of configure steps are kept
 
     @property
     def work(self) -> PurePosixPath:
-        """The folder with the fixed paths of builds."""
+        """The folder in which all builds of the builder are made, so that all builds have the same paths."""
         return self.host.root / "work" / self.builder.work_name
 
     @property
-    def profile(self) -> PurePosixPath:
+    def profile_folder(self) -> PurePosixPath:
         """The folder for the counts of an instrumented build."""
         return self.work / "profile"
 
 
 def plan_for(context: BuildContext, sha: str, paths: frozenset[str], archives: Mapping[str, str]) -> BuildPlan:
-    """How the checked-out commit ``sha`` is built; for ``paths`` see ``present_paths``; ``archives`` is name → checksum.
+    """The plan to build the checked-out commit ``sha``. ``paths`` is the result of ``present_paths``; ``archives`` maps
+    the name of each archive to its checksum.
 
-    Raises BuildFailed for a tree without a build system if the recipe has no commands.
+    Raises BuildFailed if the recipe has no commands and the tree has no known build system.
     """
     version = version_of(context, sha)
     resolved = resolved_for(context, paths, version)
-    values = _values(context, resolved, sha, version)
+    values = _placeholder_values(context, resolved, sha, version)
     values |= {f"archives.{name}": "" for name in resolved.archives}
     values |= {
         f"archives.{name}": str(build_store.prefix_folder(context.host, checksum[:32]))
@@ -173,7 +174,8 @@ def plan_for(context: BuildContext, sha: str, paths: frozenset[str], archives: M
 
 
 def present_paths(context: BuildContext, sha: str) -> frozenset[str]:
-    """The paths of the tree that decide about the recipe's conditions, the archives and the build system."""
+    """Those paths in the commit's tree on which the recipe's conditions, its archives and the choice of the build
+    system depend."""
     builder = context.builder
     conditions = [(block.file, block.missing) for block in builder.when]
     conditions += [(archive.file, archive.unless) for archive in builder.archives.values()]
@@ -197,16 +199,16 @@ def version_of(context: BuildContext, sha: str) -> str:
 
 
 def resolved_for(context: BuildContext, paths: frozenset[str], version: str) -> Builder:
-    """The recipe for a tree of that version with these paths, with its conditions applied."""
+    """The recipe after its conditions are applied to a tree with this ``version`` and these ``paths``."""
     return recipe_for_tree(
         context.builder, TreeFacts(version, paths.__contains__, context.tools.name, context.tools.version)
     )
 
 
-def _values(context: BuildContext, resolved: Builder, sha: str, version: str) -> dict[str, str | int]:
+def _placeholder_values(context: BuildContext, resolved: Builder, sha: str, version: str) -> dict[str, str | int]:
     """The values of the placeholders in a build's commands."""
     variant = links.with_function_sections(find_variant(resolved, context.name), context.recorder)
-    variant = with_profile_options(variant, context.tools.name, context.phase, context.profile)
+    variant = with_profile_options(variant, context.tools.name, context.kind, context.profile_folder)
     return {
         "source": str(context.work / "source"),
         "recipe": str(upload.place_recipe(context.host, context.builder)),
@@ -234,29 +236,31 @@ def _environment(context: BuildContext, builder: Builder, values: dict[str, str 
         "TZ": "UTC",
         "SOURCE_DATE_EPOCH": "315532800",  # 1980: the first year that every archive format can hold
         "ZERO_AR_DATE": "1",
-        # If a repository contains the root folder, git must not take it for the repository of the build.
+        # If the root folder is in a git repository, a build must not use this repository as its own.
         "GIT_CEILING_DIRECTORIES": str(context.work),
     }
     recorded = context.recorder.environment(context.work) if context.recorder else {}
-    uncached = {"CCACHE_DISABLE": "1"} if context.phase else {}
+    uncached = {"CCACHE_DISABLE": "1"} if context.kind else {}
     recipe_variables = {name: fill_text(text, values) for name, text in required_build(builder).env.items()}
     compilers = compiler_environment(context.host, builder.flags, context.variant, system)
     return cache | fixed | recorded | uncached | recipe_variables | compilers
 
 
-def with_profile_options(variant: Variant, compiler: str, phase: BuildPhase, folder: PurePosixPath) -> Variant:
-    """The variant with the options for that phase of the compiler ("gcc", "clang"); ``folder`` has the counts."""
-    if phase is BuildPhase.PLAIN:
+def with_profile_options(variant: Variant, compiler: str, kind: BuildKind, folder: PurePosixPath) -> Variant:
+    """The variant with the options of profile-guided optimization for this kind of build; ``compiler`` is "gcc" or
+    "clang", and ``folder`` has the counts."""
+    if kind is BuildKind.PLAIN:
         return variant
     counts = shlex.quote(str(folder))
-    if phase is BuildPhase.INSTRUMENTED:
+    if kind is BuildKind.INSTRUMENTED:
         further = f"-fprofile-generate={counts}"
-        only_c = " -fprofile-update=prefer-atomic" if compiler == "gcc" else ""  # threads count together
+        only_c = " -fprofile-update=prefer-atomic" if compiler == "gcc" else ""  # because threads share counters
     elif compiler == "clang":
         further = f"-fprofile-use={shlex.quote(str(folder / MERGED))}"
         only_c = "".join(f" -Wno-profile-instr-{warning}" for warning in ("unprofiled", "out-of-date", "missing"))
     else:
-        # Code that was never executed has no counts. A file that is compiled twice under one name has the counts of one compilation.
+        # No warnings about code without counts, which was never executed; no error if a file was compiled twice,
+        # because then the counts are from one of its two compilations.
         further = f"-fprofile-use={counts}"
         only_c = " -fprofile-correction -Wno-missing-profile -Wno-error=coverage-mismatch"
     cflags, ldflags = f"{variant.cflags} {further}{only_c}".strip(), f"{variant.ldflags} {further}".strip()
@@ -264,17 +268,15 @@ def with_profile_options(variant: Variant, compiler: str, phase: BuildPhase, fol
 
 
 def training_identity(training: Training | None, variant: Variant, compiler: str) -> dict[str, Any]:
-    """The part of a build's key for its training; {} if it is not trained."""
+    """The part of a build's key that depends on the training; {} without a training."""
     if training is None:
         return {}
-    phases = (BuildPhase.INSTRUMENTED, BuildPhase.OPTIMISED)
-    variants = [with_profile_options(variant, compiler, phase, PurePosixPath("profile")) for phase in phases]
-    return {
-        "training": [training.identity, *([phase_variant.cflags, phase_variant.ldflags] for phase_variant in variants)]
-    }
+    kinds = (BuildKind.INSTRUMENTED, BuildKind.OPTIMISED)
+    variants = [with_profile_options(variant, compiler, kind, PurePosixPath("profile")) for kind in kinds]
+    return {"training": [training.identity, *([each.cflags, each.ldflags] for each in variants)]}
 
 
-_LAYOUT = "2"  # part of every key: raise it when the contents of build folders change their meaning
+_LAYOUT = "2"  # part of every key; to be raised if a new perfbisect cannot use old build folders
 
 
 def build_key(
@@ -288,16 +290,16 @@ def build_key(
     """The key of a build: a hash of everything that can change the build, and of nothing else.
 
     ``system`` is the commit's build system, "" if the recipe has commands; ``archives`` are the checksums of the needed
-    archives. Patches are in the ``tree``, except patches that are only for some versions: the tree determines whether
-    these are applied.
+    archives. The hash ``tree`` covers the patches, except patches for certain versions, which are a separate part of
+    the key.
 
-    The conditions of the recipe are in the key with the facts that decide them: the tree, the toolchain, and which of
-    the conditions' paths are ``present``, ignored or not.
+    The key covers the recipe's conditions and all facts on which they depend: the tree, the toolchain, and ``present``,
+    the existing paths that conditions name, including ignored paths.
     """
     builder, variant = context.builder, context.variant
     tools, compiler = context.tools, SYSTEMS[system].compiler if system else ()
     identity = tools.identity + (context.host.run(compiler, check=False).stdout if compiler else "")
-    if system:  # builds contain the path of their installation: cmake's RPATH
+    if system:  # a build may contain its installation's path (RPATH of cmake)
         how = msgspec.structs.replace(required_build(builder), system=system)
         builder = msgspec.structs.replace(builder, build=how, home=builder.work_name)
     recipe = _recipe(builder, variant) | ({"system": commands_hash(system)} if system else {})
@@ -333,7 +335,7 @@ def _recipe(builder: Builder, variant: Variant) -> dict[str, Any]:
         del build["then"]
     if not has_commands(required_build(builder)):
         build |= by_system | {"programs": builder.programs, "library": builder.library}
-        build |= {"server": True} if builder.server else {}  # then everything has to build
+        build |= {"server": True} if builder.server else {}  # all targets of a server are built
         build |= {"started": started_program_lines(builder)} if builder.started or builder.chosen else {}
     commands = json.dumps(build) + json.dumps(msgspec.to_builtins(builder.when))
     parts = {
@@ -343,7 +345,7 @@ def _recipe(builder: Builder, variant: Variant) -> dict[str, Any]:
         "variant": [variant.cc, variant.cxx, variant.cflags, variant.ldflags, *filter(None, [variant.train])],
         "files": hashlib.sha256(recipe_archive(builder)).hexdigest() if "{recipe}" in commands else "",
     }
-    parts |= {"flags": [*builder.flags.words]} if builder.flags.words else {}
+    parts |= {"flags": [*builder.flags.arguments]} if builder.flags.arguments else {}
     return parts | {"home": builder.home} if builder.home else parts  # a build may contain the path of its home
 
 

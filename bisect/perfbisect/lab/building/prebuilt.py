@@ -1,10 +1,10 @@
 """Unpacks prebuilt binaries, which replace a build, and archives that a tree needs in addition to git, as MySQL needs
 its boost.
 
-Prebuilt binaries are a folder on the host, or a tarball on this machine. A folder is used where it is, through the same
-path as every build; perfbisect never writes into it. A tarball is sent to the host once and kept among the finished
-builds, where ``bisect gc`` finds it. Archives are kept among the finished builds, too, under their checksums; the
-version of an archive follows from the commit.
+Prebuilt binaries are a folder on the host, or a tarball on this machine. A folder is not copied: a symbolic link at the
+path at which every build is measured leads to the folder. perfbisect never writes into the folder. A tarball is sent to
+the host once and kept among the finished builds, where ``bisect gc`` finds it. Archives are also kept among the
+finished builds; the key of an archive is its checksum. The commit determines which version of an archive is needed.
 """
 
 import hashlib
@@ -42,15 +42,16 @@ UNPACKERS = {
 
 _ADVICE = "Give the folder of the installation, which contains bin or lib, or a tarball of that folder."
 
-# Names, contents and links of everything below $1; times, owners and modes are ignored.
+# Prints the names, hashes of contents, and links of everything below $1; times, owners and modes are ignored.
 _FINGERPRINT = """\
 cd -- "$1" || exit
 { find . -type f -print0 | LC_ALL=C sort -z | xargs -0 -r sha256sum -- && find . -type l -printf '%p %l\\n' | LC_ALL=C sort
 } | sha256sum
 """
-# $1 is the folder of the build, $2 the path that the user gave, then options of tar. Prints why the archive is refused. A single
-# folder at the top is the release's own name and is left out, unless installed systems have a folder of that name. The file
-# system is synced as a whole: file by file, 60,000 headers take minutes.
+# $1: the folder of the build. $2: the path that the user gave. Then options of tar. The script prints why it refuses
+# the archive. If everything is in one folder at the top, which has the name of the release, the folder is left out,
+# except a folder such as bin or lib. The whole file system is synced, because syncing 60,000 headers one by one takes
+# minutes.
 _UNPACK = f"""\
 {FUNCTIONS}{UNPACK}
 place=$1 given=$2
@@ -74,8 +75,8 @@ printf '%s\n' "$given" >log && rm archive && sync -f . && record "$place.part" &
 """
 
 
-# $1 is a prefix, then the names of each client. For each client that is absent there, or lacks libraries, prints the path of the
-# host's client; or the client's names, if the host has none either.
+# Arguments: a prefix, and for each client a word with its possible names. For each client that is not in PREFIX/bin, or
+# lacks shared libraries, the script prints the path of the host's client; or the names, if the host has no client.
 _CLIENTS = """\
 prefix=$1
 shift
@@ -108,12 +109,12 @@ def install_prebuilt(host: Host, builder: Builder, name: str, path: str) -> Inst
     """
     began = time.monotonic()
     tarball = unpack_tarball(host, path) if is_tarball(path) else ""
-    prefix = build_store.prefix_folder(host, tarball) if tarball else _folder(host, path)
+    prefix = build_store.prefix_folder(host, tarball) if tarball else _real_folder(host, path)
     hashed = host.script(_FINGERPRINT, prefix, timeout=LONG)
     if hashed.stderr:
         raise EnvironmentFailure(f"{prefix} on host {host.name} cannot be read: {hashed.stderr.splitlines()[0]}")
     contents = hashed.stdout[:32]
-    version = _version(host, builder, path, prefix)
+    version = _installed_version(host, builder, path, prefix)
     of_versions = [block for block in builder.when if not (block.file or block.missing)]
     recipe = recipe_for_tree(
         msgspec.structs.replace(builder, when=of_versions), TreeFacts(version, lambda _: False, "", "")
@@ -126,25 +127,26 @@ def install_prebuilt(host: Host, builder: Builder, name: str, path: str) -> Inst
     except FileNotFoundError as absent:
         raise UsageError(f"{path} is not an installation of {builder.name}: it has no {absent}.", _ADVICE) from absent
     facts = BuildFacts(name, tarball or contents, binary, time.monotonic() - began, 0, 0, reused=True, log="")
-    borrowed = _borrowed(host, recipe, path, prefix)
+    borrowed = _borrowed_clients(host, recipe, path, prefix)
     return InstalledBuild(facts, recipe, version, None if tarball else prefix, path if tarball else "", borrowed)
 
 
 def installed_on_host(host: Host, builder: Builder, facts: HostFacts) -> InstalledBuild:
-    """The programs that are already on a host, in the recipe's folder ``installed``: the host itself is measured.
+    """A build that consists of the programs in the folder ``installed`` of a host. With such a build, the speed of the
+    host itself is measured.
 
-    The key is a hash of all known properties that can change the speed: processor, memory, kernel, and the output of
-    ``installed_version``.
+    The key of the build is a hash of all known properties that can change the speed: processor, memory, kernel, and the
+    output of ``installed_version``.
     """
     prefix = PurePosixPath(builder.installed)
-    printed = _printed(host, builder, prefix)
+    printed = _version_output(host, builder, prefix)
     identity = [facts.name, facts.cpu, facts.cores, facts.memory_mib, facts.kernel, printed.strip()]
     key = hashlib.sha256(repr(identity).encode()).hexdigest()[:32]
     done = BuildFacts(facts.name, key, "", 0.0, 0, 0, reused=True, log="")
     return InstalledBuild(done, builder, facts.kernel, prefix)
 
 
-def _borrowed(host: Host, recipe: Builder, path: str, prefix: PurePosixPath) -> tuple[str, ...]:
+def _borrowed_clients(host: Host, recipe: Builder, path: str, prefix: PurePosixPath) -> tuple[str, ...]:
     """The paths of clients that are installed on the host and are used because the clients of the installed system are
     missing or do not run."""
     if recipe.server is None or not recipe.server.clients:
@@ -155,30 +157,30 @@ def _borrowed(host: Host, recipe: Builder, path: str, prefix: PurePosixPath) -> 
     return tuple(clients)
 
 
-def _printed(host: Host, builder: Builder, prefix: PurePosixPath) -> str:
+def _version_output(host: Host, builder: Builder, prefix: PurePosixPath) -> str:
     """The output of the recipe's version command for the installed system; "" if the recipe has no such command."""
     values = {"prefix": str(prefix), "recipe": str(upload.place_recipe(host, builder))}
     return host.run(fill_command(builder.installed_version, values)).stdout if builder.installed_version else ""
 
 
-def _version(host: Host, builder: Builder, path: str, prefix: PurePosixPath) -> str:
+def _installed_version(host: Host, builder: Builder, path: str, prefix: PurePosixPath) -> str:
     """The version that the installed system prints; "" if the recipe has no command that prints the version."""
     try:
-        printed = _printed(host, builder, prefix)
+        printed = _version_output(host, builder, prefix)
     except ConnectionLost:
         raise
     except EnvironmentFailure as failure:
         if library := isinstance(failure, CommandFailed) and _LIBRARY.search(failure.output):
             raise missing_needs_error([library[1]], host.name, extra_advice=f"{path} needs it") from failure
         raise UsageError(f"{path} is not an installation of {builder.name}: {failure}", _ADVICE) from failure
-    # Programs begin with their own path, which may contain a number.
+    # The program's own path, which may contain a number, is removed: many programs begin their version text with it.
     if (version := version_text(re.sub(r"(?<!\S)/\S*", "", printed))) or not builder.installed_version:
         return version
     raise UsageError(f"The version of {path} is unknown: its program printed {printed.strip()[:80]!r}.", _ADVICE)
 
 
-def _folder(host: Host, path: str) -> PurePosixPath:
-    """The real path of a folder of the host, because symbolic links that lead to the folder may change meanwhile."""
+def _real_folder(host: Host, path: str) -> PurePosixPath:
+    """The path of a folder of the host without symbolic links, because a link may be changed during the session."""
     target = host.run(["readlink", "-f", "--", path], check=False).stdout.removesuffix("\n")
     if not target or not host.run(["test", "-d", target], check=False).ok:
         raise UsageError(f"The folder {path} does not exist on host {host.name}.", _ADVICE)
@@ -245,7 +247,7 @@ def needed_archives(
         archive = builder.archives[name]
         if archive.file not in paths or archive.unless in paths:
             continue
-        with checkout.git_failures(host, bare, sha):
+        with checkout.convert_errors(host, bare, sha):
             text = run_git(
                 host, f"--git-dir={bare}", "cat-file", "blob", f"{sources.built_commit}:{archive.file}"
             ).stdout
@@ -269,7 +271,7 @@ def needed_archives(
     return archives
 
 
-def bring_archives(host: Host, archives: Collection[NeededArchive]) -> Generator[BuildStep]:
+def unpack_archives(host: Host, archives: Collection[NeededArchive]) -> Generator[BuildStep]:
     """Unpack the archives that are not yet unpacked on the host. Archives that this machine lacks are downloaded.
 
     Raises EnvironmentFailure if an archive cannot be obtained, or if its checksum differs from the checksum in the
@@ -281,4 +283,4 @@ def bring_archives(host: Host, archives: Collection[NeededArchive]) -> Generator
             path = yield from steps_as_progress(FETCH, download(str(archive), archive.address, archive.sha256))
             yield BuildStep(SEND)
             unpack_tarball(host, str(path), f"The file is {archive}, from {archive.address}.")
-        host.run(["touch", "--", str(folder)])  # its last use
+        host.run(["touch", "--", str(folder)])  # stores the time of the last use

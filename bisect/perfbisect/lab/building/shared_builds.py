@@ -3,8 +3,8 @@ was built.
 
 The controller transfers the archives of builds, so hosts need no access to the store. The host checks an archive before
 it unpacks the archive. If an archive fails the check, the archive is removed from the store, and the commit is built.
-If a store does not answer, it is not asked for some minutes, and no build is sent twice; meanwhile the hunt makes all
-builds itself.
+If a store does not answer, the hunt makes all builds itself for some minutes, and then tries the store again. A build
+that the store already has is not sent again.
 """
 
 import secrets
@@ -73,7 +73,8 @@ if grep -rlqF -e "$2" prefix 2>/dev/null || find prefix -type l -printf '%l\\n' 
 lacking prefix
 """
 # $1 is the folder of the build, $2 the archive's hash, $3 the program that uncompresses, $4 the key, $5 the root folder where it
-# was built, $6 the root folder here, then libraries that it may lack. Prints why the build is not used.
+# was built, $6 the root folder here; then libraries that the build may lack. Prints the reason if the build cannot be
+# used.
 _UNPACK_BUILD = f"""\
 {FUNCTIONS}{UNPACK}{_LEAVING}{_LACKING}
 place=$1 sum=$2 through=--use-compress-program=$3 key=$4 from=$5 root=$6
@@ -103,22 +104,22 @@ sync -f build && record "$PWD/build" && rm -rf "$place" && mv -T -- build "$plac
 
 
 class SharedBuilds:
-    """The store at ``address``. ``secret`` signs builds, and builds that are not signed with it are refused; with "" no
-    signature is needed.
+    """The store at ``address``. Builds are signed with ``secret``, and builds without a valid signature are refused; if
+    ``secret`` is "", no signature is needed.
     """
 
     def __init__(self, address: str, secret: bytes = b"", clock: Callable[[], float] = time.monotonic) -> None:
         self.address = mask_credentials(address)
-        self.signed = bool(secret)  # whether only builds by holders of the key are taken
+        self.signed = bool(secret)  # whether only builds that are signed with the secret are used
         self._address, self._secret, self._clock = address, secret, clock
-        self._quiet: dict[str, float] = {}  # "read" or "written", as the store cannot be → until when that is not tried
+        self._quiet: dict[str, float] = {}  # "read" or "written" → end of the pause after a failure
         self._said: set[str] = set()
-        self._surroundings: dict[str, str] = {}  # by host
+        self._surroundings: dict[str, str] = {}  # host → what its builds depend on besides their keys
 
     def fetch(self, context: BuildContext, key: str) -> Generator[BuildStep | Warned, None, bool]:
         """Copy the build with that key from the store to the host of ``context``; returns whether it arrived."""
         host, target = context.host, build_store.build_folder(context.host, key)
-        for name in self._names(context, key):
+        for name in self._store_names(context, key):
             if not self._may("read"):
                 return False
             try:
@@ -136,7 +137,7 @@ class SharedBuilds:
             except FileNotFoundError:
                 continue
             except OSError as trouble:
-                yield from self._trouble("read", trouble)
+                yield from self._suspend("read", trouble)
             except SharedBuildRefused as reason:
                 with suppress(OSError):
                     self._store.remove(name)
@@ -146,7 +147,7 @@ class SharedBuilds:
                 )
             except EnvironmentFailure as reason:
                 why = _first(reason.output if isinstance(reason, CommandFailed) else str(reason))
-                if is_disk_full(host):  # then nothing can be built, either
+                if is_disk_full(host):  # a full disk also prevents a build on the host
                     raise disk_full_error(host.name, f"a shared build cannot be unpacked: {why}") from reason
                 yield from self._once(
                     f"shared builds are not used on host {host.name}: {why}", "The host builds for itself."
@@ -154,13 +155,13 @@ class SharedBuilds:
             host.run(["rm", "-rf", "--", f"{target}.part"], timeout=LONG)
         return False
 
-    def offer(self, context: BuildContext, facts: BuildFacts) -> Generator[BuildStep | Warned]:
+    def upload(self, context: BuildContext, facts: BuildFacts) -> Generator[BuildStep | Warned]:
         """Put a build into the store, unless the store already has it."""
         host, build_folder = context.host, build_store.build_folder(context.host, facts.key)
         if not self._may("written"):
             return
         try:
-            if any(self._store.has(name) for name in self._names(context, facts.key)):
+            if any(self._store.has(name) for name in self._store_names(context, facts.key)):
                 return
             yield BuildStep(SHARE)
             manifest = self._packed(context, facts)
@@ -169,7 +170,7 @@ class SharedBuilds:
                 parts = chain([header_lines(manifest, self._secret)], iter(lambda: source.recv(CHUNK), b""))
                 self._store.write(manifest.name, parts)
         except OSError as trouble:
-            yield from self._trouble("written", trouble)
+            yield from self._suspend("written", trouble)
         except EnvironmentFailure as trouble:  # packing failed: the build itself can be used
             yield from self._once(f"a build on host {host.name} cannot be shared: {trouble}", trouble.advice)
         finally:
@@ -186,8 +187,9 @@ class SharedBuilds:
         if read_back != content:
             raise OSError("the bytes that are read differ from the bytes that were written")
 
-    def _names(self, context: BuildContext, key: str) -> tuple[str, str]:
-        """Names for storing a build: for hosts with this root folder and processor, and for any host."""
+    def _store_names(self, context: BuildContext, key: str) -> tuple[str, str]:
+        """The two names under which a build may be in the store: for hosts with the same root folder and processor, and
+        for any host."""
         host, tools = context.host, context.tools
         if host.name not in self._surroundings:
             self._surroundings[host.name] = host.script(_SURROUNDINGS).stdout
@@ -203,8 +205,8 @@ class SharedBuilds:
         if not ended.ok:
             raise EnvironmentFailure(f"the build cannot be packed: {_first(ended.stdout + ended.stderr)}")
         way, size, sha256, rooted, *absent = ended.stdout.split("\n")[:-1]
-        bound, free = self._names(context, facts.key)
-        # A build of an earlier session may be for its processor, too: the files that say so are gone.
+        bound, free = self._store_names(context, facts.key)
+        # A reused build counts as bound to its processor, because the files that would show this no longer exist.
         made_in = [context.work / "build", context.work / "source"]
         is_bound = rooted == "rooted" or bool(
             not is_processor_specific(context.builder, context.variant)
@@ -222,10 +224,10 @@ class SharedBuilds:
     def _may(self, operation: str) -> bool:
         return self._clock() >= self._quiet.get(operation, float("-inf"))
 
-    def _trouble(self, operation: str, trouble: OSError) -> Iterable[Warned]:
-        """Note that the store cannot be read, or written, so that it is not used for a while."""
+    def _suspend(self, operation: str, error: OSError) -> Iterable[Warned]:
+        """Stop the ``operation`` (read or written) on the store for PAUSE seconds, because it failed, and warn once."""
         self._quiet[operation] = self._clock() + PAUSE
-        reason = mask_credentials(trouble.strerror or str(trouble))
+        reason = mask_credentials(error.strerror or str(error))
         sentence = f"the shared builds in {self.address} cannot be {operation}"
         advice = f"The hunt builds for itself, and tries the shared builds again every {PAUSE / 60:.0f} minutes."
         yield from self._once(f"{sentence}: {reason}", advice, sentence)
@@ -241,8 +243,8 @@ def _first(output: str) -> str:
 
 
 def _unpack(host: Host, key: str, manifest: Manifest) -> None:
-    """Check the archive that was transferred, and move the build to its place. Raises Refused if the archive is
-    refused, and EnvironmentFailure if the build is not for this host.
+    """Check the archive that was transferred, and move the build to its place. Raises SharedBuildRefused if the
+    archive is refused, and EnvironmentFailure if the build is not for this host.
     """
     target, of = build_store.build_folder(host, key), manifest
     try:

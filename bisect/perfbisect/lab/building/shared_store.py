@@ -1,13 +1,13 @@
-"""The store of shared builds: a folder, or a place that fsspec reaches, such as a bucket; and the format of an object there.
+"""The store of shared builds, which is a folder, or a bucket that fsspec can open; and the format of its objects.
 
 A store holds objects with names; an object is read and written as a whole. Every operation raises FileNotFoundError for
-an absent object, and another OSError if the store cannot be used. A bucket does not report whether the object that is
-to be removed existed.
+an absent object, and another OSError if the store cannot be used. Only the removal of an absent object from a bucket
+raises no error.
 
 A shared build is one object: a line with its manifest, a line with its signature, then the archive. The manifest has
-the hash of the archive. The signature is an HMAC of the manifest. All users who share builds have its key; without the
-key, a shared build cannot be made or changed. Without a key the line is empty, and the hash only shows that the build
-has arrived unchanged.
+the hash of the archive. The signature is an HMAC of the manifest with a secret key that all users of the store have;
+other users cannot make or change a shared build. If no key is configured, the line of the signature is empty, and only
+the hash protects the build, against errors of the transfer.
 """
 
 import hashlib
@@ -28,28 +28,29 @@ from perfbisect.errors import PerfBisectError
 EXTRA = "pip install 'perfbisect[s3]'"
 ENDING = ".build"
 FORMAT = 1
-LONGEST = 1 << 16  # bytes of the first two lines
+LONGEST = 1 << 16  # most bytes of the first two lines of an object
 
 
 class SharedBuildRefused(PerfBisectError):
-    """A shared build that is not used."""
+    """A shared build is not used, because it cannot be read or is not trusted."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object of a folder."""
+    """An object in the folder of a store."""
 
     name: str
     size: int  # bytes
-    used: float  # seconds since the epoch
+    used: float  # time of the last use, in seconds since the epoch
 
 
 class Store:
-    """Objects with names, at an absolute path or at a URL for fsspec: ``s3://bucket/folder`` with s3fs, and others.
+    """Objects with names, in a folder (an absolute path) or at a URL that fsspec can open, such as
+    ``s3://bucket/folder`` with s3fs.
 
-    If the store is a folder, such as a folder of a file server, the folder must exist. The time of a file in the folder
-    is the time at which the object was last used. Whoever may enter the folder may read its files, whatever the umask
-    of the user who wrote them.
+    If the store is a folder, such as a folder of a file server, the folder must exist. The modification time of a file
+    in the folder is the time at which the object was last used. All users who may enter the folder may read its files,
+    whatever umask the user who wrote the files has.
     """
 
     def __init__(self, address: str) -> None:
@@ -76,7 +77,8 @@ class Store:
     def read(self, name: str) -> Iterator["OpenObject"]:
         """The object of that name.
 
-        Raises Refused if the store is a folder and another user has denied this user the permission to read the object.
+        Raises SharedBuildRefused if the store is a folder and another user has denied this user the permission to read
+        the object.
         """
         self._check()
         if self.folder:
@@ -91,10 +93,10 @@ class Store:
             yield file
 
     def write(self, name: str, parts: Iterable[bytes]) -> None:
-        """Store an object, replacing any of that name; of a write that is cut off nothing stays.
+        """Store an object, and replace an existing object of this name. An interrupted write leaves no object.
 
-        In a folder it gets its name once it is complete. An existing object that this user is not permitted to replace
-        is left unchanged.
+        In a folder, the file gets this name only when it is complete. An existing object that this user is not
+        permitted to replace is left unchanged.
         """
         self._check()
         path = f"{self._base}/.{name}.{secrets.token_hex(8)}" if self.folder else f"{self._base}/{name}"
@@ -102,15 +104,15 @@ class Store:
         try:
             with closing(OpenObject(lambda: self._files.open(path, "wb"))) as file:
                 if self.folder:
-                    _hand_over(self.folder, file.fileno())
+                    _give_access(self.folder, file.fileno())
                 for part in parts:
                     file.write(part)
             if self.folder:
-                with suppress(PermissionError):  # another user's, in a folder with the sticky bit
+                with suppress(PermissionError):  # another user's file has this name, and the folder has the sticky bit
                     Path(path).replace(self.folder / name)
             complete = self.folder is None
         finally:
-            if not complete:  # in a folder, it may have its name already
+            if not complete:  # the temporary file; in a folder, it may have been renamed already
                 with suppress(OSError), _as_os_error():
                     self._files.rm_file(path)
 
@@ -120,7 +122,7 @@ class Store:
             self._files.rm_file(f"{self._base}/{name}")
 
     def entries(self) -> list[StoredObject]:
-        """The names of all objects of a folder, and of incomplete files that interrupted writers have left in it."""
+        """All objects of a folder, and the incomplete files that interrupted writers have left in the folder."""
         self._check()
         assert self.folder
         objects = []
@@ -132,22 +134,23 @@ class Store:
         return objects
 
     def _check(self) -> None:
-        if self.folder and not self.folder.is_dir():  # a mount that is missing must not be filled
+        if self.folder and not self.folder.is_dir():  # without its mount, the folder must not be created
             raise NotADirectoryError(f"the folder {self.folder} does not exist")
         self._files.invalidate_cache()
 
 
-def _hand_over(folder: Path, file: int) -> None:
-    """Give all users of the folder access to a new file, by the folder's group and by a mode like the folder's mode."""
+def _give_access(folder: Path, descriptor: int) -> None:
+    """Give all users of the folder access to a new file: set the file's group and mode by the group and the mode of the
+    folder."""
     mode, group = (facts := folder.stat()).st_mode, facts.st_gid
-    with suppress(OSError):  # a user outside that group, or a file system without groups
-        os.fchown(file, -1, group)
-    with suppress(OSError):  # a file system without modes; to set the time of its last use takes the right to write
-        os.fchmod(file, 0o600 | (mode & 0o111) << 2 | (0 if mode & stat.S_ISVTX else mode & 0o222))
+    with suppress(OSError):  # the user is not in the group, or the file system has no groups
+        os.fchown(descriptor, -1, group)
+    with suppress(OSError):  # a file system without modes. Others may write, so that they can set the time of last use
+        os.fchmod(descriptor, 0o600 | (mode & 0o111) << 2 | (0 if mode & stat.S_ISVTX else mode & 0o222))
 
 
 class OpenObject:
-    """An open object, whose errors are OSErrors; errors of the code that uses it stay as they are."""
+    """An open object of the store. Its methods raise all errors of the storage library as OSError."""
 
     def __init__(self, opening: Callable[[], IO[bytes]]) -> None:
         file = _as_os_error()(opening)()
@@ -160,14 +163,14 @@ class OpenObject:
 
 @contextmanager
 def _as_os_error() -> Iterator[None]:
-    """Raise errors of a client library as OSError; our own stay as they are."""
+    """Within the block, raise errors of the storage library as OSError; errors of perfbisect are raised unchanged."""
     try:
         yield
     except (OSError, ImportError, PerfBisectError) as error:
-        if error.args == (None,):  # some servers, such as Ceph's, name an error and do not describe it
+        if error.args == (None,):  # some servers, such as Ceph's, send an error code without a message
             error.args = (str(error.__cause__),)
         raise
-    except Exception as error:  # each library has its own errors, and none are documented
+    except Exception as error:  # each storage library raises undocumented errors of its own
         raise OSError(str(error) or repr(error)) from error
 
 
@@ -178,8 +181,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]  # of the archive
     size: Annotated[int, msgspec.Meta(ge=0)]  # of the archive in bytes
     way: Literal["zstd", "gzip"]  # how it is compressed
-    root: str  # the root folder of the host that built
-    absent: tuple[str, ...] = ()  # libraries that its programs name but that the host that built lacked, too
+    root: str  # the root folder of the host that made the build
+    absent: tuple[str, ...] = ()  # libraries that the programs need, but that were absent on the host that made it
 
 
 def object_name(key: str, toolchain: str, surroundings: str, *bound_to: str) -> str:
@@ -197,7 +200,7 @@ def header_lines(manifest: Manifest, secret: bytes) -> bytes:
 def read_header(source: OpenObject, name: str, secret: bytes) -> Manifest:
     """The manifest of the object with this name; after the call, the source is positioned at the start of the archive.
 
-    Raises Refused.
+    Raises SharedBuildRefused if the header is incomplete, is not signed with ``secret``, or belongs to another object.
     """
     line, _, remainder = source.read(LONGEST).partition(b"\n")
     signature, complete, _ = remainder.partition(b"\n")

@@ -1,12 +1,12 @@
-"""The compiler of a host, which the conditions of recipes and the keys of builds use; ccache; and the other programs
-that a build needs.
+"""Finds the compiler of a host, on which conditions of recipes and keys of builds depend; configures ccache; and checks
+for the other programs that a build needs.
 
-ccache is configured so that a build in an empty folder finds what the builds of earlier commits compiled; its hits
-are counted for each build. Only environment variables of the build and the file ``ccache.conf`` in the cache's folder
-configure ccache; ignored are the system's configuration file and a file in the tree, which ccache reads from version
-4.13 on. The option ``sloppiness`` of ccache is not set. With ``pch_defines``, ccache would find a precompiled header
-by its preprocessed text, which has no ``#define``; a commit that changes only a ``#define`` would get the code of
-another commit.
+ccache is configured so that a clean build can use object files of earlier commits. The cache hits of each build are
+counted. ccache is configured only by environment variables of the build and by the file ``ccache.conf`` in the cache's
+folder. The system's configuration file is ignored, as is a configuration file in the source tree, which ccache 4.13 or
+later would read. The option ``sloppiness`` of ccache is not set: with its value ``pch_defines``, ccache would identify
+a precompiled header by its preprocessed text, which has no ``#define``, so a commit that changes only a ``#define``
+would get object files of another commit.
 """
 
 import hashlib
@@ -54,7 +54,8 @@ class Toolchain:
 
 
 def toolchain(host: Host, variant: Variant) -> Toolchain:
-    """The toolchain of a variant on a host. Raises EnvironmentFailure if its compiler is missing or broken."""
+    """The toolchain of a variant on a host. Raises EnvironmentFailure if the compiler of the variant is missing or
+    broken."""
     require_programs(host, [variant.cc])
     try:
         macros = host.run([variant.cc, "-E", "-dM", "-x", "c", "/dev/null"]).stdout
@@ -63,16 +64,16 @@ def toolchain(host: Host, variant: Variant) -> Toolchain:
             f"{variant.cc} on host {host.name} does not preprocess an empty file: {failure}",
             "Check whether it is a C compiler.",
         ) from failure
-    name, version = read_macros(macros)
+    name, version = compiler_from_macros(macros)
     programs = dict.fromkeys((variant.cc, variant.cxx, "ld"))
     identity = host.script(_IDENTITY, *programs).stdout
     resolved = host.script(_NATIVE, variant.cc).stdout
-    return Toolchain(name, version, identity, read_processor(resolved))
+    return Toolchain(name, version, identity, processor_hash(resolved))
 
 
-def read_processor(commands: str) -> str:
-    """A hash of the processor for which a compiler's internal ``commands`` generate code; "" if the commands do not
-    name it.
+def processor_hash(commands: str) -> str:
+    """A hash of the processor options in ``commands``, which are the commands that a compiler runs internally for
+    ``-march=native``; "" if there are no such options.
 
     The hash leaves out the sizes of caches, which differ between the cores of one processor.
     """
@@ -80,8 +81,9 @@ def read_processor(commands: str) -> str:
     return hashlib.sha256(" ".join(sorted(words)).encode()).hexdigest()[:16] if words else ""
 
 
-def read_macros(macros: str) -> tuple[str, str]:
-    """The name and version of a compiler, from its predefined macros; clang's macros also name an old gcc."""
+def compiler_from_macros(macros: str) -> tuple[str, str]:
+    """The name and version of a compiler, from its predefined macros. clang is tried first, because clang's macros also
+    name an old gcc."""
     defined = dict(re.findall(r"^#define (__\w+__) (\d+)$", macros, re.MULTILINE))
     for name, parts in (
         ("clang", ("__clang_major__", "__clang_minor__", "__clang_patchlevel__")),
@@ -92,17 +94,18 @@ def read_macros(macros: str) -> tuple[str, str]:
     return "", ""
 
 
-COMPILERS = "PERFBISECT_COMPILERS"  # in the environment of a build: the folder that is first in its PATH
+COMPILERS = "PERFBISECT_COMPILERS"  # environment variable of a build: the folder that is first in its PATH
 _NAMES = ("ccache", "cc", "c++", "gcc", "g++", "clang", "clang++", "c89", "c99")
 
 
-# Build systems whose commands compile one source each, so they need no script before ccache.
+# Build systems that compile each source by a separate command, so they need no script before ccache.
 _SEPARATE = frozenset(("cmake", "meson", "cargo", "go"))
 
 
 def compiler_environment(host: Host, flags: Flags, variant: Variant, system: str) -> dict[str, str]:
-    """The environment variables that make a build by that build system call ``recorder/cc`` in place of ccache; if
-    ``flags`` has options, in place of every compiler, so that the options are used in any case.
+    """The environment variables that make a build with the build system ``system`` call the script ``recorder/cc`` in
+    place of ccache. If ``flags`` has options, the script is called in place of every compiler, so that the options are
+    always used.
     """
     if not flags.options and system in _SEPARATE:
         return {}
@@ -119,8 +122,8 @@ NEEDED = ("git", "ccache", "ld", "objcopy", "readelf")
 
 
 def compilers(build: Build, variant: Variant) -> list[str]:
-    """The compilers that a build is certain to use. Whether the build uses the compilers that its environment
-    variables name is unknown.
+    """The compilers that a build certainly uses. A C++ compiler that only an environment variable of the build names is
+    left out, because the build may not use it.
     """
     commands = repr((build.configure, build.compile, build.install))
     return [variant.cc, *([variant.cxx] if "{cxx}" in commands else [])]
@@ -134,7 +137,7 @@ def missing_programs_and_needs(host: Host, programs: list[str], build: Build, va
 
 
 def recipe_packages(build: Build) -> Mapping[str, Package]:
-    """The packages that the recipe names."""
+    """The distribution packages that the recipe names, by the program, header or library that they provide."""
     return {need: Package(named.debian, named.fedora) for need, named in build.packages.items()}
 
 
@@ -151,16 +154,16 @@ def build_dependencies_command(builder: Builder, answers: FactAnswers) -> str:
     )
 
 
-STATISTICS = "ccache.log"  # in the folder of a build: ccache's log of events
+STATISTICS = "ccache.log"  # ccache's log of events, in the folder of a build
 _HITS = ("direct_cache_hit", "preprocessed_cache_hit")
 _MISS = "cache_miss"
-_REMOTE = ("remote_storage_hit", "secondary_storage_hit")  # the latter before 4.7
+_REMOTE = ("remote_storage_hit", "secondary_storage_hit")  # the second name is used by ccache before 4.7
 BUILT_IN = ("http", "redis", "redis+unix", "file")  # protocols of ccache itself
-HELPERS = (4, 13)  # the first version with programs for other protocols
+HELPERS = (4, 13)  # the first version of ccache that has separate programs for other protocols
 # Prints the counted events of the statistics log in the folder of a build, which may have any length.
 EVENTS = f"grep -xE '{'|'.join((*_HITS, _MISS, *_REMOTE))}' ccache.log 2>/dev/null | sort | uniq -c"
 
-# Only the setting of the remote store is replaced.
+# Replaces only the setting of the remote store in the ccache.conf of the folder $1; standard input is the new setting.
 _SHARE = """\
 mkdir -p "$1" && umask 077 && cd -- "$1" && touch ccache.conf && chmod 600 ccache.conf &&
 { grep -v -E '^(remote|secondary)_storage *=' ccache.conf; cat; } >ccache.conf.new || exit
@@ -168,12 +171,13 @@ mv -f ccache.conf.new ccache.conf
 """
 
 
-NO_REMOTE = "none"  # in place of an address
+NO_REMOTE = "none"  # in place of the address of a remote store: no remote store
 REMOTE_ADVICE = (
     'Install ccache 4.7 or later, or set `ccache_remote` of this host in hosts.toml to another address or to "none".'
 )
 
-# Standard input is the setting. Prints the events of the second of two compilations.
+# Tries the remote store whose setting is standard input: compiles a file twice, each time with an empty local cache,
+# and prints the ccache events of the second compilation.
 _TRY = """\
 umask 077 && scratch=$(mktemp -d) && trap 'rm -rf "$scratch"' EXIT && cd -- "$scratch" && cat >ccache.conf || exit
 echo 'int perfbisect;' >try.c
@@ -185,10 +189,10 @@ cat log
 
 
 def cache_environment(root: PurePosixPath, work: PurePosixPath, size: str, namespace: str = "") -> dict[str, str]:
-    """The environment variables of a build in the folder ``work``; ``size`` limits the compiler cache, which all
-    builds of the host share.
+    """The environment variables that configure ccache for a build in the folder ``work``; ``size`` limits the compiler
+    cache, which all builds of the host share.
 
-    Builds find only code that was compiled in the same ``namespace``.
+    ccache finds only object files that were compiled in the same ``namespace``.
     """
     return {
         "CCACHE_DIR": str(root / "ccache"),
@@ -226,9 +230,10 @@ def share_cache(host: Host, remote: str) -> None:
 
 
 def why_cache_unfit(version: tuple[int, int], remote: str) -> str:
-    """Why a ccache of that version cannot use the store, as a text that continues "ccache"; "" if it can."""
+    """The reason why a ccache of ``version`` cannot use the remote store, as the rest of a sentence that begins with
+    "ccache"; "" if there is no reason."""
     number, scheme = ".".join(map(str, version)), remote.partition(":")[0]
-    if version < (4, 5):  # the first version with namespaces
+    if version < (4, 5):  # ccache 4.5 is the first version with namespaces
         return f"is too old for a remote store: its version is {number}"
     if scheme not in BUILT_IN and version < HELPERS:
         return f"has version {number}, but {scheme}:// needs version {'.'.join(map(str, HELPERS))} or newer"
@@ -240,10 +245,10 @@ def _remote_key(version: tuple[int, int]) -> str:
 
 
 def remote_cache_error(host: Host, remote: str) -> str:
-    """Compile one file twice on a host, each time with an empty local cache: first to fill the store, then to read
-    from it. Returns why that fails, or "".
+    """The reason why ccache on a host cannot use the remote store, or "". To find the reason, one file is compiled
+    twice, each time with an empty local cache: first to fill the remote store, then to read from the remote store.
 
-    The local cache of the host is not used. A few hundred bytes are stored, the same bytes each time.
+    The check does not use the local cache of the host. Each call stores the same few hundred bytes in the remote store.
     """
     version = _ccache_version(host)
     if reason := why_cache_unfit(version, remote):
@@ -262,7 +267,7 @@ def _ccache_version(host: Host) -> tuple[int, int]:
     return (int(version[1]), int(version[2])) if version else (0, 0)
 
 
-def cache_hits_and_misses(log: str) -> tuple[int, int, int]:
+def cache_statistics(log: str) -> tuple[int, int, int]:
     """The numbers of hits, of misses and of hits from the remote store in a statistics log whose lines were counted:
     each line is a number and an event.
     """

@@ -46,7 +46,7 @@ class CheckRequest:
     entry: HostEntry
     metric: str = "qps"
     builder: Builder | None = None
-    variant: str = ""  # of the builder; "" is the recipe's own choice
+    variant: str = ""  # variant of the builder; "": the variant that the recipe chooses
     workloads: tuple[Workload, ...] | None = None  # workloads that may be run; None if unknown
     notes: bool = True  # whether to run checks, too, that take a while and never find a problem
     answers: FactAnswers = NOTHING  # the facts of the host read so far
@@ -58,7 +58,7 @@ class CheckRequest:
         return self.host.name
 
     @classmethod
-    def to_build(cls, host: Host, entry: HostEntry, builder: Builder | None, variant: str) -> "CheckRequest":
+    def for_build_host(cls, host: Host, entry: HostEntry, builder: Builder | None, variant: str) -> "CheckRequest":
         """The check request for a host that only builds for other hosts: the host is not checked for measurements."""
         alone = msgspec.structs.replace(entry, build_hosts=[], server_cpus="", client_cpus="")
         built = msgspec.structs.replace(builder, server=None) if builder else None

@@ -1,4 +1,4 @@
-"""Checks of all hosts in hosts.toml at once: build hosts are checked for builds, all others for measurements.
+"""Checks all hosts in hosts.toml at once: whether build hosts can build, and whether all other hosts can measure.
 
 All build hosts of a host must make the same binary from a commit, because otherwise their builds could not be compared.
 """
@@ -37,7 +37,7 @@ from perfbisect.wording.text import listed
 
 @fact_from_command("cat", "/etc/os-release")
 def DISTRIBUTION(text: str) -> str | None:
-    """The name and the release of the distribution; None if the text lacks them."""
+    """The name and the release of the distribution; None if /etc/os-release lacks them."""
     release = re.search(r'^PRETTY_NAME=["\']?([^"\'\n]+)', text, re.MULTILINE)
     return release[1].strip() if release else None
 
@@ -50,7 +50,7 @@ EQUAL_PROGRAMS = f"Only the commits of two builds may differ. Install the same v
 UNLIKE = "Different headers and libraries lead to different builds. Install the same system on each build host."
 COMPILERS = ("C compiler", "C++ compiler", "linker")
 PROCESSOR, NATIVE = "processors", "processors, and the variant compiles for the processor of the host"
-# Properties that may differ between build hosts: (how serious that is, advice). The three programs are all called compilers.
+# Property that may differ between build hosts → (severity of the difference, advice).
 DIFFERENCES: Mapping[str, tuple[Severity, str]] = {
     "architectures": (Severity.REFUSED, f"Choose others, {LEAVE_OUT}"),
     **dict.fromkeys(COMPILERS, (Severity.REFUSED, EQUAL_PROGRAMS)),
@@ -68,12 +68,12 @@ DIFFERENCES: Mapping[str, tuple[Severity, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class BuildHostProperties:
-    """The properties of a build host that decide which binaries it makes and how fast it builds. The properties are
-    given by the keys of DIFFERENCES; an unknown property is ""."""
+    """The properties of a build host that decide which binaries it makes and how fast it builds. The keys of ``values``
+    are the keys of DIFFERENCES; the value of an unknown property is ""."""
 
     name: str
     values: Mapping[str, str]
-    folder: str = ""  # boot of the machine, device and inode of the root: equal for two hosts only if they are one folder of one machine
+    folder: str = ""  # boot ID, device and inode of the root; two equal values are one folder of one machine
 
     @property
     def compiler(self) -> tuple[str, ...]:
@@ -83,12 +83,13 @@ class BuildHostProperties:
 
 
 def read_build_host_properties(host: Host, variant: Variant) -> BuildHostProperties:
-    """The properties of a host that builds ``variant``. A property is "" if its compiler is missing."""
+    """The properties of a host that builds ``variant``. If the compiler of the variant is missing, its properties are
+    ""."""
     inode = Fact(("stat", "-L", "-c", "%d:%i", str(host.root)), first_line)
     answers = read_facts(host, (ARCHITECTURE, DISTRIBUTION, C_LIBRARY, CPU, CORES, TOOLS["ccache"], BOOT, inode))
     try:
         tools = toolchain(host, variant)
-    except EnvironmentFailure:  # reported by the check of its programs
+    except EnvironmentFailure:  # tool_findings reports this error
         tools = Toolchain("", "", "")
     cpu, cores = answers.get(CPU) or "", answers.get(CORES)
     release = ", ".join(filter(None, (answers.get(DISTRIBUTION), answers.get(C_LIBRARY))))
@@ -102,20 +103,20 @@ def read_build_host_properties(host: Host, variant: Variant) -> BuildHostPropert
 
 
 def build_host_differences(host: str, sides: Sequence[BuildHostProperties], *, native: bool) -> Iterator[Finding]:
-    """Findings about differences between the build hosts of ``host``. A difference is refused if it leads to different
-    binaries of the same commit.
+    """Findings about differences between the build hosts of ``host``. A finding refuses the build hosts if the
+    difference leads to different binaries of the same commit.
 
     ``native`` is true if the build hosts compile for their own processor.
     """
-    for names in _by_value((side.folder, side.name) for side in sides).values():
+    for names in _hosts_by_value((side.folder, side.name) for side in sides).values():
         if len(names) > 1:
             text = f"{listed(names)}, which build for {host}, are the same machine with the same root folder"
             yield refused("build hosts", text, f"Keep only one of them in `build_hosts` of {host}.")
     said_already: set[str] = set()
     for subject, (level, advice) in DIFFERENCES.items():
-        names_of = _by_value((side.values[subject], side.name) for side in sides)
+        names_of = _hosts_by_value((side.values[subject], side.name) for side in sides)
         text = ", ".join(f"{value} on {listed(who)}" for value, who in names_of.items())  # "12 on b1 and b3, 13 on b2"
-        # The C++ compiler often differs in the way the C compiler does: that is said once.
+        # If the C++ compilers differ like the C compilers, which is usual, the same sentence is printed only once.
         if len(names_of) < 2 or text in said_already or subject == (PROCESSOR if native else NATIVE):
             continue
         said_already.add(text)
@@ -124,21 +125,21 @@ def build_host_differences(host: str, sides: Sequence[BuildHostProperties], *, n
         yield Finding(level, "build hosts", text, advice.format(host=host))
 
 
-def _by_value(values: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+def _hosts_by_value(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """A map from each value to the names of the hosts that have this value. Empty values are left out."""
     names: dict[str, list[str]] = {}
-    for value, name in values:
+    for value, name in pairs:
         if value:
             names.setdefault(value, []).append(name)
     return names
 
 
-AT_ONCE = 16  # hosts: most of the time of a check is waiting for an answer
+AT_ONCE = 16  # hosts that are checked at the same time, because a check mostly waits for answers
 
 
 @dataclass(frozen=True, slots=True)
 class CheckScope:
-    """The subject of the check of all hosts; see ``CheckRequest``."""
+    """The metric, the builder and the workloads for which all hosts are checked; see ``CheckRequest``."""
 
     metric: str = "qps"
     builder: Builder | None = None
@@ -146,8 +147,8 @@ class CheckScope:
     workloads: tuple[Workload, ...] | None = None
 
     @property
-    def settings(self) -> Variant:
-        """The compiler settings of the builds; the default settings if the system is unknown."""
+    def full_variant(self) -> Variant:
+        """The compiler settings of the builds; the default settings if no builder is given."""
         return find_variant(self.builder, self.variant or self.builder.variant) if self.builder else Variant()
 
 
@@ -162,7 +163,7 @@ class CheckedHost:
     side: BuildHostProperties | None = field(default=None, repr=False)
 
     @property
-    def refused(self) -> bool:
+    def has_refusal(self) -> bool:
         """Whether a check found that the host cannot build or measure."""
         return any(finding.level is Severity.REFUSED for finding in self.findings)
 
@@ -175,20 +176,20 @@ def check_all(entries: Sequence[HostEntry], scope: CheckScope) -> tuple[tuple[Ch
 
 
 def check_host(entry: HostEntry, entries: Sequence[HostEntry], scope: CheckScope) -> CheckedHost:
-    """Check one host. A finding refuses names of build hosts that do not exist."""
+    """Check one host. A finding refuses the host if its entry names an unknown build host."""
     builds_for = tuple(measuring.name for measuring in entries if entry.name in measuring.build_hosts_except_itself)
     results = [*unknown_build_hosts(entry, entries)]
     checked = CheckedHost(entry.name, builds_for)
     try:
         with connect(entry) as host:
             if builds_for:
-                request = CheckRequest.to_build(host, entry, scope.builder, scope.variant)
+                request = CheckRequest.for_build_host(host, entry, scope.builder, scope.variant)
             else:
                 request = CheckRequest(host, entry, scope.metric, scope.builder, scope.variant, scope.workloads)
             inspection = inspect_host(request)
             checked = replace(checked, facts=read_fingerprint(host, inspection.answers))
             results += build_host_findings(inspection) if builds_for else measurement_findings(inspection)
-            side = read_build_host_properties(host, scope.settings) if builds_for or entry.builds_itself else None
+            side = read_build_host_properties(host, scope.full_variant) if builds_for or entry.builds_itself else None
             return replace(checked, findings=tuple(results), side=side)
     except (EnvironmentFailure, UsageError) as failure:
         topic = "settings" if isinstance(failure, UsageError) else "reach"
@@ -196,8 +197,8 @@ def check_host(entry: HostEntry, entries: Sequence[HostEntry], scope: CheckScope
 
 
 def unknown_build_hosts(entry: HostEntry, entries: Sequence[HostEntry]) -> Iterator[Finding]:
-    """Refuse build hosts that are missing in hosts.toml. Leased hosts are not in hosts.toml; they are not checked,
-    because a check leases no hosts."""
+    """Findings that refuse build hosts that are missing in hosts.toml. Leased build hosts cause no finding, because
+    they are never in hosts.toml."""
     names = {entry_of_host.name for entry_of_host in entries}
     for name in entry.build_hosts_except_itself:
         if name not in names and not parse_leased_host_name(name):
@@ -210,7 +211,7 @@ def all_build_host_differences(
 ) -> Iterator[Finding]:
     """Findings about how the build hosts of each host differ. Build hosts that cannot be reached are left out."""
     sides = {host.name: host.side for host in checked if host.side}
-    native = scope.builder is not None and is_processor_specific(scope.builder, scope.settings)
+    native = scope.builder is not None and is_processor_specific(scope.builder, scope.full_variant)
     for entry in entries:
         reachable = [side for name in entry.all_build_hosts if (side := sides.get(name))]
         yield from build_host_differences(entry.name, reachable, native=native)

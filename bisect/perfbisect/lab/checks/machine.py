@@ -1,6 +1,7 @@
-"""Checks whether a machine is fit to measure on: its processors, other users of it, its clock, counters, memory and disk.
+"""Checks whether a machine is fit to measure on: its processors, load, clock, counters, memory and disk.
 
-The check refuses a metric that the host cannot count. The check measures the gain of paired runs with a loop.
+The check refuses a metric that the host cannot count. The check also runs a loop, both interleaved and paired, to
+measure how much less noise paired runs have.
 """
 
 import math
@@ -35,11 +36,11 @@ from perfbisect.host.facts import (
 from perfbisect.host.packages import how_to_install, missing_programs
 from perfbisect.lab.checks import CheckRequest, Finding, Severity, note, ok, refused, warning
 from perfbisect.lab.measure import counting, perf, profiles
-from perfbisect.lab.measure.rounds import ALLOWED, shared_cores
+from perfbisect.lab.measure.rounds import ALLOWED, with_shared_cores
 from perfbisect.lab.servers import FIRST_PORT
 from perfbisect.wording.trials import pairs_sentence
 
-STOLEN = 0.01  # share of the time taken by other virtual machines, from which on measurements suffer
+STOLEN = 0.01  # measurements suffer if other virtual machines take at least this share of the time
 
 
 def clock_speed_findings(request: CheckRequest) -> Iterator[Finding]:
@@ -93,10 +94,10 @@ def memory_layout_findings(request: CheckRequest) -> Iterator[Finding]:
         yield note("huge pages", text, "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled")
 
 
-BUSY = 0.5  # load average per core above which measurements suffer
+BUSY = 0.5  # measurements suffer if the load average per core is larger
 ASTRAY = 2.0  # seconds between the host's clock and the controller's, from which on times in reports mislead
 QUICK = frozenset({"tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "stp", "tod", "timebase"})
-SERVER_PORTS = frozenset(range(FIRST_PORT, FIRST_PORT + 10))  # on which servers of hunts listen
+SERVER_PORTS = frozenset(range(FIRST_PORT, FIRST_PORT + 10))  # ports on which servers of hunts listen
 
 
 def load_findings(request: CheckRequest) -> Iterator[Finding]:
@@ -219,7 +220,7 @@ def _refused_metric(request: CheckRequest, lacking: Sequence[str], obstacle: str
 
 
 def device_findings(request: CheckRequest) -> Iterator[Finding]:
-    """Whether iostat can watch the configured device. If not, a metric of the device is refused."""
+    """Whether iostat can watch the configured device. If not, a metric that iostat measures is refused."""
     host, metric = request.host, find_metric(request.metric)
     name = request.entry.device.removeprefix("/dev/")
     if not name:
@@ -239,7 +240,7 @@ def device_findings(request: CheckRequest) -> Iterator[Finding]:
 
 
 GIB = 1 << 30
-TOO_LITTLE = GIB // 4  # no build fits
+TOO_LITTLE = GIB // 4  # bytes of free memory with which no build is possible
 LITTLE = 5 * GIB
 
 
@@ -276,11 +277,12 @@ def swap_findings(request: CheckRequest) -> Iterator[Finding]:
         yield note("swap", f"host {request.name} has {size:,} MiB of swap, which is not in use", "sudo swapoff -a")
 
 
-PAIRS = 8  # of loops, paired and interleaved
-PAIRS_SECONDS = 12  # after which no further pair is begun: well below the limit of a command
-# $1 is the core of pairs, $2 the cores of interleaved runs. Prints for each run its name, its microseconds, and its microseconds
-# of CPU. The loop takes 0.08 s of CPU. In a pair it keeps its share of the core busy for a while after that, like the runs of a
-# round. The CPU time of a process is in schedstat, which is brought up to date by reading stat.
+PAIRS = 8  # number of pairs of loops, of paired and of interleaved loops each
+PAIRS_SECONDS = 12  # after this time no further pair begins, so that the script ends before its time limit
+# $1: the core of two paired loops. $2: the cores of two loops that run one after the other. The script prints for each
+# loop its name, its microseconds, and its microseconds of CPU time. A loop takes 0.08 s of CPU time. A paired loop then
+# keeps the core busy for a while, like a paired run that waits for its partner. The CPU time is in schedstat; reading
+# stat before updates schedstat.
 _PAIRS = f"""\
 loop='function cpu(line, words) {{
   getline line <"/proc/self/stat"; close("/proc/self/stat")
@@ -313,17 +315,18 @@ done"""
 def pairing_findings(request: CheckRequest) -> Iterator[Finding]:
     """The gain of paired runs, measured with equal loops that run interleaved and paired. Takes some seconds."""
     host, entry = request.host, request.entry
-    if lock.lock_owner(host) or missing_programs(host, ["taskset"]):  # the loops would disturb a measurement there
+    if lock.lock_owner(host) or missing_programs(host, ["taskset"]):  # a locked host may be measuring
         return
     cores = read_fact(host, ALLOWED) or "0"
-    core = shared_cores(entry, cores, 1, server=False).client_cpus
+    core = with_shared_cores(entry, cores, 1, server=False).client_cpus
     command = ("sh", "-c", _PAIRS, "pairs", core, entry.client_cpus or entry.server_cpus or cores)
-    if deviations := read_fact(host, Fact(command, read_pairs)):
+    if deviations := read_fact(host, Fact(command, pairing_deviations)):
         yield ok("pairs", f"the {pairs_sentence('identical test loops', *deviations)}")
 
 
-def read_pairs(text: str) -> tuple[float, float | None, float] | None:
-    """Standard deviations of three ratios: of paired loops, of their CPU times, and of interleaved loops."""
+def pairing_deviations(text: str) -> tuple[float, float | None, float] | None:
+    """The standard deviations of three ratios: of the times of paired loops, of the CPU times of paired loops, and of
+    the times of interleaved loops."""
     runs = [line.split() for line in text.splitlines()]
 
     def varies(name: str, column: int) -> float | None:

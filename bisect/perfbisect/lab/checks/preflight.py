@@ -1,6 +1,7 @@
 """All checks of a host: `bisect doctor` shows every finding; before a hunt only refusals and warnings are shown.
 
-A missing requirement refuses the host; anything that may distort results gives a warning with advice.
+A finding refuses the host if a requirement is missing. A finding is a warning with advice if something may distort
+results.
 """
 
 from collections.abc import Iterable, Iterator
@@ -46,7 +47,8 @@ TO_MEASURE = ("timeout", "setsid", "flock", "ps", "awk", "base64", "tar", "cmp")
 
 
 def tool_findings(request: CheckRequest) -> Iterator[Finding]:
-    """Findings about missing programs: programs for building and measuring in general, and other needs of the build."""
+    """Findings about missing programs: the programs for building and measuring any system, and the needs of the
+    builder's build."""
     host, builder, entry = request.host, request.builder, request.entry
     build = builder.build if builder else None
     if builder and build and entry.builds_itself:
@@ -83,7 +85,7 @@ def tool_findings(request: CheckRequest) -> Iterator[Finding]:
 
 
 def driver_findings(request: CheckRequest) -> Iterator[Finding]:
-    """Findings: whether sysbench can drive the system."""
+    """A finding if sysbench on the host was compiled without the driver for the system's client protocol."""
     driver = request.builder.driver if request.builder and is_driven_by_sysbench(request) else ""
     compiled = request.answers.get(DRIVERS)
     if driver in lua.SYSBENCH_DRIVERS and compiled is not None and driver not in compiled:
@@ -107,12 +109,13 @@ def needed_programs(request: CheckRequest) -> list[str]:
 
 
 def is_driven_by_sysbench(request: CheckRequest) -> bool:
-    """Whether sysbench runs a workload; also true if the workloads are not known yet."""
+    """Whether sysbench runs at least one of the workloads; also true if the workloads are not known yet."""
     return request.workloads is None or not all(workload.command for workload in request.workloads)
 
 
 def check_pinning(request: CheckRequest) -> None:
-    """Raise UsageError if the host lacks a CPU of a list of CPUs: taskset would ignore that CPU."""
+    """Raise UsageError if ``server_cpus`` or ``client_cpus`` of the host names a CPU that the host lacks, because
+    taskset would ignore this CPU."""
     entry, online = request.entry, request.answers.get(ONLINE)
     for key, cpus in (("server_cpus", entry.server_cpus), ("client_cpus", entry.client_cpus)):
         if online and cpus and (absent := cpu_numbers(cpus) - online):
@@ -121,11 +124,12 @@ def check_pinning(request: CheckRequest) -> None:
 
 
 def compiler_cache_findings(request: CheckRequest) -> Iterator[Finding]:
-    """Findings from a compilation with the remote store; none without a remote store, or if the host builds nothing."""
+    """A finding that says whether ccache can use its remote store; none without a remote store, or if the host builds
+    nothing."""
     host, remote = request.host, request.entry.ccache_remote
     if remote in ("", NO_REMOTE) or not request.entry.builds_itself:
         return
-    if missing_programs(host, ["ccache", "cc"]):  # reported by the check of programs
+    if missing_programs(host, ["ccache", "cc"]):  # tool_findings reports missing programs
         return
     if reason := remote_cache_error(host, remote):
         sentence = f"the remote store {mask_credentials(remote)} of ccache on host {request.name}: {reason}"
@@ -135,7 +139,8 @@ def compiler_cache_findings(request: CheckRequest) -> Iterator[Finding]:
 
 
 def layout_findings(request: CheckRequest) -> Iterator[Finding]:
-    """Findings about the linker that makes randomized layouts, and about what prevents such layouts."""
+    """A finding about the linker that makes randomized layouts; none if builds cannot be linked again, or without a
+    linker."""
     if not request.entry.builds_itself or (request.builder and layout_obstacle(request.builder, request.variant)):
         return
     linker = links.find_linker(request.host)
@@ -149,8 +154,8 @@ def layout_findings(request: CheckRequest) -> Iterator[Finding]:
 
 
 def layout_obstacle(builder: Builder, variant: str, system: str = "") -> str:
-    """Why no build of a system could be linked again; "" if it is possible. ``system`` is the system that is built, if
-    known.
+    """The reason why builds cannot be linked again in randomized layouts; "" if they can be. ``system`` is the build
+    system, if known.
     """
     if builder.build is None:
         return "nothing is built from source"
@@ -162,7 +167,8 @@ def layout_obstacle(builder: Builder, variant: str, system: str = "") -> str:
 
 
 def shared_build_findings(shared: SharedBuilds | None) -> Iterator[Finding]:
-    """Whether an object can be written, read and removed in the shared builds; no finding if no builds are shared."""
+    """A finding that says whether this machine can write, read and remove an object in the store of shared builds; none
+    if no builds are shared."""
     if shared is None:
         return
     try:
@@ -180,7 +186,7 @@ def shared_build_findings(shared: SharedBuilds | None) -> Iterator[Finding]:
         yield ok("shared", f"builds are shared in {shared.address}, {signed}")
 
 
-# The checks of a host that measures, the most serious first; and the checks of a host that only builds.
+# CHECKS: the checks of a host that measures, the most serious first. OF_BUILDS: the checks of a host that only builds.
 CHECKS = (
     tool_findings, driver_findings, compiler_cache_findings, space_findings, counter_findings, device_findings, load_findings, lock_and_leftover_findings, clock_speed_findings, core_sharing_findings, memory_layout_findings, layout_findings, swap_findings, clock_findings,
 )  # fmt: skip
@@ -193,7 +199,7 @@ FURTHER: tuple[Fact[object], ...] = (
 
 
 def inspect_host(request: CheckRequest) -> CheckRequest:
-    """Read the facts of the host that take no longer than one command; returns the request with these facts."""
+    """Read facts of the host by a single command; returns ``request`` with these facts."""
     host = request.host
     answers = read_facts(
         host, (*fingerprint_facts(host), *FURTHER, facts.free_bytes_fact(host.root), facts.reflink_fact(host))
@@ -202,7 +208,7 @@ def inspect_host(request: CheckRequest) -> CheckRequest:
 
 
 def measurement_findings(inspection: CheckRequest) -> Iterator[Finding]:
-    """All findings about a host that measures. A command as a workload cannot be checked beforehand.
+    """All findings about a host that measures. A workload that is a command cannot be checked before its first run.
 
     Raises UsageError for a workload that sysbench cannot run, and for settings in hosts.toml that do not fit the host.
     """
@@ -216,13 +222,14 @@ def measurement_findings(inspection: CheckRequest) -> Iterator[Finding]:
 
 
 def build_host_findings(inspection: CheckRequest) -> Iterator[Finding]:
-    """All findings about a host that makes builds for other hosts: see ``CheckRequest.to_build``."""
+    """All findings about a host that makes builds for other hosts: see ``CheckRequest.for_build_host``."""
     for check in OF_BUILDS:
         yield from check(inspection)
 
 
 def warnings_or_refusal(results: Iterable[Finding]) -> tuple[Warned, ...]:
-    """The warnings before a hunt. Raises EnvironmentFailure for the first finding that refuses the host."""
+    """The warnings among ``results``, for the user before a hunt. Raises EnvironmentFailure for the first finding that
+    refuses the host."""
     warned = []
     for finding in results:
         if finding.level is Severity.REFUSED:

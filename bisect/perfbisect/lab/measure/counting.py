@@ -1,12 +1,13 @@
 """Counts instructions exactly and repeatably: by perf in user space, or by valgrind if a host has no counters.
 
-A counted run is two executions, the second with twice the operations of the first. The count is the difference of both
-executions, which excludes the instructions of the start-up. Nothing else may differ between the executions. Each has a
-new copy of the data, one thread, equal seeds, no warm-up by the clock, no random addresses, and the random numbers of
-``fixed_random.c``. Counts then repeat to parts per million, on a busy machine, too.
+A counted run is two executions, the second with twice the operations of the first. The count is the instructions of the
+longer execution minus the instructions of the shorter execution, which excludes the instructions of the start-up. The
+two executions must differ only in the number of operations. So each execution has a new copy of the data, one thread,
+the same seeds, no warm-up by the clock, no random addresses, and the random numbers of ``fixed_random.c``. Under these
+conditions, counts of a build differ only by parts per million, even on a busy machine.
 
-The length is the number of operations of the shorter execution. A new hunt determines the length with its first build
-(``next_length``); all builds on a host then have the same length.
+The *length* of a counted run is the number of operations of the shorter execution. A new hunt determines the length
+with its first build (``next_length``); all builds on a host then have the same length.
 """
 
 import math
@@ -18,7 +19,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
-from perfbisect.core.explain.profiles import COUNTED, counts_beyond
+from perfbisect.core.explain.profiles import COUNTED, stacks_and_calls
 from perfbisect.errors import InstructionsNotCounted, UsageError
 from perfbisect.host.packages import how_to_install
 from perfbisect.host.protocol import Host
@@ -31,16 +32,16 @@ from perfbisect.recipes.placeholders import placeholders_in
 from perfbisect.recipes.workload import EVENTS, Option, Workload
 
 PERF = "perf-user"
-ENOUGH = 250e6  # instructions between the two lengths: about a second under valgrind
-ENOUGH_BY_FUNCTION = ENOUGH / 8  # callgrind takes longer, and a change that was found needs fewer
+ENOUGH = 250e6  # fewest instructions by which two counted runs must differ: about a second under valgrind
+ENOUGH_BY_FUNCTION = ENOUGH / 8  # callgrind is slower, and a change that is already proven needs fewer instructions
 SLOWER = 40.0  # times by which valgrind slows down the CPU time of a program, at most
 USUALLY = 12.0  # times by which valgrind slows down a run: usually 5 to 20
-COUNTED_OPERATIONS = 4.0  # at least; the factor for the operations of a usual count, too
+COUNTED_OPERATIONS = 4.0  # operations whose computing time is in the estimated time of a count
 TOUCHED = 12.0
 SPEED = 2e9  # instructions per second, about
-STEP = 16  # factor from a length that was too short to the next
+STEP = 16  # a length that was too short is multiplied by STEP
 OPERATIONS = f"Use {{{EVENTS}}} in the command as its number of operations"
-LONGEST = STEP**7  # the length from which on a command is assumed to ignore its length
+LONGEST = STEP**7  # if a run of this length is too short, the command seems to ignore its length
 
 _FIXED_RANDOM = Path(__file__).with_name("fixed_random.c")
 _LIBRARY = "fixed_random.so"
@@ -48,7 +49,8 @@ _COMPILE = f"""\
 cd -- "$1" && {{ [ -e {_LIBRARY} ] || {{ cc -O1 -shared -fPIC -o {_LIBRARY}.$$ {_FIXED_RANDOM.name} -ldl && mv {_LIBRARY}.$$ {_LIBRARY}; }}; }}
 """
 _METHODS = r"""perf stat -x , -e instructions:u -- true 2>&1; printf '\f'; valgrind --version 2>/dev/null"""
-# $1 is the beginning of the files' names, one file per process. Their counts are added up when they are read.
+# Runs the command after $1 under valgrind, which writes a file $1.PID for each process. The file $1 then has the
+# summary line of each process; perfbisect adds up the counts.
 _SUMMARIES = """\
 counters=$1; shift
 "$@"
@@ -60,9 +62,9 @@ _TOOLS = {  # whether instructions are counted by function → valgrind's tool
     False: ("cachegrind", "--cache-sim=no"),
     True: ("callgrind", "--dump-instr=yes", "--dump-line=no", "--compress-strings=no", "--compress-pos=no"),
 }
-NAME = "functions"  # of the job that adds up the counts
+NAME = "functions"  # name of the job that adds up the counts by function
 LIMIT = 600.0  # seconds that this job may take
-LINES = 20_000  # of an object's addresses, and of functions and calls: those with the highest counts
+LINES = 20_000  # addresses of an object, and printed functions and calls: only those with the highest counts
 _FRAME, _READ, _INLINED, _ADD_UP = (
     Path(__file__).with_name(f"{name}.awk").read_text() for name in ("frame", "callgrind", "inlined", "add_up_counts")
 )
@@ -85,17 +87,18 @@ class Counter:
     """The way in which instructions are counted on a host."""
 
     method: str  # PERF, or the name and version of valgrind: runs by different methods are not compared
-    prefix: tuple[str, ...] = ()  # of a command, so that its addresses are not random
-    env: Mapping[str, str] = field(default_factory=dict)  # of a command, so that its random numbers are fixed
+    prefix: tuple[str, ...] = ()  # words before a command, so that its addresses are not random
+    env: Mapping[str, str] = field(default_factory=dict)  # variables of a command, which fix its random numbers
     by_function: bool = False  # by valgrind; see ``read_counted_functions``
 
     @property
-    def enough(self) -> float:
-        """The number of instructions by which the two executions of a counted run should differ."""
+    def min_difference(self) -> float:
+        """The smallest number of instructions by which the two executions of a counted run should differ."""
         return ENOUGH_BY_FUNCTION if self.by_function else ENOUGH
 
     def randomness(self, host: str) -> tuple[str, str] | None:
-        """A sentence and advice if something random changes the counts on the given host; None if the counts repeat."""
+        """A sentence and advice if random addresses or random numbers change the counts on ``host``; None if the counts
+        repeat."""
         effect = "counts of a build differ a little between runs"
         if not self.prefix:
             refused = f"host {host} refuses setarch -R, so addresses stay random: {effect}"
@@ -104,8 +107,8 @@ class Counter:
         return None if self.env else (unfixed, how_to_install(["gcc"]))
 
     def command_prefix(self, folder: PurePosixPath) -> list[str]:
-        """The prefix of a command under which the instructions of all processes of the command are counted. The result
-        is written to ``counters`` in ``folder``."""
+        """The words to put before a command, so that the instructions of all its processes are counted, and the result
+        is written to the file ``counters`` in ``folder``."""
         result = str(folder / "counters")
         if self.method == PERF:
             return [*self.prefix, "perf", "stat", "-x", ",", "-o", result, "-e", "instructions:u", "--"]
@@ -134,31 +137,31 @@ def counting_method(host: Host) -> str:
     return next(iter(counting_methods(host)), "")
 
 
-def make_counter(host: Host, by: str, *, by_function: bool = False) -> Counter:
-    """The counter that uses the given method. The counter fixes addresses and random numbers if the host can, so that
-    counts repeat."""
-    fixes_addresses = host.run(["sh", "-c", "setarch -R true"], check=False).ok  # a container may forbid it
+def make_counter(host: Host, method: str, *, by_function: bool = False) -> Counter:
+    """A counter that uses ``method``. If the host permits, commands get the same addresses and random numbers in all
+    runs, so that counts repeat."""
+    fixes_addresses = host.run(["sh", "-c", "setarch -R true"], check=False).ok  # a container may forbid setarch
     prefix = ("setarch", "-R") if fixes_addresses else ()
     folder = upload.place_files(host, "scripts", {_FIXED_RANDOM.name: _FIXED_RANDOM})
     compiled = host.run(["sh", "-c", _COMPILE, "compile", str(folder)], check=False).ok
-    return Counter(by, prefix, {"LD_PRELOAD": str(folder / _LIBRARY)} if compiled else {}, by_function)
+    return Counter(method, prefix, {"LD_PRELOAD": str(folder / _LIBRARY)} if compiled else {}, by_function)
 
 
 def read_counted_functions(host: Host, folder: PurePosixPath) -> str:
     """The instructions and calls of each function that were counted during a visit, from the files in the visit's
-    folder; see ``core.explain.profiles.counts_beyond``.
+    folder; see ``core.explain.profiles.stacks_and_calls``.
 
-    Inlined functions are separated with the help of debug lines, if a binary has debug lines and the host has
-    addr2line.
+    Instructions of inlined functions are listed separately if the binary has debug lines and the host has addr2line.
     """
     argv = ["sh", "-c", _FUNCTIONS, "functions", str(folder), _FRAME + _READ, _FRAME + _INLINED, _ADD_UP]
     return run_to_end(host, HostCommand(argv, "callgrind", "run", LIMIT, folder, merged=False, name=NAME))
 
 
 def function_profile(facts: RunFacts, *printed: str) -> ProfileFacts:
-    """The functions of a counted run, from the outputs of ``read_counted_functions`` for its executions."""
+    """The profile by function of a counted run; ``printed`` has the output of ``read_counted_functions`` for each
+    execution."""
     *short, long = map(lines_of, printed)
-    stacks, calls = counts_beyond(short[0] if short else (), long)
+    stacks, calls = stacks_and_calls(short[0] if short else (), long)
     return ProfileFacts(
         facts.commit, facts.build_key, facts.host, facts.operations, facts.seconds, COUNTED, stacks,
         samples=0, event=facts.counted, calls=calls,
@@ -181,14 +184,15 @@ def counting_seconds(workload: Workload, runs: Sequence[RunFacts]) -> float:
     """The approximate time of an exact count in seconds, estimated from the timed runs ``runs`` of a build; 0 without
     runs.
 
-    The computation of an operation becomes slower under the counter. At least a few operations are counted, even if
-    operations are long. Waits are not slowed down; their time is multiplied by the number of operations that execute
-    enough instructions. A command that has no length is counted once, as it is.
+    The estimate is the sum of computing time and waiting time. Computing becomes slower under the counter, and at least
+    a few operations are counted. Waiting does not become slower; the waiting time of an operation is multiplied by the
+    number of operations that execute enough instructions. A command whose number of operations cannot be set is counted
+    once.
     """
     runs = [run for run in runs if run.operations]
     if not runs:
         return 0.0
-    if not has_length(workload):
+    if not can_set_length(workload):
         clocks = [(run.counters.get("task-clock") or 1000 * run.seconds) / 1000 for run in runs]
         return max(run.seconds for run in runs) + SLOWER * min(clocks)
     slowest = max(runs, key=lambda run: run.seconds / run.operations)
@@ -199,15 +203,15 @@ def counting_seconds(workload: Workload, runs: Sequence[RunFacts]) -> float:
 
 
 def count_cost(method: str, workload: Workload) -> tuple[float, float]:
-    """The approximate cost of a count as (seconds, factor): the cost is the seconds plus the factor times the time of a
-    run."""
+    """The approximate duration of a count as (seconds, factor): the duration is seconds + factor × the duration of a
+    timed run."""
     if method == PERF:
         return 1.0, 2.0
-    return (3 * ENOUGH * SLOWER / SPEED, 1.0) if has_length(workload) else (1.0, USUALLY)
+    return (3 * ENOUGH * SLOWER / SPEED, 1.0) if can_set_length(workload) else (1.0, USUALLY)
 
 
-def has_length(workload: Workload) -> bool:
-    """Whether the workload can be made to do a given number of operations."""
+def can_set_length(workload: Workload) -> bool:
+    """Whether perfbisect can set the number of operations of a run of the workload."""
     return not workload.command or EVENTS in placeholders_in(workload.command)
 
 
@@ -220,16 +224,16 @@ def with_operations(workload: Workload, events: int) -> Workload:
     return msgspec.structs.replace(workload, warmup=0.0, args=workload.args | fixed)
 
 
-def next_length(lengths: Mapping[int, float], enough: float = ENOUGH) -> int:
-    """The next length to try, given the lengths that were already counted (length → instructions); 0 if the counts of
-    the longest length have ``enough`` instructions to choose the lengths.
+def next_length(count_by_length: Mapping[int, float], min_instructions: float = ENOUGH) -> int:
+    """The next length to try; 0 if the counts are enough to choose a length. ``count_by_length`` maps each length that
+    was tried to the counted instructions.
 
     Raises UsageError if instructions do not grow with the length.
     """
-    if not lengths:
+    if not count_by_length:
         return 1
-    longest = max(lengths)
-    if lengths[longest] - lengths[min(lengths)] >= enough / STEP:
+    longest = max(count_by_length)
+    if count_by_length[longest] - count_by_length[min(count_by_length)] >= min_instructions / STEP:
         return 0
     if longest >= LONGEST:
         text = f"The command executes as many instructions with {{{EVENTS}}} = {longest:,} as with {{{EVENTS}}} = 1."
@@ -237,12 +241,11 @@ def next_length(lengths: Mapping[int, float], enough: float = ENOUGH) -> int:
     return longest * STEP
 
 
-def chosen_length(lengths: Mapping[int, float], enough: float = ENOUGH) -> int:
-    """The length of the shorter execution of a counted run, chosen from the lengths that were tried (length →
-    instructions)."""
-    longest = max(lengths)
-    beyond = lengths[longest] - lengths[min(lengths)]
-    return max(1, round((longest - min(lengths)) * enough / beyond))
+def chosen_length(count_by_length: Mapping[int, float], min_instructions: float = ENOUGH) -> int:
+    """The length of counted runs, computed from the lengths that were tried (length → instructions)."""
+    longest = max(count_by_length)
+    beyond = count_by_length[longest] - count_by_length[min(count_by_length)]
+    return max(1, round((longest - min(count_by_length)) * min_instructions / beyond))
 
 
 def instruction_count(facts: RunFacts) -> float:

@@ -1,10 +1,11 @@
-"""Runs perf stat around a run, so that exactly the measured window is counted. Pure, except ``countable_events`` and ``can_count``.
+"""Counts events with perf stat only in the measured window of a run. Only ``countable_events`` and ``can_count`` have
+side effects: they run perf on a host.
 
 When perf starts, its counters are disabled. The first operation of the workload after the warm-up enables the counters
-through the control FIFO, and the end of the workload disables them; see workloads/perfbisect.lua.
+through the control FIFO, and the end of the workload disables the counters; see workloads/perfbisect.lua.
 
-Beside a run, vmstat and iostat report the activity of the whole machine. Runs of commands are timed by the clock of the
-host, so perfbisect checks that the clock was not set during the run. All parsers are pure.
+During a run, vmstat and iostat report the activity of the whole machine. Runs of commands are timed by the clock of the
+host, so perfbisect checks that the clock was not set during the run.
 """
 
 import re
@@ -28,15 +29,17 @@ HARDWARE = dict.fromkeys(event for metric in METRICS.values() for event in metri
 EVENTS = (*HARDWARE, *SOFTWARE)
 
 ALLOW = "To allow perf: sysctl kernel.perf_event_paranoid=1"
-ALL = 0.995  # shares above count as 1: perf prints whole percent, and rounds the parts of two kinds of cores
+ALL = 0.995  # a larger share of the time counts as 1: perf prints whole percent, and rounds each of two kinds of cores
 Counters = Mapping[str, float | None]  # totals; task-clock in milliseconds
 
-# The first two if a process ends before its threads are listed (stat, record), the third if a thread ends after that.
+# Messages of perf about processes that end early. The first two messages, of perf stat and perf record: a process has
+# ended before perf listed its threads. The third message: a thread has ended after that.
 _GONE = re.compile(
     r"Problems finding threads of monitor|Couldn't create thread/CPU maps: No such process|.*sys_perf_event_open\(\) syscall returned with 3\b"
 )
 _COUNT = re.compile(r"[0-9]{1,30}(\.[0-9]{1,30})?")
-# The message of perf, which ends with 0 if a signal ended its command; only for signals that may come from outside.
+# perf's message that a signal ended the measured command (perf itself then ends with status 0), for the signals that
+# other processes may send.
 _KILLED = re.compile(r"(sh|sysbench): (Hangup|Interrupt|Killed|Terminated)")
 # "cpu_core/instructions/" on a CPU with two kinds of cores, "instructions:u" if perf may not count the kernel.
 _EVENT = re.compile(r"(?:\w+/([\w.-]+)/\w*|([\w.-]+?)(?::\w+)?)")
@@ -47,17 +50,18 @@ def perf_stat_command(
     folder: PurePosixPath,
     pids: Iterable[int] = (),
     *,
-    whole: bool = False,
+    from_start: bool = False,
     events: Sequence[str] = EVENTS,
 ) -> list[str]:
-    """The argv that runs ``argv`` under perf. perf counts the processes ``pids``; if there are none, it counts the
-    command itself.
+    """The command that runs ``argv`` under ``perf stat``. perf counts the processes ``pids``; if ``pids`` is empty,
+    perf counts the command itself.
 
-    The FIFOs ``control`` and ``ack`` in ``folder`` enable and disable the counters. If ``whole``, the counters instead
-    run from start to end. perf writes the result to the file ``counters`` in ``folder``.
+    The counters are enabled and disabled through the FIFOs ``control`` and ``ack`` in ``folder``. If ``from_start`` is
+    true, the counters are enabled from the start to the end of the command. perf writes the result to the file
+    ``counters`` in ``folder``.
     """
     attached = ["-p", ",".join(map(str, pids))] if (pids := tuple(pids)) else []
-    controlled = [] if whole else ["--delay=-1", "--control", f"fifo:{folder / 'control'},{folder / 'ack'}"]
+    controlled = [] if from_start else ["--delay=-1", "--control", f"fifo:{folder / 'control'},{folder / 'ack'}"]
     return [
         "perf", "stat", "-x", ",", "-o", str(folder / "counters"), "-e", ",".join(events), *controlled, *attached, "--", *argv,
     ]  # fmt: skip
@@ -67,34 +71,34 @@ def parse_counters(text: str) -> dict[str, float | None]:
     """The counters in the output of ``perf stat -x ,``; None for an event that is not supported or was not counted.
 
     If perf has counted an event for only a part of the time, the number is extrapolated to the whole time. On a CPU
-    with two kinds of cores, perf extrapolates the number for each kind as if everything had run on this kind. The true
-    number is then the mean of the numbers of both kinds, weighted by the time on each kind.
+    with two kinds of cores, perf prints a number for each kind, extrapolated as if all work had run on this kind. The
+    result for such a CPU is the mean of the numbers for both kinds, weighted by the time on each kind.
     """
-    return {event: _value(parts) for event, parts in _counted(text).items()}
+    return {event: _value(parts) for event, parts in _counts(text).items()}
 
 
 def counted_shares(text: str) -> dict[str, float]:
-    """Event → the share of the time in which perf counted the event, if the share is below 1; the counters of these
-    events are extrapolated.
+    """Event → the share of the time in which perf counted the event; only for events with a share below 1, whose
+    counters perf extrapolates.
 
     An event that was never counted is missing in the result. On a CPU with two kinds of cores, the shares of both kinds
     are added up.
     """
     share_of = {
-        event: min(1.0, sum(part.percent for part in parts) / 100) for event, parts in _counted(text).items() if parts
+        event: min(1.0, sum(part.percent for part in parts) / 100) for event, parts in _counts(text).items() if parts
     }
     return {event: share for event, share in share_of.items() if share < ALL}
 
 
 class _CoreCount(NamedTuple):
-    """A count on one kind of cores."""
+    """The count of an event on one of the kinds of cores of a CPU."""
 
     value: float
-    nanoseconds: float  # in which it was counted
-    percent: float  # of the time to which it is extrapolated
+    nanoseconds: float  # nanoseconds in which the event was counted
+    percent: float  # percent of the time in which the event was counted; perf extrapolates to the whole time
 
 
-def _counted(text: str) -> dict[str, list[_CoreCount]]:
+def _counts(text: str) -> dict[str, list[_CoreCount]]:
     """Event → its counts: an empty list if perf did not count the event, otherwise one count for each kind of cores."""
     counted: dict[str, list[_CoreCount]] = {}
     for line in text.splitlines():
@@ -116,18 +120,19 @@ def _value(parts: Sequence[_CoreCount]) -> float | None:
 
 
 def has_target_ended(output: Iterable[str]) -> bool:
-    """Whether perf ended at once because a process or thread that perf should have counted had already ended."""
+    """Whether perf could not begin because a process or thread that perf should count had already ended."""
     return any(_GONE.match(line) for line in output)
 
 
 def is_killed(errors: Iterable[str]) -> bool:
-    """Whether perf reports that a signal ended its command, because perf's own exit status is then 0."""
+    """Whether the error output of perf says that a signal ended the command; the exit status of perf is 0 in this
+    case."""
     return any(_KILLED.fullmatch(line) for line in errors)
 
 
 def countable_events(host: Host) -> Counters:
-    """The events that perf can count on the host, found by trying all events. Raises EnvironmentFailure if perf cannot
-    count on the host."""
+    """The counters of a trial run of perf with all events; None for an event that the host cannot count. Raises
+    EnvironmentFailure if perf is missing or cannot count on the host."""
     if missing_programs(host, ["perf"]):
         raise EnvironmentFailure(f"perf is not installed on host {host.name}", how_to_install(["perf"]))
     trial = host.run(["perf", "stat", "-x", ",", "-e", ",".join(EVENTS), "--", "true"], check=False)
@@ -138,7 +143,7 @@ def countable_events(host: Host) -> Counters:
 
 
 def can_count(host: Host) -> bool:
-    """Whether perf can count on the host."""
+    """Whether perf is installed and can count events on the host."""
     try:
         return bool(countable_events(host))
     except EnvironmentFailure:
@@ -146,7 +151,7 @@ def can_count(host: Host) -> bool:
 
 
 def refusal_sentence(host: str, output: str) -> str:
-    """A sentence on why perf counts nothing on a host; ``output`` is the output of perf."""
+    """A sentence with the reason why perf counts nothing on a host; ``output`` is the output of perf."""
     if "paranoid" in output or "ermission" in output:
         return f"perf is not permitted on host {host}"
     lines = output.strip().splitlines()
@@ -154,7 +159,7 @@ def refusal_sentence(host: str, output: str) -> str:
 
 
 TICK = 0.02  # seconds: two ticks of /proc/uptime
-SHARE = 1e-3  # of a run, up to which a step of the clock is tolerated: far below the noise of any host
+SHARE = 1e-3  # a step of the clock by at most this share of a run is tolerated: it is far below the noise of any host
 
 # Prints the seconds since the epoch, and the uptime before and after they were read.
 STAMP = """\
@@ -168,25 +173,25 @@ class ClockStamp:
     """One reading of the clock, between two readings of the uptime."""
 
     at: float  # seconds since the epoch
-    before: float  # seconds since the start of the host, by a clock that is never set
-    after: float
+    uptime_before: float  # seconds since the start of the host, by a clock that is never set
+    uptime_after: float
 
 
 def read_stamps(text: str) -> tuple[ClockStamp, ...]:
-    """The stamps that STAMP printed at the begin and the end of a run; fewer than two if the run was killed or the disk
-    is full.
+    """The clock readings that the shell function in STAMP printed at the begin and the end of a run; fewer than two if
+    the run was killed or the disk is full.
 
-    Other text in the output is ignored, because a measured program could write there, too.
+    Other text in the output is ignored, because a measured program could write to the output, too.
     """
     return tuple(ClockStamp(*map(float, line.groups())) for line in islice(_LINE.finditer(text), 2))
 
 
 def check_clock(stamps: tuple[ClockStamp, ...], host: str) -> None:
-    """Raise HostClockChanged if the clock of that host was set between the begin and the end of a run."""
+    """Raise HostClockChanged if the clock of ``host`` was set between the begin and the end of a run."""
     if len(stamps) < 2:
         return
     began, ended = stamps
-    least, longest = ended.before - began.after, ended.after - began.before
+    least, longest = ended.uptime_before - began.uptime_after, ended.uptime_after - began.uptime_before
     slack = TICK + SHARE * longest
     passed = ended.at - began.at
     if not least - slack <= passed <= longest + slack:
@@ -223,7 +228,7 @@ fi
 [ -z "$pids" ] || kill $pids
 exit $status
 """
-# The first word of a header, and the columns that are read.
+# Program → the first word of its header, and the columns that are read.
 COLUMNS = {
     "vmstat": ("r", "r", "b", "bi", "bo", "in", "cs", "us", "sy", "id", "wa", "st"),
     "iostat": ("Device", "r/s", "w/s", "rkB/s", "wkB/s", "%util"),
@@ -233,26 +238,26 @@ Row = Mapping[str, float]
 
 
 def with_system_reports(
-    argv: Sequence[str], folder: PurePosixPath, device: str, *, watched: bool = True, other: PurePosixPath | None = None,
-    threads: int = 1,
+    argv: Sequence[str], folder: PurePosixPath, device: str, *, has_reports: bool = True,
+    paired: PurePosixPath | None = None, threads: int = 1,
 ) -> list[str]:  # fmt: skip
-    """``argv``, with vmstat running at the same time, and iostat for ``device`` unless ``device`` is empty. Unless
-    ``watched``, only the command runs.
+    """The command that runs ``argv`` and, if ``has_reports`` is true, vmstat at the same time, and iostat for
+    ``device`` unless ``device`` is empty.
 
     The reports are written to the files ``vmstat`` and ``iostat`` in ``folder``. The host's clock at the begin and the
-    end of the run is written to ``time``. ``other`` is the folder of the paired run. Both runs begin at one signal and
-    last equally long; each uses ``threads`` threads.
+    end of the run is written to the file ``time``. Of paired runs, ``paired`` is the folder of the partner. Paired runs
+    begin at the same signal. The run that ends first keeps ``threads`` threads busy until its partner ends.
     """
-    options = [str(folder), "yes" if watched else "", device.removeprefix("/dev/"), str(other or ""), str(threads)]
+    options = [str(folder), "yes" if has_reports else "", device.removeprefix("/dev/"), str(paired or ""), str(threads)]
     return ["sh", "-c", _BESIDE, "beside", *options, *argv]
 
 
 def report_rows(tool: str, report: str) -> list[Row]:
-    """One row for each second of a report of vmstat, or of iostat for one device. A row maps the names in the header to
-    values.
+    """One row for each second of a report of vmstat, or of iostat for one device. A row maps the column names of the
+    header to values.
 
-    Headers may be repeated and may change: old versions of iostat write ``Device:``, and the order differs between
-    versions. The first row of vmstat is left out, because it has averages since boot.
+    vmstat and iostat may repeat the header. Old versions of iostat write ``Device:``, and the order of columns differs
+    between versions. The first row of vmstat is left out, because it has averages since boot.
     """
     header, numbers_of_rows, (first, *columns) = list[str](), list[Row](), COLUMNS[tool]
     for words in map(str.split, report.splitlines()):
@@ -267,17 +272,18 @@ def report_rows(tool: str, report: str) -> list[Row]:
 
 
 def window_means(rows: Sequence[Row], begin: float, end: float) -> dict[str, float | None]:
-    """The mean of each column over the rows of the window; row i is for the seconds from i to i + 1.
+    """The mean of each column over the rows between ``begin`` and ``end``; row i has the values for the seconds from i
+    to i + 1.
 
-    ``begin`` and ``end`` are seconds since the start of the report. A row belongs to the window if the middle of its
-    second is in the window.
+    ``begin`` and ``end`` are seconds since the start of the report. A row is included if the middle of its second is
+    between ``begin`` and ``end``.
     """
     inside = [row for second, row in enumerate(rows) if begin <= second + 0.5 <= end]
     return {name: fmean(row[name] for row in inside) for name in inside[0]} if inside else {}
 
 
 def report_means(vmstat: str, iostat: str, begin: float, end: float) -> dict[str, float | None]:
-    """The means of the reports of vmstat and iostat over the window; see ``window_means``."""
+    """The means of all columns of the reports of vmstat and iostat, as from ``window_means``."""
     return {
         **window_means(report_rows("vmstat", vmstat), begin, end),
         **window_means(report_rows("iostat", iostat), begin, end),

@@ -1,19 +1,21 @@
-"""Profiles: where a build spends the CPU time of an operation, and where it waits, sampled by ``perf record``. See ``Study``.
+"""Measures profiles by ``perf record``: in which functions a build spends CPU time, and in which it waits. See
+``Study``.
 
-The measured window is the same as in a timed run: perf starts to sample at the workload's first operation after the
-warm-up, and stops at its last operation. The same processes are sampled that are counted in a timed run.
+perf samples during the same part of a run in which a timed run is measured: from the workload's first operation after
+the warm-up to its last operation. perf samples the same processes whose events it counts in a timed run.
 
-Waits are sampled in a run of their own, as switches of threads cost more then. They are sampled if threads wait for a good part
-of the time, there is time for the run, and perf may see the kernel. A sample of a wait is taken when a thread leaves its processor,
-and lasts until the thread is back on a processor.
+Waits are sampled in a separate run, because sampling waits makes context switches slower. Waits are sampled only if
+threads often wait, if there is time for the run, and if perf may sample the kernel. A wait begins when a thread leaves
+its processor, where perf takes the sample, and ends when the thread runs again.
 
-Callers are found by unwinding a copy of the stack (``dwarf``), because every usual build has the tables for this, even
-a stripped build. Chains of frame pointers (``fp``) lack the caller of a function that calls nothing: GCC makes no frame
-for it, even with ``-fno-omit-frame-pointer``. So they are used only if perf cannot unwind, or if more than a tenth of
-the cost has no caller even in the largest copy that perf can make: see ``other_samplings``.
+perf finds callers by unwinding a copy of the stack (``dwarf``), because usual builds, even stripped builds, have the
+tables for unwinding. Frame pointers (``fp``) do not show the caller of a leaf function (a function that calls no
+function), because GCC makes no stack frame for a leaf function, even with ``-fno-omit-frame-pointer``. So frame
+pointers are used only if perf cannot unwind, or if more than a tenth of the cost has no caller even with the largest
+copy of the stack that perf can make.
 
-A short command is repeated while perf records; the profile has the costs of one run. Generated code has names if the
-program writes a map for perf, or a jitdump.
+A short command is repeated while perf records; the costs are divided by the number of repetitions. JIT-compiled
+functions have names if the program writes a perf map or a jitdump.
 """
 
 import math
@@ -28,7 +30,7 @@ from statistics import fmean, harmonic_mean
 from perfbisect.core.domain.events import LabEvent, Profiled, Unexplained
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
 from perfbisect.core.explain.calls import MIN_SAMPLES
-from perfbisect.core.explain.profiles import COUNTED, NEGLIGIBLE_SHARE, RARE, FoldedStacks, fold
+from perfbisect.core.explain.profiles import COUNTED, NEGLIGIBLE_SHARE, RARE, FoldedStacks, folded_stacks
 from perfbisect.errors import EnvironmentFailure, NoPerfSamples
 from perfbisect.host import jobs
 from perfbisect.host.facts import CORES, read_fact
@@ -40,19 +42,19 @@ from perfbisect.lab.servers import HostCommand, Installation, run_to_end
 from perfbisect.lab.workload import command, lines_of
 from perfbisect.wording.text import advised
 
-NAME = "profile"  # of the job that folds stacks, and of the file below the visit's folder
+NAME = "profile"  # name of the job that folds stacks, and of the profile's file in the visit's folder
 EVENTS = ("cycles", "cpu-clock")  # without counters perf itself replaces the first by the second
-SAMPLED_INSTRUCTIONS = ("instructions",)  # the events that a timed run counts, too
+SAMPLED_INSTRUCTIONS = ("instructions",)  # to sample the event that timed runs count
 WAITS = "context-switches"
 CHAINS = ("dwarf", "fp")
 STACK, LARGEST_STACK = 16384, 65528  # bytes of stack that are copied for each sample; the second is perf's limit
-ALONE = 0.1  # share of the cost without callers from which on another way to find callers is tried
-LIMIT = 600.0  # seconds in which samples must be folded
-LARGEST = "1G"  # file, as of ``--max-size``: about 10,000 samples, or 5,000 waits and every switch, are far below it
-WHOLE = 2000  # chains of a run that a host prints in full, those with the highest cost: more than are kept in the end
-PRINTED = 6 << 20  # bytes of these chains, so that the whole output is kept: see ``host/protocol.py``
+ALONE = 0.1  # if a larger share of the cost has no callers, another way to find callers is tried
+LIMIT = 600.0  # most seconds for folding the samples of a profile
+LARGEST = "1G"  # largest file (perf's ``--max-size``); 10,000 samples, or 5,000 waits with all switches, need far less
+WHOLE = 2000  # number of the costliest chains of a run that a host prints in full; fewer chains are kept in the end
+PRINTED = 6 << 20  # most bytes of these chains: a host keeps an output of this size as a whole (host/protocol.py)
 
-# A program that keeps a processor busy for some hundredths of a second, in a function that others call.
+# A program that keeps a processor busy for some hundredths of a second, in a function that other functions call.
 _TRIAL = r"""
 file=$1 event=$2 chains=$3
 mkdir -p "${file%/*}" && perf record -q -N -B -e "$event" -F 999 --call-graph "$chains" -o "$file" -- \
@@ -64,7 +66,7 @@ rm -f "$file"
 """
 
 ADD_UP, SHORTEN = (Path(__file__).with_name(f"{name}.awk").read_text() for name in ("add_up", "shorten"))
-# perf looks for maps of generated code only in /tmp; a jitdump is read once, and is a part of the recording then.
+# perf looks for maps of generated code only in /tmp. `perf inject` makes a jitdump a part of the recording.
 _FOLD = rf"""
 file=$1 shorten=$2 add_up=$3 waits=$4; shift 4
 maps=
@@ -85,8 +87,8 @@ while [ "$1" != -- ]; do printf 'disable %s\\n' "$1" >&3; read -r answer <&4; sh
 shift; exec 3>&- 4>&-
 exec "$@"
 """
-# Runs a command for the given seconds, at least once, as long as it succeeds. Of its times, and of its outputs, the first counts;
-# of a few more outputs the reported numbers are read.
+# Runs a command, and repeats it until the given seconds have passed, as long as it succeeds. Only the time and the
+# output of the first run count. The outputs of up to 20 repetitions are kept, because they have the reported numbers.
 _REPEAT = """\
 clock=$1 seconds=$2 times=$3; shift 3
 read -r up rest </proc/uptime; end=$((${up%.*} + seconds))
@@ -101,7 +103,7 @@ done
 mv -- "$times" "$clock"; echo "$n" >"$times"
 exit "$status"
 """
-TIMES = "times"  # the file with the number of repetitions; files with their outputs add a number to this name
+TIMES = "times"  # file with the number of repetitions; the output of repetition N is in the file times.N
 _OUTPUTS = """for file in "$1".[0-9]*; do [ ! -e "$file" ] || { cat "$file"; printf '\\f'; }; done"""
 _LISTED = re.compile(r"^(?:\w+/)?(cycles|cpu-clock|instructions)(?:/|:|$)(\w*)$", re.MULTILINE)
 _COUNTED = re.compile(r"^(frames|samples) ([0-9]+)$", re.MULTILINE)
@@ -122,12 +124,12 @@ class Sampling:
     stack: int = STACK  # bytes of stack that are copied
 
     @property
-    def waits(self) -> bool:
-        """Whether waits are sampled, in place of work."""
+    def off_cpu(self) -> bool:
+        """Whether perf samples waits instead of CPU time."""
         return self.event == WAITS
 
     @property
-    def in_kernel(self) -> bool:
+    def samples_kernel(self) -> bool:
         """Whether the kernel is sampled, too."""
         return not self.event.endswith(":u")
 
@@ -143,18 +145,20 @@ class Sampling:
         return f"dwarf,{self.stack}" if self.chains == "dwarf" else self.chains
 
     @property
-    def samples(self) -> int:
-        """The samples of a run, about; files have about one size, however much is copied for a sample."""
+    def samples_per_run(self) -> int:
+        """The approximate number of samples to take in a run; the more bytes of stack a sample copies, the fewer
+        samples."""
         return SAMPLES * STACK // self.stack if self.chains == "dwarf" else SAMPLES
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for the reader of every such profile."""
-        return (*([] if self.in_kernel else [NO_KERNEL]), *([NO_LEAF_CALLERS] if self.chains == "fp" else []))
+        """The notes that the user sees with each profile that is sampled with these settings."""
+        return (*([] if self.samples_kernel else [NO_KERNEL]), *([NO_LEAF_CALLERS] if self.chains == "fp" else []))
 
 
 def find_sampling(host: Host, events: Sequence[str] = EVENTS) -> Sampling:
-    """How perf samples on a host, found by trials. Raises EnvironmentFailure if perf takes no samples."""
+    """The first settings with which perf takes samples on a host, found by trials. Raises EnvironmentFailure if perf
+    takes no samples with any settings."""
     printed = ""
     for event in events:
         for chains in CHAINS:
@@ -169,8 +173,9 @@ def find_sampling(host: Host, events: Sequence[str] = EVENTS) -> Sampling:
 
 
 def other_samplings(host: Host, sampled: Sampling) -> Iterator[Sampling]:
-    """Other ways to find more callers: a larger copy of the stack, frame pointers, the processor's records."""
-    if sampled.chains == "dwarf" and not sampled.waits:
+    """Settings that may find more callers than ``sampled``: a larger copy of the stack, frame pointers, branch records.
+    """
+    if sampled.chains == "dwarf" and not sampled.off_cpu:
         yield replace(sampled, stack=LARGEST_STACK)
         yield replace(sampled, chains="fp")
         tried = host.run(
@@ -181,10 +186,8 @@ def other_samplings(host: Host, sampled: Sampling) -> Iterator[Sampling]:
 
 
 def sampling_of_trial(printed: str, chains: str) -> Sampling | None:
-    """The sampling that a trial has shown; None if it took no samples, or found no callers, except by frame pointers.
-
-    A processor that can count an event may be unable to take samples by it, as in some virtual machines.
-    """
+    """The settings that worked in a trial of perf, read from its output ``printed``; None if perf took no samples, as
+    on virtual machines that can only count an event, or found no callers although ``chains`` is not "fp"."""
     event, counts = _LISTED.search(printed), dict(_COUNTED.findall(printed))
     names = tuple(match[0] for match in _LISTED.finditer(printed) if "/" in match[0])
     samples, frames = (int(counts.get(name, 0)) for name in ("samples", "frames"))
@@ -198,27 +201,28 @@ def perf_record_command(
     folder: PurePosixPath,
     pids: Iterable[int] = (),
     *,
-    whole: bool = False,
+    from_start: bool = False,
     sampled: Sampling,
     rate: int,
     seconds: int = 0,
 ) -> list[str]:
-    """``argv`` under perf, as ``perf_stat_command``; perf writes the samples to the file ``NAME`` in ``folder``.
+    """The command that runs ``argv`` under ``perf record``; perf writes the samples to the file ``NAME`` in ``folder``.
 
-    ``rate`` is the number of samples per second of CPU time; for waits, one of ``rate`` waits is sampled. No build id
-    is read and nothing is put into perf's cache, because this takes time and the cache is the user's. Because the
-    number of waits has no bound, perf stops sampling when the samples of a run fill ``LARGEST``. A command that is
-    counted as a ``whole`` is repeated for ``seconds``. Generated code needs the clock of the programs that write it.
+    ``rate`` is the number of samples per second of CPU time; if waits are sampled, perf samples every ``rate``-th wait.
+    perf neither reads build ids nor fills its cache (-N, -B), because this takes time and the cache belongs to the
+    user. perf stops when the file has the size ``LARGEST``, because the number of waits has no bound. If
+    ``from_start``, perf samples from the start of ``argv``, which is repeated for ``seconds``. perf uses the monotonic
+    clock, like jitdumps.
     """
     attached = ["-p", ",".join(map(str, pids))] if (pids := tuple(pids)) else []
     fifos = [str(folder / "control"), str(folder / "ack")]
-    followed = ["-e", "dummy:u"] if sampled.waits or (attached and not whole) else []
-    often = ["-c", str(rate), "--switch-events"] if sampled.waits else ["-F", str(rate), "-k", "mono"]
-    controlled = [] if whole else ["--control", f"fifo:{','.join(fifos)}", *([] if attached else ["--delay=-1"])]
+    followed = ["-e", "dummy:u"] if sampled.off_cpu or (attached and not from_start) else []
+    often = ["-c", str(rate), "--switch-events"] if sampled.off_cpu else ["-F", str(rate), "-k", "mono"]
+    controlled = [] if from_start else ["--control", f"fifo:{','.join(fifos)}", *([] if attached else ["--delay=-1"])]
     names = sampled.names or [sampled.event]
-    if whole and seconds:
+    if from_start and seconds:
         argv = ["sh", "-c", _REPEAT, "repeat", str(folder / command.CLOCK), str(seconds), str(folder / TIMES), *argv]
-    quiet = ["sh", "-c", _QUIET, "quiet", *fifos, *names, "--"] if attached and not whole else []
+    quiet = ["sh", "-c", _QUIET, "quiet", *fifos, *names, "--"] if attached and not from_start else []
     return [
         "perf", "record", "-N", "-B", *followed, "-e", sampled.event, *often, f"--max-size={LARGEST}", "--call-graph", sampled.call_graph,
         "-o", str(folder / NAME), *controlled, *attached, "--", *quiet, *argv,
@@ -226,35 +230,35 @@ def perf_record_command(
 
 
 def read_folded_stacks(host: Host, folder: PurePosixPath, sampled: Sampling, rate: int) -> FoldedStacks:
-    """The stacks of the sampled run in the folder of a visit; ``sampled`` and ``rate`` are as in ``perf_record_command``. Removes its samples.
-
-    Raises NoPerfSamples if there are none, and RunFailed if they cannot be read or are too many.
-    """
+    """The stacks of a sampled run, read from perf's file in ``folder``, which is then removed. ``sampled`` and
+    ``rate``: see ``perf_record_command``. Raises NoPerfSamples if there are no samples, and RunFailed if samples cannot
+    be read or are too many."""
     file = folder / NAME
-    per_unit = 1000 / rate if sampled.waits else 1000 if sampled.unit == "us" else 1
+    per_unit = 1000 / rate if sampled.off_cpu else 1000 if sampled.unit == "us" else 1
     of_waits = ["--show-switch-events", "--ns", "-F", "comm,tid,time,ip,sym,dso"]
-    fields = of_waits if sampled.waits else ["-F", "comm,period,ip,sym,dso"]
+    fields = of_waits if sampled.off_cpu else ["-F", "comm,period,ip,sym,dso"]
     try:
-        argv = ["sh", "-c", _FOLD, "fold", str(file), SHORTEN, ADD_UP, "1" if sampled.waits else "", *fields]
+        argv = ["sh", "-c", _FOLD, "fold", str(file), SHORTEN, ADD_UP, "1" if sampled.off_cpu else "", *fields]
         printed = run_to_end(host, HostCommand(argv, "perf script", "run", LIMIT, folder, merged=False, name=NAME))
     finally:
         host.run(["rm", "-f", "--", str(file)])
-    folded = fold(lines_of(printed), per_unit)
+    folded = folded_stacks(lines_of(printed), per_unit)
     if not folded.samples:
         raise NoPerfSamples("perf took no samples", stage="run", log=str(host.root / "jobs"))
     return folded
 
 
 PART = "profiles"
-# perf (6.1) does not forget the libraries of the shell that has become a command. If both have a library, perf takes the lower
-# address for the command's. If that is wrong, it finds no callers in the library. So commands have their libraries below all shells'.
+# If a shell becomes a command (exec), perf 6.1 keeps the shell's libraries. If both have a library, perf takes the
+# lower address, and finds no callers if this is the shell's. So LOW places libraries of commands below libraries of
+# shells.
 LOW = ("setarch", "-L")
-SAMPLES = 10_000  # of a run, about: 160 MB with their stacks
-OFTENEST, RAREST = 499, 1  # samples per second of CPU time
-OF_SHORT = 4999  # OFTENEST if processes end before their first sample is due: each begins to count anew
-WAITS_SAMPLED = 5_000  # of a run, about
-USUAL_SWITCHES = 5_000  # of threads per second, if earlier runs do not tell
-REPEATED = 5.0  # seconds for which a short command is repeated, at least
+SAMPLES = 10_000  # approximate number of samples of a run: 160 MB with their stacks
+OFTENEST, RAREST = 499, 1  # most and fewest samples per second of CPU time
+OF_SHORT = 4999  # in place of OFTENEST if processes end before their first sample: each process counts anew
+WAITS_SAMPLED = 5_000  # approximate number of waits that are sampled in a run
+USUAL_SWITCHES = 5_000  # context switches of threads per second, if they are not known from earlier runs
+REPEATED = 5.0  # a short command is repeated for at least this number of seconds
 LONG = 60.0  # seconds that a command of unknown length may take
 
 WAITS_FOR_ALL = "This includes waits of threads for clients and for work."
@@ -262,24 +266,20 @@ WAITS_FOR_ALL = "This includes waits of threads for clients and for work."
 
 @dataclass
 class ProfileStudy(Study):
-    """Samples one run in each turn: the work of the build or, with ``switches``, its waits.
+    """Samples a run in each turn: CPU time if ``switches`` is None, otherwise waits. A turn gives no profile of waits
+    if perf may not sample the kernel, or if no thread has waited."""
 
-    Waits cannot be sampled without permission to profile the kernel. There is no event if no thread has waited.
-    """
-
-    seconds: float = LONGEST  # of measuring in a turn
-    switches: float | None = (
-        None  # of threads per second in earlier runs, 0 if unknown: waits are sampled; None: work is
-    )
-    events: Sequence[str] = EVENTS  # to sample work by: the first that perf can
+    seconds: float = LONGEST  # most seconds of measuring in a turn
+    switches: float | None = None  # if waits are sampled: context switches per second, 0 if unknown; None: CPU work
+    events: Sequence[str] = EVENTS  # of samples of CPU work; perf uses the first event that it can count
     sampled: Sampling | None = None  # None until it is known
     last: tuple[int, int] | None = None  # samples per second of CPU time, and number of samples, of the last run
-    oftenest: int = OFTENEST  # samples per second at most
+    oftenest: int = OFTENEST  # most samples per second of CPU time
     tried: bool = False  # whether other ways to find callers were tried
     low: Sequence[str] | None = None  # the prefix of commands; None until it is known
 
-    def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """A run whose samples are folded; the best of several such runs if too many samples have no callers."""
+    def run_turn(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
+        """Profile a run. If too much of the cost has no callers, try other settings, and keep the best profile."""
         turn.runs_left -= 1
         context = shortened_context(self.context, self.seconds)
         try:
@@ -287,15 +287,15 @@ class ProfileStudy(Study):
                 perf.countable_events(context.host)
             sampled = self.sampled = self.sampled or find_sampling(context.host, self.events)
         except EnvironmentFailure as failure:
-            if self.switches is None and self.events is EVENTS:  # else the study of work has said so
+            if self.switches is None and self.events is EVENTS:  # else the profile of CPU work has reported it
                 yield Unexplained(PART, advised(str(failure), failure.advice), context.host.name)
             return
         if self.switches is not None:
-            if not sampled.in_kernel:
+            if not sampled.samples_kernel:
                 return
             sampled = Sampling(WAITS, sampled.chains, stack=sampled.stack)
         best = yield from self.profile_run(context, system, dataset, turn, sampled)
-        if self.oftenest == OFTENEST and not sampled.waits and (best is None or best.samples < MIN_SAMPLES):
+        if self.oftenest == OFTENEST and not sampled.off_cpu and (best is None or best.samples < MIN_SAMPLES):
             self.oftenest = OF_SHORT
             best = yield from self.profile_run(context, system, dataset, turn, sampled)
         further = other_samplings(context.host, sampled) if best and not self.tried else ()
@@ -311,90 +311,90 @@ class ProfileStudy(Study):
     def profile_run(
         self, context: RunContext, system: Installation, dataset: str, turn: Turn, sampled: Sampling
     ) -> Generator[LabEvent, None, ProfileFacts | None]:
-        """The profile of one run with that sampling; None if no thread has waited, or no sample was due."""
+        """The profile of a run, by the settings ``sampled``; None if no thread has waited, or the run was too short."""
         seconds = 0
-        if sampled.waits:
+        if sampled.off_cpu:
             rate = wait_sampling_interval((self.switches or USUAL_SWITCHES) * context.workload.time)
         else:
             enough = min(LONGEST, max(REPEATED, self.seconds))
             seconds = math.floor(enough) if context.workload.command and context.longest < enough else 0
             first = partial(first_rate, context, read_fact(context.host, CORES) or 1, seconds)
-            following = self.last and next_rate(*self.last, sampled.samples, self.oftenest)
-            rate = round(following or first(sampled.samples))
+            following = self.last and next_rate(*self.last, sampled.samples_per_run, self.oftenest)
+            rate = round(following or first(sampled.samples_per_run))
         if context.workload.command and self.low is None:
             self.low = LOW if context.host.run([*LOW, "true"], check=False).ok else ()
         wrap = partial(perf_record_command, sampled=sampled, rate=rate, seconds=seconds)
         bench = replace(context, perf=True, wrap=wrap, under=self.low or ())
         try:
             with begin_visit(context, system, turn.candidate, dataset) as opened:
-                yield replace(turn.started(context), number=turn.first)
+                yield replace(turn.start_event(context), number=turn.first)
                 facts = yield from timed_run(replace(opened, bench=bench))
                 times = (
                     context.host.run(["cat", str(opened.folder / TIMES)], check=False).stdout.strip() if seconds else ""
                 )
-                facts = with_repeated_reports(context, facts, opened.folder)
+                facts = with_mean_reports(context, facts, opened.folder)
                 folded = read_folded_stacks(context.host, opened.folder, sampled, rate)
         except NoPerfSamples:
             self.last = rate, 0
-            if sampled.waits or self.oftenest == OFTENEST:
+            if sampled.off_cpu or self.oftenest == OFTENEST:
                 return None
             raise
-        if not sampled.waits:
+        if not sampled.off_cpu:
             self.last = rate, folded.samples
         return profile_facts(facts, folded, sampled, int(times) if times.isdecimal() else 1)
 
 
-def with_repeated_reports(context: RunContext, facts: RunFacts, folder: PurePosixPath) -> RunFacts:
-    """The facts of a run with the mean of the numbers that its repetitions report; of rates, the harmonic mean."""
+def with_mean_reports(context: RunContext, facts: RunFacts, folder: PurePosixPath) -> RunFacts:
+    """The facts of a run, with the mean of the rates (or the harmonic mean of the costs) that its repetitions print."""
     if not facts.reported:
         return facts
     printed = context.host.run(["sh", "-c", _OUTPUTS, "outputs", str(folder / TIMES)], check=False).stdout
     workload, reported_by = context.workload, [facts.reported]
     for text in printed.split("\f")[:-1]:
         with suppress(ValueError):
-            reported_by.append(command.reported_in(workload, text) or facts.reported)
+            reported_by.append(command.reported_value(workload, text) or facts.reported)
     is_rate = workload.output.metric == "rate" if workload.output else bool(workload.rate)
     return replace(facts, reported=fmean(reported_by) if is_rate else harmonic_mean(reported_by))
 
 
 def wait_sampling_interval(switches: float) -> int:
-    """The n for which one of n waits is sampled in a run with that number of switches.
-
-    An operation may wait at several places, one after the other, so n has no small factor: else it might always be one place.
-    """
+    """The number n such that sampling every n-th of ``switches`` waits gives about ``WAITS_SAMPLED`` samples. n is not
+    divisible by 2, 3, 5 or 7: if an operation waits at k places in turn, and n and k have a common divisor, some places
+    are never sampled."""
     number = max(1, round(switches / WAITS_SAMPLED))
     while number > 1 and math.gcd(number, 2 * 3 * 5 * 7) > 1:
         number += 1
     return number
 
 
-def first_rate(context: RunContext, cores: int, least: float = 0.0, wanted: int = SAMPLES) -> float:
-    """The rate for a run of which only the length is known: in seconds, at least ``least`` if it is repeated."""
+def first_rate(context: RunContext, cores: int, min_seconds: float = 0.0, wanted: int = SAMPLES) -> float:
+    """The sampling rate for the first sampled run. A repeated command runs for at least ``min_seconds``."""
     of_command, workload = bool(context.workload.command), context.workload
-    seconds = max(least, context.longest or LONG) if of_command else workload.time
-    # The threads of the server or the library, and their helpers.
+    seconds = max(min_seconds, context.longest or LONG) if of_command else workload.time
+    # Busy cores: the threads of the server or the library, and as many helper threads.
     busy = cores if of_command else min(cores, 2 * workload.threads)
     return min(OFTENEST, max(RAREST, wanted / (seconds * busy)))
 
 
 def next_rate(rate: float, samples: int, wanted: int = SAMPLES, highest: int = OFTENEST) -> float:
-    """The rate for the next run, after a run that gave ``samples`` at ``rate``; at most ``highest``."""
+    """The rate, at most ``highest``, that should give ``wanted`` samples, after a run with ``rate`` gave ``samples``.
+    """
     return min(highest, max(RAREST, rate * wanted / max(1, samples)))
 
 
-def profile_facts(facts: RunFacts, folded: FoldedStacks, sampled: Sampling, times: int = 1) -> ProfileFacts:
-    """The profile of a run with ``times`` repetitions. Lost samples are assumed to be distributed like the others."""
+def profile_facts(facts: RunFacts, folded: FoldedStacks, sampled: Sampling, repeats: int = 1) -> ProfileFacts:
+    """The profile of one of ``repeats`` repetitions. Lost samples are assumed to be distributed like the others."""
     all_samples = folded.samples + folded.lost
     notes = [
         *sampled.notes,
-        WAITS_FOR_ALL if sampled.waits else "",
+        WAITS_FOR_ALL if sampled.off_cpu else "",
         f"{100 * folded.lost / all_samples:.0f} % of the samples were lost."
         if folded.lost > NEGLIGIBLE_SHARE * all_samples
         else "",
     ]
-    stacks = {stack: cost * all_samples / folded.samples / times for stack, cost in folded.stacks.items()}
+    stacks = {stack: cost * all_samples / folded.samples / repeats for stack, cost in folded.stacks.items()}
     return ProfileFacts(
         facts.commit, facts.build_key, facts.host, facts.operations, facts.seconds, sampled.unit, stacks,
-        samples=folded.samples, lost=folded.lost, event=sampled.event, chains=sampled.chains, off_cpu=sampled.waits,
+        samples=folded.samples, lost=folded.lost, event=sampled.event, chains=sampled.chains, off_cpu=sampled.off_cpu,
         note=" ".join(filter(None, notes)), reported=facts.reported, alone=folded.alone,
     )  # fmt: skip

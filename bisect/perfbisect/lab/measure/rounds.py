@@ -1,9 +1,9 @@
-"""Rounds of paired runs: two builds are measured at the same time on the same cores, so that a disturbance affects both.
+"""Rounds of paired runs: two builds are measured at the same time on the same cores, so a disturbance affects both.
 
-Each build has a path, a copy of the data, a server, and a client of its own. Both runs begin at the same moment; the
-run that ends first keeps its share of the cores busy until the other has ended. A round does not count, and is
-repeated, if the two shares of the cores were not equal, or if the two runs did not overlap. If two builds cannot be
-paired, they are interleaved.
+Each build has a path, a copy of the data, a server, and a client of its own. The two runs of a pair begin at the same
+moment. The build whose run ends first keeps its share of the cores busy until the second run has ended. A round of
+paired runs is discarded, and repeated, if the two builds had unequal shares of the cores, or if the two runs did not
+overlap. If two builds cannot be paired, their runs are interleaved.
 """
 
 import math
@@ -27,16 +27,17 @@ from perfbisect.wording.quantities import percent
 
 Side = tuple[Installation, str]  # a build, and the key of its data
 
-MARKERS = ("ended", "gone", "shell")  # of the last round
-SIDES = ("one", "two")  # folders of the two visits: paths of one length, so that nothing moves
-UNEVEN = 1.5  # ratio of the two shares of the cores from which on a round does not count
-CONTENDED = 0.8  # cores that the two must use together before one can take the other's share
+MARKERS = ("ended", "gone", "shell")  # files of a round, which the next round removes
+SIDES = ("one", "two")  # folders of the two visits: equally long, because the length of a path can affect speed
+UNEVEN = 1.5  # a round is invalid if one run gets more than this multiple of the other run's CPU time
+CONTENDED = 0.8  # UNEVEN applies only if both runs together use more than this number of cores
 OVERLAP = 0.8  # share of the shorter run that must overlap the other run
-BEGUN = 60  # seconds in which both must be ready to begin
-TRIES = 3  # at a round, before builds are interleaved
-SPARE = 0.05  # share of the memory that must stay free with both
+BEGUN = 60  # seconds in which both runs must be ready to begin
+TRIES = 3  # successive invalid rounds after which the builds run one after the other instead
+SPARE = 0.05  # share of the host's memory that must stay free during two paired runs
 
-# Waits until both have begun; ends the wait of both at once. It may be run again if a connection was lost.
+# Waits until both runs are ready (they read the FIFOs "go"), and then lets both begin by closing the FIFOs. After a
+# lost connection, the command may run again.
 _GO = '[ -e "$1/gone" ] || { exec 3>"$1/go" 4>"$2/go"; : >"$1/gone"; exec 3>&- 4>&-; }'
 ALLOWED = Fact(("cat", "/proc/self/status"), lambda text: _field(text, "Cpus_allowed_list"))
 MEMORY = Fact(("cat", "/proc/meminfo"), lambda text: (_kib(text, "MemAvailable"), _kib(text, "MemTotal")))
@@ -54,18 +55,18 @@ class PairingImpossible(Exception):
     """Raised if two builds cannot be paired on this host; the message says why."""
 
 
-def shared_cores(entry: HostEntry, allowed: str, threads: int, *, server: bool) -> HostEntry:
-    """The host with the cores that both builds of a round share. The round has as many cores as one build has threads,
-    so that both builds use all of the cores.
+def with_shared_cores(entry: HostEntry, allowed_cpus: str, threads: int, *, server: bool) -> HostEntry:
+    """The entry of the host, restricted to the cores on which both builds of a round run. The number of these cores is
+    the number of threads of one build, so that each build uses all of the cores.
 
-    If each of the two builds had one core, the builds would be compared on different cores. Servers and clients run on
-    separate cores if there is more than one core.
+    If each build had cores of its own, a difference between the cores would look like a difference between the builds.
+    Servers and clients run on separate cores if there is more than one core.
     """
-    cores = sorted(cpu_numbers(allowed))
+    cores = sorted(cpu_numbers(allowed_cpus))
     if not server:
-        of_clients = sorted(cpu_numbers(entry.client_cpus or entry.server_cpus or allowed))
+        of_clients = sorted(cpu_numbers(entry.client_cpus or entry.server_cpus or allowed_cpus))
         return msgspec.structs.replace(entry, client_cpus=_listed(of_clients[-threads:]))
-    of_servers = sorted(cpu_numbers(entry.server_cpus or allowed))
+    of_servers = sorted(cpu_numbers(entry.server_cpus or allowed_cpus))
     if not entry.server_cpus:
         of_servers = of_servers[-max(1, min(threads, len(of_servers) // 2)) :]
     of_servers = of_servers[-threads:]
@@ -81,23 +82,24 @@ def _listed(cores: Sequence[int]) -> str:
 
 @dataclass
 class PairedRounds:
-    """Measures two builds at the same time; ``at`` is the side that is being handled, so that an error can be assigned
-    to a build.
+    """Measures two builds at the same time; ``at`` is the index of the build to which the present action belongs, so
+    that an error can be assigned to a build.
     """
 
     context: RunContext
     succeeded: Callable[[], None]
     at: int = 0
-    failed: int = 0  # rounds in a row that did not count
+    failed: int = 0  # number of successive invalid rounds
     begun: int = field(default=0, init=False)
 
     def visit(self, sides: Sequence[Side], turns: Sequence[Turn]) -> Generator[LabEvent]:
-        """One visit of both builds: for servers all remaining rounds, otherwise one round.
+        """Make one visit of both builds: with all remaining rounds if the builder has a server, otherwise with one
+        round.
 
-        Raises PairingImpossible, and the errors of ``TimingStudy.visit``.
+        Raises PairingImpossible, and the errors of ``TimingStudy.run_turn``.
         """
         host = self.context.host
-        remove_visit(host)  # the data of an interleaved visit: there is room for two copies at most
+        remove_visit(host)  # removes the data of an interleaved visit, because there is room for two copies only
         with ExitStack() as stack:
             visits: list[Visit] = []
             free_at_first, _ = read_fact(host, MEMORY) or (0, 0)
@@ -107,13 +109,13 @@ class PairedRounds:
                 try:
                     opened = begin_visit(self.context, system, turns[self.at].candidate, key, side=SIDES[self.at])
                     visits.append(stack.enter_context(opened))
-                    stack.push(self._stopping(self.at))
+                    stack.push(self._stop_callback(self.at))
                 except (JobLost, DatasetDamaged, ConnectionLost, HostUnreachable):
                     raise
-                except EnvironmentFailure as trouble:  # if interleaved runs fail, too, that ends the hunt
+                except EnvironmentFailure as trouble:  # interleaved runs may still succeed
                     raise PairingImpossible(f"two servers cannot run at the same time: {trouble}") from trouble
             for _ in range(turns[0].runs_left if sides[0][0].builder.server else 1):
-                yield turns[0].started(self.context)
+                yield turns[0].start_event(self.context)
                 if facts_of_both := (yield from self._round(visits)):
                     self.failed = 0
                     self.succeeded()
@@ -122,9 +124,9 @@ class PairedRounds:
                         yield RunFinished(turn.candidate, facts)
                     yield from self.context.warnings()
 
-    def _stopping(self, side: int) -> Callable[..., None]:
-        """A callback that sets ``at`` to the side whose server is being stopped, except after a failure, whose side is
-        already known.
+    def _stop_callback(self, side: int) -> Callable[..., None]:
+        """A callback that sets ``at`` to ``side`` when the server of this side is stopped. After a failure, the
+        callback leaves ``at`` unchanged, because ``at`` is the side that failed.
         """
 
         def note(kind: type[BaseException] | None, *_: object) -> None:
@@ -137,7 +139,7 @@ class PairedRounds:
         """The runs of one round; [] if the round is invalid."""
         host, running = self.context.host, dict[int, StartedRun]()
         self.begun += 1
-        order = (0, 1) if self.begun % 2 else (1, 0)  # alternate, so that the first to start has no advantage
+        order = (0, 1) if self.begun % 2 else (1, 0)  # in turn, because the first start may be an advantage
         folders = [visit.folder for visit in visits]
         host.run(["rm", "-f", "--", *(str(folder / name) for folder in folders for name in MARKERS)])
         try:
@@ -146,12 +148,13 @@ class PairedRounds:
             begun = ["timeout", str(BEGUN), "sh", "-c", _GO, "go", *(str(folders[side]) for side in order)]
             if not host.run(begun, timeout=2 * BEGUN, check=False).ok:
                 for self.at in (0, 1):
-                    if jobs.status(host, running[self.at].job) is not None:  # collect says why
+                    if jobs.status(host, running[self.at].job) is not None:  # collect raises the error of this run
                         running[self.at].collect()
                 raise PairingImpossible("two runs did not begin at the same time")
             for self.at in (0, 1):
                 yield from running[self.at].wait()
-            # If a run was ended at its limit, the other run, which waits for it, was ended for that reason as well.
+            # If a run reached its time limit, the other run, which waited for it, was ended, too. So a run that did not
+            # end by itself is collected first: its error is the reason.
             ended = [host.run(["test", "-e", str(folder / "ended")], check=False).ok for folder in folders]
             results: list[RunFacts | None] = [None, None]
             for self.at in sorted((0, 1), key=ended.__getitem__):
@@ -171,12 +174,12 @@ class PairedRounds:
         return []
 
 
-def why_round_invalid(first: RunFacts, two: RunFacts) -> str:
+def why_round_invalid(first: RunFacts, second: RunFacts) -> str:
     """The reason why a round is invalid; "" if the round is valid."""
-    beside = min(run.started + run.seconds for run in (first, two)) - max(first.started, two.started)
-    if beside < OVERLAP * min(first.seconds, two.seconds):
+    beside = min(run.started + run.seconds for run in (first, second)) - max(first.started, second.started)
+    if beside < OVERLAP * min(first.seconds, second.seconds):
         return "the two runs did not overlap long enough"
-    shares = [run.cores_used for run in (first, two)]
+    shares = [run.cores_used for run in (first, second)]
     if sum(shares) > CONTENDED and min(shares) > 0 and max(shares) / min(shares) > UNEVEN:
         return f"one build got {percent(shares[0])} of the time of a core, the other build {percent(shares[1])}"
     return ""

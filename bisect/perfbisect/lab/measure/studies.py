@@ -5,12 +5,11 @@ build. To explain a change, instructions are counted function by function. See `
 
 A group is a set of events that a processor can count at the same time, so that no count is extrapolated. Processors
 have four to eight counters, of which a watchdog may take one and a hypervisor some. If perf has to count more events
-than the processor has counters, perf counts each event for only a part of the time. So a group has four events, and
-each run counts the events of one group.
+than the processor has counters, perf counts each event for only a part of the time. Therefore a group has four events,
+and each run counts the events of one group.
 
-Plans are asked for by ``plans.lua`` of the workload's driver: this script runs the workload's own script for a few
-operations, and then asks the server for the plans of the statements that were sent. A run in which plans are asked for
-is not timed.
+``plans.lua`` of the workload's driver asks the server for query plans: this script runs the workload's own script for a
+few operations, and then asks for the plans of the statements that were sent. A run of ``plans.lua`` is not timed.
 """
 
 import math
@@ -44,14 +43,13 @@ from perfbisect.lab.servers import HostCommand, Installation, driver_options, ru
 from perfbisect.lab.workload import lines_of, lua, sysbench
 from perfbisect.recipes.workload import Workload
 
-SHORTEST, LONGEST = 1.0, 10.0  # seconds of a run for the reason of a change
+SHORTEST, LONGEST = 1.0, 10.0  # shortest and longest seconds of a study's run
 
 
 def shortened_context(context: RunContext, seconds: float) -> RunContext:
-    """The context with runs of ``seconds``, at least one second, and at most ``LONGEST`` and the usual time; commands
-    keep theirs.
-
-    sysbench counts whole seconds.
+    """The context with runs of ``seconds``, at least one second, and at most ``LONGEST`` and the usual time of a run.
+    Seconds are rounded down, because sysbench counts whole seconds. If the workload is a command, the context is
+    unchanged.
     """
     workload = context.workload
     if workload.command:
@@ -65,16 +63,17 @@ Execution = Generator[ExecutionStarted | RunProgress, None, RunFacts]
 
 @dataclass
 class CountedRunner(Study):
-    """Counts runs with the counter of its context."""
+    """Counts runs with the counter ``context.counter``."""
 
-    events: int = 0  # the length of runs; 0 until it is known
-    functions: list[str] = field(default_factory=list)  # of the executions of the latest run, if counted by function
+    events: int = 0  # the length of runs in operations; 0 until it is known
+    # For each execution of the latest run, the counts by function; empty if runs are not counted by function.
+    functions: list[str] = field(default_factory=list)
 
-    def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """One run of a build on the dataset with that key. Raises as ``Runner.visit``, and UsageError if the first run
-        finds no length.
+    def run_turn(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
+        """Make one counted run of a build on the dataset with the key ``dataset``. Raises the errors of
+        ``TimingStudy.run_turn``, and UsageError if no number of operations is suitable for counting.
         """
-        yield turn.started(self.context)
+        yield turn.start_event(self.context)
         facts = yield from self._run(system, dataset, turn.candidate)
         turn.runs_left -= 1
         self.succeeded()
@@ -82,11 +81,11 @@ class CountedRunner(Study):
 
     def _run(self, system: Installation, dataset: str, candidate: int) -> Execution:
         execute = partial(self._execute, system, dataset, candidate)
-        if not counting.has_length(self.context.workload):
+        if not counting.can_set_length(self.context.workload):
             facts = yield from execute(0, 1, 1)
             return replace(facts, counters={"instructions": counting.instruction_count(facts)})
         lengths: dict[int, float] = {}
-        enough = self.context.counter.enough if self.context.counter else counting.ENOUGH
+        enough = self.context.counter.min_difference if self.context.counter else counting.ENOUGH
         while not self.events and (events := counting.next_length(lengths, enough)):
             facts = yield from execute(events, len(lengths) + 1, 0)
             lengths[events] = counting.instruction_count(facts)
@@ -98,23 +97,24 @@ class CountedRunner(Study):
         except UsageError as trouble:
             if lengths:
                 raise
-            # An earlier build could be counted with this length: it is this commit that ignores it.
+            # An earlier build could be counted with this length, so this commit cannot be counted.
             raise RunFailed(str(trouble), stage="run", log=str(self.context.host.root / "jobs")) from trouble
 
     def _execute(
-        self, system: Installation, dataset: str, candidate: int, events: int, number: int, of: int
+        self, system: Installation, dataset: str, candidate: int, events: int, number: int, total: int
     ) -> Execution:
-        """One execution with ``events`` operations, on a new copy of the data; 0: the length of the command itself.
-
-        ``of`` is the number of executions; 0 while the length is being determined.
+        """Make one execution with ``events`` operations, on a new copy of the data; 0: as many as the command makes by
+        itself. ``total`` is the number of executions of the counted run; 0 while the number of operations is being
+        determined.
         """
-        yield ExecutionStarted(candidate, number, of, events)
-        # Under a counter a program is many times slower, and may print its time in another way: only operations are needed.
+        yield ExecutionStarted(candidate, number, total, events)
+        # Under a counter, a program is many times slower, and may print its time in another unit. Only the number of
+        # operations is read.
         workload = msgspec.structs.replace(self.context.workload, rate="", cost="", latencies={})
         context = replace(self.context, workload=counting.with_operations(workload, events) if events else workload)
         with begin_visit(context, system, candidate, dataset) as opened:
             facts = yield from timed_run(opened)
-            if of and context.counter and context.counter.by_function:
+            if total and context.counter and context.counter.by_function:
                 self.functions = [
                     *self.functions[: number - 1],
                     counting.read_counted_functions(context.host, opened.folder),
@@ -123,20 +123,24 @@ class CountedRunner(Study):
         return replace(facts, events=events, operations=operations, latency={}, samples=(), reported=None)
 
 
-LATE = 4.0  # times the expected time: threads that wait for each other in a loop never end under valgrind
+LATE = 4.0  # an execution may take this multiple of its expected time: busy waiting may never end under valgrind
 
 
 @dataclass
 class ExactCounts(Study):
-    """Counts one run in each turn with valgrind, by function; also counts the total, unless perf counts it."""
+    """Counts the instructions of one run in each turn with valgrind, function by function; also the total of
+    instructions, unless perf counts the total.
+    """
 
-    events: int = 0  # the length of runs, from an earlier session; 0 until it is known
-    seconds: float = LONGEST  # that a run is expected to take; an execution is ended after ``LATE`` times as long
+    events: int = 0  # the length of runs in operations, from an earlier session; 0 until it is known
+    seconds: float = LONGEST  # expected seconds of a run; an execution is ended after ``LATE`` times as long
     by_perf: bool = False  # whether perf counts instructions, too
-    runner: CountedRunner | None = None  # keeps the length of runs: both builds have one length
+    runner: CountedRunner | None = None  # kept for all turns, so that the runs of both builds have the same length
 
-    def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """One counted run; its events are ``Counted`` and ``Profiled``. Raises as ``CountedRunner.visit``."""
+    def run_turn(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
+        """Make one counted run, which yields the events ``Counted`` and ``Profiled``. Raises the errors of
+        ``CountedRunner.run_turn``.
+        """
         if self.runner is None:
             host = self.context.host
             methods = counting.counting_methods(host)
@@ -150,7 +154,7 @@ class ExactCounts(Study):
             workload = msgspec.structs.replace(self.context.workload, timeout=LATE * self.seconds)
             context = replace(self.context, perf=False, counter=counter, workload=workload)
             self.runner = CountedRunner(context, self.succeeded, self.events)
-        for event in self.runner.visit(system, dataset, turn):
+        for event in self.runner.run_turn(system, dataset, turn):
             if not isinstance(event, RunFinished):
                 yield event
             else:
@@ -158,21 +162,21 @@ class ExactCounts(Study):
                 yield Profiled(event.candidate, counting.function_profile(event.facts, *self.runner.functions))
 
 
-CORE = ("cycles", "instructions")  # in each group: the ratios that matter most are measured in every run
+CORE = ("cycles", "instructions")  # counters of each group, so that every run measures the most important ratios
 
 
 @dataclass(frozen=True, slots=True)
 class CounterGroup:
-    """Events that are counted together. Events of the kernel take no counter and are counted in every run."""
+    """Events that are counted together. Software events need no counter of the processor, and are counted in every run."""
 
     name: str
     events: tuple[str, ...]
-    processor: str = ""  # kind of cores, if there are two: "cpu_core"
-    bound: bool = False  # whether the kernel counts all or none of them; the first leads
+    processor: str = ""  # kind of cores, if the processor has two kinds: "cpu_core"
+    bound: bool = False  # whether the kernel counts all events of the group or none; the first event is the leader
 
     @property
-    def argument(self) -> str:
-        """The events as perf reads them."""
+    def perf_argument(self) -> str:
+        """The events in the syntax of perf's option -e."""
         named = [f"{self.processor}/{event}/" if self.processor else event for event in self.events]
         return f"{{{','.join(named)}}}" if self.bound else ",".join(named)
 
@@ -186,7 +190,7 @@ PLAIN = (
 )
 SLOTS = (
     CounterGroup("top-down", ("slots", *INTEL), bound=True),
-    CounterGroup("top-down", ("slots", *INTEL), "cpu_core", bound=True),  # work on the other cores is left out
+    CounterGroup("top-down", ("slots", *INTEL), "cpu_core", bound=True),  # without work on cores of the other kind
     CounterGroup("top-down", AMD),
     CounterGroup("top-down", ARM),
 )
@@ -196,16 +200,16 @@ _TRIALS = """for events do perf stat -x , -e "$events" -- true 2>&1; printf '\\f
 
 
 def available_groups(host: Host) -> tuple[CounterGroup, ...]:
-    """The groups that perf can count on the host; only the group of software events if the host has no counters."""
+    """The groups of events that perf can count on the host; only the group SOFTWARE if perf can count no group."""
     groups = (*PLAIN, *SLOTS, STALLS)
-    tried = host.run(["sh", "-c", _TRIALS, "trials", *(group.argument for group in groups)], check=False)
+    tried = host.run(["sh", "-c", _TRIALS, "trials", *(group.perf_argument for group in groups)], check=False)
     return choose_groups(
         dict(zip(groups, map(perf.parse_counters, tried.stdout.removesuffix("\f").split("\f")), strict=False))
     )
 
 
 def choose_groups(trials: dict[CounterGroup, dict[str, float | None]]) -> tuple[CounterGroup, ...]:
-    """The groups in which a trial counted an event besides CORE; of the groups about stalls, only the best."""
+    """The groups in which a test of perf counted an event besides CORE; of the groups about stalls, only the best."""
     counted = {group: {event for event, value in trial.items() if value is not None} for group, trial in trials.items()}
     plain = [group for group in PLAIN if counted.get(group, set()) - {*CORE}]
     slots = [group for group in SLOTS if len(counted.get(group, ())) == len(group.events)]
@@ -218,14 +222,14 @@ class CounterGroups(Study):
     """Counts one group of counters in each run; a turn has one run for each group."""
 
     groups: tuple[CounterGroup, ...] = ()
-    seconds: float = LONGEST  # of measuring in a turn, if that is enough for all groups
+    seconds: float = LONGEST  # seconds of measurement in a turn, or more if the groups need more
     left: list[CounterGroup] = field(
         default_factory=list
-    )  # of the turn: a repeated turn goes on with the group that was lost
+    )  # groups of the turn that are not counted yet; a repeated turn continues with these
 
-    def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """One turn: one visit in which all groups are counted; if the workload runs in the measured process itself, a
-        visit for each.
+    def run_turn(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
+        """Count all groups, each in one run: in a single visit if the builder has a server, otherwise in a visit for
+        each group.
         """
         if not self.groups:
             self.groups = available_groups(self.context.host) if self.context.perf else (SOFTWARE,)
@@ -235,8 +239,8 @@ class CounterGroups(Study):
             with begin_visit(context, system, turn.candidate, dataset) as opened:
                 for group in [*self.left] if system.builder.server else self.left[:1]:
                     number = len(self.groups) - len(self.left) + 1
-                    yield replace(turn.started(context), number=number, of=len(self.groups))
-                    events = (*filter(None, [group.argument]), *perf.SOFTWARE)
+                    yield replace(turn.start_event(context), number=number, of=len(self.groups))
+                    events = (*filter(None, [group.perf_argument]), *perf.SOFTWARE)
                     bench = replace(context, wrap=partial(perf.perf_stat_command, events=events))
                     facts = yield from timed_run(replace(opened, bench=bench))
                     self.left.remove(group)
@@ -246,9 +250,9 @@ class CounterGroups(Study):
 
 
 NAME = "plans"  # of the job
-LIMIT = 120.0  # seconds
+LIMIT = 120.0  # seconds that the job may take
 SECONDS = 2.0  # of operations, at most; an operation that has begun is finished
-OPERATIONS = 10  # in which a mixed workload sends each of its statements
+OPERATIONS = 10  # in this number of operations, a mixed workload sends each of its statements
 STATEMENT, PLAN = "perfbisect statement: ", "perfbisect plan: "
 ESCAPES = {"n": "\n", "r": "\r"}
 
@@ -261,8 +265,10 @@ def has_statements(workload: Workload) -> bool:
 class PlanStudy(Study):
     """Asks the server for the query plans of statements."""
 
-    def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """One ``Planned`` for each statement; none for a workload without statements. Raises as ``Runner.visit``."""
+    def run_turn(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
+        """Yields an event ``Planned`` for each statement, or no event if the workload has no statements. Raises the
+        errors of ``TimingStudy.run_turn``.
+        """
         if script := lua.plan_script(self.context.workload):
             folder = upload.place_files(self.context.host, "scripts", {script.name: script})
             with begin_visit(self.context, system, turn.candidate, dataset) as opened:
@@ -282,7 +288,7 @@ def ask_for_plans(opened: Visit, script: PurePosixPath) -> Mapping[str, str]:
     argv = sysbench.run_argv(workload, script, driver_options(opened.system.builder, opened.service))
     env = lua.environment(workload, bench.scripts, opened.folder / "data", opened.system.library)
     env |= {"PERFBISECT_SCRIPT": str(measured)}
-    who, complain = "plans of its statements are not available", sysbench.complains(LIMIT)
+    who, complain = "plans of its statements are not available", sysbench.failure_finder(LIMIT)
     asked = HostCommand(argv, who, "run", LIMIT, opened.folder, env, complain=complain, name=NAME)
     return parse_plans(lines_of(run_to_end(bench.host, asked)))
 
@@ -305,5 +311,5 @@ def parse_plans(lines: Iterable[str]) -> Mapping[str, str]:
 
 
 def unescaped(text: str) -> str:
-    """The original text of a text that the script has put on one line."""
+    """The original text of a text that ``plans.lua`` has escaped, so that the text fits on one line."""
     return re.sub(r"\\(.)", lambda escape: ESCAPES.get(escape[1], escape[1]), text)

@@ -1,7 +1,7 @@
 """Visits and runs: a new copy of the data, the server if any, the workload under perf, and the facts of the run.
 
-Runs that take several times as long as runs of the good end may be stopped. A stopped run is a reading: the build is slower than
-that bound. Its counters are left out.
+Runs that take several times as long as runs of the good end may be stopped. A stopped run is a reading: the build is
+slower than the bound. Counters of stopped runs are left out.
 """
 
 import errno
@@ -55,22 +55,22 @@ class SlowRuns:
 
     times: float = 0.0
     good: str = ""
-    finished: list[RunFacts] = field(default_factory=list)  # runs of that commit on this host
+    finished: list[RunFacts] = field(default_factory=list)  # ended runs of the good end on this host
 
-    def learn(self, runs: Iterable[RunFacts]) -> None:
-        """Learn from runs that have ended well."""
+    def add_finished(self, runs: Iterable[RunFacts]) -> None:
+        """Add the runs of ``good`` that have ended well; the limit is computed from their times."""
         self.finished += (run for run in runs if run.commit == self.good and not (run.slower_than or run.round))
 
-    def limit(self, commit: str, warmup: float) -> float | None:
+    def stop_seconds(self, commit: str, warmup: float) -> float | None:
         """Whole seconds after which a run of ``commit`` is stopped, its ``warmup`` included; None if it is not stopped.
 
-        Rounded up: a stopped run has taken at least ``times`` the time of a run of the good end.
+        The seconds are rounded up: a stopped run has taken at least ``times`` the time of a run of the good end.
         """
         if not self.times or commit == self.good or not self.finished:
             return None
         return float(math.ceil(self.times * (warmup + median(run.seconds for run in self.finished)) + SLACK))
 
-    def stopped(self, run: RunFacts) -> RunFacts:
+    def as_stopped(self, run: RunFacts) -> RunFacts:
         """The facts of a stopped run; the fields that identify the run are copied from ``run``."""
         operations = round(median(good.operations for good in self.finished))
         seconds = self.times * median(good.seconds for good in self.finished)
@@ -78,10 +78,10 @@ class SlowRuns:
         return replace(run, seconds=seconds, operations=operations, latency=latency, slower_than=self.times)
 
 
-NAME = "run"  # of the job
-LONGEST_COMMAND = 3600.0  # seconds of a command, beyond its own time
-QUOTED = 10  # lines of a command without a result, in an error
-ATTEMPTS = 5  # to attach perf to a server whose processes come and go
+NAME = "run"  # name of the job that runs the workload
+LONGEST_COMMAND = 3600.0  # a command may take this number of seconds in addition to its expected time
+QUOTED = 10  # last lines of a command's output that the error for a missing result quotes
+ATTEMPTS = 5  # most attempts to attach perf to a server whose processes begin and end
 
 _COLLECT = """for file do [ ! -e "$file" ] || cat "$file"; printf '\\f'; done"""
 
@@ -96,9 +96,9 @@ class RunContext:
     scripts: PurePosixPath  # the folder of its scripts on the host
     perf: bool = False  # whether perf can count
     wrap: Callable[..., list[str]] = under_perf  # puts a run under perf, if perf can count
-    under: Sequence[str] = ()  # the prefix of a command itself
+    under: Sequence[str] = ()  # words before the measured command
     longest: float = 0.0  # seconds of the longest run so far: the length of a command, if known
-    # For exact counts, in place of perf, vmstat and iostat; the workload has a length then.
+    # For exact counts, in place of perf, vmstat and iostat; the workload then has a number of operations.
     counter: Counter | None = None
     recognition: command.Recognition | None = None
 
@@ -109,7 +109,7 @@ class RunContext:
 
     @property
     def warmup_seconds(self) -> float:
-        """Seconds before the measured window; a command has none."""
+        """Seconds of warm-up before the measured time of a run; 0 if the workload is a command."""
         return 0.0 if self.workload.command else self.workload.warmup
 
     @property
@@ -118,7 +118,7 @@ class RunContext:
         return 0.0 if self.workload.command or self.counter else self.workload.warmup + self.workload.time
 
     @property
-    def limit(self) -> float:
+    def kill_seconds(self) -> float:
         """Seconds after which a run that has not ended is killed."""
         usual = 5 * (self.workload.warmup + self.workload.time)
         return self.workload.timeout or usual + (LONGEST_COMMAND if self.workload.command or self.counter else 60)
@@ -160,7 +160,7 @@ def begin_visit(
 def timed_run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
     """Carries out one timed run; yields the report of each interval, returns the facts. Raises RunFailed, and RunLost.
 
-    A run that is stopped as too slow returns facts, too. The server may still be busy with it, so the visit ends then.
+    If the run is stopped as too slow, returns its facts; then the server may still execute an operation of the run.
     """
     for _ in range(ATTEMPTS):
         running = StartedRun(visit)
@@ -172,13 +172,13 @@ def timed_run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
 
 
 class StartedRun:
-    """A timed run that has begun. A paired run waits until the run in the folder ``other`` has begun, too."""
+    """A timed run that has begun. With ``other``, the run waits until the run in the folder ``other`` has begun."""
 
     def __init__(self, visit: Visit, other: PurePosixPath | None = None) -> None:
         """Start the run."""
-        slow_after = None if other else visit.slow.limit(visit.system.commit, visit.bench.warmup_seconds)
+        slow_after = None if other else visit.slow.stop_seconds(visit.system.commit, visit.bench.warmup_seconds)
         self.visit, self.stopped_as_slow = visit, slow_after is not None
-        self.limit = slow_after or visit.bench.limit * (2 if other else 1)
+        self.limit = slow_after or visit.bench.kill_seconds * (2 if other else 1)
         self.job = start_run(visit, self.limit, other)
 
     def wait(self) -> Generator[RunProgress]:
@@ -186,22 +186,22 @@ class StartedRun:
         bench, host, job, workload = self.visit.bench, self.visit.bench.host, self.job, self.visit.bench.workload
         if workload.command:
             jobs.wait_for_status(host, job)
-            jobs.kill(host, job, grace_seconds=1)  # remaining processes would disturb the next run, or answer it
+            jobs.kill(host, job, grace_seconds=1)  # a server that still runs would disturb the next run
         else:
-            # A poll takes a few milliseconds of the machine that runs the workload: so polls are rare. The run reports each second.
+            # Polls are rare, because a poll takes some milliseconds of the machine that runs the workload.
             for line in jobs.follow_stdout(host, job, poll_seconds=min(5.0, max(1.0, bench.planned_seconds / 20))):
                 if interval := sysbench.interval_progress(line, workload.operation):
                     yield RunProgress(self.visit.candidate, *interval)
 
     def collect(self) -> RunFacts | None:
-        """The facts of the run, once it has ended; None if a process of the server ended before perf could attach to it."""
+        """The facts of the ended run; None if a process of the server ended before perf could attach to it."""
         visit, job, limit = self.visit, self.job, self.limit
         bench, host, workload = visit.bench, visit.bench.host, visit.bench.workload
         reports = [str(visit.folder / name) for name in (command.CLOCK, "time", "counters", "vmstat", "iostat")]
         paths = ["/proc/uptime", str(job.folder / "status"), *reports]
         output = host.run(["sh", "-c", _COLLECT, "collect", *paths]).stdout.removesuffix("\f")
         collected = CLOCK.now()
-        # The measured program could write there, too: then the last fields are wrong, so they are read with care.
+        # If the measured program wrote into one of these files, the last fields are wrong: they are parsed with care.
         uptime, status, clock, times, counted, of_vmstat, of_iostat = output.split("\f", 6)
         stdout, stderr = jobs.job_output(host, job), jobs.job_output(host, job, "stderr")
         note = stdout.omitted_output_note or stderr.omitted_output_note
@@ -213,16 +213,16 @@ class StartedRun:
             raise jobs.lost_job_error(host, job)
         stamps = perf.read_stamps(times)
 
-        def started(opened: float, stamp: perf.ClockStamp) -> float:
-            """When the host's clock showed ``opened``, by the clock of this process; ``stamp`` is of the run's end."""
-            return collected - max(0.0, float(uptime.split()[0]) - stamp.after) - (stamp.at - opened)
+        def start_time(opened: float, stamp: perf.ClockStamp) -> float:
+            """The time, by the clock of this process, at which the host's clock showed ``opened``."""
+            return collected - max(0.0, float(uptime.split()[0]) - stamp.uptime_after) - (stamp.at - opened)
 
         if self.stopped_as_slow and stamps and ended.status in TIMED_OUT:
             opened = stamps[0].at + bench.warmup_seconds
             jobs.kill(host, job, grace_seconds=1)
             jobs.remove_folder(host, job)
             result = RunResult(opened, 0.0, 0, {})
-            return visit.slow.stopped(run_facts(visit, job, result, started(opened, stamps[0]), "", {}))
+            return visit.slow.as_stopped(run_facts(visit, job, result, start_time(opened, stamps[0]), "", {}))
         perf.check_clock(stamps, host.name)
         try:
             outcome = (command if workload.command else sysbench).run_result(ended, workload)
@@ -241,7 +241,7 @@ class StartedRun:
         opened = outcome.opened or begin.at + bench.warmup_seconds
         window = opened - begin.at, opened - begin.at + outcome.seconds
         system = perf.report_means(of_vmstat, of_iostat, *window)
-        measured = run_facts(visit, job, outcome, started(opened, end), counted, system)
+        measured = run_facts(visit, job, outcome, start_time(opened, end), counted, system)
         jobs.remove_folder(host, job)
         return measured
 
@@ -256,17 +256,16 @@ class TimedCommand:
     cpus: str  # a taskset list; "" for all CPUs
 
 
-def start_run(visit: Visit, limit: float, other: PurePosixPath | None = None) -> Job:
-    """Start sysbench or the workload's command under perf, with vmstat and iostat beside it; killed after ``limit`` seconds.
-
-    ``other`` is the folder of the paired visit.
-    """
+def start_run(visit: Visit, limit: float, paired: PurePosixPath | None = None) -> Job:
+    """Start sysbench or the workload's command under perf, beside vmstat and iostat; killed after ``limit`` seconds.
+    ``paired`` is the folder of the paired visit."""
     bench, served = visit.bench, visit.service
     pids = servers.perf_pids(served, visit.server) if bench.perf and served and visit.server else ()
     run = timed_command(visit, pids)
     threads = max(bench.workload.threads, len(cpu_numbers(run.cpus or "0")))
-    watched, device = not bench.counter, bench.entry.device
-    argv = perf.with_system_reports(run.argv, visit.folder, device, watched=watched, other=other, threads=threads)
+    argv = perf.with_system_reports(
+        run.argv, visit.folder, bench.entry.device, has_reports=not bench.counter, paired=paired, threads=threads
+    )
     return jobs.start(bench.host, [*jobs.taskset(run.cpus), *argv], name=NAME, timeout=limit, cwd=run.cwd, env=run.env)
 
 
@@ -287,7 +286,7 @@ def timed_command(visit: Visit, counted: Sequence[int]) -> TimedCommand:
     if bench.counter:
         env |= bench.counter.env
     elif bench.perf:
-        argv = bench.wrap(argv, folder, counted, whole=bool(workload.command))
+        argv = bench.wrap(argv, folder, counted, from_start=bool(workload.command))
         fifos = {"PERFBISECT_CONTROL": str(folder / "control"), "PERFBISECT_ACK": str(folder / "ack")}
         env |= {} if workload.command else fifos
     cpus = bench.entry.client_cpus if served else bench.entry.client_cpus or bench.entry.server_cpus
@@ -310,11 +309,11 @@ def run_facts(
 
 
 def run_failure(visit: Visit, job: Job, output: Iterable[str], reason: str) -> PerfBisectError:
-    """The error for a run without a result, whatever is at fault. The output of the run becomes one log."""
+    """The error for a run without a result. The output and the error output of the run become one log."""
     visit.bench.host.run(["sh", "-c", 'cat "$1/stderr" >>"$1/stdout"', "join", str(job.folder)], check=False)
     if full := next((line for line in output if os.strerror(errno.ENOSPC) in line), None):
         return disk_full_error(visit.bench.host.name, full.strip()[:LONGEST_LINE])
-    # sysbench notices a crash before the server's last process has ended.
+    # sysbench may end because of a crash before the server has ended, so the server gets time to end.
     service, server = visit.service, visit.server
     if service and server and jobs.status(visit.bench.host, server, wait_seconds=servers.PATIENCE) is not None:
         return servers.server_error(service, server, f"the server ended during the run ({reason})", "run")
@@ -323,21 +322,21 @@ def run_failure(visit: Visit, job: Job, output: Iterable[str], reason: str) -> P
 
 @dataclass(slots=True)
 class Turn:
-    """Successive runs of one candidate; ``left`` is the number of runs that have yet to end well."""
+    """Successive runs of one candidate; ``runs_left`` is the number of runs that have yet to end well."""
 
     candidate: int
-    first: int  # number of its first run within the order, from 1
+    first: int  # number of the visit's first run in the order, from 1
     runs: int
     total: int  # runs of the order
     purpose: Purpose
     runs_left: int = 0
-    layout: int = 0  # of all its runs: see ``Installation``
-    stopped: bool = False  # whether a run was stopped as too slow
+    layout: int = 0  # the layout of all runs of the turn: see ``Installation``
+    stopped: bool = False  # whether a run was stopped because it was too slow
 
     def __post_init__(self) -> None:
         self.runs_left = self.runs_left or self.runs
 
-    def started(self, context: RunContext) -> RunStarted:
+    def start_event(self, context: RunContext) -> RunStarted:
         """The event that reports the start of the next run."""
         number = self.first + self.runs - self.runs_left
         return RunStarted(self.candidate, number, self.total, self.purpose, context.planned_seconds)
@@ -345,19 +344,19 @@ class Turn:
 
 @dataclass
 class Study(ABC):
-    """Carries out the turns of one context; calls ``succeeded`` after each run that ends well. ``Runner`` times runs. Other studies
-    are in ``studies`` and ``profiles``; they yield events of their own, never RunFinished.
+    """Carries out the runs of turns; calls ``succeeded`` after each run that ends well. ``TimingStudy`` times runs. The
+    studies in ``studies`` and ``profiles`` examine runs without timing, and yield other events than RunFinished.
     """
 
     context: RunContext
     succeeded: Callable[[], None]
-    at: ClassVar[int] = 0  # the only side: see ``rounds.PairedRounds``
+    at: ClassVar[int] = 0  # index of the build of a pair; changes only in ``rounds.PairedRounds``
 
     @abstractmethod
-    def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """Carry out one run of ``turn`` on that data, in as many visits as needed, and decrease ``turn.left``.
+    def run_turn(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
+        """Carry out a run of ``turn`` on ``dataset``, in one visit or more; decreases ``turn.runs_left`` by 1.
 
-        Yields Unexplained, and nothing else, if the host cannot carry out the study. Raises as ``TimingStudy.visit``.
+        If the host cannot carry out the study, yields only Unexplained. Raises the errors of ``TimingStudy.run_turn``.
         """
 
 
@@ -366,7 +365,7 @@ StudyMaker = Callable[[RunContext, Callable[[], None]], Study]
 
 
 class _RunStopped(Exception):
-    """Ends a visit like a failure."""
+    """Ends a visit after a stopped run; the server is then killed as after a failure."""
 
 
 @dataclass
@@ -375,26 +374,26 @@ class TimingStudy(Study):
 
     slow: SlowRuns = field(default_factory=SlowRuns)
 
-    def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """One visit on the data of that key: for a server all runs that are left, for an embedded library one.
+    def run_turn(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
+        """Carry out a visit on ``dataset``: all remaining runs if the system is a server, otherwise a single run.
 
         A run that is stopped as too slow ends the visit. Raises RunFailed, DatasetDamaged, and JobLost for lost work.
         """
         asks = self.context.recognition
         with suppress(_RunStopped), begin_visit(self.context, system, turn.candidate, dataset, self.slow) as opened:
             for _ in range(turn.runs_left if system.builder.server else 1):
-                yield turn.started(self.context)
+                yield turn.start_event(self.context)
                 facts = yield from timed_run(opened)
                 if asks and (alone := asks.filter_check()):
                     with suppress(RunFailed, UsageError):
                         narrow = replace(self.context, workload=alone.workload, recognition=alone)
                         yield from timed_run(replace(opened, bench=narrow))
-                        asks.restrict(alone)
+                        asks.check_filter(alone)
                 turn.runs_left -= 1
                 self.succeeded()
-                self.slow.learn([facts])
+                self.slow.add_finished([facts])
                 yield RunFinished(turn.candidate, facts)
                 yield from self.context.warnings()
                 if facts.slower_than:
                     turn.stopped = True
-                    raise _RunStopped  # a server may go on with the run's last operation: it is killed
+                    raise _RunStopped  # kills the server, which may still execute the last operation

@@ -8,7 +8,9 @@ from perfbisect.errors import RunLost
 
 SIGNALS = range(1, 65)
 TIMED_OUT = (124, 137)  # statuses of a job that has reached its time limit
-SECONDS = r"([0-9]{1,12}(?:\.[0-9]{1,9})?)"  # as date and /proc/uptime print them; a program may have forged the file
+# Seconds as date and /proc/uptime print them. The number of digits is limited, because a program may have forged the
+# file.
+SECONDS = r"([0-9]{1,12}(?:\.[0-9]{1,9})?)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +19,10 @@ class ProcessResult:
 
     stdout: str  # only its end, if it was too long to be kept
     stderr: str
-    status: int  # of the job
-    limit: float  # its time limit in seconds
+    status: int  # exit status of the job
+    limit: float  # time limit of the job in seconds
     clock: str  # the output of ``command.timed``; empty for sysbench
-    note: str = ""  # which part of its output is left out, for the end of a sentence
+    note: str = ""  # words about the omitted part of the output, for the end of a sentence
     is_whole: bool = True  # whether stdout is complete
 
     def lines(self) -> Iterator[str]:
@@ -49,15 +51,16 @@ def lines_of(text: str) -> Iterator[str]:
 class RunResult:
     """The parsed result of one run."""
 
-    opened: float | None  # seconds since the epoch; None if the script does not use the shared Lua module
+    opened: float | None  # start of the measurement (epoch seconds); None if the script does not use perfbisect.lua
     seconds: float
     operations: int
     latency: Mapping[str, float | None]  # milliseconds
     samples: tuple[float, ...] = ()  # operations per second in each report interval
-    reported: float | None = None  # a rate or a cost in its own unit
+    reported: float | None = None  # the reported rate or cost, in the unit of the output
     unit: str = ""  # the unit of ``reported``, if the output names it
-    results: Mapping[str, float] = field(default_factory=dict)  # result → number, of an output with several
-    counters: Mapping[str, float | None] = field(default_factory=dict)  # totals in the output, besides perf's
+    # Name of a result → its number, if the output has several results.
+    results: Mapping[str, float] = field(default_factory=dict)
+    counters: Mapping[str, float | None] = field(default_factory=dict)  # totals in the output, beside counters of perf
 
 
 def signal_sentence(status: int) -> str:

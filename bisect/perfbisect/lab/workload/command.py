@@ -1,7 +1,6 @@
-"""Workloads that are commands: how they are run and timed, and a parser of their output; fio's output is JSON.
+"""Runs and times workloads that are commands, and parses their output.
 
-fio (``--output-format=json``) prints IOPS, latencies and CPU time of one job; the format of fio 3.0 (2017) and later is
-read.
+The JSON output of fio (``--output-format=json``, since fio 3.0, 2017) has the IOPS, latencies and CPU time of a job.
 """
 
 import hashlib
@@ -42,12 +41,14 @@ PERCENTILES = {"p95": "95.000000", "p99": "99.000000"}
 
 
 class OutputRecognised(Exception):
-    """Not a failure: reports which numbers of a workload's output are measured, as recognised in the workload's first
-    run."""
+    """Raised after the first run of a workload, to report which numbers of the output perfbisect has recognised and
+    measures; not a failure."""
 
     def __init__(self, workload: Workload, found: RecognisedOutput, words: tuple[str, ...] = ()) -> None:
-        """``words`` are arguments which, after the workload's command, restrict the command to these numbers."""
-        super().__init__(found.why)
+        """``words`` are a filter: arguments that, after the workload's command, restrict the command to the measured
+        numbers.
+        """
+        super().__init__(found.summary)
         self.workload, self.found, self.words = workload, found, words
 
 
@@ -57,17 +58,18 @@ class Recognition:
 
     workload: Workload
     found: RecognisedOutput | None = None
-    over: bool = False  # the first output was in no known format
-    numbers: bool = False  # the first output has numbers, though
+    over: bool = False  # whether the first output had no known format, so that no further output is tried
+    numbers: bool = False  # whether the first output, which had no known format, contains numbers
 
     def with_recognised_numbers(self, ended: ProcessResult, result: RunResult) -> RunResult:
-        """The result of a run, to which the numbers of its output are added. Raises UsageError if the output lacks the
-        numbers that the user asked for."""
+        """``result`` with the numbers that are recognised in the output of the run. Raises UsageError if --only has no
+        effect on this output.
+        """
         if self.over:
             return result
-        if pattern := self.workload.known:  # by an earlier session; whether it can be measured alone is not known
+        if pattern := self.workload.known_outputs:  # an earlier session found the results
             every = recognise_output(ended.stdout, "")
-            self.found = RecognisedOutput(pattern, result.results, "", every.of if every else len(pattern))
+            self.found = RecognisedOutput(pattern, result.results, "", every.result_count if every else len(pattern))
             return result
         self.found = recognise_output(ended.stdout, self.workload.only)
         if self.found:
@@ -81,12 +83,14 @@ class Recognition:
         return result
 
     def filter_check(self) -> "Recognition | None":
-        """A check whether the command obeys a filter of its results; None if all numbers of its output are measured, or
-        if filters of its output's format are unknown."""
+        """A ``Recognition`` for a run with a filter (arguments that restrict the command to the measured results), by
+        which ``check_filter`` finds whether the filter works. None if all results are measured, or if no filter is
+        known for this output format.
+        """
         recognised_output = self.found
         if (
             not recognised_output
-            or recognised_output.of == len(recognised_output.outputs)
+            or recognised_output.result_count == len(recognised_output.outputs)
             or not (words := filter_arguments(recognised_output.outputs))
         ):
             return None
@@ -94,21 +98,22 @@ class Recognition:
             msgspec.structs.replace(self.workload, filter=words, output=None, outputs=recognised_output.outputs)
         )
 
-    def restrict(self, alone: "Recognition") -> None:
-        """Raise OutputRecognised if it obeys. If OutputRecognised is raised, the run without a filter is not used,
-        because later runs differ from it."""
-        shown, recognised_output = alone.found, self.found
+    def check_filter(self, filtered: "Recognition") -> None:
+        """Raise OutputRecognised if the filter worked in the run whose output ``filtered`` has read. The first run was
+        made without the filter and is then not used, because later runs are made with the filter.
+        """
+        shown, recognised_output = filtered.found, self.found
         if (
             shown
             and recognised_output
-            and shown.of < recognised_output.of
+            and shown.result_count < recognised_output.result_count
             and len(shown.values) in (0, len(recognised_output.outputs))
         ):
-            raise OutputRecognised(self.workload, recognised_output, alone.workload.filter)
+            raise OutputRecognised(self.workload, recognised_output, filtered.workload.filter)
 
     def warn_of_unknown_format(self) -> Iterator[Warned]:
-        """Warn once that an output has numbers but no known format. Raises OutputRecognised if the output is in a known
-        format."""
+        """Yield a warning, only once, if the output has numbers but no known format. Raises OutputRecognised if the
+        output has a known format."""
         if self.found:
             raise OutputRecognised(self.workload, self.found)
         if self.numbers:
@@ -130,7 +135,7 @@ class LatencyDistribution(msgspec.Struct, frozen=True):
 
 
 class FioDirection(msgspec.Struct, frozen=True):
-    """The reads, the writes or the fsyncs of a job; of the fsyncs only the latency is used."""
+    """fio's numbers for the reads, the writes or the fsyncs of a job; for fsyncs, only the latency is used."""
 
     iops: float = 0.0
     total_ios: int = 0
@@ -143,7 +148,7 @@ class FioJob(msgspec.Struct, frozen=True):
 
     error: int = 0
     job_runtime: float = 0.0  # milliseconds, the sum over the jobs of a group
-    usr_cpu: float = 0.0  # per cent of job_runtime
+    usr_cpu: float = 0.0  # CPU time in user mode, as a percentage of job_runtime
     sys_cpu: float = 0.0
     read: FioDirection = FioDirection()
     write: FioDirection = FioDirection()
@@ -157,11 +162,11 @@ class FioReport(msgspec.Struct, frozen=True):
 
 
 def read_fio(stdout: str, began: float, seconds: float) -> RunResult:
-    """The result in fio's output; warnings before the JSON are skipped. The number of operations is the number of I/Os
-    that fio reports.
+    """The result of a run, read from fio's output; warnings before the JSON are skipped. The number of operations is
+    the number of I/Os that fio reports.
 
-    Latencies are those of the reads or of the writes, whichever are more; or of the fsyncs in a job that calls fsync.
-    Raises ValueError, with a sentence, if there is no result.
+    If the job calls fsync, the latencies are the latencies of the fsyncs; otherwise of the reads or of the writes,
+    whichever are more numerous. Raises ValueError, whose text is a sentence for the user, if there is no result.
     """
     job = _job(stdout)
     sides = sorted((job.read, job.write), key=lambda side: side.total_ios)
@@ -189,14 +194,15 @@ def _job(stdout: str) -> FioJob:
     return jobs[0]
 
 
-LONGEST_LINE = 500  # characters of a line that is quoted in an error
+LONGEST_LINE = 500  # most characters of a line that an error quotes
 MAX_OPERATIONS = (1 << 63) - 1  # the largest number that the history can keep
-CLOCK = "clock"  # the file below the visit's folder with begin, status and end
+CLOCK = "clock"  # file in the visit's folder with the command's start time, exit status and end time
 
 _CLOCK = re.compile(rf"{SECONDS} ([0-9]{{1,3}}) {SECONDS}\s*")
 
-# Ends with status 0: otherwise the command's own 124 would be taken for the time limit of the job. Only signals that may come
-# from outside are passed on.
+# Runs a command, and writes its start time, status and end time to the file $1. The script ends with 0, because a
+# status 124 of the command would look like the time limit of the job. It passes on only statuses of signals that may
+# come from outside.
 _TIMED = """\
 clock=$1; shift
 began=$(date +%s.%N)
@@ -210,16 +216,17 @@ case $status in 129|130|137|143) exit "$status";; esac
 def command_placeholders(
     system: Installation, workload: Workload, placed: PurePosixPath, folder: PurePosixPath, service: Service | None
 ) -> Values:
-    """The values of all placeholders of the workload's commands; ``placed`` is the folder of the workload's files,
+    """The values of all placeholders in the workload's commands. ``placed`` is the folder of the workload's files,
     ``folder`` is the folder of the visit."""
     of_system: Values = service.values if service else {**system.values, "data": str(folder / "data")}
     of_workload: Values = {"threads": workload.threads, "time": f"{workload.time:g}", "warmup": f"{workload.warmup:g}"}
     return {**of_system, **of_workload, **_args(workload), "suite": str(placed / lua.SUITE)}
 
 
-def prepare_inputs(builder: Builder, workload: Workload, filled: Values) -> list[str]:
-    """All inputs, except the build, that can change the data that the workload's commands prepare; ``filled`` are the
-    values of placeholders of the host. Placeholders that the commands do not use are not included.
+def data_inputs(builder: Builder, workload: Workload, filled: Values) -> list[str]:
+    """All inputs, except the build, on which the data depends that the workload's prepare commands make; they identify
+    the data. ``filled`` are the values of placeholders that depend on the host. Only the placeholders that the commands
+    contain are included.
     """
     commands = repr(workload.prepare_commands)
     of_workload = {"threads": workload.threads, "time": workload.time, "warmup": workload.warmup, **_args(workload)}
@@ -244,10 +251,11 @@ def timed_argv(workload: Workload, filled: Values, folder: PurePosixPath, under:
 
 
 def run_result(ended: ProcessResult, workload: Workload) -> RunResult:
-    """The result of a run: the seconds of the whole command, and the number in its output that matches the workload's pattern.
+    """The result of a run: the duration of the whole command, and the numbers that the workload's patterns find in its
+    output.
 
-    Raises ValueError, with a sentence, if the command failed or its output has no such number. Raises RunLost if the
-    times of the run are unknown.
+    Raises ValueError, whose text is a sentence for the user, if the command failed or its output lacks such a number.
+    Raises RunLost if the start and end times of the command were not recorded.
     """
     if ended.status in TIMED_OUT:
         raise ValueError(f"the command did not end within {ended.limit:.0f} s, and was killed")
@@ -268,8 +276,8 @@ def run_result(ended: ProcessResult, workload: Workload) -> RunResult:
         raise HostClockChanged("the host's clock was set back during a run")
     if workload.format:
         return read_fio(ended.stdout, began, seconds)
-    errors = ended.stderr if ended.is_whole else ""  # else the number may be in the missing part of stdout
-    reported = reported_in(workload, ended.stdout, errors)
+    errors = ended.stderr if ended.is_whole else ""  # if a part of stdout is missing, the number may be in this part
+    reported = reported_value(workload, ended.stdout, errors)
     operations = round(find_number(workload.operations, ended.stdout, errors)) if workload.operations else 1
     if not operations:
         raise ValueError("the command did less than one operation")
@@ -284,8 +292,8 @@ def run_result(ended: ProcessResult, workload: Workload) -> RunResult:
 
 
 def with_results(result: RunResult, values: Mapping[str, float], outputs: Sequence[Output]) -> RunResult:
-    """The result of a run, with the numbers that were read from its output. Raises NoNumber if the output has a number
-    for none of ``outputs``."""
+    """The result of a run, with the numbers ``values`` that were read from its output. Raises NoNumber if ``values`` is
+    empty."""
     if not values:
         raise NoNumber(f"the output has no metric: it lacks all {len(outputs)} results of {outputs[0].format}")
     if result.reported is None:
@@ -294,9 +302,9 @@ def with_results(result: RunResult, values: Mapping[str, float], outputs: Sequen
     return replace(result, results=values if len(outputs) > 1 else {})
 
 
-def reported_in(workload: Workload, stdout: str, errors: str = "") -> float | None:
-    """The rate or the cost that an output reports; None if the workload reports no rate and no cost. Raises ValueError
-    if the output lacks the rate or the cost."""
+def reported_value(workload: Workload, stdout: str, errors: str = "") -> float | None:
+    """The rate or the cost in the output of a workload; None if the recipe says that the workload reports neither.
+    Raises ValueError if the output lacks the rate or the cost."""
     if workload.output:
         return read_result(workload.output, stdout)
     where = workload.rate or workload.cost
@@ -304,15 +312,17 @@ def reported_in(workload: Workload, stdout: str, errors: str = "") -> float | No
 
 
 def _latency(pattern: str, stdout: str, stderr: str) -> float | None:
-    """Milliseconds. None if the number is missing, or is so small that it was printed as 0, because such a run is still
-    valid."""
+    """A latency in milliseconds; None if the number is missing, or is so small that the command printed 0. No error is
+    raised, because the run is valid without the latency.
+    """
     try:
         return find_number(pattern, stdout, stderr)
     except ValueError:
         return None
 
 
-# Messages of a shell, env and perf for a program that does not start. A shell also prints them if a program it started fails.
+# Messages of a shell, env and perf if a program cannot be started. A shell prints them, too, if a program that the
+# measured program started cannot start.
 _NOT_STARTED = re.compile(
     r"status 12[67]: .*?([^\s:'‘]+)['’]?: [^:]*$|sh: (?:line )?\d+: ([^\s:]+): (?:command )?not found$"
 )
@@ -321,8 +331,9 @@ _NOT_STARTED = re.compile(
 def not_started_advice(
     host: Host, prefix: PurePosixPath, workload: Workload, started: Sequence[str], reason: str
 ) -> str:
-    """Advice if a run failed because a program did not start. The advice names a file of the build with the program's
-    name, or tells how to build the program, because perhaps only the programs ``started`` were built.
+    """Advice for a run that failed because a program did not start; "" if no advice is known. The advice names a file
+    of the build with the program's name, or an option with which perfbisect builds the program. If perfbisect built
+    only the programs ``started``, the advice may be to build the programs that these programs start.
     """
     if not (not_found := _NOT_STARTED.search(reason)):
         return ""
@@ -343,10 +354,9 @@ def not_started_advice(
 
 
 def last_output_line(*streams: str) -> str:
-    """The last line that is not blank; it is taken from the last stream that has such a line, and shortened if it is
-    long.
+    """The last line that is not blank, of the last of ``streams`` that has such a line; shortened if it is long.
 
-    The prefix that the shell writes before a message on a missing program is removed.
+    If the line is the shell's message that a program is missing, the shell's prefix is removed.
     """
     for text in reversed(streams):
         if stripped := text.rstrip():

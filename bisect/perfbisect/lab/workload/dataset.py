@@ -1,13 +1,15 @@
-"""Loaded data: loaded once by the first build that needs it, kept pristine, copied for each visit.
+"""Loads and checks datasets. The first build that needs a dataset loads it. The loaded dataset never changes, because
+each visit uses a copy.
 
-``root/datasets/KEY/`` contains ``data`` and its record ``dataset.json``. The folder of a dataset is moved there in one
-rename when the data is complete, so it is never incomplete. Damage is noticed when the data is copied: by the number of
-files and bytes, and for a server by its answers to the workload's ``check``. A build whose answers differ from those of
-the build that loaded the data may be wrong itself: the data counts as damaged only if the build answers as expected on
-data that it has loaded itself.
+``root/datasets/KEY/`` contains ``data`` and its record ``dataset.json``. The folder of a dataset is never incomplete,
+because the folder gets its name by a single rename after all files are written. When perfbisect copies the data, it
+compares the number of files and bytes with the record. For a server, perfbisect also compares the answers to the
+queries of the workload's ``check`` with the answers after loading. If the answers differ, either the data is damaged,
+or the build is wrong. The data counts as damaged only if the build gives the recorded answers on data that it has
+loaded itself.
 
-A build may fail to start on the data of its key, if an earlier commit changed the on-disk format without a new version.
-A build that does not start on the data of its key loads data itself, under the key KEY-BUILD.
+A build may be unable to start on the data of its key KEY, because a commit changed the on-disk format without a new
+version number. The build then loads data itself, which is stored under the key KEY-BUILD.
 """
 
 import hashlib
@@ -39,14 +41,14 @@ from perfbisect.recipes.placeholders import Values, fill_command
 from perfbisect.recipes.toml import read_text
 from perfbisect.recipes.workload import Workload
 
-LONG = 6 * 3600.0  # seconds: loading and copying of large data
-SHORT = 300.0  # seconds: commands that print the format
+LONG = 6 * 3600.0  # time limit in seconds of loading and copying of data, which may be large
+SHORT = 300.0  # time limit in seconds of commands that print the format
 UNLIKE = (
     "If this happens to many commits, set dataset.format_command of the recipe to a command that prints the format."
 )
 
 _COUNT = """find "$data" -type f -printf '%s\\n' | awk '{ bytes += $1 } END { printf "%d %.0f\\n", NR, bytes }'"""
-# The time of a dataset's folder is that of its last use.
+# touch: the modification time of a dataset's folder is the time at which the dataset was last used.
 _LAY_OUT = f"""\
 rm -rf "$1" && mkdir -p "$1" && mkfifo "$1/control" "$1/ack" "$1/go" && mkdir "$1/tmp" || exit 1
 data=$1/data
@@ -54,7 +56,7 @@ if [ -n "$2" ] && [ -d "$2/data" ]; then touch -c "$2"; cp -a --reflink=auto "$2
 [ -z "$3" ] || chown "$3:$3" "$1" "$data" "$1/tmp"
 [ -z "$2" ] || {{ {_COUNT}; cat "$2/dataset.json" 2>/dev/null || :; }}
 """
-# A folder with its final name is complete, and survives a power failure. Interrupted and run again, it continues.
+# A folder with its final name is complete, and survives a power failure. After an interruption, the script continues.
 _KEEP = """\
 set -e
 [ ! -d "$2" ] || exit 0
@@ -71,81 +73,82 @@ mv -T -- "$2.part" "$2"
 class DatasetRecord(msgspec.Struct, frozen=True):
     """The stored facts of loaded data."""
 
-    build: str  # key of the build that loaded it
+    build: str  # key of the build that loaded the data
     files: int
     bytes: int
-    answers: list[str]  # to the workload's check, after loading
+    answers: list[str]  # the results of the workload's check after the data was loaded
 
     @property
-    def size(self) -> str:
+    def size_text(self) -> str:
         """The size in words."""
         return f"{self.bytes:,} bytes in {self.files:,} files"
 
 
-def dataset_key(builder: Builder, workload: Workload, values: Values, format_read: str = "") -> str:
-    """The key of the data that this workload needs; "" if it needs none.
+def dataset_key(builder: Builder, workload: Workload, values: Values, format_text: str = "") -> str:
+    """The key of the data that a workload needs; "" if the workload needs no data.
 
-    The key depends on the system, its on-disk format, its settings, its initialisation, and the inputs of loading; the
-    key does not depend on a build. ``values`` are the placeholders, ``format_read`` is the output of the format
-    command.
+    The key depends on the system, its on-disk format, its settings, its initialisation, and the scripts and commands
+    that load the data, but not on the build. ``values`` are the values of placeholders. ``format_text`` is the output
+    of the recipe's command that prints the on-disk format.
     """
     script = lua.prepare_script(workload)
     if script is None and builder.server is None and not workload.prepare_commands:
         return ""
     inputs = [
-        builder.driver, builder.name, builder.dataset.format, format_read, servers.server_identity(builder, values),
-        *(read_text(file) for file in (lua.with_modules(workload, script) if script else ())),
+        builder.driver, builder.name, builder.dataset.format, format_text, servers.server_identity(builder, values),
+        *(read_text(file) for file in (lua.script_and_modules(workload, script) if script else ())),
         workload.prepare, workload.check, repr(sorted(workload.prepare_args.items())),
-        *(command.prepare_inputs(builder, workload, values) if workload.prepare_commands else ()),
+        *(command.data_inputs(builder, workload, values) if workload.prepare_commands else ()),
     ]  # fmt: skip
     return hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:16]
 
 
-def pristine_folder(host: Host, name: str) -> PurePosixPath:
-    """The folder of the data with that key."""
-    return host.root / "datasets" / name
+def pristine_folder(host: Host, key: str) -> PurePosixPath:
+    """The folder of the unchanged data with the key ``key``."""
+    return host.root / "datasets" / key
 
 
 def visit_folder(host: Host) -> PurePosixPath:
-    """The folder of the present visit: one path for all visits, so that no path changes a layout."""
+    """The folder of the present visit. The path is the same for all visits, because the length of a path can change
+    addresses in memory."""
     return host.root / "visit"
 
 
 def remove_visit(host: Host) -> None:
-    """Remove the files of the last visit, which may be as large as the data."""
+    """Remove the files of the last visit, which include a copy of the data."""
     host.run(["rm", "-rf", "--", str(visit_folder(host))], timeout=LONG)
 
 
-def copy_for_visit(host: Host, name: str, server: Server | None, side: str = "") -> PurePosixPath:
-    """Make a new folder for a visit, with its FIFOs and, as ``data``, a copy of the data with key ``name`` (no data for
-    "").
+def copy_for_visit(host: Host, key: str, server: Server | None, side: str = "") -> PurePosixPath:
+    """Make a new folder for a visit, which contains FIFOs and the folder ``data``: a copy of the data with the key
+    ``key``, or empty if ``key`` is "".
 
-    The data belongs to the user that runs the ``server``. Paired visits have a folder for each ``side``. Raises DatasetDamaged if
-    the size of the copy differs from the loaded data.
+    The user that runs the ``server`` owns the copy. For paired runs, ``side`` is the name of the subfolder for one of
+    the two visits. Raises DatasetDamaged if the size of the copy differs from the size of the loaded data.
     """
-    folder, source = visit_folder(host) / side, str(pristine_folder(host, name)) if name else ""
+    folder, source = visit_folder(host) / side, str(pristine_folder(host, key)) if key else ""
     printed = host.run(
         ["sh", "-c", _LAY_OUT, "copy", str(folder), source, data_owner_id(host, server)], timeout=LONG
     ).stdout
-    if not name:
+    if not key:
         return folder
     counted, _, remembered = printed.partition("\n")
     if (recorded := _read(remembered)) is None:
-        raise damage_error(host, name, "the record of its size is missing")
+        raise damage_error(host, key, "the record of its size is missing")
     files, size = map(int, counted.split())
-    if (copied := DatasetRecord("", files, size, [])).size != recorded.size:
-        raise damage_error(host, name, f"{copied.size} were copied, but {recorded.size} were loaded")
+    if (copied := DatasetRecord("", files, size, [])).size_text != recorded.size_text:
+        raise damage_error(host, key, f"{copied.size_text} were copied, but {recorded.size_text} were loaded")
     return folder
 
 
 def damage_error(host: Host, name: str, why: str) -> DatasetDamaged:
-    """The error for loaded data that has changed."""
+    """The error that reports that loaded data has changed."""
     return DatasetDamaged(f"the dataset {name} on host {host.name} is damaged: {why}")
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetLoading:
-    """A build in the folder of a visit, which loads data and answers the workload's check."""
+    """Loads data into the folder of a visit, using a build, and runs the workload's check."""
 
     host: Host
     system: Installation
@@ -155,8 +158,8 @@ class DatasetLoading:
     placed: PurePosixPath  # the folder of the workload's files
 
     @property
-    def options(self) -> dict[str, str]:
-        """sysbench's options to reach the server."""
+    def sysbench_options(self) -> dict[str, str]:
+        """The options with which sysbench connects to the server."""
         return driver_options(self.system.builder, self.service)
 
     def commands(self) -> Iterator[HostCommand]:
@@ -168,14 +171,14 @@ class DatasetLoading:
             yield HostCommand(argv, f"{failed}: {argv[0]}", "prepare", LONG, self.system.prefix, alone=True)
         if script := lua.prepare_script(self.workload):
             script_path = lua.script_path_on_host(self.placed, self.workload, script)
-            argv = sysbench.prepare_argv(self.workload, script_path, self.options)
+            argv = sysbench.prepare_argv(self.workload, script_path, self.sysbench_options)
             yield self._by_sysbench(argv, failed, self.system.library)
 
-    def check(self) -> HostCommand:
+    def check_command(self) -> HostCommand:
         """The command that runs the workload's check."""
         script_path = lua.script_path_on_host(self.placed, self.workload, lua.plain_sql_script(self.workload))
         return self._by_sysbench(
-            sysbench.check_argv(script_path, self.options), "the check of the workload fails", None
+            sysbench.check_argv(script_path, self.sysbench_options), "the check of the workload fails", None
         )
 
     def load(self) -> None:
@@ -184,17 +187,19 @@ class DatasetLoading:
             run_to_end(self.host, host_command)
 
     def check_answers(self) -> list[str]:
-        """The server's answers to the workload's check; [] if there is no check. Raises RunFailed."""
-        printed = lines_of(run_to_end(self.host, self.check())) if self.workload.check else ()
+        """The server's answers to the queries of the workload's check; [] if the workload has no check. Raises
+        RunFailed."""
+        printed = lines_of(run_to_end(self.host, self.check_command())) if self.workload.check else ()
         return [line.removeprefix(sysbench.ANSWER) for line in printed if line.startswith(sysbench.ANSWER)]
 
     def _by_sysbench(self, argv: list[str], who: str, library: PurePosixPath | None) -> HostCommand:
         env = lua.environment(self.workload, self.placed, self.folder / "data", library)
-        return HostCommand(argv, who, "prepare", LONG, self.folder, env, complain=sysbench.complains(LONG))
+        return HostCommand(argv, who, "prepare", LONG, self.folder, env, complain=sysbench.failure_finder(LONG))
 
 
 def format_argv(system: Installation, folder: PurePosixPath) -> list[str]:
-    """The recipe's command that prints the format of the data without a server, in the ``folder`` of the visit."""
+    """The recipe's command that prints the on-disk format of the data in the visit's folder ``folder``; used if the
+    system has no server."""
     return fill_command(system.builder.dataset.format_command, {**system.values, "data": str(folder / "data")})
 
 
@@ -211,49 +216,53 @@ def _shown(answers: list[str]) -> str:
 
 
 class DatasetKeeper:
-    """The data of one workload on one host."""
+    """Loads and checks the data of one workload on one host."""
 
     def __init__(self, host: Host, workload: Workload, earlier: Mapping[str, str]) -> None:
-        """``earlier`` maps a commit to the key of its data in earlier sessions of the hunt."""
+        """``earlier`` maps a commit to the key of the data that the commit used in earlier attempts of the hunt."""
         self.host = host
         self.workload = workload
         self.earlier = earlier
         self.keys: dict[str, str] = {}  # commit → key of its loaded data
-        self._refused: dict[str, dict[str, RunFailed]] = {}  # commit → {key of data on which it does not start: why}
+        # Commit → {key of data with which the commit's server does not start: the error}.
+        self._refused: dict[str, dict[str, RunFailed]] = {}
         self._verified: set[str] = set()  # keys of undamaged data
-        self._reloaded: set[str] = set()  # keys of data that was damaged
+        self._reloaded: set[str] = set()  # keys of data that was damaged and loaded again
 
     def load(self, system: Installation) -> Generator[Warned]:
-        """Load the data for a build, unless it is loaded and undamaged; afterwards ``keys`` has the key of the data.
+        """Load the data for a build, except if the data is already loaded and undamaged; then store the key of the data
+        in ``keys``.
 
-        Raises RunFailed if the data cannot be loaded, JobLost if the host has lost the work, UsageError if it would
-        differ from the data of earlier sessions, DatasetDamaged if the data is damaged for a second time.
+        Raises RunFailed if the data cannot be loaded, JobLost if the host has lost the job, UsageError if the data
+        would differ from the data of earlier attempts, DatasetDamaged if data that was damaged and loaded again is
+        damaged again.
         """
         commit, data_key = system.commit, ""
         while commit not in self.keys:
             try:
-                data_key, fresh = self._make(system)
+                data_key, fresh = self._find_or_load(system)
                 self._check_earlier(system, data_key)
                 if not (fresh or data_key in self._verified):
                     self._verify(system, data_key)
                 self._verified.add(data_key)
                 self.keys[commit] = data_key
             except DatasetDamaged as damaged:
-                yield self.damaged(data_key, damaged)
+                yield self.remove_damaged(data_key, damaged)
             except RunFailed as failure:
-                if not self.refuse(system, data_key, failure):
+                if not self.mark_refused(system, data_key, failure):
                     raise
         if refused := self._refused.get(commit):
             key, why = list(refused.items())[-1]
             text = f"{commit[:10]} does not start on the dataset {key} of another build, and gets its own"
             yield Warned(f"{text} {self.keys[commit]}: {why}", UNLIKE)
 
-    def _make(self, system: Installation) -> tuple[str, bool]:
-        """The key of the data for a build, and whether the data was loaded just now; the key is "" if the build needs
-        no data.
+    def _find_or_load(self, system: Installation) -> tuple[str, bool]:
+        """Find the data for a build, or load the data. Returns the key of the data ("" if the build needs no data), and
+        whether this call has loaded the data.
 
-        A build that has refused data gets data that another build has loaded under the same key; if the build has
-        refused all such data, it loads its own data. Raises RunFailed if loading fails.
+        If the build did not start on the data of its key KEY, the next calls return the data KEY-OTHER that other
+        builds have loaded for themselves, one after the other; at last, the build loads its own data. Raises RunFailed
+        if loading fails.
         """
         if not (name := dataset_key(system.builder, self.workload, system.values, self._format(system))):
             return "", False
@@ -274,7 +283,7 @@ class DatasetKeeper:
         return name, True
 
     def _load_anew(self, system: Installation) -> list[str]:
-        """Load data with this build into the folder of the visit; returns the server's answers to the check. Raises
+        """Load data into the folder of the visit, using this build; return the server's answers to the check. Raises
         RunFailed.
         """
         loading = self._loading(system, copy_for_visit(self.host, "", system.builder.server))
@@ -293,7 +302,8 @@ class DatasetKeeper:
         return DatasetLoading(self.host, system, self.workload, folder, service, placed)
 
     def _format(self, system: Installation) -> str:
-        """The output of the recipe's command that prints the on-disk format of a build. Raises RunFailed."""
+        """The output of the recipe's command that prints the on-disk format that a build uses; "" without such a
+        command. Raises RunFailed."""
         format_command = system.builder.dataset.format_command
         if not format_command:
             return ""
@@ -311,9 +321,10 @@ class DatasetKeeper:
     def _verify(self, system: Installation, name: str) -> None:
         """Run the workload's check with the build's server, on a copy of the data.
 
-        Raises DatasetDamaged if the answers differ from the answers after loading, and the build has loaded the data
-        itself or gives the right answers on data that it loads now. Raises RunFailed if the server does not start, or
-        if its answers also differ on data that it loads now.
+        If the answers differ from the recorded answers (the answers after loading), and another build has loaded the
+        data, the build loads data itself, to find whether the data or the build is wrong. Raises DatasetDamaged if this
+        build gives the recorded answers on the new data, or has loaded the stored data. Raises RunFailed if this build
+        gives other answers also on the new data, or if its server does not start.
         """
         if not (self.workload.check and system.builder.server):
             return
@@ -321,14 +332,14 @@ class DatasetKeeper:
         recorded, service = self._record(name), loading.service
         assert recorded and service
         try:
-            # Whether the server ends well on damaged data does not matter.
+            # An error when the server ends is ignored, because the data may be damaged.
             with run_server(service) as job:
                 try:
                     answers = loading.check_answers()
                 except RunFailed as failure:
                     raise_if_ended(
                         service, job, "during the check of the workload", "run"
-                    )  # raises if it ended: the data is not at fault then
+                    )  # raises an error if the server ended: then the data is not damaged
                     raise damage_error(self.host, name, str(failure)) from failure
                 if answers != recorded.answers:
                     at_first = f"gave {_shown(recorded.answers)} after loading"
@@ -345,9 +356,9 @@ class DatasetKeeper:
             )
             raise RunFailed(why, stage="prepare", log=str(pristine_folder(self.host, name) / log)) from None
 
-    def damaged(self, key: str, damaged: DatasetDamaged) -> Warned:
-        """Remove damaged data, so that it is loaded again; returns the warning. If the data was already removed once in
-        this session, raises the error instead.
+    def remove_damaged(self, key: str, damaged: DatasetDamaged) -> Warned:
+        """Remove damaged data, so that the data is loaded again; returns a warning for the user. If data with this key
+        was already removed once in this session, raises ``damaged`` instead.
         """
         if key in self._reloaded:
             again = "The dataset was already loaded again in this session"
@@ -359,9 +370,9 @@ class DatasetKeeper:
         self.host.run(["rm", "-rf", "--", str(pristine_folder(self.host, key))], timeout=LONG)
         return Warned(f"{damaged}; the dataset is loaded again")
 
-    def refuse(self, system: Installation, key: str, failure: RunFailed) -> bool:
-        """Whether ``load`` will give the server other data, after the server did not start on data that another build
-        has loaded.
+    def mark_refused(self, system: Installation, key: str, failure: RunFailed) -> bool:
+        """Note that the server did not start on data that another build has loaded. Returns whether ``load`` should try
+        other data.
         """
         refused = self._refused.setdefault(system.commit, {})
         if not key or failure.stage != "start" or key in refused:
@@ -374,7 +385,7 @@ class DatasetKeeper:
 
     def _check_earlier(self, system: Installation, key: str) -> None:
         earlier_key = self.earlier.get(system.commit, key)
-        if earlier_key.partition("-")[0] != key.partition("-")[0]:  # after "-" follows the build that loaded it
+        if earlier_key.partition("-")[0] != key.partition("-")[0]:  # without the build that loaded the data (after "-")
             text = f"{system.commit[:10]} would now run with other settings or other data than earlier in this hunt"
             inputs = f"The recipe of {system.builder.name}, workload {self.workload.name}, hosts.toml or perfbisect"
             advice = f"{inputs} has changed. Undo the change, or begin a new hunt."

@@ -20,7 +20,7 @@ from perfbisect.recipes.workload import FILE, Workload
 SHARED = "perfbisect.lua"
 PLAIN_SQL = "sql.lua"
 PLANS = "plans.lua"
-SUITE, _SHARED = "suite", "shared"  # folders on a host; a script from another folder lies beside them
+SUITE, _SHARED = "suite", "shared"  # folders on a host: all files of the suite, and modules that all suites use
 REQUIRE = re.compile(r"""\brequire\s*\(?\s*["'](\w+(?:\.\w+)*)["']""")
 SYSBENCH_DRIVERS = ("mysql", "pgsql")
 
@@ -31,19 +31,22 @@ def timed_run_script(workload: Workload) -> Path:
 
 
 def prepare_script(workload: Workload) -> Path | None:
-    """The script that makes the dataset; None if the workload needs none. Raises RecipeError if it is not there."""
+    """The script that makes the dataset; None if the workload needs no script. Raises RecipeError if the script is
+    missing."""
     if workload.prepare_script:
         return _own(workload, workload.prepare_script)
     return plain_sql_script(workload) if workload.prepare else None
 
 
 def plan_script(workload: Workload) -> Path | None:
-    """The script that asks for the query plans of a workload's statements; None if its driver has no such script."""
+    """The script that asks for the query plans of a workload's statements; None if the workload's driver has no such
+    script."""
     return None if workload.command else _for_driver(workload, PLANS)
 
 
 def place_scripts(host: Host, workload: Workload) -> PurePosixPath:
-    """Bring the workload's scripts, all files of its suite's folder, and required modules to the host; returns their folder."""
+    """Copy the workload's scripts, all files of its suite's folder, and required modules to the host; returns the
+    folder with these files."""
     return upload.place_files(host, "scripts", files_to_send(workload))
 
 
@@ -56,7 +59,8 @@ def script_path_on_host(folder: PurePosixPath, workload: Workload, script: Path)
 def environment(
     workload: Workload, folder: PurePosixPath, data: PurePosixPath, library: PurePosixPath | None
 ) -> dict[str, str]:
-    """The environment variables of a script that is in ``folder``; ``library`` is None for a server."""
+    """The environment variables of a script that is in ``folder``; ``library`` is the path of an embedded library, None
+    for a server."""
     variables = {
         "LUA_PATH": f"{folder}/{SUITE}/?.lua;{folder}/{_SHARED}/?.lua;;",  # ;; stands for sysbench's own folders
         "PERFBISECT_DATA": str(data),
@@ -70,22 +74,22 @@ def environment(
     return {name: value for name, value in variables.items() if value}
 
 
-def with_modules(workload: Workload, script: Path) -> list[Path]:
+def script_and_modules(workload: Workload, script: Path) -> list[Path]:
     """A script and all modules of the suite or of perfbisect that it requires, directly or indirectly, in the order in
     which they are found.
 
     Raises RecipeError if a file cannot be read.
     """
-    return [script, *_required(workload, script).values()]
+    return [script, *_required_modules(workload, script).values()]
 
 
-def _required(workload: Workload, script: Path) -> dict[str, Path]:
+def _required_modules(workload: Workload, script: Path) -> dict[str, Path]:
     """The modules that a script requires: path relative to a folder of modules → file."""
     modules: dict[str, Path] = {}
     unread, suite = [script], Path(workload.folder)
-    shared = [folder for folder in _folders(workload) if (folder / SHARED).is_file()][:1]
+    shared = [folder for folder in _suite_folders(workload) if (folder / SHARED).is_file()][:1]
     folders = dict.fromkeys([suite, suite.parent, *shared])  # in the order in which Lua searches them
-    for file in unread:  # the loop appends to it
+    for file in unread:  # the loop appends to ``unread``
         for name in (f"{module.replace('.', '/')}.lua" for module in REQUIRE.findall(read_text(file))):
             module = next((folder / name for folder in folders if (folder / name).is_file()), None)
             if module and module not in unread:
@@ -96,7 +100,7 @@ def _required(workload: Workload, script: Path) -> dict[str, Path]:
 
 def files_to_send(workload: Workload) -> dict[str, Path]:
     """The files to send to a host: name on the host → local file."""
-    if not workload.folder:  # a command without a suite
+    if not workload.folder:  # the workload is a command of the user, without a suite
         return {}
     suite = Path(workload.folder)
     files = [path for path in suite.rglob("*") if path.is_file()]
@@ -105,7 +109,7 @@ def files_to_send(workload: Workload) -> dict[str, Path]:
     }
     for script in [] if workload.command else _run_by_sysbench(workload):
         sent[str(script_path_on_host(PurePosixPath(), workload, script))] = script
-        sent |= {f"{_SHARED}/{name}": file for name, file in _required(workload, script).items()}
+        sent |= {f"{_SHARED}/{name}": file for name, file in _required_modules(workload, script).items()}
     return sent
 
 
@@ -120,7 +124,7 @@ def files_read_by_runs(workload: Workload) -> dict[str, Path]:
         return {
             name: file for name, file in files_to_send(workload).items() if uses_suite and name != f"{SUITE}/{FILE}"
         }
-    read = dict.fromkeys(file for script in _run_by_sysbench(workload) for file in with_modules(workload, script))
+    read = dict.fromkeys(file for script in _run_by_sysbench(workload) for file in script_and_modules(workload, script))
     return {str(number): file for number, file in enumerate(read)}
 
 
@@ -132,8 +136,8 @@ def _run_by_sysbench(workload: Workload) -> list[Path]:
     return [script for script in (timed_run_script(workload), prepare_script(workload), check) if script]
 
 
-def _folders(workload: Workload) -> list[Path]:
-    """The folders of all suites, including the suite of the workload."""
+def _suite_folders(workload: Workload) -> list[Path]:
+    """The folders that contain suites, including the folder that contains the suite of the workload."""
     suites, beside = recipe_folders(WORKLOADS), Path(workload.folder).parent.resolve()
     return suites if beside in suites else [beside, *suites]
 
@@ -146,7 +150,8 @@ def _own(workload: Workload, name: str) -> Path:
 
 
 def plain_sql_script(workload: Workload) -> Path:
-    """The script that runs or checks with plain SQL. Raises RecipeError if the workload's driver has none."""
+    """The script that runs the SQL statements of a workload without its own script, or of a workload's check. Raises
+    RecipeError if the workload's driver has no such script."""
     if script := _for_driver(workload, PLAIN_SQL):
         return script
     text = (
@@ -157,8 +162,9 @@ def plain_sql_script(workload: Workload) -> Path:
 
 
 def _for_driver(workload: Workload, name: str) -> Path | None:
-    """The script with that name, of the suite, of the driver, or of all sysbench drivers; None if it does not exist."""
-    folders = _folders(workload)
+    """The script ``name`` in the folder of the suite, of the driver, or of all sysbench drivers (in this order); None
+    if no folder has it."""
+    folders = _suite_folders(workload)
     places = [Path(workload.folder), *(folder / workload.driver for folder in folders)]
     if workload.driver in SYSBENCH_DRIVERS:
         places += folders
@@ -168,12 +174,13 @@ def _for_driver(workload: Workload, name: str) -> Path | None:
 
 NO_EFFECT = frozenset(
     {"summary", "group", "unit", "folder", "suspects", "only", "asks"}
-)  # keys of a workload that do not affect runs
-OF_SERVER = ("sysbench", "perf_scope")  # other parts of a server's recipe are in the key of its data
+)  # keys of a workload's table that do not affect runs
+OF_SERVER = ("sysbench", "perf_scope")  # keys of [server] that affect runs; the dataset's key covers the other keys
 
 
 def fingerprint(builder: Builder, workload: Workload, entries: Sequence[HostEntry], counted: Sequence[str] = ()) -> str:
-    """A hash of everything that affects a run of the workload, files included; ``entries`` are the hosts' entries.
+    """A hash of everything that affects a run of the workload, files included; ``entries`` are the entries of the hosts
+    in hosts.toml.
 
     ``counted`` has the method of exact counting on each host; "" for timed runs. Settings with default values are left
     out, so that keys that are added later do not change the hashes of old workloads.
@@ -205,11 +212,13 @@ def fingerprint(builder: Builder, workload: Workload, entries: Sequence[HostEntr
 
 
 def _driver_relevant_parts(server: object) -> dict[str, object]:
-    """The parts of a server's recipe that affect how sysbench connects to the server, and how perf counts it."""
+    """The parts of a server's recipe that affect how sysbench connects to the server, and how perf counts the
+    server."""
     return {key: server[key] for key in OF_SERVER if key in server} if isinstance(server, Mapping) else {}
 
 
 def _resource_share(entry: HostEntry, commands: str) -> list[object]:
-    """The resources that a host gives to server and client; its sizes only if ``commands`` use them."""
+    """The CPUs that a host gives to server and client; also the host's memory and number of jobs, if ``commands`` use
+    them."""
     memory = entry.memory if "{memory}" in commands or "{cache}" in commands else 0
     return [entry.server_cpus, entry.client_cpus, memory, entry.jobs if "{jobs}" in commands else 0]

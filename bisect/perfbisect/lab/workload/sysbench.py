@@ -1,4 +1,5 @@
-"""sysbench: the command line of a workload, and a parser of its output. Pure."""
+"""Makes the sysbench command line of a workload, and parses the output of sysbench. The functions have no side
+effects."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -10,7 +11,8 @@ from perfbisect.errors import UsageError
 from perfbisect.lab.workload import TIMED_OUT, ProcessResult, RunResult, lines_of, signal_sentence
 from perfbisect.recipes.workload import Option, Workload
 
-# Fixed for all runs, so that every run draws the same random numbers; a workload's args may override it.
+# Options that are fixed for all runs, so that every run draws the same random numbers. Args of a workload may override
+# these options.
 FIXED: Mapping[str, Option] = {
     "events": 0,
     "report-interval": 1,
@@ -32,8 +34,8 @@ _TOTAL = re.compile(rf"\s+([\w ]+?)(?: \(\w+\))?:\s+{_NUMBER}s?\b")
 
 
 def run_argv(workload: Workload, script: PurePath, options: Mapping[str, Option] | None = None) -> list[str]:
-    """The argv of a timed run; ``options`` are the options of a server's driver. Raises UsageError if the time has a
-    fraction of a second."""
+    """The argv of a timed run; ``options`` are the options of a server's driver. Raises UsageError if the time of the
+    workload is not a whole number of seconds."""
     if workload.time < 1 or workload.time != int(workload.time):
         text = f"Workload {workload.name} has time = {workload.time:g}, but sysbench counts whole seconds."
         raise UsageError(text, "Write a whole number of at least 1.")
@@ -48,7 +50,8 @@ def prepare_argv(workload: Workload, script: PurePath, options: Mapping[str, Opt
 
 
 def check_argv(script: PurePath, options: Mapping[str, Option]) -> list[str]:
-    """The argv that runs a workload's check. In the output, each row of the answers begins with ANSWER."""
+    """The argv that runs a workload's check, which prints the answers of its queries; each printed row begins with
+    ANSWER."""
     return ["sysbench", str(script), *_flags(options), "check"]
 
 
@@ -67,7 +70,7 @@ def interval_progress(line: str, operation: str) -> tuple[float, float] | None:
 
 
 def run_result(ended: ProcessResult, workload: Workload) -> RunResult:
-    """The result of a run. Raises ValueError, with a sentence, if the run failed."""
+    """The result of a run. Raises ValueError, whose text is a sentence for the user, if the run failed."""
     if wrong := failure_reason(ended.lines(), ended.status, ended.limit):
         raise ValueError(wrong)
     if ended.note:
@@ -80,8 +83,9 @@ def parse_output(lines: Iterable[str], operation: str) -> RunResult:
     counted.
 
     The measured window that the shared Lua module prints is preferred to sysbench's total time, because the total time
-    includes time before and after the window. A script whose threads have several roles prints the number of operations
-    of each role. Raises ValueError, with a sentence, if the totals are missing or nothing was counted.
+    includes time before and after the window. If the threads of a script have several roles, the script prints counters
+    of each role, which the result contains. Raises ValueError, whose text is a sentence for the user, if the totals are
+    missing or nothing was counted.
     """
     samples: list[float] = []
     buckets: list[tuple[float, int]] = []
@@ -117,8 +121,8 @@ def parse_output(lines: Iterable[str], operation: str) -> RunResult:
 
 
 def _latency(totals: Mapping[str, float], buckets: list[tuple[float, int]], events: int) -> dict[str, float | None]:
-    """Milliseconds per event. The average is computed from the sum, and percentiles from the histogram, because both
-    have more digits than sysbench prints."""
+    """The minimum, the average, percentiles and the maximum of the latency of an event, in milliseconds. The average is
+    computed from the sum, and percentiles from the histogram, because both have more digits than sysbench prints."""
     spent = totals.get("sum")
     return {
         "min": totals.get("min"),
@@ -157,6 +161,6 @@ def failure_reason(lines: Iterable[str], status: int, limit: float) -> str:
     return error or f"sysbench ended with status {status}"
 
 
-def complains(limit: float) -> Callable[[str, int], str]:
+def failure_finder(time_limit: float) -> Callable[[str, int], str]:
     """The function ``failure_reason`` with a fixed time limit; it takes the run's output and its status."""
-    return lambda printed, status: failure_reason(lines_of(printed), status, limit)
+    return lambda printed, status: failure_reason(lines_of(printed), status, time_limit)

@@ -34,20 +34,20 @@ from perfbisect.wording.quantities import chance, count, decimals, factor, figur
 from perfbisect.wording.trials import step_sentence
 
 HEIGHT = 220.0
-POINTS = 100  # of a run at most; of more samples, neighbours are averaged
-FEW = 3  # report intervals from which on a run is a line; a run with fewer is one dot
+POINTS = 100  # most points of a run; if it has more samples, neighbouring samples are averaged
+FEW = 3  # a run with fewer report intervals is drawn as one dot, and not as a line
 LABEL = 14.0  # height of a row of labels
 GAP = 0.15  # between two runs, as a share of a run's width
-LATEST = 60  # runs or pairs that are drawn at most
+LATEST = 60  # most runs or pairs that are drawn
 
 
 @dataclass(frozen=True, slots=True)
 class RunDrawing:
-    """A run on one side; it has one value, or a value for each second."""
+    """A run of one of the compared sides, with one value, or with a value for each second."""
 
-    side: str  # class of colour: "parent", "culprit"
+    side: str  # CSS class, which sets the colour: "parent", "culprit"
     values: tuple[float, ...]
-    round: str = ""  # equal for the runs that are compared with each other
+    round: str = ""  # equal for the two runs of a pair
 
     @property
     def median_value(self) -> float:
@@ -58,10 +58,8 @@ class RunDrawing:
 def run_drawings(
     runs_by_side: Sequence[tuple[str, Sequence[RunFacts]]], value_of: Callable[[RunFacts], float | None]
 ) -> list[RunDrawing]:
-    """The latest runs of all sides in time order, each with its samples; if a run has too few samples, each with the
-    result of ``value_of``.
-
-    Runs without samples are omitted if ``value_of`` returns None.
+    """The latest runs of all sides in time order. If each run has FEW samples or more, a run is drawn with its samples.
+    Otherwise a run is drawn with one value, the result of ``value_of``, and is omitted if this is None.
     """
     runs = sorted(((run, side) for side, runs in runs_by_side for run in runs), key=lambda pair: pair[0].started)[
         -LATEST:
@@ -97,8 +95,8 @@ def runs_figure(runs: Sequence[RunDrawing], y_title: str, colours: Sequence[tupl
 def runs_drawing(runs: Sequence[RunDrawing], unit: str) -> Markup:
     """The drawing of runs in time order: a line with its median for each run, or a dot for one value.
 
-    The runs of both sides are interleaved: movements that both sides share are the host's, a distance between them the
-    commit's.
+    The runs of both sides are interleaved. So a change of the host moves both sides, and a constant distance between
+    the sides is an effect of the commit.
     """
     scale = linear_scale([value for run in runs for value in run.values])
     body = concatenated(run_marks(run, column, len(runs), scale) for column, run in enumerate(runs))
@@ -131,7 +129,7 @@ def grid_lines(scale: Scale) -> Markup:
 
 
 def run_marks(run: RunDrawing, column: int, columns: int, scale: Scale) -> Markup:
-    """The marks of one run, in column ``column`` of ``columns``."""
+    """The marks of one run. The chart is divided into ``columns`` columns; ``column`` is the index of the run's column."""
     left, width = (column + GAP / 2) / columns, (1 - GAP) / columns
     title = element("title", f"run {column + 1}, {run.side}: {figure(run.median_value)}")
     y = y_position(run.median_value, scale)
@@ -195,16 +193,16 @@ def pairs_drawing(pairs: Sequence[tuple[float, float]], unit: str) -> Markup:
     return chart(base + BELOW, label, *marks, class_="timeline")
 
 
-MASS = 0.95  # probability of the commits that a line spans
-STEPS = 60  # lines at most; of more decisions, lines at even distances are drawn
+MASS = 0.95  # a line spans the commits that together have this probability
+STEPS = 60  # most lines; if there are more decisions, only every n-th decision has a line
 STEP = 9.0  # height of a line
 BARS = 90.0  # height of the tallest bar
-WIDEST = 300  # bars at most; in a longer range a bar is the sum of neighbours
+WIDEST = 300  # most bars; in a longer range, a bar is the sum of several neighbouring commits
 FAINT = 5e-4  # probabilities below this are not drawn
 
 TestedCommits = Mapping[
     int, tuple[Commit, str]
-]  # candidate → its commit, and its class of colour: "good", "bad", "skipped", …
+]  # candidate → its commit, and the CSS class that sets its colour: "good", "bad", "skipped", …
 
 
 def search_drawing(tried: TestedCommits, decisions: Sequence[SearchDecision]) -> Markup:
@@ -212,7 +210,8 @@ def search_drawing(tried: TestedCommits, decisions: Sequence[SearchDecision]) ->
     probabilities.
 
     From left to right are the candidates, oldest first; from top to bottom the decisions, and below them the final
-    probabilities. A line spans the commits that together had 95 % of the probability; its dots are the measured commits.
+    probabilities. A line spans the commits that together had 95 % of the probability at a decision; dots are the
+    commits that were then measured.
     """
     shown = decisions
     if len(decisions) > STEPS:
@@ -255,8 +254,8 @@ def credible_range(probabilities: NDArray[np.float64]) -> tuple[int, int]:
 
 
 def probability_bars(tried: TestedCommits, probabilities: NDArray[np.float64], bottom: float) -> Iterator[Markup]:
-    """A bar for each candidate, or group of neighbours, of probability FAINT or more; ``bottom`` is the bars' lower
-    end.
+    """A bar for each candidate, or group of neighbours, of probability FAINT or more; ``bottom`` is the vertical
+    position of the lower end of the bars.
     """
     size = len(probabilities)
     groups = np.array_split(np.arange(size), min(size, WIDEST))
@@ -268,7 +267,7 @@ def probability_bars(tried: TestedCommits, probabilities: NDArray[np.float64], b
         height = max(1.0, BARS * total / tallest)
         likeliest = int(group[probabilities[group].argmax()])
         entry = tried.get(likeliest)
-        name = f"{entry[0].short} {entry[0].subject}" if entry else f"commit {likeliest} of {size - 1}"
+        name = f"{entry[0].short_sha} {entry[0].subject}" if entry else f"commit {likeliest} of {size - 1}"
         if total == tallest:
             middle = percent((group[0] + group[-1] + 1) / 2 / size)
             yield element("text", chance(total), x=middle, y=bottom - BARS - 4)
@@ -280,7 +279,7 @@ def probability_bars(tried: TestedCommits, probabilities: NDArray[np.float64], b
 def tested_marks(tried: TestedCommits, candidates: int, y: float) -> Iterator[Markup]:
     """For each tested commit, a mark on the axis."""
     for candidate, (commit, tone) in sorted(tried.items()):
-        title = element("title", f"{commit.short} {commit.subject}: {tone}")
+        title = element("title", f"{commit.short_sha} {commit.subject}: {tone}")
         x = (candidate + 0.5) / candidates
         yield skipped_mark(x, y + 4, title) if tone == "skipped" else circle(x, y, 4.0, tone, title)
 
@@ -291,12 +290,12 @@ def colour_class(tried: TestedCommits, candidate: int) -> str | None:
 
 
 def skipped_mark(x: float, y: float, title: Markup) -> Markup:
-    """The mark of a build that was not measured; ``x`` is a fraction of the width."""
+    """The mark of a build that was not measured; ``x`` is the position as a fraction of the chart's width."""
     return element("text", title, "×", x=percent(x), y=y, class_="skipped")
 
 
 SHORT = 60  # characters of all names together that fit side by side even on a phone
-ROWS = 3  # of labels, so that labels of neighbouring steps do not overlap
+ROWS = 3  # number of rows of labels, so that labels of neighbouring steps do not overlap
 ROOM = 0.08  # share of the height that stays free above and below the line
 
 
@@ -327,7 +326,8 @@ def release_line_drawing(line: SpeedLine, names: Sequence[str], metric: str) -> 
 
 
 def step_marks(line: SpeedLine, names: Sequence[str], metric: str) -> Iterator[Markup]:
-    """A vertical line before the first release with a step, and a band over the releases that could be this release."""
+    """For each step, a vertical line between the releases before and after the step, and a band over the releases at
+    which the step may be if its position is uncertain."""
     size = len(names)
     for step in line.steps:
         title = element("title", step_sentence(step, names))
@@ -339,7 +339,7 @@ def step_marks(line: SpeedLine, names: Sequence[str], metric: str) -> Iterator[M
 
 
 def level_lines(line: SpeedLine, scale: Scale) -> Iterator[Markup]:
-    """A horizontal line between two steps, at the level there."""
+    """For each level, a horizontal line from the step before to the step after."""
     size = len(line.ratios)
     for start, end in pairwise([0, *(step.after for step in line.steps), size]):
         if (level := line.plateaus[start]) is not None:

@@ -1,11 +1,13 @@
 """A differential flame graph: the profiles of a culprit and its parent in one drawing; costs are per operation.
 
-Frames of both profiles are merged by their callers; a caller is above its callees. The width of a frame is its cost in the
-culprit; a frame of the parent alone keeps its width there, and is hatched. The colour is the difference of the frame's own
-cost, without its callees, so that it marks the change and not all callers of it.
+Two frames of the two profiles are merged if they have the same function and the same chain of callers; a caller is
+drawn above its callees. The width of a frame is its cost in the culprit. A frame that only the parent has is hatched,
+and its width is its cost in the parent. The colour shows the difference of the frame's own cost, without the cost of
+its callees, so that the changed function is coloured, and its callers are not.
 
-The drawing is complete without the page's script, which zooms, searches, and shows the parent's widths. For the script each
-frame has its depth and both widths as data; frames are in depth-first order, which suffices for a layout.
+The drawing is complete without the page's script, which zooms, searches, and shows the parent's widths. Each frame has
+data for the script: its depth and both widths. The frames are in depth-first order, so that the script can compute all
+positions from these data.
 """
 
 import math
@@ -19,15 +21,15 @@ from markupsafe import Markup, escape
 from perfbisect.report.page.svg import Attribute, chart, concatenated, element, percent
 from perfbisect.wording.quantities import figure, signed
 
-# Functions that start a program or a thread, before its own code; some stacks lack some of them.
+# Functions that run before the own code of a program or a thread; some stacks lack some of these functions.
 BEGINNING = re.compile(r"(_*start|__libc_start_\w+|start_thread|(__)?clone3?)\b.*")
 Stacks = Mapping[str, float]  # "outermost;…;innermost" → own cost per operation
 
 ROW = 18.0  # height of a frame in pixels
 LEAST = 1e-3  # share of the root's cost below which a frame is not drawn
-FRAMES = 1000  # frames that are drawn: the largest
-LETTERS = 120_000  # characters of all their names together, escaped
-SHOWN, NAMED = 60, 160  # characters of a name in the drawing and in its description
+FRAMES = 1000  # most frames that are drawn: the largest frames
+LETTERS = 120_000  # most characters of the escaped names of all drawn frames
+SHOWN, NAMED = 60, 160  # most characters of a function's name in the drawing, and in the description of the frame
 SHADES = 4  # number of shades of each colour
 
 
@@ -36,10 +38,10 @@ class Frame:
     """A function with one chain of callers; costs are per operation."""
 
     name: str
-    own_parent_cost: float = 0.0  # in the parent, without callees
-    own_culprit_cost: float = 0.0  # in the culprit, without callees
-    parent_cost: float = 0.0  # in the parent, with callees
-    culprit_cost: float = 0.0  # in the culprit, with callees
+    own_parent_cost: float = 0.0  # cost in the parent, without callees
+    own_culprit_cost: float = 0.0  # cost in the culprit, without callees
+    parent_cost: float = 0.0  # cost in the parent, with callees
+    culprit_cost: float = 0.0  # cost in the culprit, with callees
     gone_cost: float = 0.0  # the part of ``parent_cost`` in stacks that the culprit does not have
     callees: dict[str, "Frame"] = field(default_factory=dict)
 
@@ -82,7 +84,7 @@ def merged_stacks(parent_stacks: Stacks, culprit_stacks: Stacks) -> Frame:
 
 
 def frames_of_stack(root: Frame, stack: str) -> list[Frame]:
-    """The frames of a stack from the root on, without BEGINNING; creates missing frames."""
+    """The frames of a stack from the root on, without the functions of BEGINNING; missing frames are created."""
     frames, (program, *names) = [root], stack.split(";")
     for name in (program, *dropwhile(BEGINNING.fullmatch, names)):
         frames.append(frames[-1].callees.setdefault(name, Frame(name)))
@@ -127,7 +129,7 @@ def flame_graph(parent_stacks: Stacks, culprit_stacks: Stacks, unit: str) -> Mar
         begins[level], begins[level + 1] = x + frame.drawn_cost, x
         drawn.append(frame_box(frame, level, x / total, frame.drawn_cost / total, largest, unit))
     label = "Differential flame graph of culprit and parent"
-    hatching = element("path", d="M0 0L6 6M-1 5L1 7M5 -1L7 1", class_="hatch")  # of frames with the class gone
+    hatching = element("path", d="M0 0L6 6M-1 5L1 7M5 -1L7 1", class_="hatch")  # of frames with CSS class ``gone``
     pattern = element("pattern", hatching, id="gone", width=6.0, height=6.0, patternUnits="userSpaceOnUse")
     return chart((depth + 1) * ROW, label, pattern, concatenated(drawn), class_="flame")
 
@@ -146,7 +148,7 @@ def frame_box(frame: Frame, depth: int, x: float, width: float, largest_increase
 
 
 def colour_classes(frame: Frame, largest_increase: float) -> str:
-    """The classes of a frame's colour: "up" or "down" with a number from 1 to 4, or "same"; also "new" or "gone"."""
+    """The CSS classes of a frame's colour: "up" or "down" with a number from 1 to 4, or "same"; also "new" or "gone"."""
     state = " gone" if not frame.culprit_cost else " new" if not frame.parent_cost else ""
     share = frame.own_increase / largest_increase
     strength = min(SHADES, round(abs(share) ** 0.5 * SHADES))
@@ -166,6 +168,8 @@ def tooltip_text(frame: Frame, unit: str) -> str:
 
 
 def shortened_name(name: str, length: int) -> str:
-    """A name, shortened in its middle to ``length`` characters: instances of templates differ at the end."""
+    """A name, shortened to ``length`` characters by removing its middle, because the names of template instances differ
+    at the end.
+    """
     head = length // 2
     return name if len(name) <= length else f"{name[:head]}…{name[head + 1 - length :]}"

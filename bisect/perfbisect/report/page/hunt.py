@@ -28,17 +28,17 @@ from perfbisect.report.hunt_report import (
 from perfbisect.report.page import pages
 from perfbisect.report.page.charts import pairs_figure, run_drawings, runs_figure, search_drawing
 from perfbisect.report.page.flame_graph import flame_graph
-from perfbisect.wording.quantities import count, figure, scale
+from perfbisect.wording.quantities import count, divisor_and_unit, figure
 from perfbisect.wording.reasons import function_notes
-from perfbisect.wording.text import metric_title, titled
+from perfbisect.wording.text import metric_title, with_unit
 
 HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@ ?(.*)")
 LONGEST = 400  # characters of a line in the page
 LETTERS = 250_000  # characters of a diff in the page, escaped
-SMALL, LISTED = 0.005, 40  # functions: the smallest share of the whole difference that is listed; the largest number
-SIDES = (("parent", "parent"), ("culprit", "culprit"))  # class of colour, its meaning
+SMALL, LISTED = 0.005, 40  # listed functions: their smallest share of the whole difference, and their largest number
+SIDES = (("parent", "parent"), ("culprit", "culprit"))  # (class of a colour on the page, its meaning)
 RANGE = (("parent", "good"), ("culprit", "bad, or the culprit"), ("gray", "unclear"), ("muted", "× skipped"))
-OPEN = 3  # files that are unfolded if none is marked
+OPEN = 3  # number of files that are unfolded if no file is marked
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class ChangedFile:
     is_open: bool = False
 
     @property
-    def is_marked(self) -> bool:
+    def has_marked_hunk(self) -> bool:
         """Whether a hunk of the file is marked."""
         return any(hunk.is_marked for hunk in self.hunks)
 
@@ -113,7 +113,7 @@ def drawn_change_sections(report: HuntReport, diff_of: DiffOf, position: int) ->
     explanation, profiles = change.explanation, report.profiles if position == 0 else None
     yield from run_sections(report, change, anchor)
     if change.pairs:
-        drawing = pairs_figure(change.pairs, titled(report.pairs_metric), SIDES)
+        drawing = pairs_figure(change.pairs, with_unit(report.pairs_metric), SIDES)
         yield Section("Paired runs", (drawing,), f"{anchor}-pairs", is_subsection=True)
     between = (change.parents[0].sha, change.commit.sha) if change.parents else None
     if report.named_diff_parts:
@@ -130,7 +130,7 @@ def drawn_change_sections(report: HuntReport, diff_of: DiffOf, position: int) ->
         yield Section("The change", (drawing,), f"{anchor}-change", is_subsection=True)
     if profiles:
         sides = profiles.parent, profiles.culprit
-        divisor, unit = scale(max(sum(stacks.values()) for stacks in sides), profiles.unit, smallest=10.0)
+        divisor, unit = divisor_and_unit(max(sum(stacks.values()) for stacks in sides), profiles.unit, smallest=10.0)
         of_parent, of_culprit = ({stack: cost / divisor for stack, cost in stacks.items()} for stacks in sides)
         graph = partial(flame_graph, of_parent, of_culprit, unit)
         remarks = (f"Widths are costs per {explanation.operation}, in {unit}.", *profiles.notes)
@@ -216,7 +216,7 @@ def run_sections(report: HuntReport, change: NamedChange, anchor: str) -> Iterat
     if {run.side for run in shown} != {*sides}:
         return
     title = "QPS in each second" if len(shown[0].values) > 1 else f"{metric_title(metric)} of each run"
-    yield Section(title, (runs_figure(shown, titled(metric), SIDES),), f"{anchor}-runs", is_subsection=True)
+    yield Section(title, (runs_figure(shown, with_unit(metric), SIDES),), f"{anchor}-runs", is_subsection=True)
 
 
 def parsed_diff(diff: str) -> list[ChangedFile]:
@@ -265,7 +265,7 @@ def marked_diff(
             hunk.is_marked = word is not None and is_about_function(hunk, word)
             if parts:
                 hunk.is_marked = any(part.path == file.path and is_hunk_of_part(hunk, part) for part in parts)
-    files.sort(key=lambda file: not file.is_marked)
+    files.sort(key=lambda file: not file.has_marked_hunk)
     shown, letters = [], 0
     for file in files:
         size = sum(len(escape(line.text)) for hunk in file.hunks for line in hunk.lines)
@@ -273,7 +273,7 @@ def marked_diff(
             shown.append(file)
             letters += size
     for index, file in enumerate(shown):
-        file.is_open = file.is_marked if shown[0].is_marked else index < OPEN
+        file.is_open = file.has_marked_hunk if shown[0].has_marked_hunk else index < OPEN
     left_out += len(files) - len(shown)
     hint = f"without large changes; `git show {commits[1][:10]}` prints the whole diff."
     return shown, f"{count(left_out, 'file')} {hint}" if left_out else ""
@@ -292,7 +292,7 @@ def functions_pattern(functions: Sequence[str]) -> re.Pattern[str] | None:
 
 
 def is_about_function(hunk: PageHunk, pattern: re.Pattern[str]) -> bool:
-    """Whether the hunk is in a function whose name ``pattern`` matches, or has a line that defines or calls such a function.
+    """Whether the hunk is in a function whose name matches ``pattern``, or defines or calls such a function.
 
     ``pattern`` is searched for in the hunk's scope, in changed lines, and in lines without indentation, because
     functions begin at such lines.

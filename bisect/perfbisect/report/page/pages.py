@@ -30,16 +30,16 @@ from perfbisect.report.page import svg
 from perfbisect.report.page.svg import Scale, chart, element, line_scale_ends, percent, vertical_line
 from perfbisect.report.series import requested_series
 from perfbisect.store.listing import NAMED, SessionSummary
-from perfbisect.wording.quantities import MISSING, chance, change, count, decimals, factor, figure, moment, workloads
+from perfbisect.wording.quantities import MISSING, chance, change, count, decimals, factor, figure, moment, one_or_count
 from perfbisect.wording.text import safe
 
 TEMPLATES = Path(__file__).parent / "templates"
-# Kind of table → the column before which its plots are.
+# Kind of table → number of the column before which the table's plots are inserted.
 PLOTTED_AT = {"ladder": 2, "counters": 3, "functions": 3, "ratios": 2}
 
 WEEKS = 4
 WEEK = 7 * 86400.0  # seconds
-RUNNING, CULPRITS, LINES = 6, 10, 6  # at most: one screen
+RUNNING, CULPRITS, LINES = 6, 10, 6  # most sessions, culprits and speed lines of the page: one screen
 HEIGHT = 40.0  # of a line, in pixels
 LATEST = 120  # points of a line at most
 
@@ -53,8 +53,8 @@ def session_page(document: Document, index_address: str = "") -> str:
 
 
 def index_page(sessions: Iterable[SessionSummary], id_cell: CellOf, parent_address: str = "") -> str:
-    """The page that lists the sessions of a history, newest first; ``parent_address`` is the address of the page
-    above it, or "".
+    """The page that lists the sessions of a history, newest first; ``parent_address`` is the address of the start page,
+    or "" if there is no start page.
     """
     every = sorted(sessions, key=lambda session: session.started, reverse=True)
     return rendered_template("index.html", parent_address, table=session_table(every, id_cell))
@@ -70,9 +70,9 @@ def session_table(sessions: Iterable[SessionSummary], id_cell: CellOf) -> Table:
             ratio = MISSING if entry.ratio is None else decimals(entry.ratio, 3)
             texts = ("hunt", entry.builder, *entry.workloads, entry.range_or_builds, result, chance(sure), ratio)
         else:
-            names = workloads(entry.workloads)
+            names = one_or_count(entry.workloads)
             texts = (
-                TrialType(entry.kind).noun,
+                TrialType(entry.kind).trial_noun,
                 entry.builder,
                 names,
                 entry.range_or_builds,
@@ -91,7 +91,7 @@ class WatchedLine:
 
     title: str
     ratios: tuple[float | None, ...]
-    steps: tuple[tuple[int, bool], ...]  # the first point after a step, and whether it is for the worse
+    steps: tuple[tuple[int, bool], ...]  # (index of the first point after a step, whether the step is for the worse)
     link: str  # address of a page with details
 
     @property
@@ -117,8 +117,8 @@ class WatchedLine:
 
 
 def watched_lines(trials: Sequence[SessionState], link: str) -> list[WatchedLine]:
-    """The speed lines of a series of releases, or of a branch over its nights, oldest first; ``link`` is the address
-    of the last page.
+    """The speed lines of a series of releases, or of a branch over its nights, oldest first; ``link`` is the address of
+    the page of the last trial.
     """
     request = trials[-1].request
     if text := request.branch:
@@ -168,7 +168,9 @@ def culprit_table(hunts: Sequence[SessionSummary], id_cell: CellOf) -> Table:
 
 
 def plots_of_table(table: Table) -> tuple[int, Markup, list[Markup]]:
-    """The column of a table before which its plots are shown (-1: no plots), their axis, and the plot of each row."""
+    """The plots of a table: the index of the column before which the plots are shown (-1: no plots), the drawing of the
+    axis, and the plot of each row.
+    """
     column = PLOTTED_AT.get(table.kind, -1)
     if not table.plot_title:
         pairs = [line.plot if isinstance(line.plot, tuple) else (0.0, 0.0) for line in table.rows]

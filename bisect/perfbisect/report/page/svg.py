@@ -20,8 +20,8 @@ Attribute = str | float | None
 def element(name: str, *content: str, **attributes: Attribute) -> Markup:
     """The text of an element; content that is not Markup is escaped.
 
-    The attribute ``class_`` is written as class. In other names, ``_`` is written as a hyphen. Attributes with the
-    value None are omitted.
+    The attribute ``class_`` is written as class. In the names of other attributes, ``_`` is written as a hyphen.
+    Attributes with the value None are omitted.
     """
     pairs = Markup("").join(
         Markup(' {}="{}"').format(Markup(key.rstrip("_").replace("_", "-")), escaped_value(value))
@@ -100,8 +100,8 @@ class Scale:
     def ticks(self, count: int = 5) -> list[float]:
         """About ``count`` round values within the scale."""
         if self.logarithmic and self.high / self.low > 8:
-            values = values_per_decade(self.low, self.high, (1, 2, 5))
-            return values if len(values) <= count + 1 else values_per_decade(self.low, self.high, (1,))
+            values = log_ticks(self.low, self.high, (1, 2, 5))
+            return values if len(values) <= count + 1 else log_ticks(self.low, self.high, (1,))
         least = (self.high - self.low) / count
         power = 10.0 ** math.floor(math.log10(least))
         step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))
@@ -109,7 +109,7 @@ class Scale:
         return [multiple * step for multiple in range(first, last + 1)]
 
 
-def values_per_decade(low: float, high: float, digits: Sequence[int]) -> list[float]:
+def log_ticks(low: float, high: float, digits: Sequence[int]) -> list[float]:
     """The numbers between ``low`` and ``high`` that are a power of ten times one of ``digits``."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     return [value for power in exponents for digit in digits if low <= (value := digit * 10.0**power) <= high]
@@ -130,7 +130,7 @@ def tick_label(value: float) -> str:
     return f"{value:,.4f}".rstrip("0").rstrip(".") if abs(value) < 100 else f"{value:,.0f}"
 
 
-NARROWEST_LINE = 0.04  # least span of the scale of a series' line, in logarithms of ratios
+NARROWEST_LINE = 0.04  # smallest range of the value axis of a series' line, in logarithms of ratios
 
 
 def line_scale_ends(ratios: Sequence[float]) -> tuple[float, float]:
@@ -142,7 +142,7 @@ def line_scale_ends(ratios: Sequence[float]) -> tuple[float, float]:
 
 ROW = 22.0  # height of a row
 WIDEST = 50.0  # ratios above it, or below its inverse, are drawn at the edge
-NARROWEST = 0.01  # least span of a scale, in logarithms
+NARROWEST = 0.01  # smallest range of a value axis, in logarithms
 
 
 def log_ratio_scale(intervals: Iterable[Interval]) -> Scale:
@@ -168,7 +168,8 @@ def interval_drawing(estimate: Interval | None, scale: Scale, colour_class: str 
     """The drawing of an interval: a line from end to end, and a dot at the middle value. ``colour_class`` sets the
     colour of the line and the dot.
 
-    If an end is unknown, the line is drawn to the edge of the chart, without a dot. None is an empty drawing.
+    If an end of the interval is unknown, the line is drawn to the edge of the chart, and the drawing has no dot. None
+    is an empty drawing.
     """
     middle = ROW / 2
     grid = [vertical_line(scale(tick), ROW, "grid") for tick in scale.ticks(4)]
@@ -177,7 +178,7 @@ def interval_drawing(estimate: Interval | None, scale: Scale, colour_class: str 
         return chart(ROW, "not measured", *grid, line_at_one)
     low, high = scale(estimate.low), scale(min(estimate.high, scale.high))
     marks = [horizontal_line(low, high, middle, "interval")]
-    if not estimate.only_bound:
+    if not estimate.only_known_side:
         marks.append(circle(scale(estimate.middle), middle, 4.5, "dot"))
     text = ratio(estimate)
     return chart(
